@@ -1,0 +1,94 @@
+"""What every tokenizer offers, and how one is described on disk."""
+
+import abc
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+OPTIONS_FILE = "tokenizer.json"
+
+
+class Tokenizer(abc.ABC):
+    """Text to ids and back.
+
+    Attributes:
+      kind: "wordpiece" or "sentencepiece".
+      vocab_size: Number of entries; every id is below it.
+      pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text
+        never produces any of them but unk_id, whatever it spells.
+      is_word_start_V: bool [V]: whether the entry begins a word (special tokens
+        count as words), for whole-word masking.
+      fingerprint: sha256, in hex, of the vocabulary and the options.
+    """
+
+    kind: str
+
+    def __init__(self, options: dict[str, Any], vocabulary: bytes, tokens: Sequence[str]):
+        self.options = {"kind": self.kind, **options}
+        self.vocab_size = len(tokens)
+        self._tokens = list(tokens)
+        ids = {token: i for i, token in enumerate(tokens)}
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            ids[token] for token in SPECIAL_TOKENS
+        )
+        self.is_word_start_V = np.array([self.is_word_start(t) for t in tokens], bool)
+        self.fingerprint = hashlib.sha256(
+            json.dumps(self.options, sort_keys=True).encode() + b"\0" + vocabulary
+        ).hexdigest()
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
+
+    @property
+    def num_unused(self) -> int:
+        """Entries that only fill the vocabulary up: "[unused0]", "[unused1]", ..."""
+        return sum(token.startswith("[unused") for token in self._tokens)
+
+    def id_to_token(self, token_id: int) -> str:
+        return self._tokens[token_id]
+
+    def save(self, directory: str | Path) -> None:
+        """Writes a directory that `bert_jax.tokenizers.load` reads, needing nothing else."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._save_vocabulary(directory)
+        text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
+        (directory / OPTIONS_FILE).write_text(text, encoding="utf-8")
+
+    @staticmethod
+    @abc.abstractmethod
+    def is_word_start(token: str) -> bool:
+        """Whether this vocabulary entry begins a word."""
+
+    @abc.abstractmethod
+    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """Returns an int32 array of ids for each sentence; no special tokens are added.
+
+        "[MASK]" in the text is plain text ('[', 'mask', ']'), never the special id.
+        """
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of these ids; special tokens are spelt out."""
+
+    @abc.abstractmethod
+    def _save_vocabulary(self, directory: Path) -> None: ...
+
+
+def require_special_tokens(tokens: Sequence[str], path: str | Path) -> None:
+    """Raises UserError, naming them, if the vocabulary lacks special tokens."""
+    known = set(tokens)
+    missing = [token for token in SPECIAL_TOKENS if token not in known]
+    if missing:
+        raise UserError(
+            f"the vocabulary {path} has no {' '.join(missing)}: BERT needs all of "
+            f"{' '.join(SPECIAL_TOKENS)}"
+        )

@@ -1,0 +1,93 @@
+"""Makes tokenizers: saved ones, given vocabularies, and newly trained ones."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from bert_jax.errors import UserError
+from bert_jax.tokenizers import sentencepiece, training, wordpiece
+from bert_jax.tokenizers.base import OPTIONS_FILE, Tokenizer
+
+KINDS = ("wordpiece", "sentencepiece")
+
+
+def load(directory: str | Path) -> Tokenizer:
+    """Reads what `Tokenizer.save` wrote.
+
+    Raises:
+      UserError: if the directory holds no tokenizer, or a damaged one.
+    """
+    directory = Path(directory)
+    path = directory / OPTIONS_FILE
+    try:
+        options = json.loads(path.read_text(encoding="utf-8"))
+        kind = options.pop("kind")
+    except FileNotFoundError:
+        raise UserError(f"{directory} holds no tokenizer: {OPTIONS_FILE} is missing") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is damaged: it should be a JSON object with a `kind`") from None
+    check_kind(kind)
+    if kind == "wordpiece":
+        tokens = wordpiece.read_vocabulary(directory / wordpiece.VOCABULARY_FILE)
+        return wordpiece.WordPieceTokenizer(tokens, **options)
+    model = sentencepiece.read_model(directory / sentencepiece.MODEL_FILE)
+    return sentencepiece.SentencePieceTokenizer(model, **options)
+
+
+def from_file(
+    kind: str, path: str | Path, *, lowercase: bool, max_input_chars_per_word: int
+) -> Tokenizer:
+    """Makes a tokenizer of a user's vocab.txt (wordpiece) or .model (sentencepiece).
+
+    Raises:
+      UserError: if the file cannot be used; see `read_vocabulary`, `read_model`.
+    """
+    check_kind(kind)
+    if kind == "sentencepiece":
+        model = sentencepiece.read_model(path)
+        return sentencepiece.SentencePieceTokenizer(model, lowercase=lowercase)
+    return wordpiece.WordPieceTokenizer(
+        wordpiece.read_vocabulary(path),
+        lowercase=lowercase,
+        max_input_chars_per_word=max_input_chars_per_word,
+    )
+
+
+def train(
+    kind: str,
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    max_input_chars_per_word: int,
+    sentencepiece_type: str,
+) -> Tokenizer:
+    """Trains a vocabulary of exactly `vocab_size` entries, the special tokens first.
+
+    The same texts in the same order give the same vocabulary, byte for byte.
+    All texts together must fit in memory (`bert_jax.prepare` draws a sample).
+
+    Args:
+      texts: Sentences or short paragraphs.
+      sentencepiece_type: "unigram" or "bpe".
+
+    Raises:
+      UserError: if the corpus or the size makes that impossible.
+    """
+    check_kind(kind)
+    if kind == "sentencepiece":
+        model = training.train_sentencepiece(
+            texts, vocab_size=vocab_size, lowercase=lowercase, model_type=sentencepiece_type
+        )
+        return sentencepiece.SentencePieceTokenizer(model, lowercase=lowercase)
+    return wordpiece.WordPieceTokenizer(
+        training.train_wordpiece(texts, vocab_size=vocab_size, lowercase=lowercase),
+        lowercase=lowercase,
+        max_input_chars_per_word=max_input_chars_per_word,
+    )
+
+
+def check_kind(kind: str) -> None:
+    """Raises UserError unless `kind` is one of KINDS."""
+    if kind not in KINDS:
+        raise UserError(f"data.tokenizer is {kind!r}, but it must be one of {', '.join(KINDS)}")

@@ -1,0 +1,149 @@
+"""Training a vocabulary; the same texts give the same bytes, on every run."""
+
+import io
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from bert_jax.errors import UserError
+from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers.sentencepiece import fold
+from bert_jax.tokenizers.wordpiece import normalizer
+
+# Characters that get an entry of their own, the most frequent ones; words with
+# a rarer one become [UNK].
+MAX_ALPHABET = 1000
+# Pieces seen once in the corpus are noise.
+MIN_FREQUENCY = 2
+SENTENCEPIECE_TYPES = ("unigram", "bpe")
+# The number takes part in how sums are rounded, so it must not depend on the machine.
+_SENTENCEPIECE_THREADS = 2
+# Longer lines are cut: the library would drop them.
+_SENTENCEPIECE_LINE = 4000
+
+
+def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> list[str]:
+    """Returns the `vocab_size` entries of a trained vocabulary, specials first.
+
+    Too small a corpus is made up for with "[unused0]", "[unused1]", ..., as in
+    Google's own vocabularies.
+
+    Raises:
+      UserError: if the characters of the corpus do not fit in `vocab_size`.
+    """
+    normalize = normalizer(lowercase).normalize_str
+    texts = [normalize(text) for text in texts]
+    base = _base_entries(texts, vocab_size)
+    # The trainer gives ids to "##x" in the order of a hash map, which varies from
+    # run to run and decides ties between pieces. As special tokens they get fixed
+    # ids before it starts.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=base,
+        initial_alphabet=[entry for entry in base if len(entry) == 1],
+        limit_alphabet=sum(len(entry) == 1 for entry in base),
+        show_progress=False,
+    )
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.train_from_iterator(texts, trainer, length=len(texts))
+    ids = backend.get_vocab()
+    entries = sorted(ids, key=ids.get)[:vocab_size]
+    return entries + [f"[unused{i}]" for i in range(vocab_size - len(entries))]
+
+
+def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
+    """The special tokens and every character, at the start of a word and inside it."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    characters = [c for c in counts if not c.isspace()]
+    if not characters:
+        raise UserError("there is no text to train a vocabulary on")
+    characters = sorted(characters, key=lambda c: (-counts[c], c))[:MAX_ALPHABET]
+    characters.sort()
+    base = [*SPECIAL_TOKENS, *characters, *(f"##{c}" for c in characters if _continues(c))]
+    if len(base) >= vocab_size:
+        raise UserError(
+            f"a vocabulary of {vocab_size} entries is too small for this corpus: its "
+            f"characters and the special tokens alone take {len(base)}"
+        )
+    return base
+
+
+def _continues(character: str) -> bool:
+    """Whether it can stand inside a word: punctuation and CJK are words of their own."""
+    ascii_symbol = character.isascii() and not character.isalnum()
+    is_cjk = normalizer(False).normalize_str(character) != character
+    return not (ascii_symbol or is_cjk or unicodedata.category(character).startswith("P"))
+
+
+def train_sentencepiece(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, model_type: str
+) -> bytes:
+    """Returns a serialized model of exactly `vocab_size` pieces, specials first.
+
+    Raises:
+      UserError: if the corpus is too small or too rich in characters for the size.
+    """
+    if model_type not in SENTENCEPIECE_TYPES:
+        raise UserError(
+            f"data.sentencepiece_type is {model_type!r}, but it must be one of "
+            f"{', '.join(SENTENCEPIECE_TYPES)}"
+        )
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_lines(texts, lowercase),
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=vocab_size,
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            num_threads=_SENTENCEPIECE_THREADS,
+            max_sentence_length=8 * _SENTENCEPIECE_LINE,
+            minloglevel=2,
+            **_special_token_options(),
+        )
+    except RuntimeError as e:
+        raise UserError(_explain(str(e), vocab_size)) from None
+    return model.getvalue()
+
+
+def _special_token_options() -> dict:
+    """Ids 0 to 4; none of these pieces is ever matched in text."""
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    names = {"pad_piece": pad, "unk_piece": unk, "bos_piece": cls, "eos_piece": sep}
+    return {**ids, **names, "control_symbols": [mask]}
+
+
+def _lines(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
+    for text in texts:
+        text = fold(text) if lowercase else text
+        for line in text.splitlines():
+            for start in range(0, len(line), _SENTENCEPIECE_LINE):
+                yield line[start : start + _SENTENCEPIECE_LINE]
+
+
+def _explain(error: str, vocab_size: int) -> str:
+    too_high = re.search(r"value <= (\d+)", error)
+    if too_high:
+        return (
+            f"a sentencepiece vocabulary of {vocab_size} entries is too large for this corpus: "
+            f"it has text for at most {too_high[1]}"
+        )
+    if "required_chars" in error:
+        needed = re.search(r"(\d+) vs (\d+)", error)
+        return (
+            f"a sentencepiece vocabulary of {vocab_size} entries is too small for this corpus"
+            + (f": its characters alone take {needed[2]}" if needed else "")
+        )
+    if "sentences_.empty()" in error or "all_chars_count" in error:
+        return "there is no text to train a vocabulary on"
+    return f"sentencepiece cannot train a vocabulary of {vocab_size} entries: {error.strip()}"

@@ -1,0 +1,381 @@
+import hashlib
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax import tokenizers
+from bert_jax.data.corpus import built_in_files
+from bert_jax.errors import UserError
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = (
+    "the he h e un ##a ##aff ##able able café caf ##é 中 ( ) [ ] mask ! – “ ” ' s ##s I i".split()
+)
+
+
+def sample_texts(number=8):
+    return [line for f in built_in_files()[:number] for line in f.read_text("utf-8").split("\n")]
+
+
+def train(kind, texts, vocab_size=700, sentencepiece_type="unigram", lowercase=True):
+    return tokenizers.train(
+        kind,
+        texts,
+        vocab_size=vocab_size,
+        lowercase=lowercase,
+        max_input_chars_per_word=200,
+        sentencepiece_type=sentencepiece_type,
+    )
+
+
+def from_file(kind, path, lowercase=True, max_chars=200):
+    return tokenizers.from_file(kind, path, lowercase=lowercase, max_input_chars_per_word=max_chars)
+
+
+def write_vocabulary(tmp_path, tokens):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("".join(f"{t}\n" for t in tokens).encode())
+    return path
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "unigram", "bpe"])
+def trained(request):
+    kind = "wordpiece" if request.param == "wordpiece" else "sentencepiece"
+    return train(kind, sample_texts(), sentencepiece_type=request.param)
+
+
+# google-research/bert's rules, written down plainly: clean, space CJK, strip
+# accents, split punctuation, greedy longest match.
+
+
+def is_cjk(c):
+    ranges = (
+        "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+    )
+    return any(
+        int(a, 16) <= ord(c) <= int(b, 16) for a, b in (r.split("-") for r in ranges.split())
+    )
+
+
+def basic_words(text, lowercase):
+    text = "".join(
+        " " if c in "\t\n\r" or unicodedata.category(c) == "Zs" else c
+        for c in text
+        if c in "\t\n\r" or not (ord(c) in (0, 0xFFFD) or unicodedata.category(c)[0] == "C")
+    )
+    text = "".join(f" {c} " if is_cjk(c) else c for c in text)
+    words = []
+    for word in text.split():
+        if lowercase:
+            word = unicodedata.normalize("NFD", word.lower())
+            word = "".join(c for c in word if unicodedata.category(c) != "Mn")
+        piece = ""
+        for c in word:
+            if (c.isascii() and not c.isalnum()) or unicodedata.category(c)[0] == "P":
+                words += [piece, c]
+                piece = ""
+            else:
+                piece += c
+        words.append(piece)
+    return [part for word in words if word for part in word.split()]
+
+
+def greedy_pieces(word, vocabulary, max_chars):
+    if len(word) > max_chars:
+        return ["[UNK]"]
+    pieces, start = [], 0
+    while start < len(word):
+        for end in range(len(word), start, -1):
+            piece = ("##" if start else "") + word[start:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        start = end
+    return pieces
+
+
+def reference_tokens(text, vocabulary, lowercase, max_chars):
+    words = basic_words(text, lowercase)
+    return [p for word in words for p in greedy_pieces(word, vocabulary, max_chars)]
+
+
+# Characters whose category or case both Unicode tables, Python's and the
+# library's, have known for long.
+TEXT = st.text(
+    st.sampled_from(
+        list("theunaffableIiséÉçñ中国力()[]!?'’“”–—…_~ \t\n\x00\x0b\x7f\u00a0\u3000#0９Ａ北߀")
+    )
+    | st.characters(min_codepoint=32, max_codepoint=0x17F),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_wordpiece_agrees_with_the_original_rules(tmp_path, lowercase):
+    tokens = SPECIALS + PIECES + [c for c in "abcdfgjklmnopqrtuvwxyz"] + ["##h", "##e", "##t"]
+    tokens += ["9", "ａ", "９", "Ａ", "é", "ç", "É", ",", "_", "~"]
+    tokenizer = from_file("wordpiece", write_vocabulary(tmp_path, tokens), lowercase, max_chars=7)
+
+    @given(TEXT)
+    def check(text):
+        expected = reference_tokens(text, set(tokens), lowercase, 7)
+        (ids,) = tokenizer.encode_batch([text])
+        assert [tokenizer.id_to_token(i) for i in ids] == expected
+
+    check()
+
+
+@given(st.text(st.sampled_from("abzAZ09 .,;:'\"[]{}~!?-_‘’“”–—…"), max_size=60))
+def test_the_short_cut_for_plain_text_agrees_with_the_library(text):
+    tokenizer = plain_tokenizer()
+    (ids,) = tokenizer.encode_batch([text])
+    assert list(ids) == tokenizer._backend.encode(text, add_special_tokens=False).ids
+
+
+_plain = []
+
+
+def plain_tokenizer():
+    if not _plain:
+        _plain.append(train("wordpiece", sample_texts(2) + ["‘’“”–—… aa ab zz a0"] * 3, 400))
+    return _plain[0]
+
+
+def test_text_cannot_spell_special_tokens(trained):
+    text = "[MASK] [CLS] [mask][SEP] [PAD] [UNK] ▁[MASK] [unused0]"
+    (ids,) = trained.encode_batch([text])
+    assert len(ids) > 8
+    assert not set(ids.tolist()) & (set(trained.special_ids) - {trained.unk_id})
+
+
+def test_trained_vocabulary_has_the_size_and_the_specials_first(trained):
+    assert trained.vocab_size == 700
+    assert trained.special_ids == (0, 1, 2, 3, 4)
+    assert [trained.id_to_token(i) for i in range(5)] == SPECIALS
+    assert len({trained.id_to_token(i) for i in range(700)}) == 700
+
+
+def test_ids_are_int32_and_below_the_size(trained):
+    batch = trained.encode_batch(["The President of the Senate.", "", "Zebra! ☃"])
+    assert [ids.dtype for ids in batch] == [np.int32] * 3
+    assert batch[1].size == 0
+    assert all(0 <= i < trained.vocab_size for ids in batch for i in ids)
+
+
+def test_round_trip(trained):
+    (ids,) = trained.encode_batch(["The Senate and the House of Representatives"])
+    assert trained.decode(ids) == "the senate and the house of representatives"
+    with_specials = trained.decode([trained.cls_id, *ids, trained.sep_id, trained.mask_id])
+    assert with_specials == "[CLS] the senate and the house of representatives [SEP] [MASK]"
+
+
+def test_word_starts_count_words(trained):
+    (ids,) = trained.encode_batch(["the unquestionable representatives agreed"])
+    assert trained.is_word_start_V.dtype == bool
+    assert len(ids) > 4
+    assert trained.is_word_start_V[ids].sum() == 4
+    assert trained.is_word_start_V[list(trained.special_ids)].all()
+
+
+def test_accents_are_stripped_when_lower_casing_only():
+    cased = train("wordpiece", sample_texts(2) + ["Café café cafe"] * 3, 400, lowercase=False)
+    uncased = train("wordpiece", sample_texts(2) + ["Café café cafe"] * 3, 400)
+    cafes = ["Café", "café", "cafe"]
+    assert len({tuple(ids) for ids in cased.encode_batch(cafes)}) == 3
+    assert len({tuple(ids) for ids in uncased.encode_batch(cafes)}) == 1
+
+
+def test_sentencepiece_lower_cases_and_strips_accents():
+    tokenizer = train("sentencepiece", sample_texts(2) + ["Café café cafe"] * 3, 400)
+    assert len({tuple(ids) for ids in tokenizer.encode_batch(["Café", "café", "cafe"])}) == 1
+
+
+def test_save_and_load(trained, tmp_path):
+    trained.save(tmp_path / "a")
+    again = tokenizers.load(tmp_path / "a")
+    assert again.fingerprint == trained.fingerprint
+    again.save(tmp_path / "b")
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    texts = sample_texts(1)
+    for ours, theirs in zip(again.encode_batch(texts), trained.encode_batch(texts), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_fingerprint_tells_options_and_vocabularies_apart(tmp_path):
+    path = write_vocabulary(tmp_path, SPECIALS + PIECES)
+    prints = [
+        from_file("wordpiece", path).fingerprint,
+        from_file("wordpiece", path, lowercase=False).fingerprint,
+        from_file("wordpiece", path, max_chars=100).fingerprint,
+        from_file("wordpiece", write_vocabulary(tmp_path, SPECIALS + PIECES[::-1])).fingerprint,
+    ]
+    assert len(set(prints)) == 4
+
+
+TRAIN = """
+import sys
+from bert_jax import tokenizers
+from tests.tokenizers.test_tokenizers import sample_texts, train
+kind, model_type, directory = sys.argv[1:]
+train(kind, sample_texts(6), 600, model_type).save(directory)
+"""
+
+
+@pytest.mark.parametrize(
+    "kind, model_type", [("wordpiece", ""), ("sentencepiece", "unigram"), ("sentencepiece", "bpe")]
+)
+def test_training_gives_the_same_bytes_in_every_process(kind, model_type, tmp_path):
+    digests = set()
+    for run in range(3):
+        folder = tmp_path / str(run)
+        subprocess.run([sys.executable, "-c", TRAIN, kind, model_type, folder], check=True)
+        content = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+        digests.add(hashlib.sha256(content).hexdigest())
+    assert len(digests) == 1
+
+
+def test_small_corpus_is_filled_up_with_unused_entries():
+    tokenizer = train("wordpiece", ["to be or not to be", "that is the question"], 1000)
+    assert tokenizer.vocab_size == 1000
+    assert 900 < tokenizer.num_unused < 1000
+    assert tokenizer.id_to_token(999) == f"[unused{tokenizer.num_unused - 1}]"
+
+
+def test_alphabet_is_bounded_by_frequency():
+    rare = "".join(chr(c) for c in range(0x1200, 0x1800) if unicodedata.category(chr(c)) == "Lo")
+    tokenizer = train("wordpiece", ["the people of the states"] * 5 + [" ".join(rare)], 2500)
+    known = {tokenizer.id_to_token(i) for i in range(2500)}
+    assert set("thepolfsa") <= known
+    assert len([t for t in known if len(t) == 1]) == 1000
+
+
+@pytest.mark.parametrize(
+    "kind, size, words",
+    [
+        ("wordpiece", 30, "too small for this corpus"),
+        ("sentencepiece", 20, "too small for this corpus"),
+        ("sentencepiece", 100_000, "too large for this corpus: it has text for at most"),
+    ],
+)
+def test_sizes_that_cannot_be_trained(kind, size, words):
+    with pytest.raises(UserError, match=words):
+        train(kind, sample_texts(1), size)
+
+
+@pytest.mark.parametrize("kind", tokenizers.KINDS)
+def test_no_text_to_train_on(kind):
+    with pytest.raises(UserError, match="no text to train"):
+        train(kind, [" ", ""], 100)
+
+
+def test_unknown_kinds():
+    with pytest.raises(UserError, match="must be one of wordpiece, sentencepiece"):
+        train("morse", ["a"], 100)
+    with pytest.raises(UserError, match="must be one of unigram, bpe"):
+        train("sentencepiece", ["a"], 100, "word")
+
+
+@pytest.mark.parametrize(
+    "tokens, words",
+    [
+        (["[PAD]", "[UNK]", "[CLS]", "a"], r"has no \[SEP\] \[MASK\]: BERT needs all of"),
+        ([*SPECIALS, "a", "b", "a"], r"vocab.txt:8: 'a' is already on line 6"),
+        ([*SPECIALS, "", "b"], r"vocab.txt:6: blank line"),
+        ([], "is empty"),
+    ],
+)
+def test_vocabularies_that_cannot_be_used(tokens, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        from_file("wordpiece", write_vocabulary(tmp_path, tokens))
+
+
+def test_vocabulary_files_that_cannot_be_read(tmp_path):
+    for kind in tokenizers.KINDS:
+        with pytest.raises(UserError, match="cannot read .*nothing: No such file"):
+            from_file(kind, tmp_path / "nothing")
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"[PAD]\n[UNK]\n\xff\xfe\n")
+    with pytest.raises(UserError, match=r"bad.txt:3: the vocabulary is not valid UTF-8"):
+        from_file("wordpiece", bad)
+    with pytest.raises(UserError, match="is not a SentencePiece model"):
+        from_file("sentencepiece", bad)
+
+
+def test_sentencepiece_model_without_the_specials(tmp_path):
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample_texts(2)),
+        model_prefix=str(tmp_path / "plain"),
+        vocab_size=300,
+        minloglevel=2,
+    )
+    with pytest.raises(UserError, match=r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"):
+        from_file("sentencepiece", tmp_path / "plain.model")
+
+
+def test_a_given_model_cannot_be_made_to_emit_its_user_defined_specials(tmp_path):
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample_texts(2)),
+        model_prefix=str(tmp_path / "albert"),
+        vocab_size=300,
+        minloglevel=2,
+        pad_id=0,
+        pad_piece="[PAD]",
+        unk_id=1,
+        unk_piece="[UNK]",
+        bos_id=-1,
+        eos_id=-1,
+        user_defined_symbols=["[CLS]", "[SEP]", "[MASK]"],
+    )
+    tokenizer = from_file("sentencepiece", tmp_path / "albert.model")
+    (ids,) = tokenizer.encode_batch(["the [MASK] of the [CLS]"])
+    assert not {tokenizer.mask_id, tokenizer.cls_id} & set(ids.tolist())
+
+
+def test_load_needs_a_saved_tokenizer(tmp_path):
+    with pytest.raises(UserError, match="tokenizer.json is missing"):
+        tokenizers.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("[1]")
+    with pytest.raises(UserError, match="is damaged"):
+        tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, size, lowercase",
+    [
+        ("bert-base-uncased", 30522, True),
+        ("bert-base-cased", 28996, False),
+        ("bert-base-multilingual-cased", 119547, False),
+        ("bert-base-chinese", 21128, True),
+    ],
+)
+def test_released_vocabularies(name, size, lowercase, shared_data):
+    path = shared_data / "vocab" / name / "vocab.txt"
+    tokenizer = from_file("wordpiece", path, lowercase)
+    assert tokenizer.vocab_size == size
+    vocabulary = set(path.read_text(encoding="utf-8").split("\n"))
+    texts = [*sample_texts(2), "John Johanson's café — naïve 東京, 3.14%!", "“Wait…” he said"]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        tokens = [tokenizer.id_to_token(i) for i in ids]
+        assert tokens == reference_tokens(text, vocabulary, lowercase, 200)
+
+
+def test_known_ids_of_bert_base_uncased(shared_data):
+    path = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
+    tokenizer = from_file("wordpiece", path)
+    assert tokenizer.special_ids == (0, 100, 101, 102, 103)
+    (ids,) = tokenizer.encode_batch(["UNwantéd, running"])
+    assert [tokenizer.id_to_token(i) for i in ids] == ["unwanted", ",", "running"]
+    (ids,) = tokenizer.encode_batch(["Hello world"])
+    assert ids.tolist() == [7592, 2088]
