@@ -1,0 +1,1 @@
+"""Text in, batches out: corpus readers, sentences, the token store, pairs, masks, pipeline."""

@@ -1,0 +1,123 @@
+"""What a token store is made of, and whether the one on disk is the one asked for."""
+
+import hashlib
+import os
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax.data.corpus import TFDS_PREFIX, Corpus, split_inputs
+from bert_jax.data.paths import local_path
+from bert_jax.data.store import read_metadata
+from bert_jax.errors import UserError
+
+
+def open_corpus(data: ConfigDict) -> Corpus:
+    """The corpus that the `data` section of a config describes."""
+    return Corpus(
+        data.input,
+        format=data.format,
+        text_field=data.text_field,
+        bad_documents=data.bad_documents,
+    )
+
+
+def store_options(data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    """All that determines a store's content, beside the texts themselves.
+
+    A given vocabulary is named by its content; its path is only noted.
+
+    Raises:
+      UserError: if the given vocabulary cannot be read.
+    """
+    options = {
+        "input": split_inputs(data.input),
+        "format": data.format,
+        "text_field": data.text_field,
+        "tokenizer": data.tokenizer,
+        "vocab": _file_hash(data.vocab) if data.vocab else "",
+        "vocab_path": data.vocab,
+        "vocab_size": vocab_size,
+        "lowercase": data.lowercase,
+        "bad_documents": data.bad_documents,
+        "heldout_fraction": data.heldout_fraction,
+    }
+    if data.tokenizer == "wordpiece":
+        options["max_input_chars_per_word"] = data.max_input_chars_per_word
+    elif not data.vocab:
+        options["sentencepiece_type"] = data.sentencepiece_type
+    return options
+
+
+def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    """Returns the metadata of the finished store at `output`, if it is the one asked for.
+
+    The input is compared by its files and their sizes. Where these are no longer
+    there, `data.input` itself is compared: training goes on without the texts. So it
+    does without the file of a given vocabulary, which is then compared by its path.
+
+    Raises:
+      UserError: naming the difference, if it is a store of other texts or options;
+        or if no finished store is there.
+    """
+    metadata = read_metadata(output)
+    found = metadata["options"]
+    wanted = _wanted_options(found, data, vocab_size)
+    for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
+        if found.get(key) != wanted.get(key):
+            name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
+            raise UserError(
+                f"the token store {output} was made with {name}={found.get(key)!r}, "
+                f"not {wanted.get(key)!r}: use another directory or that value"
+            )
+    difference = _source_difference(metadata, data)
+    if difference:
+        raise UserError(
+            f"the token store {output} was made of other texts ({difference}): "
+            "use another directory or the same data.input"
+        )
+    return metadata
+
+
+def _wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    gone = data.vocab and "://" not in data.vocab and not os.path.exists(data.vocab)
+    if gone and found.get("vocab") and found.get("vocab_path") == data.vocab:
+        without = ConfigDict({**data, "vocab": ""})
+        return store_options(without, vocab_size) | {"vocab": found["vocab"]}
+    return store_options(data, vocab_size)
+
+
+def _source_difference(metadata: dict[str, Any], data: ConfigDict) -> str:
+    try:
+        sources = open_corpus(data).sources
+    except UserError:
+        then, now = metadata["options"]["input"], split_inputs(data.input)
+        return "" if then == now else f"data.input was {','.join(then)}, now {','.join(now)}"
+    wanted, found = _states(sources), _states(metadata["sources"])
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            return f"{name} is new"
+        if name not in wanted:
+            return f"{name} is not among them now"
+        if found[name] != wanted[name]:
+            return f"{name} had {found[name]}, now {wanted[name]}"
+    return ""
+
+
+def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
+    """For each source what a change of it would show in, in words."""
+    return {
+        s["path"] if "path" in s else f"{TFDS_PREFIX}{s['tfds']}:{s['field']}": (
+            f"{s['bytes']} bytes" if "path" in s else f"version {s['version']}"
+        )
+        for s in sources
+    }
+
+
+def _file_hash(path: str) -> str:
+    local = local_path(path, "data.vocab", "give a local file")
+    try:
+        with open(local, "rb") as f:
+            return f"sha256:{hashlib.file_digest(f, 'sha256').hexdigest()}"
+    except OSError as e:
+        raise UserError(f"data.vocab: cannot read {path}: {e.strerror}") from None

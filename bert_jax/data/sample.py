@@ -1,0 +1,52 @@
+"""A bounded, even and repeatable sample of documents, to train a vocabulary on."""
+
+import hashlib
+from collections.abc import Iterator
+
+from bert_jax.data.corpus import Document
+from bert_jax.data.tokenization import sentences_of
+
+
+def stable_hash(*parts: object) -> int:
+    """A 64-bit hash that is the same on every machine and run."""
+    text = ":".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+class DocumentSample:
+    """Keeps the documents whose hash is lowest, as many as fit in `max_bytes`.
+
+    Which documents these are depends on the indices and sizes alone. The corpus
+    is sampled evenly although its size is not known beforehand: whenever the
+    sample is too large, the bound on the hash is halved.
+    """
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._bound = 2**64
+        self._kept: list[tuple[int, bytes, bool]] = []
+        self._num_bytes = 0
+        self.is_whole = True
+
+    def offer(self, index: int, document: Document) -> None:
+        """Considers the document of this index for the sample."""
+        key = stable_hash("vocabulary", index)
+        if key >= self._bound:
+            return
+        # UTF-8 takes half or a quarter of the memory of a str with one odd character.
+        text = document.text.encode()
+        self._kept.append((key, text, document.is_split))
+        self._num_bytes += len(text)
+        while self._num_bytes > self._max_bytes and len(self._kept) > 1:
+            self._halve()
+
+    def sentences(self) -> Iterator[str]:
+        """The sentences of the sample, in the order of the corpus."""
+        for _, text, is_split in self._kept:
+            yield from sentences_of(text.decode(), is_split)
+
+    def _halve(self) -> None:
+        self._bound //= 2
+        self._kept = [kept for kept in self._kept if kept[0] < self._bound] or self._kept[:1]
+        self._num_bytes = sum(len(text) for _, text, _ in self._kept)
+        self.is_whole = False

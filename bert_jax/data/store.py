@@ -1,0 +1,325 @@
+"""The token store: a tokenized corpus on disk, read through memory maps.
+
+    DIR/metadata.json     written last: its presence means the store is complete
+    DIR/tokenizer/        the tokenizer, self-contained
+    DIR/train/            one split; DIR/heldout/ another, where documents are held out
+        tokens-00000.bin ...   token ids, raw little-endian (see `token_dtype`)
+        sentence_starts.npy    int64 [S+1]: token at which each sentence begins, and the end
+        document_starts.npy    int64 [D+1]: sentence at which each document begins, and the end
+        shard_starts.npy       int64 [shards+1]: token at which each .bin begins, and the end
+        token_counts.npy       int64 [V]: how often each token occurs; written last
+
+Neither writing nor reading holds more than a small part of the corpus in memory.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from bert_jax.data.paths import local_path
+from bert_jax.errors import UserError, naming
+
+FORMAT_VERSION = 1
+# A shard is closed at the first end of a document after this many tokens, so
+# that no single file grows beyond what copies and object stores handle well.
+SHARD_TOKENS = 2**26
+# Tokens counted at a time: a bincount over the vocabulary for each document
+# would cost more than writing it.
+_COUNT_TOKENS = 2**18
+
+# The file written last is looked for first.
+_INDEX_FILES = ("token_counts", "sentence_starts", "document_starts", "shard_starts")
+
+# Keys of a split's counts, and of a source that is no file, in metadata.json.
+_COUNTS = {"documents", "sentences", "tokens", "bytes_of_text"}
+_TFDS = {"tfds", "field", "version"}
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The type in which ids are kept on disk: two bytes where they suffice."""
+    return np.dtype("<u2") if vocab_size <= 65536 else np.dtype("<i4")
+
+
+def shard_name(index: int) -> str:
+    return f"tokens-{index:05d}.bin"
+
+
+def store_path(directory: str | os.PathLike) -> Path:
+    """The directory of a store or split: memory maps need it on a local disk."""
+    return local_path(directory, "the token store")
+
+
+class TokenStore:
+    """One split of a token store, memory-mapped.
+
+    Attributes:
+      directory: Where the split lies.
+      num_documents, num_sentences, num_tokens: Its size.
+      document_starts: int64 [D+1], sentence at which each document begins.
+      sentence_starts: int64 [S+1], token at which each sentence begins.
+      token_counts: int64 [V], occurrences of each token in this split.
+
+    Raises:
+      UserError: if files are missing or their sizes do not add up.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = store_path(directory)
+        self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
+            _open_index(self.directory, name) for name in _INDEX_FILES
+        )
+        self.num_documents = len(self.document_starts) - 1
+        self.num_sentences = len(self.sentence_starts) - 1
+        self.num_tokens = int(self._shard_starts[-1])
+        self._check_sizes()
+        dtype = token_dtype(len(self.token_counts))
+        lengths = np.diff(self._shard_starts)
+        self._shards = [self._open_shard(i, int(n), dtype) for i, n in enumerate(lengths)]
+
+    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
+        """Gathers tokens.
+
+        Args:
+          positions: int64, any shape; each in [0, num_tokens).
+
+        Returns:
+          int32 of the same shape: the ids at these positions.
+        """
+        if len(self._shards) == 1:
+            return self._shards[0][positions].astype(np.int32)
+        tokens = np.empty(np.shape(positions), np.int32)
+        shard_of = np.searchsorted(self._shard_starts, positions, side="right") - 1
+        for index in np.unique(shard_of):
+            inside = shard_of == index
+            tokens[inside] = self._shards[index][positions[inside] - self._shard_starts[index]]
+        return tokens
+
+    def _check_sizes(self) -> None:
+        ends = int(self.document_starts[-1]), int(self.sentence_starts[-1])
+        if ends != (self.num_sentences, self.num_tokens):
+            raise UserError(
+                f"the index files in {self.directory} do not agree with each other: "
+                "prepare the corpus again in an empty directory"
+            )
+
+    def _open_shard(self, index: int, length: int, dtype: np.dtype) -> np.ndarray:
+        path = self.directory / shard_name(index)
+        found = path.stat().st_size if path.exists() else 0
+        if found != length * dtype.itemsize:
+            raise UserError(
+                f"{path} should have {length * dtype.itemsize} bytes but has {found}: "
+                "prepare the corpus again in an empty directory"
+            )
+        # A plain view: indexing np.memmap itself is several times slower.
+        return np.asarray(np.memmap(path, dtype, mode="r"))
+
+
+def _open_index(directory: Path, name: str) -> np.ndarray:
+    path = directory / f"{name}.npy"
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(
+            f"{directory} is not a finished split of a token store: {name}.npy is missing"
+        ) from None
+    except (ValueError, EOFError) as e:
+        raise UserError(f"{path} is damaged ({e}): prepare the corpus again") from None
+    if array.dtype != np.int64 or array.ndim != 1 or array.size == 0:
+        raise UserError(f"{path} is not a vector of int64: prepare the corpus again")
+    return np.asarray(array)
+
+
+class SplitWriter:
+    """Writes one split, document by document, in bounded memory.
+
+    Used as a context manager it is closed when the block ends without an
+    exception; otherwise the split stays visibly incomplete.
+
+    Args:
+      directory: Is created; must not hold a split yet.
+      vocab_size: All ids are below it.
+      shard_tokens: See `SHARD_TOKENS`.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike, vocab_size: int, *, shard_tokens: int = SHARD_TOKENS
+    ):
+        self.directory = store_path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.num_documents = self.num_sentences = self.num_tokens = 0
+        self._shard_tokens = shard_tokens
+        self._dtype = token_dtype(vocab_size)
+        self._counts = np.zeros(vocab_size, np.int64)
+        self._uncounted: list[np.ndarray] = []
+        self._num_uncounted = 0
+        self._shard: BinaryIO | None = None
+        self._shard_starts: list[int] = []
+        self._sentence_starts = _VectorFile(self.directory / "sentence_starts.npy")
+        self._document_starts = _VectorFile(self.directory / "document_starts.npy")
+
+    def append(self, document: Sequence[np.ndarray]) -> None:
+        """Adds a document: the ids of each of its sentences, none of them empty."""
+        lengths = np.fromiter((len(s) for s in document), np.int64, len(document))
+        if not lengths.size or not lengths.all():
+            raise ValueError("a document needs sentences, and each sentence tokens")
+        self.append_flat(np.concatenate(document), lengths)
+
+    def append_flat(self, tokens: np.ndarray, sentence_lengths: np.ndarray) -> None:
+        """Adds a document as one array of ids and the int64 lengths of its sentences."""
+        self._document_starts.append(np.array([self.num_sentences]))
+        starts = self.num_tokens + np.cumsum(sentence_lengths) - sentence_lengths
+        self._sentence_starts.append(starts)
+        self._write_tokens(tokens)
+        self._count(tokens)
+        self.num_documents += 1
+        self.num_sentences += len(sentence_lengths)
+        self.num_tokens += len(tokens)
+
+    def close(self) -> None:
+        """Finishes the split; `token_counts.npy` is written last."""
+        self._close_shard()
+        self._document_starts.append(np.array([self.num_sentences]))
+        self._sentence_starts.append(np.array([self.num_tokens]))
+        self._document_starts.close()
+        self._sentence_starts.close()
+        self._add_up_counts()
+        for name, vector in (
+            ("shard_starts", np.array([*self._shard_starts, self.num_tokens])),
+            ("token_counts", self._counts),
+        ):
+            vector_file = _VectorFile(self.directory / f"{name}.npy")
+            vector_file.append(vector)
+            vector_file.close()
+
+    def __enter__(self) -> "SplitWriter":
+        return self
+
+    def __exit__(self, exception_type, *_) -> None:
+        if exception_type is None:
+            self.close()
+
+    def _write_tokens(self, tokens: np.ndarray) -> None:
+        if self._shard and self.num_tokens - self._shard_starts[-1] >= self._shard_tokens:
+            self._close_shard()
+        path = self.directory / shard_name(max(0, len(self._shard_starts) - 1))
+        if self._shard is None:
+            path = self.directory / shard_name(len(self._shard_starts))
+            self._shard = open(path, "wb")
+            self._shard_starts.append(self.num_tokens)
+        with naming(path):
+            self._shard.write(tokens.astype(self._dtype, copy=False).tobytes())
+
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            with naming(self.directory / shard_name(len(self._shard_starts) - 1)):
+                _sync_and_close(self._shard)
+            self._shard = None
+
+    def _count(self, tokens: np.ndarray) -> None:
+        self._uncounted.append(tokens)
+        self._num_uncounted += len(tokens)
+        if self._num_uncounted >= _COUNT_TOKENS:
+            self._add_up_counts()
+
+    def _add_up_counts(self) -> None:
+        if self._uncounted:
+            tokens = np.concatenate(self._uncounted)
+            self._counts += np.bincount(tokens, minlength=len(self._counts))
+        self._uncounted, self._num_uncounted = [], 0
+
+
+class _VectorFile:
+    """An int64 vector in an .npy file, appended to without knowing its length.
+
+    numpy leaves room in the header for the first dimension to grow, so that the
+    header is written again, at the same size, once the length is known.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file = open(path, "wb")
+        self._length = 0
+        self._header_size = self._write_header()
+
+    def append(self, values: np.ndarray) -> None:
+        with naming(self._path):
+            self._file.write(values.astype("<i8", copy=False).tobytes())
+        self._length += len(values)
+
+    def close(self) -> None:
+        with naming(self._path):
+            self._file.seek(0)
+            if self._write_header() != self._header_size:
+                raise RuntimeError(f"the header of {self._path} changed its size")
+            _sync_and_close(self._file)
+
+    def _write_header(self) -> int:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        return self._file.tell()
+
+
+def _sync_and_close(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+
+
+def write_metadata(directory: str | os.PathLike, metadata: dict[str, Any]) -> None:
+    """Marks the store as complete: writes `metadata.json`, atomically."""
+    path = store_path(directory) / "metadata.json"
+    unfinished = path.with_suffix(".json.unfinished")
+    text = json.dumps({"format_version": FORMAT_VERSION, **metadata}, indent=2, ensure_ascii=False)
+    with naming(unfinished), open(unfinished, "wb") as f:
+        f.write(text.encode() + b"\n")
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(unfinished, path)
+
+
+def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
+    """Returns the contents of a finished store's `metadata.json`.
+
+    Raises:
+      UserError: if the store is not finished, or of another version.
+    """
+    path = store_path(directory) / "metadata.json"
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        version = metadata["format_version"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{directory} holds no finished token store (metadata.json is missing): "
+            "run `python -m bert_jax.prepare` first"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged: prepare the corpus again") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{path} is of format version {version}, this program reads version "
+            f"{FORMAT_VERSION}: prepare the corpus again"
+        )
+    if not _is_whole(metadata):
+        raise UserError(f"{path} is damaged: prepare the corpus again")
+    return metadata
+
+
+def _is_whole(metadata: dict[str, Any]) -> bool:
+    """Whether all that this program looks up in a store's metadata is there."""
+    try:
+        return (
+            isinstance(metadata["vocab_size"], int)
+            and isinstance(metadata["dropped_documents"], dict)
+            and isinstance(metadata["options"]["input"], list)
+            and {"tokenizer", "lowercase"} <= metadata["options"].keys()
+            and {"kind", "fingerprint"} <= metadata["tokenizer"].keys()
+            and "train" in metadata["splits"]
+            and all(_COUNTS <= counts.keys() for counts in metadata["splits"].values())
+            and all({"path", "bytes"} <= s.keys() or _TFDS <= s.keys() for s in metadata["sources"])
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False

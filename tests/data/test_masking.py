@@ -1,0 +1,269 @@
+"""Masks against a plain transcription of the original, and their shares."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.data.masking import choose_tokens, draw_rows, make_rules, mask_rows, num_to_predict
+from tests.data.fakes import CLS, MASK, PAD, SEP, make_tokenizer
+
+KEY = np.array([7, 9], dtype=np.uint64)
+
+
+def make_rows(num_rows, length, vocab_size, seed=0, full=False):
+    """`[CLS] A [SEP] B [SEP]` of random tokens, and the attention mask."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((num_rows, length), np.int32)
+    used = np.zeros_like(ids)
+    for row in range(num_rows):
+        total = length - 3 if full else int(rng.integers(2, length - 2))
+        a = int(rng.integers(1, total))
+        text = rng.integers(5, vocab_size, total)
+        ids[row, : total + 3] = [CLS, *text[:a], SEP, *text[a:], SEP]
+        used[row, : total + 3] = 1
+    return ids, used
+
+
+def rules_for(vocab_size, *, whole=False, most=20, prob=0.15):
+    return make_rules(
+        make_tokenizer(vocab_size),
+        max_predictions=most,
+        masked_lm_prob=prob,
+        whole_word_masking=whole,
+    )
+
+
+def original_choice(ids, order_of, is_word_start_V, prob, most):
+    """The choosing part of create_masked_lm_predictions; groups in the order given.
+
+    `order_of` gives a group's place by its first column. The one change: a word never
+    reaches over a [SEP], which in the original it does after a cut word.
+    """
+    groups = []
+    for i, token in enumerate(ids):
+        if token in (CLS, SEP):
+            continue
+        after_special = ids[i - 1] in (CLS, SEP)
+        if is_word_start_V is not None and not is_word_start_V[token] and not after_special:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    groups.sort(key=lambda group: order_of[group[0]])
+    number = min(most, max(1, int(round(len(ids) * prob))))
+    chosen = []
+    for group in groups:
+        if len(chosen) >= number:
+            break
+        if len(chosen) + len(group) > number:
+            continue
+        chosen += group
+    return sorted(chosen)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.sampled_from([8, 16, 33, 64, 128]),
+    whole=st.booleans(),
+    most=st.integers(1, 8),
+    prob=st.sampled_from([0.05, 0.15, 0.4]),
+)
+def test_the_choice_is_the_originals(seed, length, whole, most, prob):
+    vocab_size = 300
+    ids, used = make_rows(6, length, vocab_size, seed)
+    rules = rules_for(vocab_size, whole=whole, most=most, prob=prob)
+    masked = mask_rows(ids, used, rules, KEY, seed)
+    bits = draw_rows(KEY, seed, 6, length + 2 * most)
+    column_bits = max(1, (length - 1).bit_length())
+    for row in range(6):
+        order = [(int(b) >> 1 >> column_bits << column_bits) + c for c, b in enumerate(bits[row])]
+        real = ids[row, : used[row].sum()]
+        expected = original_choice(real, order, rules.is_word_start_V, prob, most)
+        number = int(masked["masked_lm_weights"][row].sum())
+        assert masked["masked_lm_positions"][row, :number].tolist() == expected
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["tokens", "words"])
+def many(request):
+    """Over 10^5 predictions, and what they were made of."""
+    vocab_size = 60  # small: collisions of random ids count
+    ids, used = make_rows(6000, 128, vocab_size, seed=2)
+    ids2, used2 = make_rows(4000, 128, vocab_size, seed=3, full=True)
+    ids, used = np.concatenate([ids, ids2]), np.concatenate([used, used2])
+    rules = rules_for(vocab_size, whole=request.param)
+    return ids, used, rules, mask_rows(ids, used, rules, KEY, 0)
+
+
+def test_form(many):
+    ids, used, rules, masked = many
+    positions, weights = masked["masked_lm_positions"], masked["masked_lm_weights"]
+    number = weights.sum(axis=1).astype(int)
+    quota = num_to_predict(used.sum(axis=1), 0.15, 20)
+    assert ((weights == 0) | (weights == 1)).all() and (np.diff(weights, axis=1) <= 0).all()
+    assert number.max() <= 20 and (number <= quota).all()
+    if rules.is_word_start_V is None:
+        assert (number == quota).all() and number.min() >= 1
+    for row in range(0, len(ids), 7):
+        n = number[row]
+        assert (np.diff(positions[row, :n]) > 0).all()  # ascending, none twice
+        assert (positions[row, n:] == 0).all() and (masked["masked_lm_ids"][row, n:] == 0).all()
+    rows, slots = np.nonzero(weights)
+    at = positions[rows, slots]
+    true = masked["masked_lm_ids"][rows, slots]
+    assert (true == ids[rows, at]).all() and used[rows, at].all()
+    assert not np.isin(true, [PAD, CLS, SEP, MASK]).any()  # specials never chosen
+    changed = masked["input_ids"] != ids
+    chosen = np.zeros_like(changed)
+    chosen[rows, at] = True
+    assert not (changed & ~chosen).any()
+
+
+def test_shares(many):
+    ids, used, rules, masked = many
+    rows, slots = np.nonzero(masked["masked_lm_weights"])
+    count = len(rows)
+    assert count > 1e5
+    # The quota is 15 % rounded, so the share over rows of all lengths is close to it;
+    # rows of 3 to 6 tokens get their one token, others are capped at 20 of 128.
+    lengths = used.sum(axis=1)
+    uncapped = (lengths >= 10) & (lengths <= 128)
+    share = masked["masked_lm_weights"][uncapped].sum() / lengths[uncapped].sum()
+    if rules.is_word_start_V is None:
+        rounding = np.sqrt(1 / 12 * uncapped.sum()) / lengths[uncapped].sum()
+        assert abs(share - 0.15) < 4 * rounding + 0.001
+    else:
+        assert 0.14 < share <= 0.151
+    true = masked["masked_lm_ids"][rows, slots]
+    new = masked["input_ids"][rows, masked["masked_lm_positions"][rows, slots]]
+    V = rules.vocab_size
+    for happened, expected in (
+        (new == MASK, 0.8 + 0.1 / V),
+        (new == true, 0.1 + 0.1 / V),
+        ((new != MASK) & (new != true), 0.1 * (V - 2) / V),
+    ):
+        error = np.sqrt(expected * (1 - expected) / count)
+        assert abs(happened.mean() - expected) < 4 * error
+    # Random ids are uniform over the whole vocabulary, specials included.
+    other = new[(new != MASK) & (new != true)]
+    seen = np.bincount(other, minlength=V)
+    specials = np.array([PAD, 1, CLS, SEP])
+    expected = 0.1 * count / V
+    assert (np.abs(seen[specials] - expected) < 4 * np.sqrt(expected)).all()
+    regular = seen[5:]
+    expected = regular.mean()
+    assert np.abs(regular - expected).max() < 4 * np.sqrt(expected)
+    assert len(seen) == V
+
+
+def test_each_position_is_as_likely():
+    ids, used = make_rows(20_000, 32, 100, full=True)
+    masked = mask_rows(ids, used, rules_for(100, most=8), KEY, 0)
+    counts = np.bincount(
+        masked["masked_lm_positions"][masked["masked_lm_weights"] == 1], minlength=32
+    )
+    text = np.isin(ids, [CLS, SEP], invert=True).sum(axis=0)
+    inner = np.arange(1, 31)
+    chance = 5 / 29  # round(0.15 * 32) of 29 tokens, when the column is text
+    error = np.sqrt(text[inner] * chance * (1 - chance))
+    assert np.abs(counts[inner] - text[inner] * chance).max() / error.min() < 4.5
+    assert counts[0] == 0 and counts[31] == 0
+
+
+def test_words_stay_whole(many):
+    ids, used, rules, masked = many
+    if rules.is_word_start_V is None:
+        pytest.skip("single tokens")
+    chosen = np.zeros(ids.shape, bool)
+    rows, slots = np.nonzero(masked["masked_lm_weights"])
+    chosen[rows, masked["masked_lm_positions"][rows, slots]] = True
+    is_text = (used == 1) & ~np.isin(ids, [CLS, SEP])
+    continues = is_text.copy()
+    continues[:, 1:] &= is_text[:, :-1] & ~rules.is_word_start_V[ids[:, 1:]]
+    continues[:, 0] = False
+    at = np.nonzero(continues)
+    assert (chosen[at] == chosen[at[0], at[1] - 1]).all()
+    assert len(at[0]) > 10_000
+
+
+def test_a_word_does_not_reach_over_sep():
+    rules = rules_for(60, whole=True, most=2, prob=0.3)
+    start = int(np.flatnonzero(rules.is_word_start_V[5:])[0]) + 5
+    piece = int(np.flatnonzero(~rules.is_word_start_V)[0])
+    ids = np.tile(np.array([CLS, start, SEP, piece, SEP], np.int32), (200, 1))
+    masked = mask_rows(ids, np.ones_like(ids), rules, KEY, 0)
+    positions, number = masked["masked_lm_positions"], masked["masked_lm_weights"].sum(axis=1)
+    assert (number == 2).all()
+    ids = np.tile(np.array([CLS, start, SEP, piece, SEP, PAD], np.int32), (2000, 1))
+    used = (ids != PAD).astype(np.int32)
+    one = mask_rows(ids, used, rules_for(60, whole=True, most=1), KEY, 0)
+    assert set(one["masked_lm_positions"][:, 0]) == {1, 3}
+    assert positions.max() == 3
+
+
+def test_a_word_too_long_leaves_no_prediction():
+    rules = rules_for(60, whole=True, most=3)
+    piece = int(np.flatnonzero(~rules.is_word_start_V)[0])
+    ids = np.array([[CLS] + [piece] * 8 + [SEP] + [piece] * 8 + [SEP]], np.int32)
+    masked = mask_rows(ids, np.ones_like(ids), rules, KEY, 0)
+    assert masked["masked_lm_weights"].sum() == 0
+    assert (masked["input_ids"] == ids).all() and (masked["masked_lm_positions"] == 0).all()
+
+
+def test_specials_inside_text_are_no_candidates():
+    ids = np.array([[CLS, 10, MASK, SEP, 11, PAD, CLS, 12, SEP]] * 500, np.int32)
+    masked = mask_rows(ids, np.ones_like(ids), rules_for(60, prob=0.3), KEY, 0)
+    used = masked["masked_lm_weights"] == 1
+    assert set(masked["masked_lm_positions"][used]) == {1, 4, 7}
+
+
+def test_unknown_words_may_be_predicted():
+    ids = np.array([[CLS, 1, SEP, 1, SEP]], np.int32)
+    masked = mask_rows(ids, np.ones_like(ids), rules_for(60), KEY, 0)
+    assert masked["masked_lm_ids"][0, 0] == 1 and masked["masked_lm_weights"].sum() == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    first=st.integers(0, 2**62),
+    columns=st.integers(1, 50),
+    cut=st.integers(0, 9),
+)
+def test_draws_do_not_depend_on_the_split(first, columns, cut):
+    whole = draw_rows(KEY, first, 9, columns)
+    parts = [draw_rows(KEY, first, cut, columns), draw_rows(KEY, first + cut, 9 - cut, columns)]
+    assert np.array_equal(whole, np.concatenate(parts))
+    assert whole.shape == (9, columns) and whole.dtype == np.uint64
+    assert len(np.unique(whole)) == whole.size  # 64 bits: none twice
+
+
+def test_masks_do_not_depend_on_the_split():
+    ids, used = make_rows(40, 64, 300)
+    rules = rules_for(300, whole=True)
+    whole = mask_rows(ids, used, rules, KEY, 1000)
+    for cut in (1, 13, 39):
+        parts = [
+            mask_rows(ids[:cut], used[:cut], rules, KEY, 1000),
+            mask_rows(ids[cut:], used[cut:], rules, KEY, 1000 + cut),
+        ]
+        for name, value in whole.items():
+            assert np.array_equal(value, np.concatenate([part[name] for part in parts])), name
+    for other in (
+        mask_rows(ids, used, rules, KEY, 1001),
+        mask_rows(ids, used, rules, np.array([7, 10], np.uint64), 1000),
+    ):
+        assert not np.array_equal(other["masked_lm_positions"], whole["masked_lm_positions"])
+
+
+def test_number_of_predictions():
+    lengths = np.arange(5, 513)
+    ours = num_to_predict(lengths, 0.15, 76)
+    assert ours.tolist() == [min(76, max(1, int(round(n * 0.15)))) for n in range(5, 513)]
+    assert num_to_predict(np.array([10, 30]), 0.25, 20).tolist() == [2, 8]  # 2.5, 7.5
+
+
+def test_rows_without_candidates():
+    nothing = np.zeros((3, 8), bool)
+    bits = draw_rows(KEY, 0, 3, 8)
+    assert not choose_tokens(nothing, nothing, np.full(3, 2), bits).any()
+    assert choose_tokens(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)

@@ -1,0 +1,398 @@
+"""Sentence pairs against a plain transcription of the original, and their invariants."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.data.pairs import (
+    PairPlanner,
+    PairSettings,
+    assemble_rows,
+    chunk_documents,
+    keyed_generator,
+    random_key,
+    target_lengths,
+    truncated_lengths,
+)
+from bert_jax.errors import UserError
+from tests.data.fakes import CLS, PAD, SEP, FakeStore, make_documents
+
+
+def truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng):
+    while len(tokens_a) + len(tokens_b) > max_num_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        if rng.random() < 0.5:
+            del longer[0]
+        else:
+            longer.pop()
+
+
+def original_pairs(documents, document_index, max_seq_length, short_seq_prob, rng):
+    """create_instances_from_document, line by line, but for the masks."""
+    document = documents[document_index]
+    max_num_tokens = max_seq_length - 3
+    target_seq_length = max_num_tokens
+    if rng.random() < short_seq_prob:
+        target_seq_length = rng.randint(2, max_num_tokens)
+    pairs, chunk, length, i = [], [], 0, 0
+    while i < len(document):
+        chunk.append(document[i])
+        length += len(document[i])
+        if i == len(document) - 1 or length >= target_seq_length:
+            a_end = 1
+            if len(chunk) >= 2:
+                a_end = rng.randint(1, len(chunk) - 1)
+            tokens_a = [t for sentence in chunk[:a_end] for t in sentence]
+            tokens_b = []
+            is_random = len(chunk) == 1 or rng.random() < 0.5
+            if is_random:
+                target_b_length = target_seq_length - len(tokens_a)
+                while True:  # the original gives up after ten
+                    other = rng.randint(0, len(documents) - 1)
+                    if other != document_index:
+                        break
+                start = rng.randint(0, len(documents[other]) - 1)
+                for sentence in documents[other][start:]:
+                    tokens_b.extend(sentence)
+                    if len(tokens_b) >= target_b_length:
+                        break
+                i -= len(chunk) - a_end
+            else:
+                tokens_b = [t for sentence in chunk[a_end:] for t in sentence]
+            truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
+            pairs.append((tokens_a, tokens_b, is_random))
+            chunk, length = [], 0
+        i += 1
+    return pairs
+
+
+def planner_for(documents, **changes):
+    values = dict(max_seq_length=64, short_seq_prob=0.1, shuffle_sentences=2**20, seed=0, stage=0)
+    store = FakeStore(documents)
+    return store, PairPlanner(store, PairSettings(**values | changes))
+
+
+def summary(a_length, b_length, is_random):
+    """Totals of an epoch by which two makers of pairs can be compared."""
+    a_length, b_length = np.asarray(a_length), np.asarray(b_length)
+    is_random, total = np.asarray(is_random), a_length + b_length
+    return [
+        len(a_length),
+        is_random.sum(),
+        a_length.sum(),
+        b_length.sum(),
+        (a_length**2).sum(),
+        (b_length**2).sum(),
+        b_length[is_random].sum(),
+        a_length[is_random].sum(),
+        (total < 30).sum(),
+        (total == 61).sum(),
+        (a_length > b_length).sum(),
+        (a_length <= 5).sum(),
+        (b_length <= 5).sum(),
+    ]
+
+
+def test_statistics_are_those_of_the_original():
+    documents = make_documents()
+    store, planner = planner_for(documents)
+    as_text = [
+        [list(range(n)) for n in lengths] for lengths in documents
+    ]  # only lengths matter here
+    rng = random.Random(1)
+    original, ours = [], []
+    for epoch in range(60):
+        pairs = [
+            pair
+            for index in range(len(documents))
+            for pair in original_pairs(as_text, index, 64, 0.1, rng)
+        ]
+        original.append(summary(*zip(*((len(a), len(b), r) for a, b, r in pairs), strict=True)))
+        plan = planner.plan(epoch, 0)
+        ours.append(summary(plan.a_length_N, plan.b_length_N, plan.is_random_N))
+    original, ours = np.array(original, float), np.array(ours, float)
+    error = np.sqrt((original.var(axis=0) + ours.var(axis=0)) / 60)
+    z = (ours.mean(axis=0) - original.mean(axis=0)) / error
+    assert np.abs(z).max() < 4, z
+    # More than half are random, because a chunk of one sentence forces it.
+    share = ours[:, 1].sum() / ours[:, 0].sum()
+    assert 0.52 < share < 0.75
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    documents=st.lists(
+        st.lists(st.integers(1, 40), min_size=1, max_size=25), min_size=1, max_size=8
+    ),
+    targets=st.lists(st.integers(2, 61), min_size=8, max_size=8),
+    seed=st.integers(0, 2**32),
+)
+def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
+    store = FakeStore(documents)
+    target_D = np.array(targets[: len(documents)])
+    chunks = chunk_documents(
+        keyed_generator(seed), store.document_starts, store.sentence_starts, target_D
+    )
+    tokens = store.sentence_starts
+    for document in range(len(documents)):
+        mine = chunks.document_N == document
+        at, stop = store.document_starts[document], store.document_starts[document + 1]
+        for first, a_end, end, is_random in zip(
+            *(column[mine].tolist() for column in chunks[1:]), strict=True
+        ):
+            assert first == at  # nothing skipped, nothing twice
+            assert first < a_end <= end <= stop
+            target = target_D[document]
+            assert end == stop or tokens[end] - tokens[first] >= target
+            assert end == first + 1 or tokens[end - 1] - tokens[first] < target
+            if end == first + 1:
+                assert is_random and a_end == end
+            else:
+                assert a_end < end
+            # A random B gives the rest back; a true one uses it up.
+            at = a_end if is_random else end
+        assert at == stop
+
+
+def test_a_ends_uniformly_and_labels_are_fair():
+    # Ten sentences of one token, target 10: the first chunk is the whole document.
+    store = FakeStore([[1] * 10] * 20000)
+    chunks = chunk_documents(
+        keyed_generator(5), store.document_starts, store.sentence_starts, np.full(20000, 10)
+    )
+    is_first = chunks.a_first_N == store.document_starts[chunks.document_N]
+    a_count = (chunks.a_end_N - chunks.a_first_N)[is_first]
+    counts = np.bincount(a_count, minlength=10)[1:10]
+    assert counts.sum() == 20000 and len(np.bincount(a_count)) == 10
+    expected = 20000 / 9
+    assert np.abs(counts - expected).max() < 4 * np.sqrt(expected)
+    assert abs(chunks.is_random_N[is_first].mean() - 0.5) < 4 * 0.5 / np.sqrt(20000)
+
+
+def test_spans_are_what_the_rules_leave():
+    documents = make_documents(seed=3)
+    store, planner = planner_for(documents, short_seq_prob=0.0)
+    for epoch in range(5):
+        plan = planner.plan(epoch, 0)
+        a_end, b_end = plan.a_start_N + plan.a_length_N, plan.b_start_N + plan.b_length_N
+        total = plan.a_length_N + plan.b_length_N
+        assert plan.a_length_N.min() >= 1 and plan.b_length_N.min() >= 1 and total.max() <= 61
+        a_document = store.document_of(plan.a_start_N)
+        b_document = store.document_of(plan.b_start_N)
+        # Each span lies in one document; a random B in another one, a true B after A.
+        assert (a_document == store.document_of(a_end - 1)).all()
+        assert (b_document == store.document_of(b_end - 1)).all()
+        assert ((a_document != b_document) == plan.is_random_N).all()
+        follows = ~plan.is_random_N
+        assert (a_end[follows] <= plan.b_start_N[follows]).all()
+        # Shorter than the limit: nothing was cut, so that spans are whole sentences,
+        # B follows directly and what is missing was the end of the document.
+        whole = total < 61
+        for ends in (plan.a_start_N, a_end, plan.b_start_N, b_end):
+            assert np.isin(ends[whole], store.sentence_starts).all()
+        assert (a_end[whole & follows] == plan.b_start_N[whole & follows]).all()
+        document_ends = store.sentence_starts[store.document_starts[b_document + 1]]
+        assert (b_end[whole] == document_ends[whole]).all()
+
+
+def test_all_text_is_seen_when_nothing_is_cut():
+    # Sentences of 1 token: chunks reach the target exactly, so only a random B that
+    # overshoots could be cut, and it never overshoots.
+    store, planner = planner_for([[1] * 97, [1] * 230, [1], [1] * 61], short_seq_prob=0.5)
+    for epoch in range(20):
+        plan = planner.plan(epoch, 0)
+        seen = np.zeros(store.num_tokens, int)
+        for a, n, b, m, is_random in zip(*plan, strict=True):
+            seen[a : a + n] += 1
+            if not is_random:
+                seen[b : b + m] += 1
+        assert (seen == 1).all()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 200))
+def test_truncated_lengths_are_the_loops(a, b, most):
+    tokens_a, tokens_b = [0] * a, [0] * b
+    truncate_seq_pair(tokens_a, tokens_b, most, random.Random(0))
+    lengths = truncated_lengths(np.array([a]), np.array([b]), most)
+    assert [int(n[0]) for n in lengths] == [len(tokens_a), len(tokens_b)]
+
+
+def test_truncation_takes_front_or_back_by_fair_coins():
+    # One sentence of 200 tokens each: A keeps 31 or 30 of them, B the other number.
+    store, planner = planner_for([[200]] * 3000, short_seq_prob=0.0)
+    plan = planner.plan(0, 0)
+    assert plan.is_random_N.all()
+    for start, length, kept in (
+        (plan.a_start_N, plan.a_length_N, 31),
+        (plan.b_start_N, plan.b_length_N, 30),
+    ):
+        assert (length == kept).all()
+        removed, front = 200 - kept, start % 200
+        assert abs(front.sum() / (3000 * removed) - 0.5) < 4 * 0.5 / np.sqrt(3000 * removed)
+        # The coins are single ones: binomial variance.
+        assert abs(front.var() / (removed / 4) - 1) < 4 * np.sqrt(2 / 3000)
+
+
+def test_random_b_is_uniform_over_other_documents_and_their_sentences():
+    documents = [[7] * n for n in (1, 2, 3, 4, 5, 6)]
+    store, planner = planner_for(documents, max_seq_length=10)
+    starts = np.zeros((6, 6))
+    by_sentence = np.zeros(store.num_sentences)
+    for epoch in range(4000):
+        plan = planner.plan(epoch, 0)
+        is_random = plan.is_random_N
+        own = store.document_of(plan.a_start_N[is_random])
+        other = store.document_of(plan.b_start_N[is_random])
+        np.add.at(starts, (own, other), 1)
+        sentence = np.searchsorted(store.sentence_starts, plan.b_start_N[is_random], "right") - 1
+        np.add.at(by_sentence, sentence, 1)
+    assert (np.diag(starts) == 0).all()
+    for row, counts in enumerate(starts):
+        expected = counts.sum() / 5
+        others = np.delete(counts, row)
+        assert np.abs(others - expected).max() < 4 * np.sqrt(expected)
+    for first, stop in zip(store.document_starts[:-1], store.document_starts[1:], strict=True):
+        counts = by_sentence[first:stop]
+        assert np.abs(counts - counts.mean()).max() < 4 * np.sqrt(counts.mean())
+
+
+def test_short_targets():
+    target_D = target_lengths(keyed_generator(1), 200_000, 61, 0.1)
+    # A short target may be 61 too.
+    short = (target_D < 61).mean()
+    expected = 0.1 * 59 / 60
+    assert abs(short - expected) < 4 * np.sqrt(expected / 200_000)
+    counts = np.bincount(target_D, minlength=62)
+    assert counts[:2].sum() == 0 and counts[62:].sum() == 0
+    each = 200_000 * 0.1 / 60
+    assert np.abs(counts[2:61] - each).max() < 4.5 * np.sqrt(each)
+    assert (target_lengths(keyed_generator(1), 1000, 61, 0.0) == 61).all()
+
+
+def test_a_target_holds_for_a_whole_document():
+    # Sentences of one token show the target: A and a true B make exactly that.
+    store, planner = planner_for([[1] * 400] * 200, short_seq_prob=0.5)
+    plan = planner.plan(0, 0)
+    follows = ~plan.is_random_N
+    document = store.document_of(plan.a_start_N)
+    end = plan.b_start_N + plan.b_length_N
+    inside = follows & (end < store.sentence_starts[store.document_starts[document + 1]])
+    total = plan.a_length_N + plan.b_length_N
+    some_short = 0
+    for d in range(200):
+        sizes = np.unique(total[inside & (document == d)])
+        assert len(sizes) <= 1
+        some_short += len(sizes) and sizes[0] < 61
+    assert 60 < some_short < 140
+
+
+def test_epochs_seeds_stages_differ_and_repeat():
+    documents = make_documents(seed=4)
+
+    def plan(epoch=0, **changes):
+        return planner_for(documents, **changes)[1].plan(epoch, 0)
+
+    def equal(a, b):
+        return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+    assert equal(plan(), plan())
+    for other in (plan(epoch=1), plan(seed=1), plan(stage=1)):
+        assert not equal(plan(), other)
+        # Not only another order.
+        pairs, others = (set(zip(p.a_start_N, p.b_start_N, strict=True)) for p in (plan(), other))
+        assert len(pairs & others) < len(pairs) / 2
+
+
+def test_windows_hold_every_block_once_an_epoch():
+    documents = make_documents(seed=5, num_documents=200) + [np.full(900, 9)]
+    store, planner = planner_for(documents, shuffle_sentences=480)
+    num_blocks = sum(map(len, planner.windows(0)))
+    orders = []
+    for epoch in range(3):
+        windows = planner.windows(epoch)
+        blocks = np.concatenate(windows)
+        assert sorted(blocks) == list(range(num_blocks))
+        orders.append(tuple(blocks))
+        ours, all_blocks = [], []
+        for window in range(len(windows)):
+            plan = planner.plan(epoch, window)
+            assert planner.count(epoch, window) == plan.a_start_N.size > 0
+            assert (np.diff(plan.a_start_N) < 0).any()  # shuffled
+            ours += zip(*(column.tolist() for column in plan), strict=True)
+        for block in range(num_blocks):
+            part = planner._plan_block(epoch, block)
+            all_blocks += zip(*(column.tolist() for column in part), strict=True)
+        assert sorted(ours) == sorted(all_blocks)
+        assert set(store.document_of(np.array([p[0] for p in ours]))) == set(range(201))
+    assert len(set(orders)) == 3
+    sentences = [
+        np.diff(store.document_starts[planner._block_starts])[w].sum() for w in planner.windows(0)
+    ]
+    assert 0.8 * 480 <= np.median(sentences) <= 1.25 * 480  # about what was asked for
+    assert len(planner_for(documents)[1].windows(0)) == 1
+
+
+def test_one_window_mixes_the_corpus():
+    store, planner = planner_for([[5] * 100] * 50)
+    document = store.document_of(planner.plan(0, 0).a_start_N)
+    # Neighbours of one document: 1 in 50 if well mixed.
+    assert (document[1:] == document[:-1]).mean() < 0.05
+
+
+def test_one_long_document_is_planned_in_parts():
+    # More turns than are kept apart in chunk_documents.
+    documents = [np.full(20_000, 30), [10]]
+    store, planner = planner_for(documents, max_seq_length=32)
+    plan = planner.plan(0, 0)
+    first = plan.a_start_N[store.document_of(plan.a_start_N) == 0] // 30
+    assert len(np.unique(first)) == len(first) >= 10_000
+
+
+def test_locate():
+    store, planner = planner_for([[3, 4], [2], [5, 5, 5]])
+    document, sentence = planner.locate(np.array([0, 2, 3, 7, 9, 13, 14, 23]))
+    assert document.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
+    assert sentence.tolist() == [0, 0, 1, 0, 0, 0, 1, 2]
+
+
+def test_assembled_rows():
+    store, planner = planner_for([[3, 4], [2], [5, 5, 5]], max_seq_length=12, short_seq_prob=0.0)
+    plan = planner.plan(0, 0)
+    rows = assemble_rows(store, plan, 12, pad_id=PAD, cls_id=CLS, sep_id=SEP)
+    for row, (a, n, b, m, is_random) in enumerate(zip(*plan, strict=True)):
+        tokens = [CLS, *(5 + np.arange(a, a + n)), SEP, *(5 + np.arange(b, b + m)), SEP]
+        padding = [0] * (12 - len(tokens))
+        assert rows["input_ids"][row].tolist() == tokens + padding
+        assert rows["token_type_ids"][row].tolist() == [0] * (n + 2) + [1] * (m + 1) + padding
+        assert rows["attention_mask"][row].tolist() == [1] * len(tokens) + padding
+        assert rows["next_sentence_labels"][row] == int(is_random)
+    assert {v.dtype for v in rows.values()} == {np.dtype(np.int32)}
+
+
+def test_keys_do_not_fall_together():
+    keys = [random_key(*parts) for parts in ((0, 1), (1, 0), (2**32, 0), (0, 2**32), (0, 1, 0))]
+    assert len({tuple(key) for key in keys}) == len(keys)
+    assert np.array_equal(random_key(3, 4), random_key(3, 4))
+
+
+@pytest.mark.parametrize(
+    "documents, changes, words",
+    [
+        ([[5, 5]], {}, "at least 2 documents"),
+        ([[5], [5]], {"max_seq_length": 4}, "max_seq_length is 4"),
+        ([[5], [5]], {"shuffle_sentences": 0}, "data.shuffle_sentences is 0"),
+    ],
+)
+def test_user_errors(documents, changes, words):
+    with pytest.raises(UserError, match=words):
+        planner_for(documents, **changes)
+
+
+def test_two_documents_of_one_sentence():
+    store, planner = planner_for([[5], [6]])
+    plan = planner.plan(0, 0)
+    assert sorted(plan.a_start_N) == [0, 5] and plan.is_random_N.all()

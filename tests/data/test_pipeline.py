@@ -1,0 +1,418 @@
+"""Batches do not depend on hosts, threads or interruptions; evaluation is fixed."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.examples import Examples
+from bert_jax.data.pairs import PairPlanner
+from bert_jax.data.pipeline import PipelineSpec, PretrainingStream, evaluation_batches
+from bert_jax.data.store import SplitWriter, TokenStore
+from bert_jax.errors import UserError
+from tests.data.fakes import CLS, MASK, SEP, FakeStore, make_documents, make_tokenizer
+
+DOCUMENTS = make_documents(seed=8, num_documents=30, most_sentences=25)
+STORE = FakeStore(DOCUMENTS)
+TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
+# Windows of about a sixth of the epoch, so that batches lie across windows and epochs.
+SPEC = PipelineSpec(
+    max_seq_length=32,
+    max_predictions_per_seq=5,
+    batch_size=12,
+    seed=3,
+    stage=0,
+    shuffle_sentences=64,
+)
+
+
+def stream(store=STORE, **changes):
+    hosts = {k: changes.pop(k) for k in ("process_index", "process_count") if k in changes}
+    return PretrainingStream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)
+
+
+def equal(batch, other):
+    return batch.keys() == other.keys() and all(
+        batch[k].dtype == other[k].dtype and np.array_equal(batch[k], other[k]) for k in batch
+    )
+
+
+def unmasked(batch):
+    """`input_ids` before masking."""
+    ids = batch["input_ids"].copy()
+    rows, slots = np.nonzero(batch["masked_lm_weights"])
+    ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
+    return ids
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    """70 steps: more than two epochs."""
+    whole = stream()
+    batches = list(whole.batches(0, 70))
+    assert whole.position(69)["epoch"] >= 2
+    return batches
+
+
+def test_form(uninterrupted):
+    assert len(uninterrupted) == 70
+    shapes = {
+        "input_ids": (12, 32),
+        "token_type_ids": (12, 32),
+        "attention_mask": (12, 32),
+        "masked_lm_positions": (12, 5),
+        "masked_lm_ids": (12, 5),
+        "masked_lm_weights": (12, 5),
+        "next_sentence_labels": (12,),
+    }
+    for batch in uninterrupted:
+        assert {k: v.shape for k, v in batch.items()} == shapes
+        types = {k: np.float32 if k == "masked_lm_weights" else np.int32 for k in shapes}
+        assert {k: v.dtype for k, v in batch.items()} == types
+
+
+def test_rows_are_cls_a_sep_b_sep(uninterrupted):
+    for batch in uninterrupted[:20]:
+        ids, types, used = unmasked(batch), batch["token_type_ids"], batch["attention_mask"]
+        for row in range(12):
+            length = used[row].sum()
+            assert (used[row] == (np.arange(32) < length)).all()
+            seps = np.flatnonzero(ids[row] == SEP)
+            assert ids[row, 0] == CLS and len(seps) == 2 and seps[1] == length - 1
+            assert (ids[row, length:] == 0).all() and (ids[row] == MASK).sum() == 0
+            first, second = np.arange(32) <= seps[0], np.arange(32) < length
+            assert (types[row] == (second & ~first)).all()
+            # Ids tell positions: each side is one run of one document's text.
+            a, b = ids[row, 1 : seps[0]], ids[row, seps[0] + 1 : seps[1]]
+            assert len(a) and len(b) and (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
+            same = len(np.unique(STORE.document_of(np.concatenate([a, b]) - 5))) == 1
+            assert same == (batch["next_sentence_labels"][row] == 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_hosts_together_make_the_global_batch(uninterrupted, count):
+    hosts = [
+        stream(process_index=index, process_count=count).batches(0, 70) for index in range(count)
+    ]
+    for whole, *parts in zip(uninterrupted, *hosts, strict=True):
+        together = {k: np.concatenate([part[k] for part in parts]) for k in whole}
+        assert equal(together, whole)
+
+
+def test_a_host_reads_its_own_rows_only():
+    stores = [FakeStore(DOCUMENTS) for _ in range(2)]
+    for index, store in enumerate(stores):
+        batches = list(stream(store, process_index=index, process_count=2).batches(0, 5))
+        text = sum(batch["attention_mask"].sum() - 3 * 6 for batch in batches)
+        assert sum(len(positions) for positions in store.read) == text
+
+
+@pytest.mark.parametrize("threads, prefetch", [(1, 1), (4, 8)])
+def test_threads_do_not_matter(uninterrupted, threads, prefetch):
+    batches = stream(num_threads=threads, prefetch_batches=prefetch).batches(0, 70)
+    for batch, whole in zip(batches, uninterrupted, strict=True):
+        assert equal(batch, whole)
+
+
+def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
+    ids = np.concatenate([batch["input_ids"] for batch in uninterrupted])
+    other = np.concatenate([b["input_ids"] for b in stream(batch_size=21).batches(0, 40)])
+    assert np.array_equal(ids, other)
+
+
+def test_resuming_at_every_step(uninterrupted):
+    iterated = stream()
+    positions = []
+    for step, _ in enumerate(iterated.batches(0, 70)):
+        positions.append(iterated.position(step))  # as a checkpoint would
+    forward = stream()
+    for step in range(69, -1, -1):
+        assert forward.position(step) == positions[step]
+        assert iterated.position(step) == positions[step]
+        assert json.loads(json.dumps(positions[step])) == positions[step]
+    epochs = {p["epoch"] for p in positions}
+    assert epochs >= {0, 1, 2} and len({p["window"] for p in positions}) > 3
+    for step in range(0, 70, 3):
+        count = min(4, 70 - step)
+        resumed = stream().batches(step, count, positions[step])
+        without = stream().batches(step, count)
+        for whole, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
+            assert equal(whole, a) and equal(whole, b)
+    # An earlier position serves as well.
+    assert equal(next(stream().batches(60, 1, positions[33])), uninterrupted[60])
+
+
+def test_resuming_plans_nothing_before_the_position(monkeypatch):
+    position = stream().position(50)
+    assert position["epoch"] > 0 and position["first_example"] <= 600
+    touched = []
+    for name in ("plan", "count"):
+        original = getattr(PairPlanner, name)
+
+        def spy(self, epoch, window, original=original):
+            touched.append((epoch, window))
+            return original(self, epoch, window)
+
+        monkeypatch.setattr(PairPlanner, name, spy)
+    resumed = stream()
+    next(resumed.batches(50, 1, position))
+    here = position["epoch"], position["window"]
+    assert touched and min(touched) == here
+    assert len(set(touched)) <= 2
+    touched.clear()
+    assert resumed.position(50) == position and not touched  # known by now
+
+
+def test_position_while_batches_are_made_ahead(uninterrupted):
+    running = stream(prefetch_batches=30)
+    batches = running.batches(0, 70)
+    fresh = stream()
+    for step in range(40):
+        assert equal(next(batches), uninterrupted[step])
+        assert running.position(step + 1) == fresh.position(step + 1)
+    batches.close()
+
+
+def test_each_example_once_an_epoch():
+    examples = Examples(STORE, TOKENIZER, SPEC)
+    number_of_windows = len(examples.planner.windows(0))
+    assert number_of_windows > 3
+    epoch_end = next(
+        w.first_example for w in map(examples.find, range(2000)) if (w.epoch, w.window) == (1, 0)
+    )
+    start = examples.find(0)
+    rows = [plan for _, plan in examples.spans(start, 0, 1, 1, epoch_end)]
+    ours = sorted(tuple(int(c[0]) for c in plan) for plan in rows)
+    blocks = [
+        examples.planner._plan_block(0, int(block))
+        for window in examples.planner.windows(0)
+        for block in window
+    ]
+    expected = sorted(tuple(map(int, row)) for plan in blocks for row in zip(*plan, strict=True))
+    assert ours == expected
+    # No token of a document twice, but as a random B.
+    seen = np.zeros(STORE.num_tokens, int)
+    for a, n, b, m, is_random in expected:
+        seen[a : a + n] += 1
+        if not is_random:
+            seen[b : b + m] += 1
+    assert seen.max() == 1
+
+
+def test_epochs_bring_new_pairs_and_masks():
+    one_window = stream(shuffle_sentences=2**20)
+    epoch_size = one_window._examples.after(one_window._examples.find(0)).first_example
+    steps = epoch_size // 12
+    batches = list(one_window.batches(0, 2 * steps + 2))
+    epochs = batches[:steps], batches[-steps:]
+    pairs, masks = [], []
+    for epoch in epochs:
+        ids = np.concatenate([unmasked(batch) for batch in epoch])
+        at = np.concatenate([batch["masked_lm_positions"] for batch in epoch])
+        pairs.append(set(map(bytes, ids)))
+        masks.append({bytes(row): bytes(p) for row, p in zip(ids, at, strict=True)})
+    assert len(pairs[0] & pairs[1]) < 0.5 * len(pairs[0])
+    both = masks[0].keys() & masks[1].keys()
+    assert both  # some pairs do come again, with other masks
+    assert np.mean([masks[0][row] == masks[1][row] for row in both]) < 0.2
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"stage": 1}])
+def test_seeds_and_stages_differ(uninterrupted, change):
+    batch = next(stream(**change).batches(0, 1))
+    same_pairs = (unmasked(batch) == unmasked(uninterrupted[0])).all(axis=1)
+    assert same_pairs.mean() < 0.5
+    assert not np.array_equal(batch["masked_lm_positions"], uninterrupted[0]["masked_lm_positions"])
+
+
+def test_whole_word_masking_changes_masks_only(uninterrupted):
+    for batch, plain in zip(
+        stream(whole_word_masking=True).batches(0, 10), uninterrupted, strict=False
+    ):
+        assert np.array_equal(unmasked(batch), unmasked(plain))
+        rows, slots = np.nonzero(batch["masked_lm_weights"])
+        positions = batch["masked_lm_positions"][rows, slots]
+        chosen = np.zeros((12, 32), bool)
+        chosen[rows, positions] = True
+        ids = unmasked(batch)
+        inside = (~TOKENIZER.is_word_start_V[ids])[:, 1:] & (ids > MASK)[:, :-1]
+        assert (chosen[:, 1:] == chosen[:, :-1])[inside].all()
+
+
+def test_a_corpus_smaller_than_a_batch():
+    tiny = FakeStore([[5], [6, 7]])
+    batches = list(stream(tiny, batch_size=64).batches(0, 4))
+    again = stream(tiny, batch_size=64)
+    position = again.position(3)
+    assert position["epoch"] > 20
+    assert equal(next(again.batches(3, 1, position)), batches[3])
+    assert [len(b["input_ids"]) for b in batches] == [64] * 4
+    described = again.describe_batch(1)
+    assert len(described["windows"]) > 5 and described["rows"][0][0] in (0, 1)
+
+
+def test_describe_batch(uninterrupted):
+    described = stream().describe_batch(37)
+    assert json.loads(json.dumps(described)) == described
+    assert (described["step"], described["stage"]) == (37, 0)
+    assert (described["first_example"], described["last_example"]) == (37 * 12, 38 * 12 - 1)
+    position = stream().position(37)
+    assert described["epoch"] == position["epoch"]
+    assert described["windows"][0] == [position["epoch"], position["window"]]
+    ids = unmasked(uninterrupted[37])
+    for row, (a_document, a_sentence, b_document, b_sentence) in enumerate(described["rows"]):
+        b_column = np.flatnonzero(ids[row] == SEP)[0] + 1
+        for token, document, sentence in (
+            (ids[row, 1], a_document, a_sentence),
+            (ids[row, b_column], b_document, b_sentence),
+        ):
+            at = STORE.document_starts[document] + sentence
+            assert STORE.sentence_starts[at] <= token - 5 < STORE.sentence_starts[at + 1]
+
+
+def test_dataset_has_static_shapes():
+    dataset = stream().dataset(0, 2)
+    spec = dataset.element_spec
+    assert spec["input_ids"].shape == (12, 32) and spec["masked_lm_ids"].shape == (12, 5)
+    assert len(list(dataset.as_numpy_iterator())) == 2
+    assert list(stream().batches(5, 0)) == []
+
+
+def test_a_program_ends_with_batches_left_open():
+    program = (
+        "from tests.data.test_pipeline import stream\n"
+        "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
+        "for _ in range(50): next(batches)\n"
+        "print('leaving')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and done.stdout == "leaving\n"
+    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
+
+
+class BrokenStore(FakeStore):
+    def tokens_at(self, positions):
+        if len(self.read) == 4:
+            raise OSError(5, "Input/output error", "tokens-00000.bin")
+        return super().tokens_at(positions)
+
+
+def test_an_unreadable_store_is_told_as_such():
+    with pytest.raises(OSError, match="tokens-00000.bin"):
+        list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
+
+
+def test_an_error_while_planning_is_told_as_such(monkeypatch):
+    def fail(self, epoch, window):
+        raise UserError("the index is gone")
+
+    monkeypatch.setattr(PairPlanner, "plan", fail)
+    with pytest.raises(UserError, match="the index is gone"):
+        list(stream().batches(0, 50))
+
+
+@pytest.mark.parametrize(
+    "position, words",
+    [
+        ({"epoch": 0, "window": 0}, "no input position"),
+        ({"epoch": 0, "window": "x", "first_example": 0}, "no input position"),
+        ({"epoch": 0, "window": -1, "first_example": 0}, "no input position"),
+        ([], "no input position"),
+        ({"epoch": 0, "window": 1, "first_example": 500}, "lies after step 2"),
+        ({"epoch": 0, "window": 99, "first_example": 20}, "does not exist in this corpus"),
+    ],
+)
+def test_positions_of_something_else_are_refused(position, words):
+    with pytest.raises(UserError, match=words):
+        next(stream().batches(2, 1, position))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"process_count": 5}, "12 sequences does not divide over 5 hosts"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"max_predictions_per_seq": 33}, "max_predictions_per_seq is 33"),
+        ({"max_predictions_per_seq": 0}, "max_predictions_per_seq is 0"),
+    ],
+)
+def test_user_errors(change, words):
+    with pytest.raises(UserError, match=words):
+        stream(**change)
+
+
+def test_one_document_is_refused():
+    with pytest.raises(UserError, match="at least 2 documents"):
+        stream(FakeStore([[5, 5, 5]]))
+    with pytest.raises(UserError, match="at least 2 documents"):
+        next(evaluation_batches(FakeStore([[5, 5, 5]]), TOKENIZER, SPEC))
+
+
+def evaluate(max_sequences=0, **changes):
+    hosts = {k: changes.pop(k) for k in ("process_index", "process_count") if k in changes}
+    spec = dataclasses.replace(SPEC, **changes)
+    return list(evaluation_batches(STORE, TOKENIZER, spec, max_sequences, **hosts))
+
+
+@pytest.mark.parametrize("max_sequences", [0, 1, 24, 31, 10**6])
+def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
+    batches = evaluate(max_sequences)
+    for a, b in zip(batches, evaluate(max_sequences), strict=True):
+        assert equal(a, b)
+    examples = Examples(STORE, TOKENIZER, SPEC)
+    epoch = sum(examples.planner.count(0, w) for w in range(len(examples.planner.windows(0))))
+    total = min(max_sequences or epoch, epoch)
+    weights = np.concatenate([batch["example_weights"] for batch in batches])
+    assert weights.dtype == np.float32
+    assert len(batches) == -(-total // 12)
+    assert (weights == (np.arange(len(weights)) < total)).all()
+    for batch in batches:
+        assert batch["input_ids"].shape == (12, 32)
+        assert not batch["masked_lm_weights"][batch["example_weights"] == 0].any()
+        assert batch["masked_lm_weights"][batch["example_weights"] == 1].sum(axis=1).min() >= 1
+    # With the same seed and stage, the training stream's first epoch.
+    plain = {k: v for k, v in batches[0].items() if k not in ("example_weights",)}
+    if total >= 12:
+        assert equal(plain, uninterrupted[0])
+
+
+def test_evaluation_over_hosts_and_batch_sizes():
+    whole = evaluate(40)
+    hosts = [evaluate(40, process_index=i, process_count=3) for i in range(3)]
+    for batch, *parts in zip(whole, *hosts, strict=True):
+        assert equal(batch, {k: np.concatenate([p[k] for p in parts]) for k in batch})
+    for size in (5, 8, 64):
+        other = evaluate(40, batch_size=size)
+        for name in whole[0]:
+            a, b = (np.concatenate([x[name] for x in batches])[:40] for batches in (whole, other))
+            assert np.array_equal(a, b)
+
+
+def test_with_the_real_store(tmp_path):
+    vocab_size = 500
+    tokens = np.random.default_rng(0).integers(5, vocab_size, STORE.num_tokens)
+    at = 0
+    with SplitWriter(tmp_path / "train", vocab_size, shard_tokens=1000) as writer:
+        for lengths in DOCUMENTS:
+            ends = at + np.cumsum(lengths)
+            writer.append(np.split(tokens[at : ends[-1]], ends[:-1] - at))
+            at = int(ends[-1])
+    real = TokenStore(tmp_path / "train")
+    assert len(list((tmp_path / "train").glob("tokens-*.bin"))) > 3
+    fake = FakeStore(DOCUMENTS, tokens=tokens)
+    tokenizer = make_tokenizer(vocab_size)
+    for whole_words in (False, True):
+        spec = dataclasses.replace(SPEC, whole_word_masking=whole_words)
+        pair = [PretrainingStream(store, tokenizer, spec) for store in (real, fake)]
+        for a, b in zip(*(s.batches(0, 20) for s in pair), strict=True):
+            assert equal(a, b)

@@ -1,0 +1,207 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.data.store import SplitWriter, TokenStore, read_metadata, write_metadata
+from bert_jax.errors import UserError
+
+DOCUMENTS = st.lists(
+    st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=5),
+    min_size=1,
+    max_size=12,
+)
+
+
+def write(directory, documents, vocab_size=100, **options):
+    with SplitWriter(directory, vocab_size, **options) as writer:
+        for document in documents:
+            writer.append([np.array(sentence, np.int32) for sentence in document])
+    return TokenStore(directory)
+
+
+def read_back(store):
+    tokens = store.tokens_at(np.arange(store.num_tokens)).tolist()
+    sentences = [
+        tokens[a:b]
+        for a, b in zip(store.sentence_starts[:-1], store.sentence_starts[1:], strict=True)
+    ]
+    return [
+        sentences[a:b]
+        for a, b in zip(store.document_starts[:-1], store.document_starts[1:], strict=True)
+    ]
+
+
+@settings(deadline=None, max_examples=30)
+@given(documents=DOCUMENTS, shard_tokens=st.sampled_from([1, 7, 2**26]))
+def test_round_trip(tmp_path_factory, documents, shard_tokens):
+    directory = tmp_path_factory.mktemp("store")
+    store = write(directory, documents, shard_tokens=shard_tokens)
+    assert read_back(store) == documents
+    flat = [token for d in documents for s in d for token in s]
+    assert (store.num_documents, store.num_tokens) == (len(documents), len(flat))
+    assert store.token_counts.tolist() == np.bincount(flat, minlength=100).tolist()
+    # Shards end where documents do.
+    shard_starts = np.load(directory / "shard_starts.npy")
+    assert set(shard_starts) <= set(store.sentence_starts[store.document_starts])
+    positions = np.random.default_rng(0).integers(0, len(flat), (3, 5))
+    found = store.tokens_at(positions)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, np.array(flat)[positions])
+
+
+def test_shards_close_at_the_size_asked(tmp_path):
+    write(tmp_path, [[[1] * 6], [[2] * 6], [[3] * 6]], shard_tokens=10)
+    assert np.load(tmp_path / "shard_starts.npy").tolist() == [0, 12, 18]
+    assert (tmp_path / "tokens-00001.bin").read_bytes() == b"\x03\x00" * 6
+
+
+@pytest.mark.parametrize("vocab_size, width", [(65536, 2), (65537, 4)])
+def test_the_highest_id_survives(vocab_size, width, tmp_path):
+    store = write(tmp_path, [[[0, vocab_size - 1]]], vocab_size)
+    assert store.tokens_at(np.array([1])).tolist() == [vocab_size - 1]
+    assert (tmp_path / "tokens-00000.bin").stat().st_size == 2 * width
+
+
+def test_index_files_are_plain_npy(tmp_path):
+    write(tmp_path, [[[1, 2], [3]], [[4]]])
+    assert np.load(tmp_path / "sentence_starts.npy").tolist() == [0, 2, 3, 4]
+    assert np.load(tmp_path / "document_starts.npy").tolist() == [0, 2, 3]
+    assert np.load(tmp_path / "sentence_starts.npy").dtype == np.int64
+
+
+def test_empty_sentences_and_documents_are_refused(tmp_path):
+    with SplitWriter(tmp_path, 10) as writer:
+        writer.append([np.array([1])])
+        for document in ([], [np.array([1]), np.array([], int)]):
+            with pytest.raises(ValueError, match="needs sentences"):
+                writer.append(document)
+
+
+def test_an_unfinished_split_does_not_open(tmp_path):
+    with pytest.raises(RuntimeError), SplitWriter(tmp_path, 10) as writer:
+        writer.append([np.array([1])])
+        raise RuntimeError
+    with pytest.raises(UserError, match="not a finished split of a token store"):
+        TokenStore(tmp_path)
+
+
+def test_damage_is_noticed(tmp_path):
+    write(tmp_path, [[[1, 2, 3]]])
+    path = tmp_path / "tokens-00000.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match="should have 6 bytes but has 5"):
+        TokenStore(tmp_path)
+    path.write_bytes(content)
+    np.save(tmp_path / "sentence_starts.npy", np.array([0, 2]))
+    with pytest.raises(UserError, match="do not agree"):
+        TokenStore(tmp_path)
+    (tmp_path / "sentence_starts.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(UserError, match="sentence_starts.npy is damaged"):
+        TokenStore(tmp_path)
+    np.save(tmp_path / "sentence_starts.npy", np.array([0.0, 3.0]))
+    with pytest.raises(UserError, match="not a vector of int64"):
+        TokenStore(tmp_path)
+
+
+def test_pickled_arrays_are_not_loaded(tmp_path):
+    write(tmp_path, [[[1]]])
+    np.save(tmp_path / "token_counts.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(UserError, match="is damaged"):
+        TokenStore(tmp_path)
+
+
+METADATA = {
+    "tokenizer": {"kind": "wordpiece", "fingerprint": "é"},
+    "vocab_size": 10,
+    "splits": {"train": {"documents": 1, "sentences": 2, "tokens": 3, "bytes_of_text": 4}},
+    "dropped_documents": {},
+    "options": {"input": ["a.txt"], "tokenizer": "wordpiece", "lowercase": True},
+    "sources": [{"path": "a.txt", "bytes": 4}, {"tfds": "x", "field": "text", "version": "1"}],
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({key: None} for key in METADATA),
+        {"tokenizer": {"kind": "wordpiece"}},
+        {"splits": {"heldout": METADATA["splits"]["train"]}},
+        {"splits": {"train": {"documents": 1}}},
+        {"options": {"input": []}},
+        {"sources": [{"path": "a.txt"}]},
+        {"sources": ["a.txt"]},
+    ],
+    ids=str,
+)
+def test_metadata_that_lacks_something(change, tmp_path):
+    write_metadata(tmp_path, METADATA | change)
+    with pytest.raises(UserError, match="metadata.json is damaged: prepare the corpus again"):
+        read_metadata(tmp_path)
+    (key,) = change
+    write_metadata(tmp_path, {k: v for k, v in METADATA.items() if k != key})
+    with pytest.raises(UserError, match="is damaged"):
+        read_metadata(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [TokenStore, read_metadata, lambda d: SplitWriter(d, 10), lambda d: write_metadata(d, {})],
+)
+def test_paths_of_other_storage_are_refused(use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="gs:// paths are not .* for the token store: gs://b/x; "):
+        use("gs://b/x")
+    assert not os.listdir(tmp_path)
+
+
+def test_metadata(tmp_path):
+    with pytest.raises(UserError, match="holds no finished token store"):
+        read_metadata(tmp_path)
+    write_metadata(tmp_path, METADATA)
+    assert read_metadata(tmp_path) == {"format_version": 1} | METADATA
+    assert os.listdir(tmp_path) == ["metadata.json"]
+    (tmp_path / "metadata.json").write_text(json.dumps({"format_version": 0}))
+    with pytest.raises(UserError, match="version 0, this program reads version 1"):
+        read_metadata(tmp_path)
+    (tmp_path / "metadata.json").write_text('{"format')
+    with pytest.raises(UserError, match="is damaged"):
+        read_metadata(tmp_path)
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    writer = SplitWriter(tmp_path, 10)
+    os.symlink("/dev/full", tmp_path / "tokens-00000.bin")
+    with pytest.raises(OSError, match="No space left") as info:
+        for _ in range(100):
+            writer.append([np.ones(10_000, np.int32)])
+    assert info.value.filename == str(tmp_path / "tokens-00000.bin")
+
+
+MEMORY = """
+import sys, numpy as np
+from bert_jax.data.store import SplitWriter, TokenStore
+def peak():
+    return int(next(l for l in open("/proc/self/status") if "VmHWM" in l).split()[1]) / 1024
+before = peak()
+with SplitWriter(sys.argv[1], 1000) as writer:
+    for i in range(4000):
+        writer.append([np.full(100, i % 1000, np.int32)] * 200)
+store = TokenStore(sys.argv[1])
+store.tokens_at(np.arange(0, store.num_tokens, 100_000))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    # 80 million tokens: 320 MB as int32.
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert float(output) < 60
