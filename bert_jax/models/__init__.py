@@ -1,0 +1,14 @@
+"""The encoder and its heads, as Flax Linen modules.
+
+Letters in names are dimensions, here and in `bert_jax.objectives`:
+B sequences, L positions, D hidden width, A heads, K depth of a head,
+F feed-forward width, M masked positions, V vocabulary.
+
+Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
+`bert_jax.parallel` alone knows what they become on a mesh.
+"""
+
+from bert_jax.models.bert import BertEncoder, BertForPreTraining, PreTrainingOutput
+from bert_jax.models.bert_config import BertConfig
+
+__all__ = ["BertConfig", "BertEncoder", "BertForPreTraining", "PreTrainingOutput"]

@@ -1,0 +1,85 @@
+"""BERT: the encoder, and the encoder under its two pre-training heads."""
+
+import flax.linen as nn
+import flax.struct
+import jax
+
+from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.embeddings import BertEmbeddings
+from bert_jax.models.encoder import Encoder
+from bert_jax.models.heads import MaskedLanguageModelHead, NextSentenceHead, Pooler
+
+
+@flax.struct.dataclass
+class PreTrainingOutput:
+    """Logits of both heads, float32: `mlm_logits_BxMxV` and `nsp_logits_Bx2`."""
+
+    mlm_logits_BxMxV: jax.Array
+    nsp_logits_Bx2: jax.Array
+
+
+class BertEncoder(nn.Module):
+    """Embeddings, blocks and pooler: what every task builds on."""
+
+    config: BertConfig
+
+    def setup(self):
+        self.embeddings = BertEmbeddings(self.config)
+        self.encoder = Encoder(self.config)
+        self.pooler = Pooler(self.config)
+
+    def __call__(
+        self,
+        input_ids_BxL: jax.Array,
+        token_type_ids_BxL: jax.Array,
+        attention_mask_BxL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Encodes token ids.
+
+        Args:
+          input_ids_BxL: int32 token ids below `vocab_size`.
+          token_type_ids_BxL: int32, 0 in segment A, 1 in segment B.
+          attention_mask_BxL: int32, 1 at real tokens, 0 at padding.
+          deterministic: True for evaluation: no dropout, no "dropout" rng needed.
+
+        Returns:
+          hidden_BxLxD and pooled_BxD, in `config.dtype`.
+        """
+        hidden_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
+        hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
+        return hidden_BxLxD, self.pooler(hidden_BxLxD)
+
+    def decode(self, hidden_BxMxD: jax.Array) -> jax.Array:
+        """The product with the (tied) word embeddings, float32 [B, M, V]."""
+        return self.embeddings.logits(hidden_BxMxD)
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with the masked-LM and next-sentence heads (paper, section 3.1)."""
+
+    config: BertConfig
+
+    def setup(self):
+        self.bert = BertEncoder(self.config)
+        self.mlm = MaskedLanguageModelHead(self.config)
+        self.nsp = NextSentenceHead(self.config)
+
+    def __call__(
+        self,
+        input_ids_BxL: jax.Array,
+        token_type_ids_BxL: jax.Array,
+        attention_mask_BxL: jax.Array,
+        masked_lm_positions_BxM: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> PreTrainingOutput:
+        """Returns both heads' logits; arguments as in `BertEncoder` and the MLM head."""
+        hidden_BxLxD, pooled_BxD = self.bert(
+            input_ids_BxL, token_type_ids_BxL, attention_mask_BxL, deterministic=deterministic
+        )
+        return PreTrainingOutput(
+            mlm_logits_BxMxV=self.mlm(hidden_BxLxD, masked_lm_positions_BxM, self.bert.decode),
+            nsp_logits_Bx2=self.nsp(pooled_BxD),
+        )

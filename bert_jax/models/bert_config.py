@@ -1,0 +1,37 @@
+"""The model's hyperparameters, named as in BERT's own bert_config.json."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """Shape and arithmetic of a BERT; `bert_jax.config` explains each key."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    dtype: Any = jnp.float32
+    scan_layers: bool = False
+    remat: str = "none"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], **extra: Any) -> Self:
+        """Builds one from bert_config.json's keys; keys that BERT lacks are an error."""
+        return cls(**dict(values), **extra)
+
+    @property
+    def head_depth(self) -> int:
+        return self.hidden_size // self.num_attention_heads

@@ -1,0 +1,91 @@
+"""The stack of Transformer blocks."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.attention import SelfAttention
+from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.layers import ACTIVATIONS, Projection, layer_norm
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward; LayerNorm after each residual sum (post-LN)."""
+
+    config: BertConfig
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, hidden_BxLxD: jax.Array, mask_bias_Bx1x1xL: jax.Array) -> jax.Array:
+        c = self.config
+
+        def dropout(x):
+            return nn.Dropout(c.hidden_dropout_prob)(x, deterministic=self.deterministic)
+
+        attended_BxLxD = SelfAttention(c, name="attention")(
+            hidden_BxLxD, mask_bias_Bx1x1xL, self.deterministic
+        )
+        hidden_BxLxD = layer_norm(c, "attention_layer_norm")(hidden_BxLxD + dropout(attended_BxLxD))
+
+        inner_BxLxF = Projection(c, c.intermediate_size, ("embed", "mlp"), name="intermediate")(
+            hidden_BxLxD
+        )
+        inner_BxLxF = ACTIVATIONS[c.hidden_act](inner_BxLxF)
+        output_BxLxD = Projection(c, c.hidden_size, ("mlp", "embed"), name="output")(inner_BxLxF)
+        return layer_norm(c, "output_layer_norm")(hidden_BxLxD + dropout(output_BxLxD))
+
+
+class Encoder(nn.Module):
+    """`num_hidden_layers` blocks, one after another or as one scanned block."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(
+        self, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        """Returns the last hidden states, [B, L, D] in `config.dtype`."""
+        c = self.config
+        mask_bias_Bx1x1xL = jnp.where(
+            attention_mask_BxL[:, None, None, :] > 0, 0.0, jnp.finfo(jnp.float32).min
+        )
+        if not c.scan_layers:
+            block = _rematerialized(Block, c.remat, prevent_cse=True)
+            for i in range(c.num_hidden_layers):
+                hidden_BxLxD = block(c, deterministic, name=f"layer_{i}")(
+                    hidden_BxLxD, mask_bias_Bx1x1xL
+                )
+            return hidden_BxLxD
+
+        layers = nn.scan(
+            _ScannedBlock,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=c.num_hidden_layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(c, deterministic, name="layers")
+        hidden_BxLxD, _ = layers(hidden_BxLxD, mask_bias_Bx1x1xL)
+        return hidden_BxLxD
+
+
+class _ScannedBlock(nn.Module):
+    """A block with the (carry, output) signature that nn.scan asks for."""
+
+    config: BertConfig
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, hidden_BxLxD: jax.Array, mask_bias_Bx1x1xL: jax.Array):
+        block = _rematerialized(Block, self.config.remat, prevent_cse=False)
+        hidden_BxLxD = block(self.config, self.deterministic, name="layer")(
+            hidden_BxLxD, mask_bias_Bx1x1xL
+        )
+        return hidden_BxLxD, None
+
+
+def _rematerialized(block: type[nn.Module], policy: str, prevent_cse: bool) -> type[nn.Module]:
+    if policy == "none":
+        return block
+    keep = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
+    return nn.remat(block, policy=keep[policy], prevent_cse=prevent_cse)

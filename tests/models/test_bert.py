@@ -1,0 +1,328 @@
+"""The whole model: size, start, arithmetic, and independence of how it is compiled."""
+
+import dataclasses
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import BertConfig, BertEncoder, BertForPreTraining
+from tests.models import reference
+from tests.small import flat, random_batch, randomized
+
+BASE = BertConfig(30522, 768, 12, 12, 3072)
+LARGE = BertConfig(30522, 1024, 24, 16, 4096)
+# No two sizes equal, none even: a transposed or mistaken axis cannot pass.
+ODD = BertConfig(
+    101, 21, 3, 3, 35, max_position_embeddings=19, layer_norm_eps=1e-5, initializer_range=0.02
+)
+PLAIN = dataclasses.replace(ODD, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def abstract_params(config: BertConfig):
+    ids = jnp.zeros((1, 8), jnp.int32)
+    model = BertForPreTraining(config)
+    return jax.eval_shape(
+        lambda: model.init(jax.random.key(0), ids, ids, ids, ids, deterministic=True)
+    )["params"]
+
+
+@functools.cache
+def initializer(config: BertConfig):
+    ids, model = jnp.zeros((1, 8), jnp.int32), BertForPreTraining(config)
+    return jax.jit(
+        lambda seed: nn.unbox(
+            model.init(jax.random.key(seed), ids, ids, ids, ids, deterministic=True)["params"]
+        )
+    )
+
+
+def init(config: BertConfig, seed: int = 0):
+    return initializer(config)(seed)
+
+
+def apply(config: BertConfig, params, batch, **kwargs):
+    arguments = ("input_ids", "token_type_ids", "attention_mask", "masked_lm_positions")
+    return BertForPreTraining(config).apply(
+        {"params": params},
+        *(batch[name] for name in arguments),
+        **({"deterministic": True} | kwargs),
+    )
+
+
+@functools.cache
+def compiled(config: BertConfig, **kwargs):
+    """`apply`, compiled once for all tests."""
+    return jax.jit(lambda params, batch: apply(config, params, batch, **kwargs))
+
+
+def stacked(params):
+    """The parameters of `scan_layers=True` that equal those of single layers."""
+    encoder = params["bert"]["encoder"]
+    layers = [encoder[f"layer_{i}"] for i in range(len(encoder))]
+    layer = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+    return params | {"bert": params["bert"] | {"encoder": {"layers": {"layer": layer}}}}
+
+
+@pytest.fixture(scope="module")
+def params():
+    return randomized(init(ODD), seed=1)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return random_batch(2, batch_size=5, length=13, predictions=3, vocab_size=101)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize(("config", "count"), [(BASE, 110_106_428), (LARGE, 336_226_108)])
+def test_parameter_count_is_berts(config, count, scan_layers):
+    tree = abstract_params(dataclasses.replace(config, scan_layers=scan_layers))
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nn.unbox(tree))) == count
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_every_parameter_has_a_logical_name_for_each_axis(scan_layers):
+    boxed = abstract_params(dataclasses.replace(ODD, scan_layers=scan_layers))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(
+        boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    )
+    known = {"vocab", "embed", "position", "segment", "heads", "depth", "mlp", "norm", "pooled"}
+    known |= {"classes", "layers"}
+    for path, leaf in leaves:
+        assert isinstance(leaf, nn.LogicallyPartitioned), jax.tree_util.keystr(path)
+        assert len(leaf.names) == leaf.value.ndim, jax.tree_util.keystr(path)
+        assert set(leaf.names) <= known, jax.tree_util.keystr(path)
+    tables = boxed["bert"]["embeddings"]
+    assert tables["word_embeddings"].names == ("vocab", "embed")
+    encoder = boxed["bert"]["encoder"]
+    layer = encoder["layers"]["layer"] if scan_layers else encoder["layer_0"]
+    names = ("layers",) if scan_layers else ()
+    assert layer["intermediate"]["kernel"].names == (*names, "embed", "mlp")
+    assert layer["output"]["kernel"].names == (*names, "mlp", "embed")
+    assert layer["attention"]["query_kernel"].names == (*names, "embed", "heads", "depth")
+    assert layer["attention"]["output_kernel"].names == (*names, "heads", "depth", "embed")
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_initial_values(scan_layers):
+    config = BertConfig(3000, 96, 3, 4, 384, scan_layers=scan_layers)
+    # The deviation of a normal cut at two is 0.8796 of the uncut one's.
+    cut = math.sqrt(1 - 2 * 2 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(2 / math.sqrt(2)))
+    values, other = flat(init(config)), flat(init(config, seed=1))
+    assert len(values) > 20
+    for name, value in values.items():
+        if name.endswith("scale"):
+            assert np.all(value == 1), name
+        elif name.endswith("bias"):
+            assert np.all(value == 0), name
+        else:
+            # Four standard errors; a cut normal's excess kurtosis is negative.
+            error = 4 / math.sqrt(value.size)
+            assert np.abs(value).max() <= 0.04, name
+            assert np.abs(value).max() > 0.04 * (1 - 30 / value.size), name
+            assert abs(value.mean()) < 0.02 * error, name
+            assert abs(value.std() / (0.02 * cut) - 1) < error, name
+    layers = [value for name, value in values.items() if "intermediate/kernel" in name]
+    layers = list(layers[0]) if scan_layers else layers
+    assert len(layers) == 3
+    for i in range(3):
+        for j in range(i):
+            assert abs(np.corrcoef(layers[i].ravel(), layers[j].ravel())[0, 1]) < 0.05
+    assert not np.array_equal(
+        values["bert/embeddings/word_embeddings"], other["bert/embeddings/word_embeddings"]
+    )
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+def test_forward_pass_agrees_with_plain_numpy(params, batch, act):
+    output = compiled(dataclasses.replace(PLAIN, hidden_act=act))(params, batch)
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for i in range(5):
+        mlm, nsp = reference.sequence_logits(
+            exact,
+            batch["input_ids"][i],
+            batch["token_type_ids"][i],
+            batch["attention_mask"][i],
+            batch["masked_lm_positions"][i],
+            act=getattr(reference, act),
+            eps=ODD.layer_norm_eps,
+        )
+        np.testing.assert_allclose(output.mlm_logits_BxMxV[i], mlm, atol=2e-5, rtol=2e-5)
+        np.testing.assert_allclose(output.nsp_logits_Bx2[i], nsp, atol=2e-5, rtol=2e-5)
+
+
+def test_gelu_and_gelu_new_differ_as_they_should():
+    from bert_jax.models.layers import ACTIVATIONS
+
+    x = np.linspace(-4, 4, 801)
+    for name in ("gelu", "gelu_new"):
+        np.testing.assert_allclose(
+            ACTIVATIONS[name](jnp.float32(x)), getattr(reference, name)(x), atol=2e-6
+        )
+    largest = np.abs(ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_new"](x)).max()
+    assert 4e-4 < largest < 5e-4
+
+
+def test_what_stands_in_the_padding_does_not_matter(params, batch):
+    before = compiled(PLAIN)(params, batch)
+    padding = batch["attention_mask"] == 0
+    assert padding.any()
+    changed = batch | {
+        "input_ids": np.where(padding, 77, batch["input_ids"]),
+        "token_type_ids": np.where(padding, 1, batch["token_type_ids"]),
+    }
+    after = compiled(PLAIN)(params, changed)
+    real = batch["masked_lm_weights"] > 0
+    np.testing.assert_array_equal(before.mlm_logits_BxMxV[real], after.mlm_logits_BxMxV[real])
+    np.testing.assert_array_equal(before.nsp_logits_Bx2, after.nsp_logits_Bx2)
+
+
+def test_longer_padding_does_not_change_real_positions(params, batch):
+    def padded(x):
+        return np.pad(x, ((0, 0), (0, 6)))
+
+    longer = batch | {
+        name: padded(batch[name]) for name in ("input_ids", "token_type_ids", "attention_mask")
+    }
+    before, after = compiled(PLAIN)(params, batch), compiled(PLAIN)(params, longer)
+    np.testing.assert_allclose(
+        before.mlm_logits_BxMxV, after.mlm_logits_BxMxV, atol=1e-5, rtol=1e-5
+    )
+
+
+def test_every_real_input_matters(params, batch):
+    """Position, segment and word each reach the outputs, so the tests above can fail."""
+    before = compiled(PLAIN)(params, batch).nsp_logits_Bx2[0]
+    for name, replacement in (("input_ids", 50), ("token_type_ids", 1)):
+        changed = {key: value.copy() for key, value in batch.items()}
+        changed[name][0, 1] = replacement if changed[name][0, 1] != replacement else 0
+        assert np.abs(compiled(PLAIN)(params, changed).nsp_logits_Bx2[0] - before).max() > 1e-4
+    swapped = {key: value.copy() for key, value in batch.items()}
+    swapped["input_ids"][0, [1, 2]] = batch["input_ids"][0, [2, 1]]
+    assert np.abs(compiled(PLAIN)(params, swapped).nsp_logits_Bx2[0] - before).max() > 1e-4
+
+
+def test_masked_positions_are_gathered_in_the_order_given(params, batch):
+    every = batch | {"masked_lm_positions": np.tile(np.arange(13, dtype=np.int32), (5, 1))}
+    chosen = np.random.default_rng(0).integers(0, 13, (5, 7)).astype(np.int32)
+    whole = compiled(PLAIN)(params, every).mlm_logits_BxMxV
+    some = compiled(PLAIN)(params, batch | {"masked_lm_positions": chosen}).mlm_logits_BxMxV
+    expected = np.stack([whole[i][chosen[i]] for i in range(5)])
+    np.testing.assert_allclose(some, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_scanned_layers_compute_the_same(params, batch):
+    scanned = dataclasses.replace(PLAIN, scan_layers=True)
+    one, other = compiled(PLAIN)(params, batch), compiled(scanned)(stacked(params), batch)
+    np.testing.assert_allclose(one.mlm_logits_BxMxV, other.mlm_logits_BxMxV, atol=1e-5, rtol=1e-5)
+    shapes = jax.tree.map(jnp.shape, stacked(params))
+    assert shapes == jax.tree.map(jnp.shape, nn.unbox(abstract_params(scanned)))
+
+
+@pytest.fixture(scope="module")
+def gradient(params, batch):
+    """(remat, scan_layers) -> a function of the parameters, with dropout on."""
+
+    def make(remat, scan_layers):
+        config = dataclasses.replace(ODD, remat=remat, scan_layers=scan_layers)
+
+        def loss(p):
+            rngs = {"dropout": jax.random.key(3)}
+            output = apply(config, p, batch, deterministic=False, rngs=rngs)
+            return jnp.sum(output.mlm_logits_BxMxV**2) + jnp.sum(output.nsp_logits_Bx2**2)
+
+        return jax.grad(loss)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def scanned_gradient(params, gradient):
+    return flat(jax.jit(gradient("none", True))(stacked(params)))
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_rematerialization_changes_no_gradient(params, gradient, scanned_gradient, remat):
+    """Dropout on: what is recomputed must draw the same random bits again."""
+    function, tree = gradient(remat, True), stacked(params)
+    actual = flat(jax.jit(function)(tree))
+    # A key's bias moves no probability: its gradient is rounding alone. Hence the
+    # absolute tolerance, from the largest of all.
+    largest = max(np.abs(value).max() for value in scanned_gradient.values())
+    for name, value in scanned_gradient.items():
+        np.testing.assert_allclose(
+            actual[name], value, rtol=1e-4, atol=1e-6 * largest, err_msg=name
+        )
+    for scan_layers in (False, True):
+        tree = stacked(params) if scan_layers else params
+        assert "remat" in str(jax.make_jaxpr(gradient(remat, scan_layers))(tree))
+    assert "remat" not in str(jax.make_jaxpr(gradient("none", True))(stacked(params)))
+
+
+def test_bfloat16_is_close_and_gives_float32_logits(params, batch):
+    exact = compiled(PLAIN)(params, batch)
+    rounded = compiled(dataclasses.replace(PLAIN, dtype=jnp.bfloat16))(params, batch)
+    for name in ("mlm_logits_BxMxV", "nsp_logits_Bx2"):
+        one, other = getattr(exact, name), getattr(rounded, name)
+        assert other.dtype == jnp.float32
+        # bfloat16 keeps 8 bits; three layers add a few such roundings.
+        assert np.abs(one - other).max() < 0.05 * np.abs(one).max()
+        assert np.abs(one - other).max() > 0, "computed in float32 after all"
+    encoder = BertEncoder(dataclasses.replace(PLAIN, dtype=jnp.bfloat16))
+    inputs = [batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")]
+    hidden, pooled = jax.eval_shape(
+        lambda p: encoder.apply({"params": p}, *inputs, deterministic=True), params["bert"]
+    )
+    assert hidden.dtype == pooled.dtype == jnp.bfloat16
+
+
+def test_bfloat16_parameters_and_statistics_stay_float32(params, batch):
+    config = dataclasses.replace(PLAIN, dtype=jnp.bfloat16)
+    assert {leaf.dtype for leaf in jax.tree.leaves(abstract_params(config))} == {
+        jnp.dtype("float32")
+    }
+    gradient = jax.eval_shape(
+        jax.grad(lambda p: apply(config, p, batch).mlm_logits_BxMxV.sum()), params
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+    # A hidden state of mean 300 and deviation 1: with bfloat16 statistics, whose
+    # unit is 2 there, LayerNorm would return noise.
+    from bert_jax.models.layers import layer_norm
+
+    class Norm(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return layer_norm(config, "norm")(x)
+
+    x = 300 + np.random.default_rng(0).integers(-3, 4, (4, 64)) * 2.0
+    identity = {"params": {"norm": {"scale": jnp.ones(64), "bias": jnp.zeros(64)}}}
+    output = Norm().apply(identity, jnp.asarray(x, jnp.bfloat16))
+    expected = reference.layer_norm(x, {"scale": 1.0, "bias": 0.0}, 1e-5)
+    np.testing.assert_allclose(np.asarray(output, np.float32), expected, atol=0.02)
+
+
+def test_config_is_read_from_berts_own_keys():
+    values = {
+        "vocab_size": 5,
+        "hidden_size": 6,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 3,
+        "intermediate_size": 9,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.2,
+        "attention_probs_dropout_prob": 0.3,
+        "max_position_embeddings": 11,
+        "type_vocab_size": 4,
+        "initializer_range": 0.5,
+        "layer_norm_eps": 1e-3,
+    }
+    config = BertConfig.from_dict(values, scan_layers=True)
+    assert dataclasses.asdict(config) | values == dataclasses.asdict(config)
+    assert config.scan_layers and config.head_depth == 2
+    with pytest.raises(TypeError, match="num_layers"):
+        BertConfig.from_dict(values | {"num_layers": 2})
