@@ -1,0 +1,1 @@
+"""The device mesh and what of the model lies where on it."""

@@ -1,0 +1,157 @@
+"""One device against eight: the same numbers, parameters really divided."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import make_mesh, num_data_shards
+from bert_jax.parallel.sharding import PRESETS
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.trainer import Trainer
+from tests.parallel.eight_devices import CASES, SMALL, STEPS
+from tests.small import flat, random_batch, small_config
+
+# Eight devices; and the least optimization, since nearly all the time is compiling.
+FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return Trainer.from_config(small_config(**SMALL), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, trainer):
+    """What the process with eight devices left."""
+    folder = tmp_path_factory.mktemp("parallel")
+    state, _ = trainer.train_step(trainer.init_state(), random_batch(0))
+    checkpointer = Checkpointer(folder / "one")
+    checkpointer.save(1, state, {})
+    checkpointer.wait()
+    checkpointer.close()
+    np.savez(folder / "one.npz", **flat(state))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_losses_do_not_depend_on_the_devices(results, case):
+    """Dropout on. The sums run in another order, and 20 steps of Adam amplify that: the
+    tolerance is 1e-4 of the loss, while another mask or batch moves it by 1e-2."""
+    expected = results["reference"]["accumulated" if "accumulated" in case else "plain"]
+    actual = results["cases"][case]["losses"]
+    assert len(actual) == STEPS
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+
+
+def test_the_runs_compared_are_worth_comparing(results):
+    plain, accumulated = results["reference"].values()
+    assert plain[-1] < plain[0] - 0.3 and accumulated[-1] < accumulated[0] - 0.3
+    assert np.abs(np.subtract(plain, accumulated)).max() > 1e-2
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_state_is_donated_without_a_warning(results, case):
+    assert results["cases"][case]["donated"]
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "parts"),
+    [
+        ("dp", "bert/embeddings/word_embeddings", (1, 1)),
+        ("fsdp=8", "bert/embeddings/word_embeddings", (1, 8)),
+        ("fsdp=8", "bert/encoder/layer_0/attention/query_kernel", (8, 1, 1)),
+        ("fsdp=8", "bert/encoder/layer_0/attention/output_kernel", (1, 1, 8)),
+        ("fsdp=8", "bert/encoder/layer_0/intermediate/kernel", (8, 1)),
+        ("fsdp=8", "bert/encoder/layer_0/output/kernel", (1, 8)),
+        ("fsdp=2,data=4", "mlm/transform/kernel", (2, 1)),
+        ("tp model=2", "bert/embeddings/word_embeddings", (2, 1)),
+        ("tp model=2", "bert/encoder/layer_0/attention/value_kernel", (1, 2, 1)),
+        ("tp model=2", "bert/encoder/layer_0/attention/value_bias", (2, 1)),
+        ("tp model=2", "bert/encoder/layer_0/attention/output_kernel", (2, 1, 1)),
+        ("tp model=2", "bert/encoder/layer_0/intermediate/kernel", (1, 2)),
+        ("tp model=2", "bert/encoder/layer_0/output/kernel", (2, 1)),
+        ("tp model=2", "mlm/output_bias", (2,)),
+        ("fsdp_tp", "bert/encoder/layer_0/intermediate/kernel", (2, 2)),
+        ("fsdp_tp", "bert/embeddings/word_embeddings", (2, 2)),
+        ("accumulated, fsdp=4", "bert/encoder/layers/layer/intermediate/kernel", (1, 4, 1)),
+    ],
+)
+def test_parameters_and_moments_are_divided(results, case, name, parts):
+    for kind in ("params", "mu"):
+        whole, here = results["cases"][case]["layout"][f"{kind}/{name}"]
+        assert tuple(np.floor_divide(whole, here)) == parts, (whole, here)
+
+
+def test_under_fsdp_every_matrix_is_divided(results):
+    for name, (whole, here) in results["cases"]["fsdp=8"]["layout"].items():
+        if name.endswith(("kernel", "embeddings")):
+            assert math.prod(whole) == 8 * math.prod(here), name
+
+
+def test_a_checkpoint_of_one_device_restores_on_eight(results):
+    assert results["one to eight"] == {"equal": True, "sharded": True}
+
+
+def test_a_checkpoint_of_eight_devices_restores_on_one(folder, trainer):
+    checkpointer = Checkpointer(folder / "eight")
+    state, resume = checkpointer.restore_newest(trainer.abstract_state())
+    checkpointer.close()
+    assert len(resume["losses"]) == STEPS == int(state.step)
+    expected = np.load(folder / "eight.npz")
+    actual = flat(state)
+    assert set(actual) == set(expected)
+    for name, value in actual.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(state))
+
+
+def test_errors_name_what_is_wrong(results):
+    errors = results["errors"]
+    assert errors["right"] is None
+    for name, told in (
+        ("too many", "data=16, fsdp=1, model=1"),
+        ("too few", "data=2, fsdp=2, model=1"),
+        ("not dividing", "data=-1, fsdp=3, model=1"),
+    ):
+        assert f"config.mesh ({told})" in errors[name] and "8 device(s)" in errors[name]
+    assert errors["parameter"].startswith("bert/embeddings/position_embeddings of shape (32, 20) ")
+    assert "the 8 devices of config.mesh.fsdp" in errors["parameter"]
+    assert "multiple of 8" in errors["parameter"]
+    assert "8 devices of config.mesh.model" in errors["heads"]
+
+
+def test_mesh_on_one_device():
+    devices = jax.devices()[:1]
+    mesh = make_mesh({"data": -1, "fsdp": 1, "model": 1}, devices)
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "model": 1}
+    assert num_data_shards(mesh) == 1
+    with pytest.raises(UserError, match=r"model=2.*1 device"):
+        make_mesh({"data": -1, "fsdp": 1, "model": 2}, devices)
+
+
+def test_presets_are_those_of_the_config():
+    from bert_jax.validation import SHARDING_PRESETS
+
+    assert tuple(PRESETS) == SHARDING_PRESETS
