@@ -1,0 +1,1 @@
+"""The train step and what keeps it going: optimizer, schedule, checkpoints, metrics."""

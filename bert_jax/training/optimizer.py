@@ -1,0 +1,108 @@
+"""BERT's Adam and LAMB, as chains of optax transformations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from ml_collections import ConfigDict
+
+# Parameters stacked over layers by nn.scan live below this name.
+STACKED_LAYERS = "layers"
+
+
+class AdamMoments(NamedTuple):
+    """float32 first and second moments, shaped as the parameters; steps taken, int32."""
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+
+
+def make_optimizer(
+    config: ConfigDict, schedule: Callable[[jax.typing.ArrayLike], jax.Array]
+) -> optax.GradientTransformation:
+    """Builds the optimizer of `config.optimizer`.
+
+    adamw: google-research/bert's AdamWeightDecayOptimizer. Clip by global norm,
+    then update = m / (sqrt(v) + eps) + decay * parameter, times the rate.
+    lamb: the same update scaled, for each tensor of each layer, by
+    |parameter| / |update| (You et al. 2020, algorithm 2), LayerNorm and biases
+    excepted.
+    """
+    chain = []
+    if config.max_grad_norm:
+        chain.append(optax.clip_by_global_norm(config.max_grad_norm))
+    chain.append(scale_by_adam(config.b1, config.b2, config.eps, config.bias_correction))
+    chain.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
+    if config.name == "lamb":
+        chain.append(optax.masked(scale_by_layer_trust_ratio(), decayed))
+    chain.append(optax.scale_by_learning_rate(schedule))
+    return optax.chain(*chain)
+
+
+def decayed(params: Any) -> Any:
+    """A tree of bools: which parameters are decayed (and adapted by LAMB).
+
+    All but LayerNorm's parameters and biases; the original excludes by these
+    names too, which leaves the embeddings among the decayed.
+    """
+
+    def decays(path, _):
+        names = _names(path)
+        return not any("layer_norm" in name for name in names) and not names[-1].endswith("bias")
+
+    return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def scale_by_adam(
+    b1: float, b2: float, eps: float, bias_correction: bool
+) -> optax.GradientTransformation:
+    """Adam's direction m / (sqrt(v) + eps), with or without division by 1 - b^t.
+
+    optax's own always corrects; the original BERT never does.
+    """
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdamMoments(jnp.zeros([], jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates, state, params=None):
+        del params
+        mu = optax.tree_utils.tree_update_moment(updates, state.mu, b1, 1)
+        nu = optax.tree_utils.tree_update_moment_per_elem_norm(updates, state.nu, b2, 2)
+        count = optax.safe_increment(state.count)
+        mu_hat, nu_hat = mu, nu
+        if bias_correction:
+            mu_hat = optax.tree_utils.tree_bias_correction(mu, b1, count)
+            nu_hat = optax.tree_utils.tree_bias_correction(nu, b2, count)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu_hat, nu_hat)
+        return updates, AdamMoments(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's trust ratio, 1 where a norm is 0.
+
+    optax's takes one norm a tensor; the tensors of scanned layers are stacked, and
+    each slice of them must have its own, or scanning would change the optimizer.
+    """
+
+    def scale(path, update, param):
+        stacked = STACKED_LAYERS in _names(path)
+        axes = tuple(range(1 if stacked else 0, param.ndim))
+        param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axis=axes, keepdims=True))
+        update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axis=axes, keepdims=True))
+        defined = (param_norm > 0) & (update_norm > 0)
+        return update * jnp.where(defined, param_norm / jnp.where(defined, update_norm, 1.0), 1.0)
+
+    def update(updates, state, params=None):
+        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _names(path: tuple) -> list[str]:
+    return [str(getattr(key, "key", getattr(key, "name", key))) for key in path]

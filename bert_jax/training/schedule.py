@@ -1,0 +1,52 @@
+"""The learning rate: linear warm-up, then polynomial decay to 0."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from bert_jax.training.stages import Stage
+
+
+def make_schedule(
+    schedule: ConfigDict, stages: Sequence[Stage]
+) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+    """Returns step (counted from 0) -> float32 learning rate.
+
+    As google-research/bert's optimization.py: `peak * s / warmup` in the warm-up,
+    then `peak * (1 - s / total)^power`, where s counts from the start of the run,
+    not from the end of the warm-up: the rate never quite reaches the peak. A stage
+    with a peak of its own has its own such curve, counted from its first step
+    (the LAMB recipe, You et al. 2020); all other stages share one.
+    """
+    shared = [stage for stage in stages if not stage.peak_learning_rate]
+    # Stages that share a curve need not be neighbours: steps between are left out.
+    shared_steps = sum(stage.num_steps for stage in shared)
+
+    def curve(step, peak, warmup, total):
+        warmup_steps = warmup * total if warmup < 1 else warmup
+        decayed = peak * jnp.maximum(1.0 - step / total, 0.0) ** schedule.decay_power
+        if not warmup_steps:
+            return decayed
+        return jnp.where(step < warmup_steps, peak * step / warmup_steps, decayed)
+
+    def learning_rate(step: jax.typing.ArrayLike) -> jax.Array:
+        step = jnp.asarray(step, jnp.float32)
+        rate, before = jnp.float32(0.0), 0
+        for stage in stages:
+            local = step - stage.first_step
+            if stage.peak_learning_rate:
+                here = curve(local, stage.peak_learning_rate, stage.warmup_steps, stage.num_steps)
+            else:
+                here = curve(
+                    local + before,
+                    schedule.peak_learning_rate,
+                    schedule.warmup_steps,
+                    shared_steps,
+                )
+                before += stage.num_steps
+            rate = jnp.where(step >= stage.first_step, here, rate)
+        return rate
+
+    return learning_rate

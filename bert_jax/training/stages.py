@@ -1,0 +1,53 @@
+"""How a run's steps divide between sequence lengths (paper, section A.2)."""
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A stretch of steps of one sequence length; `first_step` <= step < `end_step`."""
+
+    index: int
+    first_step: int
+    end_step: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+    batch_size: int
+    peak_learning_rate: float
+    warmup_steps: float
+
+    @property
+    def num_steps(self) -> int:
+        return self.end_step - self.first_step
+
+
+def resolve_stages(train: ConfigDict) -> list[Stage]:
+    """Turns the fractions of `config.train.stages` into steps; empty stages are left out.
+
+    Boundaries are rounded from the running sum of fractions over their total, so that
+    the stages always cover `train.num_steps` exactly.
+    """
+    stages, share = [], 0.0
+    # Validation lets a total pass that is 1 but for rounding. Summed as `share` is, so
+    # that the last quotient is exactly 1.
+    total = sum((entry.fraction for entry in train.stages), 0.0)
+    for index, entry in enumerate(train.stages):
+        first_step = round(share / total * train.num_steps)
+        share += entry.fraction
+        end_step = round(share / total * train.num_steps)
+        if end_step > first_step:
+            stages.append(
+                Stage(
+                    index=index,
+                    first_step=first_step,
+                    end_step=end_step,
+                    max_seq_length=entry.max_seq_length,
+                    max_predictions_per_seq=entry.max_predictions_per_seq,
+                    batch_size=entry.batch_size or train.batch_size,
+                    peak_learning_rate=entry.peak_learning_rate,
+                    warmup_steps=entry.warmup_steps,
+                )
+            )
+    return stages

@@ -1,0 +1,306 @@
+"""Checkpoints: exact, checked, and never silently wrong."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training.checkpoint import CHECKSUMS, Checkpointer
+from bert_jax.training.trainer import Trainer
+from tests.small import flat, random_batch, small_config
+
+RESUME = {"stage": 1, "position": {"epoch": 2, "plan": [3, 4]}, "meter": {"count": 0.1}}
+LOGGER = "bert_jax.training.checkpoint"
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return Trainer.from_config(small_config(scan_layers=True), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def states(trainer):
+    """States after 1, 2 and 3 steps, as host copies and on the device."""
+    state, found = trainer.init_state(), {}
+    for step in (1, 2, 3):
+        state, _ = trainer.train_step(state, random_batch(step))
+        found[step] = jax.tree.map(np.array, state)
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(states, tmp_path_factory):
+    """A folder with checkpoints 1 and 2; tests work on copies of it."""
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    checkpointer = Checkpointer(folder, keep=3)
+    for step in (1, 2):
+        checkpointer.save(step, states[step], RESUME | {"step": step})
+    checkpointer.wait()
+    checkpointer.close()
+    return folder
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    return tmp_path / "checkpoints"
+
+
+def assert_same(actual, expected):
+    actual, expected = flat(actual), flat(expected)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype, name
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
+
+
+def listing(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def restore(folder, trainer, **kwargs):
+    checkpointer = Checkpointer(folder, **kwargs)
+    try:
+        return checkpointer.restore_newest(trainer.abstract_state())
+    finally:
+        checkpointer.close()
+
+
+def test_round_trip_is_exact(copy, trainer, states):
+    state, resume = restore(copy, trainer)
+    assert_same(state, states[2])
+    assert resume == RESUME | {"step": 2}
+    assert int(state.step) == 2 and state.params["nsp"]["dense"]["kernel"].committed
+    # And the run goes on as if nothing had happened.
+    expected, actual = trainer.train_step(state, random_batch(3))[0], states[3]
+    assert_same(expected, actual)
+
+
+def test_nothing_saved_is_none(tmp_path, trainer):
+    assert restore(tmp_path / "checkpoints", trainer) is None
+
+
+def test_training_on_at_once_does_not_change_what_is_saved(tmp_path, trainer, states):
+    """The state is donated to the next step while the save still runs."""
+    checkpointer = Checkpointer(tmp_path / "checkpoints")
+    state = trainer.init_state()
+    for step in (1, 2, 3):
+        state, _ = trainer.train_step(state, random_batch(step))
+        checkpointer.save(step, state, {})
+    for step in range(4, 8):
+        state, _ = trainer.train_step(state, random_batch(step))
+    checkpointer.wait()
+    restored, _ = checkpointer.restore_newest(trainer.abstract_state())
+    checkpointer.close()
+    assert_same(restored, states[3])
+
+
+def test_every_checkpoint_lists_every_file_that_matters(saved):
+    for step in ("1", "2"):
+        sums = json.loads((saved / step / CHECKSUMS).read_text())
+        files = {name for name in listing(saved / step) if name != CHECKSUMS}
+        assert set(sums) <= files
+        # What orbax adds when it commits holds no values.
+        rest = {Path(name).name for name in files - set(sums)}
+        assert rest <= {"_CHECKPOINT_METADATA", "commit_success.txt"}
+        for name, (size, _) in sums.items():
+            assert (saved / step / name).stat().st_size == size
+
+
+def damage_truncate(file):
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def damage_delete(file):
+    file.unlink()
+
+
+def damage_flip(file):
+    content = bytearray(file.read_bytes())
+    bit = random.Random(file.name).randrange(8 * len(content))
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def file_kinds(saved):
+    """Every file of checkpoint 2; of the many alike in a d/ folder, the largest and smallest."""
+    kinds = {}
+    for name in listing(saved / "2"):
+        path = saved / "2" / name
+        if path.parent.name == "d":
+            kinds.setdefault(str(path.parent), []).append((path.stat().st_size, name))
+        else:
+            kinds[name] = [(0, name)]
+    return sorted({name for group in kinds.values() for _, name in (min(group), max(group))})
+
+
+@pytest.mark.parametrize("damage", [damage_truncate, damage_delete, damage_flip])
+def test_any_damaged_file_means_the_one_before_or_the_right_values(
+    saved, trainer, states, tmp_path, caplog, damage
+):
+    """Silently wrong weights are what must never happen."""
+    skipped = 0
+    for number, name in enumerate(file_kinds(saved)):
+        folder = tmp_path / str(number) / "checkpoints"
+        shutil.copytree(saved, folder)
+        damage(folder / "2" / name)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, LOGGER):
+            state, resume = restore(folder, trainer)
+        warnings = [record for record in caplog.records if record.name == LOGGER]
+        step = int(state.step)
+        assert_same(state, states[step])
+        assert resume == RESUME | {"step": step}, name
+        if step == 2:
+            assert not warnings, name
+            assert Path(name).name in (CHECKSUMS, "_CHECKPOINT_METADATA", "commit_success.txt")
+            continue
+        skipped += 1
+        assert step == 1 and len(warnings) == 1, name
+        message = warnings[0].getMessage()
+        assert "is damaged" in message and str(folder / "2") in message and "\n" not in message
+        moved = folder.parent / "damaged_checkpoints" / "2"
+        assert moved.is_dir() and str(moved) in message and not (folder / "2").exists()
+    assert skipped >= 6
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b'{"a": 1}', b"\xff\xfe", b'{"a": [1]}'])
+def test_garbage_for_a_checksum_file(copy, trainer, states, content):
+    (copy / "2" / CHECKSUMS).write_bytes(content)
+    state, _ = restore(copy, trainer)
+    assert_same(state, states[1])
+
+
+def test_folders_that_are_no_checkpoints_are_not_taken_for_one(copy, trainer, states):
+    (copy / "7").mkdir()
+    (copy / "8").mkdir()
+    (copy / "8" / "state").mkdir()
+    (copy / "9.orbax-checkpoint-tmp").mkdir()
+    (copy / "notes").mkdir()
+    state, _ = restore(copy, trainer)
+    assert_same(state, states[2])
+    assert not (copy / "9.orbax-checkpoint-tmp").exists()
+
+
+def test_a_damaged_step_can_be_saved_again(copy, trainer, states):
+    damage_flip(max((copy / "2" / "state").rglob("d/*"), key=lambda f: f.stat().st_size))
+    checkpointer = Checkpointer(copy)
+    state, _ = checkpointer.restore_newest(trainer.abstract_state())
+    state, _ = trainer.train_step(state, random_batch(2))
+    checkpointer.save(2, state, {"again": True})
+    checkpointer.wait()
+    restored, resume = checkpointer.restore_newest(trainer.abstract_state())
+    checkpointer.close()
+    assert resume == {"again": True}
+    assert_same(restored, states[2])
+
+
+def test_all_damaged_is_one_sentence_and_moves_nothing(copy, trainer):
+    for step in ("1", "2"):
+        damage_truncate(copy / step / "state" / "_METADATA")
+    before = listing(copy)
+    # Twice: a second start must not find an empty folder and begin again at step 0.
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"none of the checkpoints in .* can be read") as error:
+            restore(copy, trainer)
+        assert "\n" not in str(error.value)
+        assert listing(copy) == before
+
+
+def test_read_only_changes_nothing(copy, trainer, states):
+    damage_truncate(copy / "2" / "state" / "_METADATA")
+    (copy / "9.orbax-checkpoint-tmp").mkdir()
+    before = listing(copy.parent)
+    state, _ = restore(copy, trainer, read_only=True)
+    assert_same(state, states[1])
+    assert listing(copy.parent) == before and (copy / "9.orbax-checkpoint-tmp").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("keep", "keep_every_steps", "left"),
+    [(1, 0, [10]), (2, 0, [8, 10]), (2, 4, [4, 8, 10]), (1, 6, [6, 10])],
+)
+def test_which_checkpoints_stay(tmp_path, states, keep, keep_every_steps, left):
+    checkpointer = Checkpointer(
+        tmp_path / "checkpoints", keep=keep, keep_every_steps=keep_every_steps
+    )
+    for step in (2, 4, 6, 8, 10):
+        checkpointer.save(step, states[1], {})
+    checkpointer.wait()
+    assert checkpointer.steps() == left
+    checkpointer.close()
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == left
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1.2 MB: room for the checkpoints of `saved`, not for many more."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(small_disk, saved, trainer, states):
+    folder = small_disk / "checkpoints"
+    shutil.copytree(saved, folder)
+    checkpointer = Checkpointer(folder, keep=100)
+    with pytest.raises(UserError, match="could not be written") as error:
+        for step in range(3, 40):
+            checkpointer.save(step, states[3], {"step": step})
+            checkpointer.wait()
+    message = str(error.value)
+    assert str(folder) in message and "make room" in message and "\n" not in message
+    last = checkpointer.steps()[-1]
+    assert f"the last good one is of step {last};" in message
+    # A new process finds the same.
+    state, resume = restore(folder, trainer, read_only=True)
+    assert resume["step"] == last
+    assert_same(state, states[min(last, 3)])
+    for step in (1, 2):
+        for name in listing(saved / str(step)):
+            one, other = folder / str(step) / name, saved / str(step) / name
+            assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_a_process_prints_one_warning_and_no_trace(copy):
+    """What a person sees on a terminal: one line, whatever orbax would say."""
+    damage_truncate(max((copy / "2" / "state").rglob("d/*"), key=lambda f: f.stat().st_size))
+    (copy / "2" / CHECKSUMS).unlink()  # so that orbax itself runs into it
+    code = f"""
+    import jax
+    from bert_jax.training.checkpoint import Checkpointer
+    from bert_jax.training.trainer import Trainer
+    from tests.small import small_config
+    trainer = Trainer.from_config(small_config(scan_layers=True))
+    state, resume = Checkpointer({str(copy)!r}).restore_newest(trainer.abstract_state())
+    print("restored", int(state.step))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["restored", "1"]
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1 and "is damaged" in lines[0], done.stderr

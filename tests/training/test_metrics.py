@@ -1,0 +1,147 @@
+"""metrics.jsonl, TensorBoard, the meter and the picture."""
+
+import json
+import struct
+import time
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from bert_jax.training.curves import write_curves
+from bert_jax.training.metrics import AVERAGED, RATES, Meter, MetricsWriter, read_metrics
+
+
+def test_lines_are_read_back(tmp_path):
+    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer.write(10, {"loss": 1.5, "mfu": None})
+    writer.write(10, {"eval_mlm_loss": 2.5})
+    writer.close()
+    assert read_metrics(tmp_path) == [
+        {"step": 10, "loss": 1.5, "mfu": None},
+        {"step": 10, "eval_mlm_loss": 2.5},
+    ]
+
+
+def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer.write(1, {"loss": 1.0})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
+    writer.close()
+
+
+def test_lines_beyond_the_resumed_step_are_taken_out(tmp_path):
+    lines = [{"step": step, "loss": float(step)} for step in (10, 20, 20, 30, 40)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    MetricsWriter(tmp_path, resumed_step=20).close()
+    assert read_metrics(tmp_path) == lines[:3]
+    MetricsWriter(tmp_path, resumed_step=0).close()
+    assert read_metrics(tmp_path) == []
+
+
+def test_a_line_cut_short_by_a_kill_does_not_harm_the_next(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "lo')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}]
+    writer = MetricsWriter(tmp_path, resumed_step=5)
+    writer.write(6, {"loss": 6.0})
+    writer.close()
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}, {"step": 6, "loss": 6.0}]
+
+
+def tensorboard_events(folder):
+    """TFRecords: length, its CRC, the event, its CRC."""
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            (length,) = struct.unpack_from("<Q", content, at)
+            yield Event.FromString(content[at + 12 : at + 12 + length])
+            at += length + 16
+
+
+def test_tensorboard_gets_every_number(tmp_path):
+    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer.write(7, {"loss": 1.5, "mfu": None})
+    writer.write(9, {"eval_mlm_loss": 2.5})
+    writer.close()
+    found = {
+        (value.tag, event.step): value.simple_value
+        for event in tensorboard_events(tmp_path / "tensorboard")
+        for value in event.summary.value
+    }
+    assert found == {("train/loss", 7): 1.5, ("eval/mlm_loss", 9): 2.5}
+
+
+def test_tensorboard_is_told_which_steps_are_done_again(tmp_path):
+    MetricsWriter(tmp_path, resumed_step=5).close()
+    starts = [
+        event.step
+        for event in tensorboard_events(tmp_path / "tensorboard")
+        if event.WhichOneof("what") == "session_log"
+    ]
+    assert starts == [6]
+
+
+def values(number):
+    return {name: number + i for i, name in enumerate(AVERAGED)}
+
+
+def test_meter_averages(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    meter = Meter()
+    meter.add(values(1.0), sequences=8, tokens=80, flops=800)  # before the clock: not timed
+    assert meter.summary(None) == values(1.0) | dict.fromkeys(RATES)
+    meter.start()
+    for number in (2.0, 6.0):
+        clock[0] += 2
+        meter.add(values(number), sequences=8, tokens=80, flops=800)
+    with meter.paused():
+        clock[0] += 1000
+    expected = {"sequences_per_second": 4.0, "tokens_per_second": 40.0}
+    expected |= {"flops_per_second": 400.0, "mfu": 0.25}
+    assert meter.summary(1600.0) == values(3.0) | expected
+    assert meter.summary(None)["mfu"] is None
+    meter.reset()
+    assert meter.run_sequences_per_second() == 4.0
+    clock[0] += 1
+    meter.add(values(5.0), sequences=8, tokens=80, flops=800)
+    assert meter.summary(None)["loss"] == 5.0
+    assert meter.summary(None)["sequences_per_second"] == 8.0
+    meter.reset()
+    assert meter.run_sequences_per_second() == pytest.approx(24 / 5)
+
+
+def test_meter_goes_on_exactly_from_its_state():
+    """Through JSON, as in a checkpoint: the line after a resume is the uninterrupted one."""
+    numbers = [0.1, 0.7, 1 / 3, 2e-7, 12345.678]
+    whole, first = Meter(), Meter()
+    for number in numbers:
+        whole.add(values(number), 1, 1, 1)
+    for number in numbers[:2]:
+        first.add(values(number), 1, 1, 1)
+    second = Meter(**json.loads(json.dumps(first.state())))
+    for number in numbers[2:]:
+        second.add(values(number), 1, 1, 1)
+    assert second.summary(None) == whole.summary(None)
+    # The state is a copy: what is counted later does not creep into a saved one.
+    state = first.state()
+    first.add(values(9.0), 1, 1, 1)
+    assert state["count"] == 2 and state["sums"]["loss"] == pytest.approx(0.8)
+
+
+def test_curves_are_a_picture(tmp_path):
+    writer = MetricsWriter(tmp_path, resumed_step=0)
+    for step in range(10, 210, 10):
+        line = {"mlm_loss": 9 * 0.99**step, "nsp_loss": 0.69, "mlm_accuracy": step / 400}
+        line |= {"nsp_accuracy": 0.6, "learning_rate": 1e-3, "sequences_per_second": None}
+        writer.write(step, line | ({"sequences_per_second": 50.0} if step > 10 else {}))
+        if step % 50 == 0:
+            evaluation = {"mlm_loss": 9 * 0.99**step + 0.3, "unigram_mlm_loss": 6.2}
+            writer.write(step, {f"eval_{name}": value for name, value in evaluation.items()})
+    writer.close()
+    write_curves(tmp_path, tmp_path / "curves.png")
+    content = (tmp_path / "curves.png").read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", content[16:24]) == (1100, 700)
+    (tmp_path / "empty").mkdir()
+    write_curves(tmp_path / "empty", tmp_path / "empty.png")
+    assert len(content) > 1.5 * (tmp_path / "empty.png").stat().st_size

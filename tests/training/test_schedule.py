@@ -1,0 +1,142 @@
+"""Stages and the learning rate over them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.config import default_config, stage
+from bert_jax.training.schedule import make_schedule
+from bert_jax.training.stages import resolve_stages
+
+
+def stage_of(fraction, **kwargs):
+    return stage(fraction=fraction, max_seq_length=8, max_predictions_per_seq=2, **kwargs)
+
+
+def schedule_of(config):
+    stages = resolve_stages(config.train)
+    return make_schedule(config.schedule, stages), stages
+
+
+def test_berts_schedule():
+    rate, stages = schedule_of(default_config())
+    assert [(s.first_step, s.end_step) for s in stages] == [(0, 900_000), (900_000, 1_000_000)]
+    assert rate(0) == 0
+    np.testing.assert_allclose(rate(5_000), 0.5e-4, rtol=1e-6)
+    np.testing.assert_allclose(rate(9_999), 1e-4 * 0.9999, rtol=1e-6)
+    # The decay line is counted from step 0: the peak itself is never reached.
+    np.testing.assert_allclose(rate(10_000), 1e-4 * 0.99, rtol=1e-6)
+    np.testing.assert_allclose(rate(500_000), 0.5e-4, rtol=1e-6)
+    # Both stages are one curve: nothing happens at the switch.
+    np.testing.assert_allclose(rate(899_999), 1e-4 * 0.100001, rtol=1e-5)
+    np.testing.assert_allclose(rate(900_000), 1e-4 * 0.1, rtol=1e-5)
+    np.testing.assert_allclose(rate(999_999), 1e-4 * 1e-6, rtol=0.05)
+    assert rate(1_000_000) == 0 and rate(1_000_001) == 0
+
+
+def test_decay_power_and_warmup_as_a_share():
+    config = default_config()
+    config.train.num_steps = 1000
+    config.schedule.update(peak_learning_rate=1.0, warmup_steps=0.25, decay_power=0.5)
+    rate, _ = schedule_of(config)
+    np.testing.assert_allclose(rate(125), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(rate(250), 0.75**0.5, rtol=1e-6)
+    np.testing.assert_allclose(rate(999), 0.001**0.5, rtol=1e-4)
+
+
+def test_no_warmup():
+    config = default_config()
+    config.train.num_steps = 10
+    config.schedule.update(peak_learning_rate=1.0, warmup_steps=0.0)
+    rate, _ = schedule_of(config)
+    np.testing.assert_allclose([rate(s) for s in range(11)], 1 - np.arange(11) / 10, atol=1e-6)
+
+
+def test_lambs_two_stages_each_with_its_own_curve():
+    """You et al. 2020: 7,038 + 1,563 steps, 6e-3 and 4e-3, warm-up .2843 and .128."""
+    config = default_config()
+    config.train.num_steps = 8601
+    config.train.stages = (
+        stage_of(7038 / 8601, peak_learning_rate=6e-3, warmup_steps=0.2843),
+        stage_of(1563 / 8601, peak_learning_rate=4e-3, warmup_steps=0.128),
+    )
+    config.schedule.decay_power = 0.5
+    rate, stages = schedule_of(config)
+    assert [(s.first_step, s.end_step) for s in stages] == [(0, 7038), (7038, 8601)]
+    for first, total, peak, share in ((0, 7038, 6e-3, 0.2843), (7038, 1563, 4e-3, 0.128)):
+        assert rate(first) == 0
+        warmup = share * total
+        np.testing.assert_allclose(rate(first + 100), peak * 100 / warmup, rtol=1e-5)
+        last_of_warmup = int(warmup)
+        np.testing.assert_allclose(
+            rate(first + last_of_warmup), peak * last_of_warmup / warmup, rtol=1e-5
+        )
+        after = last_of_warmup + 1
+        np.testing.assert_allclose(
+            rate(first + after), peak * (1 - after / total) ** 0.5, rtol=1e-5
+        )
+        last = total - 1
+        np.testing.assert_allclose(rate(first + last), peak * (1 / total) ** 0.5, rtol=1e-3)
+
+
+def test_shared_stages_go_on_around_one_with_its_own_curve():
+    config = default_config()
+    config.train.num_steps = 100
+    config.schedule.update(peak_learning_rate=1.0, warmup_steps=0.0)
+    config.train.stages = (
+        stage_of(0.4),
+        stage_of(0.2, peak_learning_rate=5.0),
+        stage_of(0.4),
+    )
+    rate, _ = schedule_of(config)
+    np.testing.assert_allclose(rate(39), 1 - 39 / 80, rtol=1e-6)
+    np.testing.assert_allclose(rate(40), 5.0, rtol=1e-6)
+    np.testing.assert_allclose(rate(59), 5.0 / 20, rtol=1e-6)
+    np.testing.assert_allclose(rate(60), 1 - 40 / 80, rtol=1e-6)
+    np.testing.assert_allclose(rate(99), 1 / 80, rtol=1e-4)
+
+
+def test_stages_take_their_own_batch_size_or_the_runs():
+    config = default_config()
+    config.train.stages = (
+        stage_of(0.5, batch_size=64),
+        stage_of(0.0, batch_size=1),
+        stage_of(0.5),
+    )
+    stages = resolve_stages(config.train)
+    assert [s.batch_size for s in stages] == [64, 256]
+    # The index is that of the config, also where an empty stage is left out.
+    assert [s.index for s in stages] == [0, 2]
+    assert [s.num_steps for s in stages] == [500_000, 500_000]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    shares=st.lists(st.integers(0, 1000), min_size=1, max_size=7).filter(any),
+    num_steps=st.integers(1, 2_000_000),
+)
+def test_stages_cover_every_step_once(shares, num_steps):
+    config = default_config()
+    config.train.num_steps = num_steps
+    config.train.stages = tuple(stage_of(share / sum(shares)) for share in shares)
+    stages = resolve_stages(config.train)
+    edges = [0]
+    for s in stages:
+        assert s.first_step == edges[-1] < s.end_step
+        edges.append(s.end_step)
+        # Not more than half a step off at either end.
+        assert abs(s.num_steps - num_steps * shares[s.index] / sum(shares)) <= 1 + 1e-6
+    assert edges[-1] == num_steps
+
+
+@pytest.mark.parametrize("fractions", [(0.333333, 0.333333, 0.333334), (0.3333333,) * 3])
+def test_fractions_rounded_by_hand_still_cover_every_step(fractions):
+    """What validation lets pass as a sum of 1 must not lose the last step."""
+    from bert_jax.validation import validate
+
+    config = default_config()
+    config.train.num_steps = 10_000_000
+    config.train.stages = tuple(stage_of(fraction) for fraction in fractions)
+    validate(config)
+    assert resolve_stages(config.train)[-1].end_step == 10_000_000
