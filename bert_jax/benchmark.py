@@ -1,0 +1,186 @@
+"""How fast this machine trains a config, or feeds it.
+
+    python -m bert_jax.benchmark --config=configs/mini.py --what=step
+    python -m bert_jax.benchmark --config=configs/mini.py --what=input
+
+`step` times the train step of the config, compiled as training compiles it, on
+synthetic batches without padding; `input` times the real pipeline, from the token
+store to finished batches in the host's memory.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax import cli, train, validation, workdir
+from bert_jax import config as config_lib
+from bert_jax.data.pipeline import PretrainingStream
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.training.stages import Stage, resolve_stages
+from bert_jax.training.trainer import Trainer
+
+# Not timed: compilation, and the pipeline's filling of its buffers.
+WARMUP_STEPS = 3
+
+
+def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dict[str, Any]:
+    """Times the train step of one stage.
+
+    Step n+1 is dispatched before step n is waited for, as in training, so that
+    the time between two completions is what a step costs.
+
+    Returns:
+      The figures of `figures`, and `loss` of the last step.
+    """
+    trainer = Trainer.from_config(config)
+    validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
+    stage = _stage(config, stage_number)
+    state = trainer.init_state()
+    batches = trainer.put(_synthetic_batches(config, stage))
+    pending, finished = None, []
+    for _ in range(WARMUP_STEPS + num_steps + 1):
+        state, metrics = trainer.train_step(state, next(batches))
+        if pending is not None:
+            jax.block_until_ready(pending)
+            finished.append(time.perf_counter())
+        pending = metrics
+    jax.block_until_ready(pending)
+    seconds = np.diff(finished[WARMUP_STEPS - 1 :])
+    return figures(trainer, stage, seconds.tolist()) | {"loss": float(pending["loss"])}
+
+
+def benchmark_input(
+    config: ConfigDict, stage_number: int, num_batches: int, directory: str = ""
+) -> dict[str, Any]:
+    """Times the pipeline of one stage, with nothing else running.
+
+    Args:
+      directory: A work directory whose token store is read, or prepared; without
+        one, the corpus is prepared in a temporary directory.
+    """
+    stage = _stage(config, stage_number)
+    with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
+        directory = directory or scratch
+        corpus = train.open_corpus(config, directory)
+        spec = train.pipeline_spec(config, stage)
+        stream = PretrainingStream(corpus.train, corpus.tokenizer, spec)
+        # The buffers are full when timing begins: what they hold was made before.
+        uncounted = WARMUP_STEPS + config.data.prefetch_batches
+        finished = []
+        for _ in stream.batches(0, uncounted + num_batches):
+            finished.append(time.perf_counter())
+    total_seconds = finished[-1] - finished[uncounted - 1]
+    return {
+        "sequences_per_second": stage.batch_size * num_batches / total_seconds,
+        "tokens_per_second": stage.batch_size * stage.max_seq_length * num_batches / total_seconds,
+        "step_seconds_median": statistics.median(np.diff(finished[uncounted - 1 :]).tolist()),
+        "flops_per_second": None,
+        "mfu": None,
+    }
+
+
+def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[str, Any]:
+    """Rates that follow from the median step; `mfu` is None where the peak is unknown."""
+    median = statistics.median(step_seconds)
+    flops_per_second = trainer.flops_per_step(stage) / median
+    peak = trainer.peak_flops_per_second()
+    return {
+        "sequences_per_second": stage.batch_size / median,
+        "tokens_per_second": stage.batch_size * stage.max_seq_length / median,
+        "step_seconds_median": median,
+        "step_seconds_min": min(step_seconds),
+        "step_seconds_max": max(step_seconds),
+        "flops_per_second": flops_per_second,
+        "mfu": flops_per_second / peak if peak else None,
+    }
+
+
+def _synthetic_batches(config: ConfigDict, stage: Stage) -> Iterator[dict[str, np.ndarray]]:
+    rows, length = stage.batch_size // jax.process_count(), stage.max_seq_length
+    predictions = stage.max_predictions_per_seq
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, config.model.vocab_size, (rows, length), np.int32)
+    positions = np.stack([rng.permutation(length)[:predictions] for _ in range(rows)])
+    positions = np.sort(positions, axis=1).astype(np.int32)
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": (np.arange(length) >= length // 2).astype(np.int32)
+        * np.ones((rows, 1), np.int32),
+        "attention_mask": np.ones((rows, length), np.int32),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(ids, positions, axis=1),
+        "masked_lm_weights": np.ones((rows, predictions), np.float32),
+        "next_sentence_labels": rng.integers(0, 2, rows, np.int32),
+    }
+    while True:
+        yield batch
+
+
+def _stage(config: ConfigDict, number: int) -> Stage:
+    stages = {stage.index + 1: stage for stage in resolve_stages(config.train)}
+    if number not in stages:
+        known = ", ".join(map(str, stages))
+        raise UserError(f"--stage is {number}; this config has the stages {known}")
+    return stages[number]
+
+
+def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
+    shape = f"{stage.batch_size} sequences of {stage.max_seq_length} tokens"
+    table = Table(title=f"{what}: {shape} a step, {results['device']}", title_justify="left")
+    table.add_column("")
+    table.add_column("median", justify="right")
+    table.add_row("sequences/s", f"{results['sequences_per_second']:,.1f}")
+    table.add_row("tokens/s", f"{results['tokens_per_second']:,.0f}")
+    table.add_row("milliseconds a step", f"{1000 * results['step_seconds_median']:,.2f}")
+    if results["flops_per_second"]:
+        table.add_row("GFLOP/s", f"{results['flops_per_second'] / 1e9:,.1f}")
+        mfu = "peak not known" if results["mfu"] is None else f"{results['mfu']:.1%}"
+        table.add_row("MFU", mfu)
+    return table
+
+
+def define_flags() -> None:
+    """Called by the command line only."""
+    config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+    flags.DEFINE_enum("what", "step", ["step", "input"], "What to time.")
+    flags.DEFINE_integer("stage", 1, "Which of config.train.stages, counted from 1.")
+    flags.DEFINE_integer("steps", 20, "Steps, or batches, to time.", lower_bound=2)
+    flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
+    flags.DEFINE_string(
+        "workdir", "", "For `input`: a work directory whose token store is read, or prepared."
+    )
+
+
+def main(_) -> None:
+    args = flags.FLAGS
+    validation.validate(args.config)
+    if args.what == "step":
+        results = benchmark_step(args.config, args.stage, args.steps)
+    else:
+        results = benchmark_input(args.config, args.stage, args.steps, args.workdir)
+    device = jax.devices()[0]
+    results |= {
+        "what": args.what,
+        "stage": args.stage,
+        "device": f"{len(jax.devices())} x {device.device_kind}",
+        "config": config_lib.to_dict(args.config),
+    }
+    Console().print(_table(args.what, _stage(args.config, args.stage), results))
+    if args.output:
+        workdir.write_json(args.output, results)
+        print(f"written to {args.output}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

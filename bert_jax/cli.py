@@ -1,0 +1,216 @@
+"""Runs a command: flags in, one clear sentence out when the user made a mistake.
+
+Exit status: 0; 1 for a mistake in values or data and for a bug (with its
+traceback); 2 for a mistake in the flags themselves; 130 when interrupted.
+"""
+
+import difflib
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from absl import app, flags, logging
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags, config_path
+
+from bert_jax.errors import UserError
+
+# What a disk or a path can do to us that the user can mend.
+_USER_ERRNOS = frozenset(
+    getattr(errno, name)
+    for name in "ENOSPC EDQUOT EROFS EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST".split()
+)
+
+
+class UsageError(Exception):
+    """A mistake in the flags, told in one sentence; exit status 2."""
+
+
+def run(main: Callable[[list[str]], int | None]) -> NoReturn:
+    """Parses the flags, calls `main` with what is left (the program's name), and exits."""
+    try:
+        app.run(lambda argv: _quietly(main, argv), flags_parser=parse)
+    except UserError as e:
+        _exit(f"error: {e}", 1)
+    except UsageError as e:
+        _exit(f"error: {e}", 2)
+    except KeyboardInterrupt:
+        _exit("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; nothing is left to say, nor at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _exit("", 1)
+    except OSError as e:
+        if e.errno not in _USER_ERRNOS:
+            raise
+        _exit(f"error: {e.filename or 'writing'}: {e.strerror}", 1)
+
+
+def parse(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
+    """Parses flags; returns what is left, the program's name.
+
+    Raises:
+      UsageError: for an unknown flag or config key, a value of the wrong type, a
+        missing flag or an argument that is no flag.
+      UserError: if the config file cannot be loaded.
+    """
+    argv = list(argv)
+    for name in list(values):
+        if config_flags.is_config_flag(values[name]):
+            config = _check_config(name, argv, values)
+            argv = _quote_texts(name, argv, config) if config is not None else argv
+    try:
+        left = values(argv)
+    except flags.UnrecognizedFlagError as e:
+        names = [name for name in values if name.partition(".")[0] not in _ABSL_FLAGS]
+        raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
+    except flags.Error as e:
+        raise UsageError(_one_sentence(str(e))) from e
+    if len(left) > 1:
+        raise UsageError(f"unexpected argument {left[1]!r}: flags are written --NAME=VALUE")
+    for name in list(values):
+        if config_flags.is_config_flag(values[name]) and values[name].value is None:
+            raise UsageError(f"--{name} is missing: a config file, such as configs/tiny.py")
+    return left
+
+
+# Defined by absl for every program; never what a misspelt flag meant.
+_ABSL_FLAGS = frozenset(flags.FLAGS)
+
+
+def _quietly(main: Callable[[list[str]], int | None], argv: list[str]) -> int | None:
+    # absl asks for INFO when --verbosity is not given: other libraries' chatter.
+    if not any(a.lstrip("-").startswith(("v=", "verbosity")) or a == "-v" for a in sys.argv[1:]):
+        logging.set_verbosity(logging.WARNING)
+    return main(argv)
+
+
+def _check_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> ConfigDict | None:
+    """Loads the config file once beforehand, and looks up every key that flags override."""
+    path = None
+    keys = []
+    for _, flag, value in _flags_in(argv):
+        if flag == name:
+            path = value
+        elif flag.startswith(f"{name}."):
+            keys.append(flag.removeprefix(f"{name}."))
+    if path is None:
+        path = values[name].default
+        if path is None and keys:
+            raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
+    if not isinstance(path, str):
+        return None
+    config = _load(values[name].parser, path)
+    for key in keys:
+        # A boolean may be written --noconfig.key; absl sees to it.
+        if not _has(config, key):
+            known = list(_keys(config))
+            raise UsageError(f"unknown config key {key}{_nearest(key, known)}")
+    return config
+
+
+def _quote_texts(name: str, argv: Sequence[str], config: ConfigDict) -> list[str]:
+    """Quotes plain text given for a tuple of texts (data.input).
+
+    Without quotes, ml_collections takes words and commas for the tuple's own syntax
+    and refuses a path with a blank in it.
+    """
+    quoted = list(argv)
+    for place, flag, value in _flags_in(argv):
+        key = flag.removeprefix(f"{name}.")
+        if key == flag or not value or value[0] in "'\"([" or not _has(config, key):
+            continue
+        default = config_path.get_value(key, config)
+        if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
+            quoted[place] = argv[place].removesuffix(value) + repr(value)
+    return quoted
+
+
+def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
+    """Argv's flags, in the forms --a=b and --a b: where the value is, name and value."""
+    for i, argument in enumerate(argv[1:], 1):
+        if argument == "--":
+            return
+        if argument.startswith("-"):
+            name, equals, value = argument.lstrip("-").partition("=")
+            if equals:
+                yield i, name, value
+            else:
+                yield i + 1, name, argv[i + 1] if i + 1 < len(argv) else None
+
+
+def _load(parser: flags.ArgumentParser, path: str) -> Any:
+    file = path.partition(":")[0]
+    if not os.path.isfile(file):
+        raise UserError(f"there is no config file {file!r}")
+    try:
+        config = parser.parse(path)
+    except UserError:
+        raise
+    except Exception as e:
+        # The parser hides the location of some errors behind one of its own.
+        cause = e.__context__ if isinstance(e.__context__, type(e)) else e
+        raise UserError(f"{_where(cause, file)}: {type(cause).__name__}: {cause}") from e
+    if isinstance(config, ConfigDict):
+        return config
+    if config is None:
+        raise UserError(f"{file}: get_config() returns nothing")
+    try:
+        # A config that failed to load raises at any access.
+        getattr(config, "lock", None)
+    except OSError as e:
+        raise UserError(f"{file}: {e.__cause__ or e}") from e
+    raise UserError(f"{file}: get_config() must return a ConfigDict, not {type(config).__name__}")
+
+
+def _where(error: BaseException, file: str) -> str:
+    """FILE:LINE of the config file's own line that led to the error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(file)]
+    return f"{file}:{lines[-1]}" if lines else file
+
+
+def _has(config: ConfigDict, key: str) -> bool:
+    try:
+        config_path.get_value(key, config)
+    except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Full paths of all values and sections: "train.stages[0].fraction"."""
+    items: Sequence[tuple[str, Any]] = ()
+    if isinstance(config, ConfigDict):
+        items = [(f"{prefix}.{k}" if prefix else k, v) for k, v in config.items()]
+    elif isinstance(config, list | tuple):
+        items = [(f"{prefix}[{i}]", v) for i, v in enumerate(config)]
+    for path, value in items:
+        yield path
+        yield from _keys(value, path)
+
+
+def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
+    matches = difflib.get_close_matches(name, known, 1)
+    # The right key in the wrong section, or in none.
+    same_end = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
+    best = next(iter([*matches, *same_end]), None)
+    return f"; did you mean {prefix}{best}?" if best else ""
+
+
+def _one_sentence(message: str) -> str:
+    if "must have a value other than None" in message:
+        name = message.partition("=")[0].removeprefix("flag --")
+        return f"--{name} is missing"
+    return message.strip().splitlines()[0]
+
+
+def _exit(message: str, status: int) -> NoReturn:
+    if message:
+        print(message, file=sys.stderr, flush=True)
+    sys.exit(status)

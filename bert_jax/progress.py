@@ -1,0 +1,115 @@
+"""Progress of long work: a bar on a terminal, a plain line now and then elsewhere."""
+
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Column
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class Progress:
+    """Shows how far a task is, how fast it goes and how long it will still take.
+
+    On a terminal this is one bar that redraws itself; otherwise a line is
+    printed at most every `LINE_EVERY_SECONDS`, and one at the end.
+
+    Args:
+      name: What is being done, a word or two.
+      total: Units of work in all; None when that is not known.
+      unit: What is counted, for the rate ("sequences").
+      done: Units that were finished before, in an earlier run.
+      enabled: False shows nothing (all processes of a pod but the first).
+    """
+
+    def __init__(
+        self, name: str, total: float | None, unit: str, *, done: float = 0, enabled: bool = True
+    ):
+        self._name, self._total, self._unit = name, total, unit
+        self._first = self._done = done
+        self._enabled = enabled
+        self._advanced = False
+        self._note = ""
+        self._line_done: float | None = None
+        self._console = Console()
+        self._started = self._last_line = time.monotonic()
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        if self._enabled and self._console.is_terminal:
+            self._bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20 if self._console.width >= 100 else 10),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
+                # What a narrow terminal may cut.
+                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+                console=self._console,
+            )
+            self._task = self._bar.add_task(
+                self._name, total=self._total, completed=self._done, note=""
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(self, exception_type, *_):
+        if self._bar:
+            self._bar.stop()
+        elif self._enabled and exception_type is None and self._line_done != self._done:
+            self._print_line()
+
+    def advance(self, amount: float = 1, note: str | None = None) -> None:
+        """Counts `amount` more units as done.
+
+        `note` replaces the text at the end; on a terminal it stands in the place of the
+        rate, and should give one.
+        """
+        self._done += amount
+        if not self._advanced:
+            # What comes before (compilation) says nothing of what is left.
+            self._first, self._started, self._advanced = self._done, time.monotonic(), True
+        if note is not None:
+            self._note = note
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, note=self._note or self._rate_text())
+        elif self._enabled and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
+            self._print_line()
+
+    def message(self, text: str) -> None:
+        """Prints a line of its own, above the bar where there is one."""
+        if self._enabled:
+            say(text, self._console)
+
+    def _rate(self) -> float:
+        return (self._done - self._first) / max(time.monotonic() - self._started, 1e-9)
+
+    def _rate_text(self) -> str:
+        return f"{_short(self._rate())} {self._unit}/s"
+
+    def _print_line(self) -> None:
+        self._last_line, self._line_done = time.monotonic(), self._done
+        parts = [self._rate_text()] if self._rate() else []
+        if self._total:
+            parts.insert(0, f"{100 * self._done / self._total:.0f} %")
+            if 0 < self._done < self._total and self._rate() > 0:
+                left = round((self._total - self._done) / self._rate())
+                parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
+        if self._note:
+            parts.append(self._note)
+        print(f"{self._name}: " + ", ".join(parts), flush=True)
+
+
+def say(text: str, console: Console | None = None) -> None:
+    """Prints a sentence: wrapped between words on a terminal, one line elsewhere."""
+    console = console or Console()
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _short(value: float) -> str:
+    for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.1f}{suffix}"
+    return f"{value:.1f}"

@@ -1,0 +1,224 @@
+"""The work directory: whose it is, and what lies where in it."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import config as config_lib
+from bert_jax import tokenizers
+from bert_jax.errors import UserError, naming
+from bert_jax.tokenizers import Tokenizer
+
+CONFIG = "config.json"
+DATA = "data"
+TOKENIZER = "tokenizer"
+CHECKPOINTS = "checkpoints"
+# int64 [V]: how often each token occurs in the training text; the unigram
+# baseline of evaluation.
+TOKEN_COUNTS = "token_counts.npy"
+# The metadata of the token store that the run was begun with.
+CORPUS = "corpus.json"
+RESULTS = "results.json"
+CURVES = "curves.png"
+
+# What may differ from one start to the next: it changes where and how the run is
+# computed, stored or watched, never what it computes.
+_FREE = (
+    "workdir",
+    "sharding",
+    "remat",
+    "mesh.",
+    "checkpoint.",
+    "eval.",
+    "log.",
+    "data.store",
+    "data.num_processes",
+    "data.num_threads",
+    "data.prefetch_batches",
+    "train.num_steps",
+)
+
+
+def claim(workdir: epath.PathLike, config: ConfigDict) -> None:
+    """Creates the work directory and makes it this config's, which `check` has allowed."""
+    path = epath.Path(workdir)
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / CONFIG, config_lib.to_dict(config))
+
+
+def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
+    """Checks, without writing anything, that this config may run in a work directory.
+
+    Returns:
+      Warnings, a sentence each, about changes that are allowed but matter.
+
+    Raises:
+      UserError: the directory holds another run; the message names the difference.
+    """
+    path = epath.Path(workdir)
+    if "://" in str(path):
+        raise UserError(f"{path}: a work directory in object storage is not supported yet")
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; --workdir must be a directory, or not exist yet")
+    now = config_lib.to_dict(config)
+    warnings = []
+    if (path / CONFIG).exists():
+        changed = config_lib.differences(_read_config(path), now)
+        for key, (old, new) in changed.items():
+            if not key.startswith(_FREE):
+                raise UserError(
+                    f"{path} holds another run: there config.{key} is {old!r}, here it is "
+                    f"{new!r}; choose another --workdir or give the same value"
+                )
+        if "train.num_steps" in changed:
+            old, new = changed["train.num_steps"]
+            warnings.append(
+                f"config.train.num_steps was {old} and is now {new}: stages and learning rate "
+                "follow the new value from here on"
+            )
+    elif (path / CHECKPOINTS).exists():
+        raise UserError(f"{path} has checkpoints but no {CONFIG}; choose another --workdir")
+    return warnings
+
+
+@contextlib.contextmanager
+def lock(workdir: epath.PathLike) -> Iterator[None]:
+    """Creates the work directory and keeps every other training process out of it.
+
+    Raises:
+      UserError: another process of this machine is training in it.
+    """
+    path = epath.Path(workdir)
+    path.mkdir(parents=True, exist_ok=True)
+    if "://" in str(path) or jax.process_index() != 0:
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            # The lock ends with the process, however that ends.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is training in {path}") from None
+        except OSError:
+            pass  # A file system without locks.
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
+    """Where the run's token store is."""
+    return epath.Path(config.data.store or epath.Path(workdir) / DATA)
+
+
+def load_config(workdir: epath.PathLike) -> ConfigDict:
+    """Reads the config that a run was started with.
+
+    Raises:
+      UserError: `workdir` is no work directory.
+    """
+    path = epath.Path(workdir)
+    values = _read_config(path)
+    try:
+        return config_lib.from_dict(values)
+    except UserError as error:
+        raise UserError(f"{path / CONFIG}: {error}") from error
+
+
+def claim_corpus(
+    workdir: epath.PathLike,
+    metadata: dict[str, Any],
+    tokenizer: Tokenizer,
+    token_counts_V: np.ndarray,
+) -> None:
+    """Makes the work directory usable without its token store, or checks they belong together.
+
+    Args:
+      workdir: The work directory.
+      metadata: The store's metadata.json.
+      tokenizer: The store's tokenizer, copied.
+      token_counts_V: int64 counts of the training split, copied.
+
+    Raises:
+      UserError: the run began with another corpus; the message names the difference.
+    """
+    path = epath.Path(workdir)
+    if (path / CORPUS).exists():
+        for key, (old, new) in config_lib.differences(_read(path / CORPUS), metadata).items():
+            old, new = _first_difference(old, new)
+            raise UserError(
+                f"the run in {path} began with another corpus: there {key} is {old!r}, in the "
+                f"token store it is now {new!r}; choose another --workdir"
+            )
+        if (path / TOKENIZER).exists() and (path / TOKEN_COUNTS).exists():
+            return
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(path / TOKENIZER)
+    with naming(path / TOKEN_COUNTS), (path / TOKEN_COUNTS).open("wb") as stream:
+        np.save(stream, np.asarray(token_counts_V), allow_pickle=False)
+    # Last: its presence means that the other two are there.
+    write_json(path / CORPUS, metadata)
+
+
+def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray]:
+    """Returns the tokenizer and token_counts_V (int64)."""
+    path = epath.Path(workdir)
+    if not (path / CORPUS).exists():
+        raise UserError(f"{path} has no {CORPUS}: no run has begun in it")
+    try:
+        with (path / TOKEN_COUNTS).open("rb") as stream:
+            counts = np.load(stream, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UserError(
+            f"{path / TOKEN_COUNTS} is damaged; remove it and start the run again: a finished "
+            "one only writes it anew"
+        ) from error
+    return tokenizers.load(path / TOKENIZER), counts
+
+
+def write_json(path: epath.PathLike, values: Any) -> None:
+    """Writes a file that is either whole or absent."""
+    path = epath.Path(path)
+    partial = path.with_name(path.name + ".partial")
+    text = json.dumps(values, indent=2) + "\n"
+    with naming(path):
+        partial.write_text(text)
+        partial.replace(path)
+
+
+def read_json(path: epath.PathLike) -> Any:
+    """Reads what `write_json` wrote."""
+    return json.loads(epath.Path(path).read_text())
+
+
+def _read_config(path: epath.Path) -> dict[str, Any]:
+    if not (path / CONFIG).exists():
+        raise UserError(f"{path} is not a work directory of bert_jax: it has no {CONFIG}")
+    return _read(path / CONFIG)
+
+
+def _read(path: epath.Path) -> dict[str, Any]:
+    try:
+        values = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: it should hold a JSON object")
+    return values
+
+
+def _first_difference(old: Any, new: Any) -> tuple[Any, Any]:
+    """Of two lists (of files) the first entries that only one of them has."""
+    if not isinstance(old, list) or not isinstance(new, list):
+        return old, new
+    only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
+    return only_old[:1] or "without it", only_new[:1] or "without it"

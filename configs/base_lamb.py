@@ -1,0 +1,29 @@
+"""BERT-base with LAMB in large batches; see large_lamb.py for the recipe.
+
+Source: You et al. 2020 (arXiv:1904.00962). The paper gives the recipe for BERT-large; that
+it is used for base here, unchanged, is ours.
+
+    python -m bert_jax.main --config=configs/base_lamb.py --workdir=/runs/base_lamb \\
+        --config.data.store=/data/wikipedia
+
+Hardware meant: 256 TPU chips; on fewer, raise config.train.gradient_accumulation_steps.
+Expected: as base.py; not reproduced here.
+"""
+
+from bert_jax.config import default_config, lamb_stages
+
+
+def get_config(arg: str = ""):
+    del arg
+    c = default_config()
+    c.optimizer.name = "lamb"
+    # Algorithm 2 of the paper divides by 1 - b^t, unlike BERT's Adam.
+    c.optimizer.bias_correction = True
+    c.schedule.decay_power = 0.5
+    c.train.num_steps = 7038 + 1563
+    c.train.stages = lamb_stages()
+    c.checkpoint.every_steps = 200
+    c.eval.every_steps = 500
+    c.log.every_steps = 10
+    c.lock()
+    return c

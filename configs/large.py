@@ -1,0 +1,26 @@
+"""BERT-large (L24 H1024 A16, 336 M parameters with both heads), as the paper trained it.
+
+Source: Devlin et al. 2019 (arXiv:1810.04805), sections 3 and A.2; see base.py.
+
+    python -m bert_jax.main --config=configs/large.py --workdir=/runs/large \\
+        --config.data.store=/data/wikipedia
+
+Hardware meant: 64 TPU chips (the paper: 16 Cloud TPUs, 4 days).
+Expected: held-out masked-LM perplexity 3.23 (paper, table 6), GLUE test average 82.1,
+SQuAD v1.1 dev F1 90.9; not reproduced here.
+"""
+
+from bert_jax.config import default_config
+
+
+def get_config(arg: str = ""):
+    del arg
+    c = default_config()
+    c.model.num_hidden_layers = 24
+    c.model.hidden_size = 1024
+    c.model.num_attention_heads = 16
+    c.model.intermediate_size = 4096
+    # 24 unrolled layers compile for minutes, a scanned one in seconds.
+    c.scan_layers = True
+    c.lock()
+    return c

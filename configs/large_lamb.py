@@ -1,0 +1,37 @@
+"""BERT-large with LAMB in large batches: the 76-minute recipe.
+
+Source: You et al. 2020, "Large Batch Optimization for Deep Learning" (arXiv:1904.00962),
+section 4, mixed-batch training: 7,038 steps of 64k sequences of 128 tokens, then 1,563
+steps of 32k of 512, each stage with a warm-up and a decay of its own. Rates, warm-ups and
+the power of the decay as in NVIDIA's DeepLearningExamples.
+
+    python -m bert_jax.main --config=configs/large_lamb.py --workdir=/runs/large_lamb \\
+        --config.data.store=/data/wikipedia
+
+Hardware meant: 1,024 TPU chips (the paper: a TPU v3 pod, 76 minutes); on fewer, raise
+config.train.gradient_accumulation_steps.
+Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1); not reproduced here.
+"""
+
+from bert_jax.config import default_config, lamb_stages
+
+
+def get_config(arg: str = ""):
+    del arg
+    c = default_config()
+    c.model.num_hidden_layers = 24
+    c.model.hidden_size = 1024
+    c.model.num_attention_heads = 16
+    c.model.intermediate_size = 4096
+    c.scan_layers = True
+    c.optimizer.name = "lamb"
+    # Algorithm 2 of the paper divides by 1 - b^t, unlike BERT's Adam.
+    c.optimizer.bias_correction = True
+    c.schedule.decay_power = 0.5
+    c.train.num_steps = 7038 + 1563
+    c.train.stages = lamb_stages()
+    c.checkpoint.every_steps = 200
+    c.eval.every_steps = 500
+    c.log.every_steps = 10
+    c.lock()
+    return c

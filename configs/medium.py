@@ -1,0 +1,26 @@
+"""BERT-medium (L8 H512): the paper's recipe on a small encoder.
+
+Source: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the
+size; Devlin et al. 2019 for batch, rate and stages.
+
+    python -m bert_jax.main --config=configs/medium.py --workdir=DIR \\
+        --config.data.input='TEXT/*.txt'
+
+Hardware meant: one GPU or one TPU chip; a laptop for short runs
+(--config.train.num_steps=20000 --config.dtype=float32).
+Expected: GLUE test average 73.5, as google-research/bert's README gives it for its
+own model of this size; not reproduced here.
+"""
+
+from bert_jax.config import default_config
+
+
+def get_config(arg: str = ""):
+    del arg
+    c = default_config()
+    c.model.num_hidden_layers = 8
+    c.model.hidden_size = 512
+    c.model.num_attention_heads = 8
+    c.model.intermediate_size = 2048
+    c.lock()
+    return c

@@ -1,0 +1,195 @@
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+
+CONFIG = """
+from bert_jax.config import default_config
+def get_config(arg=""):
+    c = default_config()
+    {line}
+    return c.lock()
+"""
+
+
+def parse(*arguments):
+    values = flags.FlagValues()
+    argv = ["program", *arguments]
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+    flags.DEFINE_string("workdir", "", "", flag_values=values)
+    flags.DEFINE_integer("steps", 3, "", flag_values=values)
+    flags.DEFINE_boolean("fast", False, "", flag_values=values)
+    cli.parse(argv, values)
+    return values
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line=""))
+    return f"--config={path}"
+
+
+def test_values_arrive(config):
+    values = parse(
+        config,
+        "--config.train.num_steps=7",
+        "--config.model.hidden_size",
+        "64",
+        "--config.data.lowercase=false",
+        "--noconfig.scan_layers",
+        "--config.train.stages[0].fraction=0.5",
+        "--config.data.input=a.txt,b.txt",
+        "--workdir=w",
+        "--fast",
+    )
+    found = values.config
+    assert (found.train.num_steps, found.model.hidden_size) == (7, 64)
+    assert (found.data.lowercase, found.scan_layers) == (False, False)
+    assert found.train.stages[0].fraction == 0.5
+    assert tuple(found.data.input) == ("a.txt,b.txt",)
+    assert (values.workdir, values.fast, values.steps) == ("w", True, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--config.trian.num_steps=3"], "unknown config key trian.num_steps; did you mean train."),
+        (
+            ["--config.train.num_stepz=3"],
+            "unknown config key train.num_stepz; did you mean train.num_steps?",
+        ),
+        (["--config.num_hidden_layers=3"], "did you mean model.num_hidden_layers?"),
+        (["--config.model.num_layers=3"], "did you mean model.num_hidden_layers?"),
+        (["--config.train.stages[7].fraction=3"], "unknown config key train.stages[7].fraction"),
+        (["--config.seed.x=3"], "unknown config key seed.x; did you mean"),
+        (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
+        (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
+        (["--config.qqqq=3"], "unknown config key qqqq"),
+        (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
+        (["--qqqq"], "unknown flag --qqqq"),
+        (["--steps=many"], "flag --steps=many: "),
+        (["words"], "unexpected argument 'words'"),
+    ],
+)
+def test_mistakes_in_flags(config, arguments, message):
+    with pytest.raises(cli.UsageError) as info:
+        parse(config, *arguments)
+    assert message in str(info.value)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["a.txt", "a.txt,b.txt", "my texts/*.txt", "/ü (1)/it's [a-z]*.txt", "tfds:wiki/en:1.*:text"],
+)
+@pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
+def test_any_path_is_one_text(config, given, form):
+    flag, value = form.split("{")[0].rstrip(" "), given
+    arguments = [flag + value] if flag.endswith("=") else [flag, value]
+    assert tuple(parse(config, *arguments).config.data.input) == (given,)
+
+
+def test_overrides_without_a_config():
+    with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
+        parse("--config.seed=3")
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("c.train.nope.x = 1", "a.py:5: "),
+        ("int('x')", "a.py:5: ValueError: invalid literal for int"),
+        ("open('/nothing/here')", "a.py: .*No such file"),
+        ("return 3", "must return a ConfigDict, not int"),
+        ("return", "returns nothing"),
+        ("c.seed = = 1", "a.py:5: SyntaxError: invalid syntax"),
+        ("from bert_jax.errors import UserError; raise UserError('bad size')", "^bad size$"),
+    ],
+)
+def test_config_files_with_mistakes(tmp_path, line, message):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line=line))
+    with pytest.raises(UserError, match=message):
+        parse(f"--config={path}")
+
+
+def test_missing_config_files(tmp_path):
+    with pytest.raises(UserError, match="there is no config file 'nope.py'"):
+        parse("--config=nope.py")
+    with pytest.raises(UserError, match="there is no config file 'nope.py'"):
+        parse("--config", "nope.py:base")
+
+
+def test_required_flags():
+    values = flags.FlagValues()
+    flags.DEFINE_string("output", None, "", flag_values=values)
+    flags.mark_flag_as_required("output", values)
+    with pytest.raises(cli.UsageError, match="^--output is missing$"):
+        cli.parse(["program"], values)
+
+
+PROGRAM = """
+import errno, sys
+from absl import logging
+from bert_jax import cli
+from bert_jax.errors import UserError
+def main(argv):
+    logging.info("chatter")
+    {body}
+cli.run(main)
+"""
+
+
+def run(body, *arguments, **options):
+    command = [sys.executable, "-c", PROGRAM.format(body=body), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    "body, status, error",
+    [
+        ("pass", 0, ""),
+        ("return 5", 5, ""),
+        ("raise UserError('no such thing')", 1, "error: no such thing\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted\n"),
+        (
+            "raise OSError(errno.ENOSPC, 'No space left on device', 'x/y')",
+            1,
+            "error: x/y: No space left on device\n",
+        ),
+        ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
+        ("raise BrokenPipeError", 1, ""),
+    ],
+)
+def test_how_programs_end(body, status, error):
+    result = run(body)
+    assert (result.returncode, result.stderr) == (status, error)
+
+
+def test_bugs_keep_their_traceback():
+    for body in ("1 / 0", "raise OSError(errno.EBADF, 'Bad')"):
+        result = run(body)
+        assert result.returncode == 1
+        assert "Traceback" in result.stderr
+
+
+def test_help_and_verbosity():
+    result = run("print('not reached')", "--help")
+    assert result.returncode in (0, 1)
+    assert "--help" in result.stdout and "not reached" not in result.stdout
+    assert "chatter" in run("pass", "--verbosity=0").stderr
+
+
+def test_a_reader_that_goes_away():
+    body = "[print('line' * 100) for _ in range(100000)]"
+    command = [sys.executable, "-c", PROGRAM.format(body=body)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""

@@ -1,0 +1,167 @@
+"""Evaluation against sums taken by hand, in numpy, over the same batches."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import evaluate as evaluate_lib
+from bert_jax.data.pipeline import PipelineSpec, evaluation_batches
+from bert_jax.errors import UserError
+from bert_jax.training.trainer import Trainer
+from tests.data.fakes import NUM_SPECIALS, FakeStore, make_documents, make_tokenizer
+from tests.small import small_config
+
+VOCAB_SIZE = 98
+MAX_SEQUENCES = 45
+
+
+@pytest.fixture(scope="module")
+def store():
+    documents = make_documents(num_documents=12)
+    total = sum(int(np.sum(d)) for d in documents)
+    tokens = np.random.default_rng(3).zipf(1.3, total) % (VOCAB_SIZE - NUM_SPECIALS) + NUM_SPECIALS
+    return FakeStore(documents, tokens)
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return Trainer.from_config(small_config())
+
+
+@pytest.fixture(scope="module")
+def params(trainer):
+    """Random in every place, large enough that guesses are sometimes right."""
+    rng = np.random.default_rng(5)
+    return jax.tree.map(
+        lambda x: (x + 0.5 * rng.standard_normal(x.shape)).astype(np.float32),
+        trainer.init_state().params,
+    )
+
+
+@pytest.fixture(scope="module")
+def counts(store):
+    return np.bincount(store.tokens, minlength=VOCAB_SIZE)
+
+
+def score(trainer, params, store, counts, batch_size=16, max_sequences=MAX_SEQUENCES, **kwargs):
+    config = small_config()
+    config.eval.update(batch_size=batch_size, max_sequences=max_sequences)
+    return evaluate_lib.evaluate(
+        trainer,
+        params,
+        trainer.stages[-1],
+        store=store,
+        tokenizer=make_tokenizer(VOCAB_SIZE),
+        token_counts_V=counts,
+        config=config,
+        **kwargs,
+    )
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def by_hand(trainer, params, store, counts):
+    """The same scores, one sequence after another."""
+    config = small_config()
+    stage = trainer.stages[-1]
+    spec = PipelineSpec(
+        max_seq_length=stage.max_seq_length,
+        max_predictions_per_seq=stage.max_predictions_per_seq,
+        batch_size=MAX_SEQUENCES,
+        seed=config.eval.seed,
+        stage=0,
+        masked_lm_prob=0.15,
+        short_seq_prob=config.data.short_seq_prob,
+        whole_word_masking=False,
+        shuffle_sentences=config.data.shuffle_sentences,
+        num_threads=1,
+        prefetch_batches=1,
+    )
+    (batch,) = evaluation_batches(store, make_tokenizer(VOCAB_SIZE), spec, MAX_SEQUENCES)
+    output = trainer.model.apply(
+        {"params": params},
+        *(batch[k] for k in ("input_ids", "token_type_ids", "attention_mask")),
+        batch["masked_lm_positions"],
+        deterministic=True,
+    )
+    log_probs = log_softmax(np.asarray(output.mlm_logits_BxMxV))
+    nsp_log_probs = log_softmax(np.asarray(output.nsp_logits_Bx2))
+    unigram = np.log((counts + 1) / (counts + 1).sum())
+    mlm, right, unigram_mlm, unigram_right = [], [], [], []
+    for row in range(MAX_SEQUENCES):
+        for slot, weight in enumerate(batch["masked_lm_weights"][row]):
+            if weight:
+                token = batch["masked_lm_ids"][row, slot]
+                mlm.append(-log_probs[row, slot, token])
+                right.append(log_probs[row, slot].argmax() == token)
+                unigram_mlm.append(-unigram[token])
+                unigram_right.append(counts.argmax() == token)
+    labels = batch["next_sentence_labels"]
+    return {
+        "mlm_loss": np.mean(mlm),
+        "mlm_accuracy": np.mean(right),
+        "mlm_perplexity": math.exp(np.mean(mlm)),
+        "nsp_loss": -nsp_log_probs[np.arange(MAX_SEQUENCES), labels].mean(),
+        "nsp_accuracy": (nsp_log_probs.argmax(-1) == labels).mean(),
+        "majority_nsp_accuracy": max(np.bincount(labels)) / MAX_SEQUENCES,
+        "unigram_mlm_loss": np.mean(unigram_mlm),
+        "unigram_mlm_accuracy": np.mean(unigram_right),
+        "num_sequences": MAX_SEQUENCES,
+    }
+
+
+# 45 sequences: one batch exactly; a last one of 13, of 5 and of 1 sequence; and all by ones.
+@pytest.mark.parametrize("batch_size", [45, 16, 8, 44, 1])
+def test_scores_are_those_taken_by_hand(batch_size, trainer, params, store, counts):
+    expected = by_hand(trainer, params, store, counts)
+    assert 0 < expected["mlm_accuracy"] < 1 and 0 < expected["unigram_mlm_accuracy"] < 1
+    results = score(trainer, params, store, counts, batch_size)
+    assert set(results) == set(expected)
+    for name, value in expected.items():
+        assert results[name] == pytest.approx(value, rel=2e-5), name
+    assert isinstance(results["num_sequences"], int)
+
+
+def test_takes_all_sequences_or_as_many_as_told(trainer, params, store, counts):
+    everything = score(trainer, params, store, counts, max_sequences=0)["num_sequences"]
+    assert everything > MAX_SEQUENCES
+    for limit in (1, 16, 17, everything, everything + 1):
+        results = score(trainer, params, store, counts, max_sequences=limit)
+        assert results["num_sequences"] == min(limit, everything)
+
+
+def test_tells_how_far_it_is(trainer, params, store, counts):
+    told = []
+    score(trainer, params, store, counts, advance=told.append)
+    assert told == [16, 16, 13]
+
+
+def test_leaves_the_parameters_alone(trainer, store, counts):
+    params = trainer.init_state().params
+    before = jax.tree.map(np.array, params)
+    score(trainer, params, store, counts)
+    for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(params), strict=True):
+        np.testing.assert_array_equal(one, np.asarray(other))
+
+
+def test_an_untrained_model_knows_nothing(trainer, store, counts):
+    results = score(trainer, trainer.init_state().params, store, counts)
+    assert results["mlm_loss"] == pytest.approx(math.log(VOCAB_SIZE), abs=0.2)
+    assert results["nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
+
+
+def test_baseline_of_a_word_never_seen():
+    log_probs = np.asarray(evaluate_lib.unigram_log_probs(np.array([0, 3, 5])))
+    np.testing.assert_allclose(np.exp(log_probs), [1 / 11, 4 / 11, 6 / 11], rtol=1e-6)
+
+
+def test_text_without_a_pair_is_refused(trainer, params, counts):
+    store = FakeStore([[3]], np.full(3, NUM_SPECIALS))
+    store.directory = "texts"
+    with pytest.raises(UserError, match="document"):
+        score(trainer, params, store, counts)

@@ -1,0 +1,142 @@
+"""What a person sees while waiting: lines in a file, a bar on a terminal."""
+
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import textwrap
+from fcntl import ioctl
+from termios import TIOCSWINSZ
+
+import pytest
+
+from bert_jax import progress as progress_lib
+from bert_jax.progress import Progress
+from tests import runs
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(progress_lib.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_lines_where_there_is_no_terminal(clock, capsys):
+    with Progress("train", 100, "steps") as progress:
+        for step in range(1, 101):
+            clock.now += 0.5
+            progress.advance(1, f"loss {100 / step:.3f}, MLM {step / 200:.1%}")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "train: 20 %, 2.0 steps/s, 0:00:40 left, loss 5.000, MLM 10.0%",
+        "train: 40 %, 2.0 steps/s, 0:00:30 left, loss 2.500, MLM 20.0%",
+        "train: 60 %, 2.0 steps/s, 0:00:20 left, loss 1.667, MLM 30.0%",
+        "train: 80 %, 2.0 steps/s, 0:00:10 left, loss 1.250, MLM 40.0%",
+        "train: 100 %, 2.0 steps/s, loss 1.000, MLM 50.0%",
+    ]
+
+
+def test_work_done_before_does_not_count_for_the_rate(clock, capsys):
+    with Progress("train", 1000, "steps", done=900) as progress:
+        for _ in range(11):
+            clock.now += 2.0
+            progress.advance()
+    lines = capsys.readouterr().out.splitlines()
+    # The first step is the compilation: neither rate nor rest follow from it.
+    assert lines[0].startswith("train: 90 %, 0.5 steps/s, 0:03:")
+    assert lines[-1].startswith("train: 91 %, 0.5 steps/s, 0:02:58 left")
+
+
+def test_hours_and_thousands(clock, capsys):
+    with Progress("train", 10_000_000, "sequences") as progress:
+        for _ in range(3):
+            clock.now += 10.0
+            progress.advance(15_000)
+    assert "1.5k sequences/s, 1:50:47 left" in capsys.readouterr().out
+
+
+def test_without_a_total(clock, capsys):
+    with Progress("reading", None, "MB") as progress:
+        for _ in range(12):
+            clock.now += 1.0
+            progress.advance(2.5)
+        progress.message("half [bold]way[/bold]: 3 of 7")
+    assert capsys.readouterr().out.splitlines() == [
+        "reading: 2.5 MB/s",
+        "half [bold]way[/bold]: 3 of 7",
+        "reading: 2.5 MB/s",
+    ]
+
+
+def test_an_error_ends_it_without_a_last_line(clock, capsys):
+    with pytest.raises(KeyError), Progress("train", 2, "steps") as progress:
+        progress.advance()
+        raise KeyError
+    assert capsys.readouterr().out == ""
+
+
+def test_disabled_is_silent(clock, capsys):
+    with Progress("train", 2, "steps", enabled=False) as progress:
+        clock.now += 100
+        progress.advance()
+        progress.message("hello")
+    assert capsys.readouterr().out == ""
+
+
+def on_a_terminal(command, columns):
+    """Runs a command on a pseudo terminal; returns its status and all that it wrote."""
+    master, slave = pty.openpty()
+    ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {k: v for k, v in runs.environment().items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        command, cwd=runs.ROOT, env=env | {"TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    written = io.BytesIO()
+    while True:
+        try:
+            block = os.read(master, 65536)
+        except OSError:  # Linux's way of saying that the other end is closed
+            break
+        written.write(block)
+        if not block:
+            break
+    os.close(master)
+    return process.wait(), written.getvalue().decode()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_bar_on_a_terminal(columns):
+    code = """
+    import time
+    from bert_jax.progress import Progress
+    with Progress("train", 1_000_000, "steps", done=999_960) as progress:
+        for step in range(40):
+            time.sleep(0.02)
+            note = f"loss {40 / (step + 1):.3f}, MLM 12.5%, NSP 62.5%, 1,234 seq/s"
+            progress.advance(1, note)
+            if step == 20:
+                progress.message("step 20: held-out MLM loss 5.000")
+    """
+    status, written = on_a_terminal([sys.executable, "-c", textwrap.dedent(code)], columns)
+    assert status == 0, written
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
+    drawn = [line.rstrip() for line in plain.split("\n") if line.startswith("train")]
+    assert len(drawn) > 3
+    assert max(map(len, drawn)) <= columns
+    for expected in ("100 %", "loss 1.000", "MLM 12.5%", "NSP 62.5%"):
+        assert expected in drawn[-1], drawn[-1]
+    assert any(re.search(r"\d:?\d*:\d\d", line) for line in drawn), "no remaining time"
+    assert "1,234 seq/s" in drawn[-1], drawn[-1]
+    assert any(line.strip() == "step 20: held-out MLM loss 5.000" for line in plain.split("\n"))
+    assert "…" not in plain, "cut to fit"

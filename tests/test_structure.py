@@ -1,0 +1,95 @@
+"""The house rules of DESIGN section 2 that a machine can hold."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "bert_jax"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES = 400
+
+# What each part may import of ours, beside itself.
+ALLOWED = {
+    "errors": set(),
+    "progress": set(),
+    "config": {"errors"},
+    "validation": {"config", "errors"},
+    "parallel": {"errors"},
+    "tokenizers": {"errors"},
+    "models": set(),
+    "objectives": {"models"},
+    "training": {"models", "parallel", "objectives", "progress", "errors"},
+    "data": {"tokenizers", "errors", "progress"},
+}
+# TensorFlow: the pipeline, the task readers, and the Google-checkpoint reader.
+TENSORFLOW_IN = ("data", "tasks", "interop")
+
+
+def imports(path):
+    """Every module imported anywhere in a file, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+            yield node.module
+
+
+def part_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def name(path):
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if part_of(path) in ALLOWED], ids=name)
+def test_imports_run_downhill(path):
+    part = part_of(path)
+    for module in imports(path):
+        names = module.split(".")
+        if names[0] == "bert_jax" and len(names) > 1:
+            assert names[1] in ALLOWED[part] | {part}, f"{part} must not import {module}"
+        if part in ("models", "objectives"):
+            forbidden = ("ml_collections", "absl", "etils", "orbax", "tensorflow", "optax")
+            assert names[0] not in forbidden, f"{part} must not import {module}"
+
+
+def test_every_part_is_where_the_rules_look_for_it():
+    assert {part_of(path) for path in FILES} >= set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_house_rules(path):
+    modules = {module.split(".")[0] for module in imports(path)}
+    if part_of(path) not in TENSORFLOW_IN:
+        assert not modules & {"tensorflow", "tensorflow_datasets"}
+    assert not modules & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
+    source = path.read_text()
+    assert "allow_pickle=True" not in source
+    assert source.count("\n") <= MAX_LINES, "asking to be two"
+    assert path.name != "utils.py"
+    assert ast.get_docstring(ast.parse(source)) or not source.strip()
+
+
+def test_the_models_load_no_tensorflow():
+    code = (
+        "import sys, bert_jax.models, bert_jax.objectives.mlm, bert_jax.training.trainer\n"
+        "print(sorted(m for m in sys.modules if m.split('.')[0].startswith('tensorflow')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,146 @@
+"""Whose work directory it is: claimed once, and refused to any other run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import workdir
+from bert_jax.config import default_config
+from bert_jax.errors import UserError
+
+
+class FakeTokenizer:
+    """Only what a work directory asks of one."""
+
+    def save(self, path):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "vocab.txt").write_text("[PAD]\n")
+
+
+def claim(directory, config):
+    """What a start does: check, and only then claim."""
+    warnings = workdir.check(directory, config)
+    workdir.claim(directory, config)
+    return warnings
+
+
+def test_first_claim_writes_the_config(tmp_path):
+    config = default_config()
+    config.seed = 17
+    assert claim(tmp_path / "new" / "run", config) == []
+    assert config_lib.to_dict(workdir.load_config(tmp_path / "new" / "run")) == config_lib.to_dict(
+        config
+    )
+    assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
+
+
+def test_the_same_config_claims_it_again(tmp_path):
+    for _ in range(2):
+        assert claim(tmp_path, default_config()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model.hidden_size", 96),
+        ("data.input", ("other/*.txt",)),
+        ("seed", 1),
+        ("train.batch_size", 512),
+        ("optimizer.name", "lamb"),
+        ("schedule.warmup_steps", 5.0),
+        ("dtype", "float32"),
+        ("scan_layers", True),
+    ],
+)
+def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
+    claim(tmp_path, default_config())
+    before = (tmp_path / "config.json").read_text()
+    config = default_config()
+    config.update_from_flattened_dict({path: value})
+    with pytest.raises(UserError) as error:
+        claim(tmp_path, config)
+    message = str(error.value)
+    told = list(value) if isinstance(value, tuple) else value
+    assert f"config.{path}" in message and repr(told) in message and str(tmp_path) in message
+    assert "choose another --workdir" in message and "\n" not in message
+    assert (tmp_path / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("workdir", "/elsewhere"),
+        ("sharding", "fsdp"),
+        ("remat", "full"),
+        ("mesh.fsdp", 8),
+        ("checkpoint.every_steps", 7),
+        ("checkpoint.keep", 9),
+        ("eval.every_steps", 3),
+        ("log.every_steps", 1),
+        ("data.num_threads", 9),
+        ("data.prefetch_batches", 1),
+    ],
+)
+def test_what_does_not_change_the_result_may_change(tmp_path, path, value):
+    claim(tmp_path, default_config())
+    config = default_config()
+    config.update_from_flattened_dict({path: value})
+    assert claim(tmp_path, config) == []
+    # And the newest is what is written down.
+    assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
+
+
+def test_more_steps_are_allowed_with_a_warning(tmp_path):
+    claim(tmp_path, default_config())
+    config = default_config()
+    config.train.num_steps = 2_000_000
+    (warning,) = claim(tmp_path, config)
+    assert "1000000" in warning and "2000000" in warning
+
+
+def test_checkpoints_without_a_config_are_not_claimed(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="checkpoints but no config.json"):
+        claim(tmp_path, default_config())
+
+
+@pytest.mark.parametrize("content", ["", "{", "not json"])
+def test_a_broken_config_is_one_sentence(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    for action in (
+        lambda: workdir.load_config(tmp_path),
+        lambda: claim(tmp_path, default_config()),
+    ):
+        with pytest.raises(UserError, match="config.json is not valid JSON"):
+            action()
+
+
+def test_no_work_directory_at_all(tmp_path):
+    with pytest.raises(UserError, match="is not a work directory of bert_jax"):
+        workdir.load_config(tmp_path)
+    with pytest.raises(UserError, match="no run has begun in it"):
+        workdir.load_vocabulary(tmp_path)
+
+
+def test_a_corpus_is_claimed_once(tmp_path):
+    counts = np.arange(5, dtype=np.int64)
+    metadata = {"tokenizer": "abc", "splits": {"train": {"documents": 3}}}
+    for _ in range(2):
+        workdir.claim_corpus(tmp_path, metadata, FakeTokenizer(), counts)
+    assert (tmp_path / "tokenizer" / "vocab.txt").exists()
+    np.testing.assert_array_equal(np.load(tmp_path / "token_counts.npy"), counts)
+    other = {"tokenizer": "abc", "splits": {"train": {"documents": 4}}}
+    with pytest.raises(UserError, match=r"splits.train.documents is 3.*is now 4"):
+        workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
+
+
+def test_json_files_are_whole_or_absent(tmp_path):
+    path = tmp_path / "a.json"
+    workdir.write_json(path, {"x": [1, 2.5, None]})
+    assert workdir.read_json(path) == {"x": [1, 2.5, None]}
+    with pytest.raises(TypeError):
+        workdir.write_json(path, {"x": object()})
+    assert json.loads(path.read_text()) == {"x": [1, 2.5, None]}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
