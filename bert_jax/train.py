@@ -366,7 +366,5 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     print("what next    score it on text of your own:")
     print(f"             python -m bert_jax.evaluate --workdir={path} --data='my_text/*.txt'")
     print("             train on text of your own:")
-    print(
-        "             python -m bert_jax.main --config=configs/mini.py --workdir=DIR "
-        "--config.data.input='my_text/*.txt'"
-    )
+    print("             python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\")
+    print("                 --config.data.input='my_text/*.txt'")
