@@ -48,6 +48,11 @@ class Tokenizer(abc.ABC):
         return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
 
     @property
+    def tokens(self) -> list[str]:
+        """The vocabulary in the order of its ids."""
+        return list(self._tokens)
+
+    @property
     def num_unused(self) -> int:
         """Entries that only fill the vocabulary up: "[unused0]", "[unused1]", ..."""
         return sum(token.startswith("[unused") for token in self._tokens)
@@ -55,13 +60,18 @@ class Tokenizer(abc.ABC):
     def id_to_token(self, token_id: int) -> str:
         return self._tokens[token_id]
 
-    def save(self, directory: str | Path) -> None:
-        """Writes a directory that `bert_jax.tokenizers.load` reads, needing nothing else."""
+    def save(self, directory: str | Path, options_file: str = OPTIONS_FILE) -> None:
+        """Writes a directory that `bert_jax.tokenizers.load` reads, needing nothing else.
+
+        Args:
+          directory: Where; it is made if need be.
+          options_file: The name of the file that says how the vocabulary is used.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        self._save_vocabulary(directory)
+        self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
-        (directory / OPTIONS_FILE).write_text(text, encoding="utf-8")
+        (directory / options_file).write_text(text, encoding="utf-8")
 
     @staticmethod
     @abc.abstractmethod
@@ -80,7 +90,8 @@ class Tokenizer(abc.ABC):
         """Returns the text of these ids; special tokens are spelt out."""
 
     @abc.abstractmethod
-    def _save_vocabulary(self, directory: Path) -> None: ...
+    def save_vocabulary(self, directory: Path) -> None:
+        """Writes the vocabulary alone, vocab.txt or sentencepiece.model, into a directory."""
 
 
 def require_special_tokens(tokens: Sequence[str], path: str | Path) -> None:

@@ -9,24 +9,33 @@ from bert_jax.tokenizers import sentencepiece, training, wordpiece
 from bert_jax.tokenizers.base import OPTIONS_FILE, Tokenizer
 
 KINDS = ("wordpiece", "sentencepiece")
+# What the options file says of each kind, and of which type.
+_OPTIONS = {
+    "wordpiece": {"lowercase": bool, "max_input_chars_per_word": int},
+    "sentencepiece": {"lowercase": bool},
+}
 
 
-def load(directory: str | Path) -> Tokenizer:
+def load(directory: str | Path, options_file: str = OPTIONS_FILE) -> Tokenizer:
     """Reads what `Tokenizer.save` wrote.
 
     Raises:
       UserError: if the directory holds no tokenizer, or a damaged one.
     """
     directory = Path(directory)
-    path = directory / OPTIONS_FILE
+    path = directory / options_file
     try:
-        options = json.loads(path.read_text(encoding="utf-8"))
+        options = json.loads(path.read_bytes())
         kind = options.pop("kind")
     except FileNotFoundError:
-        raise UserError(f"{directory} holds no tokenizer: {OPTIONS_FILE} is missing") from None
+        raise UserError(f"{directory} holds no tokenizer: {options_file} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged: it should be a JSON object with a `kind`") from None
     check_kind(kind)
+    types = {name: type(value) for name, value in options.items()}
+    if types != _OPTIONS[kind]:
+        wanted = ", ".join(f"`{name}` ({t.__name__})" for name, t in _OPTIONS[kind].items())
+        raise UserError(f"{path} is damaged: beside `kind` it should have {wanted}, no more")
     if kind == "wordpiece":
         tokens = wordpiece.read_vocabulary(directory / wordpiece.VOCABULARY_FILE)
         return wordpiece.WordPieceTokenizer(tokens, **options)

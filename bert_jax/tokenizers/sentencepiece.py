@@ -21,12 +21,12 @@ _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """See `Tokenizer`. `model` is a serialized SentencePiece model."""
+    """See `Tokenizer`. `model` is the serialized SentencePiece model."""
 
     kind = "sentencepiece"
 
     def __init__(self, model: bytes, *, lowercase: bool):
-        self._model = model
+        self.model = model
         self._lowercase = lowercase
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
         tokens = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
@@ -54,8 +54,8 @@ class SentencePieceTokenizer(Tokenizer):
             words = []
         return " ".join(part for part in (*text, self._backend.decode(words)) if part)
 
-    def _save_vocabulary(self, directory: Path) -> None:
-        (directory / MODEL_FILE).write_bytes(self._model)
+    def save_vocabulary(self, directory: Path) -> None:
+        (directory / MODEL_FILE).write_bytes(self.model)
 
 
 def fold(text: str) -> str:

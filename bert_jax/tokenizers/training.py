@@ -2,7 +2,6 @@
 
 import io
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -13,7 +12,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.sentencepiece import fold
-from bert_jax.tokenizers.wordpiece import normalizer
+from bert_jax.tokenizers.words import WordSplitter
 
 # Characters that get an entry of their own, the most frequent ones; words with
 # a rarer one become [UNK].
@@ -36,8 +35,8 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
     Raises:
       UserError: if the characters of the corpus do not fit in `vocab_size`.
     """
-    normalize = normalizer(lowercase).normalize_str
-    texts = [normalize(text) for text in texts]
+    split = WordSplitter(lowercase).split
+    texts = [" ".join(split(text)) for text in texts]
     base = _base_entries(texts, vocab_size)
     # The trainer gives ids to "##x" in the order of a hash map, which varies from
     # run to run and decides ties between pieces. As special tokens they get fixed
@@ -51,7 +50,7 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
         show_progress=False,
     )
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
     entries = sorted(ids, key=ids.get)[:vocab_size]
@@ -79,9 +78,7 @@ def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
 
 def _continues(character: str) -> bool:
     """Whether it can stand inside a word: punctuation and CJK are words of their own."""
-    ascii_symbol = character.isascii() and not character.isalnum()
-    is_cjk = normalizer(False).normalize_str(character) != character
-    return not (ascii_symbol or is_cjk or unicodedata.category(character).startswith("P"))
+    return len(WordSplitter(lowercase=False).split(f"a{character}")) == 1
 
 
 def train_sentencepiece(

@@ -1,30 +1,20 @@
-"""BERT's WordPiece, on the `tokenizers` library.
+"""BERT's WordPiece: words (see `words`), then greedy longest match.
 
-The rules are those of google-research/bert's tokenization.py: control characters
-dropped, CJK characters spaced apart (cased and uncased alike), lower-casing with
-accents stripped, punctuation split off, then greedy longest match.
+The match is the `tokenizers` library's; a cache keeps the pieces of each word.
 """
 
-import re
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models
 
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.base import Tokenizer, require_special_tokens
+from bert_jax.tokenizers.words import WordSplitter
 
 VOCABULARY_FILE = "vocab.txt"
-# Most text is ASCII with typographic quotes and dashes. For such a sentence the
-# rules above come down to one regular expression, and each word is looked up in
-# a cache: three times as fast as the library, with the same result (a test
-# compares them). These characters are all punctuation, unchanged by NFD.
-_PLAIN_PUNCTUATION = r"!-/:-@\[-`{-~‘’“”–—…"
-_PLAIN_SENTENCE = re.compile(rf"[ 0-9A-Za-z{_PLAIN_PUNCTUATION}]*").fullmatch
-_PLAIN_WORDS = re.compile(rf"[0-9A-Za-z]+|[{_PLAIN_PUNCTUATION}]").findall
 # Bounds the memory of the cache to some tens of megabytes.
 _CACHE_WORDS = 2**18
 
@@ -37,36 +27,31 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, tokens: Sequence[str], *, lowercase: bool, max_input_chars_per_word: int):
         options = {"lowercase": lowercase, "max_input_chars_per_word": max_input_chars_per_word}
         super().__init__(options, "\n".join(tokens).encode(), tokens)
-        self._lowercase = lowercase
-        self._backend = tokenizers.Tokenizer(
+        self._split = WordSplitter(lowercase).split
+        self._word_ids = _WordIds(
             models.WordPiece(
                 {token: i for i, token in enumerate(tokens)},
                 unk_token="[UNK]",
                 max_input_chars_per_word=max_input_chars_per_word,
             )
         )
-        self._backend.normalizer = normalizer(lowercase)
-        self._backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._decoder = decoders.WordPiece(cleanup=True)
-        self._word_ids = _WordIds(self._backend)
 
     @staticmethod
     def is_word_start(token: str) -> bool:
         return not token.startswith("##")
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        return [np.array(self._encode(sentence), np.int32) for sentence in sentences]
+        ids_of = self._word_ids.__getitem__
+        return [
+            np.fromiter(chain.from_iterable(map(ids_of, self._split(sentence))), np.int32)
+            for sentence in sentences
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._decoder.decode([self.id_to_token(int(i)) for i in ids])
 
-    def _encode(self, sentence: str) -> list[int]:
-        if not _PLAIN_SENTENCE(sentence):
-            return self._backend.encode(sentence, add_special_tokens=False).ids
-        words = _PLAIN_WORDS(sentence.lower() if self._lowercase else sentence)
-        return list(chain.from_iterable(map(self._word_ids.__getitem__, words)))
-
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         text = "".join(f"{token}\n" for token in self._tokens)
         (directory / VOCABULARY_FILE).write_bytes(text.encode())
 
@@ -74,23 +59,16 @@ class WordPieceTokenizer(Tokenizer):
 class _WordIds(dict):
     """A cache: word to the ids of its pieces."""
 
-    def __init__(self, backend: tokenizers.Tokenizer):
+    def __init__(self, model: models.WordPiece):
         super().__init__()
-        self._backend = backend
+        self._model = model
 
     def __missing__(self, word: str) -> list[int]:
         if len(self) >= _CACHE_WORDS:
             self.clear()
-        ids = self._backend.encode(word, add_special_tokens=False).ids
+        ids = [token.id for token in self._model.tokenize(word)]
         self[word] = ids
         return ids
-
-
-def normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """BERT's text clean-up; lower-casing also strips accents."""
-    return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
-    )
 
 
 def read_vocabulary(path: str | Path) -> list[str]:
