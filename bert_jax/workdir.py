@@ -70,6 +70,11 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         raise UserError(f"{path} is a file; --workdir must be a directory, or not exist yet")
     now = config_lib.to_dict(config)
     warnings = []
+    if (path / CONFIG).exists() and has_checkpoints(path) and not (path / CORPUS).exists():
+        raise UserError(
+            f"{path} holds converted weights, not a run; choose another --workdir and start from "
+            f"them: --config.init_from={path}"
+        )
     if (path / CONFIG).exists():
         changed = config_lib.differences(_read_config(path), now)
         for key, (old, new) in changed.items():
@@ -84,9 +89,46 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
                 f"config.train.num_steps was {old} and is now {new}: stages and learning rate "
                 "follow the new value from here on"
             )
-    elif (path / CHECKPOINTS).exists():
+    elif has_checkpoints(path):
         raise UserError(f"{path} has checkpoints but no {CONFIG}; choose another --workdir")
     return warnings
+
+
+def has_checkpoints(workdir: epath.PathLike) -> bool:
+    """Whether a step has been saved in it."""
+    folder = epath.Path(workdir) / CHECKPOINTS
+    return folder.exists() and any(path.name.isdecimal() for path in folder.iterdir())
+
+
+def check_same_run(
+    other: epath.PathLike, workdir: epath.PathLike, config: ConfigDict, also_free: tuple[str, ...]
+) -> None:
+    """Checks that the state of another run means the same in this one.
+
+    Args:
+      other: The other's work directory.
+      workdir: This run's, whose corpus is claimed already.
+      config: This run's.
+      also_free: Keys, or beginnings of keys, that may differ beside those that may
+        differ between two starts of one run.
+
+    Raises:
+      UserError: the model, the batches or the corpus are not the same.
+    """
+    changed = config_lib.differences(_read_config(epath.Path(other)), config_lib.to_dict(config))
+    for key, (old, new) in changed.items():
+        if not key.startswith(_FREE + also_free):
+            raise UserError(
+                f"config.resume_from: in {other} config.{key} is {old!r}, here it is {new!r}; to "
+                "take over its state it must be the same (weights alone: config.init_from)"
+            )
+    there, here = (_read(epath.Path(path) / CORPUS) for path in (other, workdir))
+    for key, (old, new) in config_lib.differences(there, here).items():
+        old, new = _first_difference(old, new)
+        raise UserError(
+            f"config.resume_from: {other} was trained on another corpus: there {key} is {old!r}, "
+            f"here it is {new!r}"
+        )
 
 
 @contextlib.contextmanager
@@ -169,11 +211,14 @@ def claim_corpus(
     write_json(path / CORPUS, metadata)
 
 
-def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray]:
-    """Returns the tokenizer and token_counts_V (int64)."""
+def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
+    """Returns the tokenizer and token_counts_V (int64); None for these of converted weights."""
     path = epath.Path(workdir)
+    if not (path / TOKENIZER).exists():
+        raise UserError(f"{path} has no {TOKENIZER}/: no run has begun in it")
+    tokenizer = tokenizers.load(path / TOKENIZER)
     if not (path / CORPUS).exists():
-        raise UserError(f"{path} has no {CORPUS}: no run has begun in it")
+        return tokenizer, None
     try:
         with (path / TOKEN_COUNTS).open("rb") as stream:
             counts = np.load(stream, allow_pickle=False)
@@ -182,7 +227,7 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray]:
             f"{path / TOKEN_COUNTS} is damaged; remove it and start the run again: a finished "
             "one only writes it anew"
         ) from error
-    return tokenizers.load(path / TOKENIZER), counts
+    return tokenizer, counts
 
 
 def write_json(path: epath.PathLike, values: Any) -> None:

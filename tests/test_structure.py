@@ -25,6 +25,7 @@ ALLOWED = {
     "objectives": {"models"},
     "training": {"models", "parallel", "objectives", "progress", "errors"},
     "data": {"tokenizers", "errors", "progress"},
+    "interop": {"models", "tokenizers", "training", "config", "workdir", "errors"},
 }
 # TensorFlow: the pipeline, the task readers, and the Google-checkpoint reader.
 TENSORFLOW_IN = ("data", "tasks", "interop")

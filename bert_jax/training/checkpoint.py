@@ -13,6 +13,7 @@ from typing import Any
 
 import absl.logging
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -108,17 +109,57 @@ class Checkpointer:
         Raises:
           UserError: there are checkpoints, and not one is whole.
         """
+        step = self._newest_whole(self.steps())
+        return None if step is None else self._restore(step, abstract_state)
+
+    def restore_params(
+        self, abstract_params: Any, step: int | None = None
+    ) -> tuple[int, Any] | None:
+        """Restores the parameters alone, without reading the optimizer's state.
+
+        Args:
+          abstract_params: Shapes and dtypes, and the shardings wanted; numpy arrays are
+            made of leaves without one.
+          step: Which checkpoint; None: the newest that is whole.
+
+        Returns:
+          The checkpoint's step and its parameters; None where there is none.
+
+        Raises:
+          UserError: there are checkpoints, and not one is whole; or not that one.
+        """
+        steps = self.steps()
+        if step is not None and step not in steps:
+            raise UserError(f"{self._directory} has no checkpoint of step {step}")
+        step = self._newest_whole(steps if step is None else [step])
+        if step is None:
+            return None
+
+        def how(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+            if leaf.sharding is None:
+                return ocp.RestoreArgs(restore_type=np.ndarray)
+            return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape)
+
+        args = ocp.args.PyTreeRestore(
+            item={"params": abstract_params},
+            restore_args={"params": jax.tree.map(how, abstract_params)},
+            partial_restore=True,
+        )
+        restored = self._manager.restore(step, args=ocp.args.Composite(state=args))
+        return step, restored["state"]["params"]
+
+    def _newest_whole(self, steps: list[int]) -> int | None:
+        """The last of these steps whose files are what was written; None if there is none."""
         damaged: list[tuple[int, str]] = []
-        for step in reversed(self.steps()):
+        for step in reversed(steps):
             problem = self._problem(step)
             if problem is not None:
                 damaged.append((step, problem))
                 continue
-            # Its files are what was written: what fails now is not their fault.
-            restored = self._restore(step, abstract_state)
+            # What fails from here on is not the files' fault.
             for step_and_problem in damaged:
                 self._set_aside(*step_and_problem)
-            return restored
+            return step
         if damaged:
             # Left where they are: moved, the next start would find an empty folder,
             # begin at step 0 and write over what is left of the run.

@@ -1,0 +1,175 @@
+"""google-research/bert's checkpoints: bert_model.ckpt, bert_config.json, vocab.txt.
+
+TensorFlow is imported where it is used: a conversion that has nothing to do with
+Google's files must not wait for it.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError, naming
+from bert_jax.interop.names import Outside, google_names, match
+from bert_jax.interop.pretrained import (
+    Pretrained,
+    model_section,
+    read_object,
+    read_training,
+    to_float32,
+    write_object,
+    write_training,
+)
+from bert_jax.interop.tokenizer_files import read_google_tokenizer, write_google_tokenizer
+from bert_jax.interop.weights import Weights, expected_shapes
+from bert_jax.models import BertConfig
+
+CONFIG = "bert_config.json"
+CHECKPOINT = "bert_model.ckpt"
+# What run_pretraining.py keeps beside the model: the optimizer's moments and the step.
+_SLOTS = ("/adam_m", "/adam_v")
+_COUNTERS = ("global_step",)
+# Bounds what a conversion holds beside the weights.
+_PART_BYTES = 32 << 20
+_ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
+
+def is_google(path: Path) -> bool:
+    """Whether it is a checkpoint's prefix, or a directory with a bert_config.json."""
+    return _index(path).is_file() or (path / CONFIG).is_file()
+
+
+def read_google(path: Path, lowercase: bool | None = None) -> Pretrained:
+    """Reads a TF1 checkpoint of the original, whatever heads it has.
+
+    Args:
+      path: The directory, or the checkpoint's prefix, `DIR/bert_model.ckpt`.
+      lowercase: Whether the vocabulary is an uncased one; None: as its entries suggest.
+
+    Raises:
+      UserError: the files are damaged, or hold another model than their config says.
+    """
+    prefix = path if _index(path).is_file() else _only_checkpoint(path)
+    directory = prefix.parent
+    model = model_section(read_object(directory / CONFIG), directory / CONFIG)
+    if model["hidden_act"] not in _ACTIVATIONS:
+        raise UserError(
+            f"{directory / CONFIG}: hidden_act is {model['hidden_act']!r}; it must be one of "
+            f"{', '.join(_ACTIVATIONS)}"
+        )
+    names = google_names(model["num_hidden_layers"])
+    shapes = expected_shapes(BertConfig.from_dict(model))
+    tensors = _Checkpoint(prefix)
+    found = {
+        name: shape
+        for name, shape in tensors.shapes.items()
+        if not name.endswith(_SLOTS) and name not in _COUNTERS
+    }
+    present, others = match(found, names, shapes, str(prefix))
+    weights = {
+        name: names[name].restore(
+            to_float32(tensors.read(names[name].name), names[name].name, prefix), shapes[name]
+        )
+        for name in present
+    }
+    warnings = []
+    if others:
+        warnings.append(f"{prefix}: {', '.join(others)} belong to another task and are left out")
+    return Pretrained(
+        source=str(path),
+        model=model,
+        weights=weights,
+        tokenizer=read_google_tokenizer(directory, lowercase),
+        warnings=warnings,
+        training=read_training(directory),
+    )
+
+
+def write_google(pretrained: Pretrained, path: Path) -> None:
+    """Writes a directory that the original's scripts start from; the weights are used up."""
+    names = google_names(pretrained.model["num_hidden_layers"])
+    with naming(path / CHECKPOINT):
+        _save(pretrained.weights, names, path / CHECKPOINT)
+    write_object(path / CONFIG, pretrained.model)
+    if pretrained.tokenizer:
+        write_google_tokenizer(pretrained.tokenizer, path)
+    write_training(pretrained, path)
+
+
+def _save(weights: Weights, names: dict[str, Outside], prefix: Path) -> None:
+    """Saves in parts that are then merged: TensorFlow holds one part, not all, twice."""
+    tf = _tensorflow()
+    parts = []
+    with tf.device("cpu"):
+        while weights:
+            tensors, num_bytes = {}, 0
+            while weights and num_bytes < _PART_BYTES:
+                name, value = weights.popitem()
+                tensors[names[name].name] = tf.constant(names[name].export(value))
+                num_bytes += value.nbytes
+            parts.append(f"{prefix}.part-{len(parts)}")
+            tf.raw_ops.SaveV2(
+                prefix=parts[-1],
+                tensor_names=list(tensors),
+                shape_and_slices=[""] * len(tensors),
+                tensors=list(tensors.values()),
+            )
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=parts, destination_prefix=str(prefix), delete_old_dirs=False
+        )
+
+
+class _Checkpoint:
+    """A TF checkpoint's variables, with errors a person can read."""
+
+    def __init__(self, prefix: Path):
+        tf = _tensorflow()
+        self._prefix = prefix
+        # TensorFlow turns some of its own errors into these of Python.
+        self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+        try:
+            self._reader = tf.train.load_checkpoint(str(prefix))
+            shapes: dict[str, Any] = self._reader.get_variable_to_shape_map()
+        except self._errors as error:
+            raise self._damaged(error) from error
+        self.shapes = {name: tuple(shape) for name, shape in sorted(shapes.items())}
+
+    def read(self, name: str) -> np.ndarray:
+        try:
+            return self._reader.get_tensor(name)
+        except self._errors as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> UserError:
+        words = str(error).strip().splitlines()
+        return UserError(
+            f"{self._prefix} is damaged or no TensorFlow checkpoint: "
+            f"{words[0] if words else type(error).__name__}"
+        )
+
+
+def _tensorflow() -> Any:
+    # Loaded after tensorstore, it tells of its kernels whatever its log level: it is to
+    # read and write files, and needs none of them.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    import tensorflow
+
+    return tensorflow
+
+
+def _index(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.index")
+
+
+def _only_checkpoint(directory: Path) -> Path:
+    prefixes = [path.with_suffix("") for path in sorted(directory.glob("*.index"))]
+    named = [prefix for prefix in prefixes if prefix.name == CHECKPOINT]
+    if len(named or prefixes) != 1:
+        there = ", ".join(prefix.name for prefix in prefixes) or "none"
+        raise UserError(
+            f"{directory} must hold one checkpoint, such as {CHECKPOINT}.index, and has {there}; "
+            f"where there are several, give the one: --input={directory / 'NAME'}"
+        )
+    return (named or prefixes)[0]

@@ -1,0 +1,104 @@
+"""bert_jax's own directories, as the source or the end of a conversion."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax import tokenizers, workdir
+from bert_jax.errors import UserError
+from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
+from bert_jax.interop.weights import flatten, unflatten
+from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.metrics import read_metrics
+from bert_jax.training.state import TrainState, init_params
+
+_EVALUATION = "eval_"
+
+
+def is_native(path: Path) -> bool:
+    """Whether it is a work directory with checkpoints, or WORKDIR/checkpoints/STEP."""
+    return (_split(path)[0] / workdir.CHECKPOINTS).is_dir()
+
+
+def read_native(path: Path) -> Pretrained:
+    """Reads the newest checkpoint of a work directory, or the one that is named.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    directory, step = _split(path)
+    config = workdir.load_config(directory)
+    model_config = BertConfig.from_dict(config.model, scan_layers=config.scan_layers)
+    model = BertForPreTraining(model_config)
+    abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
+    checkpoints = Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)
+    with closing(checkpoints):
+        restored = checkpoints.restore_params(abstract, step)
+    if restored is None:
+        raise UserError(f"{directory} has no checkpoint yet")
+    step, params = restored
+    tokenizer = None
+    if (directory / workdir.TOKENIZER).exists():
+        tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
+    return Pretrained(
+        source=str(path),
+        model={key: config.model[key] for key in MODEL_KEYS},
+        weights=flatten(params, model_config.num_hidden_layers),
+        tokenizer=tokenizer,
+        warnings=[],
+        training=_training(directory, step),
+    )
+
+
+def write_native(pretrained: Pretrained, path: Path) -> None:
+    """Writes a directory to be named by `config.init_from`, or evaluated as it is."""
+    config = config_lib.default_config()
+    trained = pretrained.training.get("config")
+    if trained:
+        config = config_lib.from_dict(trained)
+    config.model.update({key: pretrained.model[key] for key in MODEL_KEYS})
+    config.workdir, config.data.store, config.data.vocab = "", "", ""
+    if pretrained.tokenizer:
+        options = pretrained.tokenizer.options
+        config.data.tokenizer = options["kind"]
+        config.data.lowercase = options["lowercase"]
+        pretrained.tokenizer.save(path / workdir.TOKENIZER)
+    model_config = BertConfig.from_dict(config.model, scan_layers=config.scan_layers)
+    params = unflatten(pretrained.weights, model_config)
+    state = TrainState(jnp.zeros([], jnp.int32), params, opt_state=())
+    pretrained.weights = {}
+    with closing(Checkpointer(path / workdir.CHECKPOINTS)) as checkpoints:
+        checkpoints.save(0, state, {})
+        # orbax writes a copy of its own.
+        del params, state
+    write_training(pretrained, path)
+    workdir.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
+
+
+def _split(path: Path) -> tuple[Path, int | None]:
+    """The work directory, and the step where a single checkpoint is named."""
+    if path.parent.name == workdir.CHECKPOINTS and path.name.isdecimal():
+        return path.parent.parent, int(path.name)
+    return path, None
+
+
+def _training(directory: Path, step: int) -> dict[str, Any]:
+    """What is known of a checkpoint's training, from the files beside it."""
+    if not (directory / workdir.CORPUS).exists():
+        # Converted weights bring their own story along, if there is one.
+        return read_training(directory)
+    corpus = workdir.read_json(directory / workdir.CORPUS)
+    # Their number says enough: names of files are nobody else's business.
+    corpus["sources"] = len(corpus.pop("sources", []))
+    results = {}
+    for line in read_metrics(directory):
+        if line["step"] == step and f"{_EVALUATION}mlm_loss" in line:
+            results = {k.removeprefix(_EVALUATION): v for k, v in line.items() if k != "step"}
+    config = config_lib.to_dict(workdir.load_config(directory))
+    return {"step": step, "config": config, "corpus": corpus, "results": results}

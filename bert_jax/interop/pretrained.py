@@ -1,0 +1,156 @@
+"""A BERT on its way from one program to another."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bert_jax.errors import UserError, naming
+from bert_jax.interop import weights as weights_lib
+from bert_jax.interop.weights import Weights
+from bert_jax.models import BertConfig
+from bert_jax.tokenizers import Tokenizer
+
+# BERT's own keys (bert_config.json); those without a value here must be in any config.
+MODEL_KEYS = {
+    field.name: None if field.default is dataclasses.MISSING else field.default
+    for field in dataclasses.fields(BertConfig)
+    if field.name not in ("dtype", "scan_layers", "remat")
+}
+
+# Beside the weights, in every format: what bert_jax knows of their training.
+TRAINING = "bert_jax_training.json"
+
+
+@dataclasses.dataclass
+class Pretrained:
+    """Weights, shape and tokenizer of a BERT.
+
+    Attributes:
+      source: Where it was read, for messages.
+      model: BERT's config keys and their values.
+      weights: Flat float32 weights (see `bert_jax.interop.weights`), all of them.
+      tokenizer: None where the source has none.
+      warnings: A sentence each: what the source lacks, and what of it was left out.
+      training: How it was trained, where that is known: `step`, `config`, `corpus`,
+        `results`, as in a work directory's files. It travels along.
+    """
+
+    source: str
+    model: dict[str, Any]
+    weights: Weights
+    tokenizer: Tokenizer | None
+    warnings: list[str]
+    training: dict[str, Any]
+
+    @property
+    def model_config(self) -> BertConfig:
+        return BertConfig.from_dict(self.model)
+
+    def complete(self, seed: int = 0) -> None:
+        """Initialises the heads that the source lacks, and cuts a padded vocabulary.
+
+        Args:
+          seed: What the new heads are drawn from.
+
+        Raises:
+          UserError: the vocabulary has more entries than the embedding.
+        """
+        missing = weights_lib.add_missing_heads(self.weights, self.model_config, seed)
+        if missing:
+            heads = " and no ".join(missing)
+            self.warnings.append(
+                f"{self.source} has no {heads}: initialised at random, to be trained before use"
+            )
+        if self.tokenizer and self.tokenizer.vocab_size != self.model["vocab_size"]:
+            rows, entries = self.model["vocab_size"], self.tokenizer.vocab_size
+            weights_lib.cut_vocabulary(self.weights, entries)
+            self.model["vocab_size"] = entries
+            self.warnings.append(
+                f"{self.source} has {rows} rows for a vocabulary of {entries}: the last "
+                f"{rows - entries}, which no token uses, are left out"
+            )
+
+
+def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
+    """BERT's keys out of a bert_config.json or config.json.
+
+    Raises:
+      UserError: keys are missing, or say that this is not a BERT as it was published.
+    """
+    missing = [key for key, default in MODEL_KEYS.items() if default is None and key not in config]
+    if missing:
+        raise UserError(f"{path} has no {', '.join(missing)}: it describes no BERT")
+    model = {key: config.get(key, default) for key, default in MODEL_KEYS.items()}
+    for key, value in model.items():
+        expected = str if key == "hidden_act" else (int, float)
+        wanted = "a name" if key == "hidden_act" else "a number"
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise UserError(f"{path}: {key} is {value!r}; it must be {wanted}")
+    _check_positive(model, path)
+    if model["hidden_size"] % model["num_attention_heads"]:
+        raise UserError(
+            f"{path}: num_attention_heads is {model['num_attention_heads']}, which does not divide "
+            f"hidden_size, {model['hidden_size']}"
+        )
+    return model
+
+
+def _check_positive(model: dict[str, Any], path: Any) -> None:
+    for key, default in MODEL_KEYS.items():
+        counts = default is None or isinstance(default, int)
+        if counts and (not isinstance(model[key], int) or model[key] < 1):
+            raise UserError(f"{path}: {key} is {model[key]!r}; it must be a whole number above 0")
+
+
+def to_float32(array: np.ndarray, name: str, path: Any) -> np.ndarray:
+    """The array as float32, where that loses nothing.
+
+    Raises:
+      UserError: it is of a type that weights are not kept in.
+    """
+    if array.dtype == np.float32:
+        return array
+    if array.dtype in (np.float16, ml_dtypes.bfloat16):
+        return array.astype(np.float32)
+    raise UserError(
+        f"{path}: {name} is {array.dtype}; weights must be float32, bfloat16 or float16"
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+      UserError: there is none in the file.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} has no {path.name}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: it should hold a JSON object")
+    return values
+
+
+def write_object(path: Path, values: dict[str, Any]) -> None:
+    """Writes a JSON object, as people like to read it."""
+    with naming(path):
+        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def read_training(directory: Path) -> dict[str, Any]:
+    """How the model in a directory was trained, if bert_jax wrote it; else empty."""
+    path = directory / TRAINING
+    return read_object(path) if path.exists() else {}
+
+
+def write_training(pretrained: Pretrained, directory: Path) -> None:
+    """Notes how the model was trained, where that is known."""
+    if pretrained.training:
+        write_object(directory / TRAINING, pretrained.training)

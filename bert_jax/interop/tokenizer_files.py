@@ -1,0 +1,256 @@
+"""Tokenizers as Hugging Face and Google's original store them, read and written.
+
+A tokenizer comes out of any chain of conversions with the fingerprint that it went in with.
+What the other program's files cannot say of it (the lower-casing of a vocab.txt; anything
+of SentencePiece) stands in a small file beside them, OPTIONS_FILE.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from bert_jax import tokenizers
+from bert_jax.errors import UserError
+from bert_jax.interop.tokenizer_json import to_library
+from bert_jax.tokenizers import SPECIAL_TOKENS, Tokenizer
+from bert_jax.tokenizers.base import require_special_tokens
+from bert_jax.tokenizers.sentencepiece import MODEL_FILE
+from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
+
+OPTIONS_FILE = "bert_jax_tokenizer.json"
+LIBRARY_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+SPECIALS_FILE = "special_tokens_map.json"
+# Longer words are [UNK] in the original, and in `transformers` (which cannot be told otherwise
+# by a vocab.txt).
+_GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
+# [CLS], [unused1], and <S> in the (uncased) Chinese vocabulary.
+_IN_BRACKETS = re.compile(r"\[.+\]|<.+>").fullmatch
+_UNFIT_FOR_A_LINE = re.compile(r"$|.*([\n\ud800-\udfff]|\r\Z)", re.DOTALL).match
+
+
+def write_huggingface_tokenizer(
+    tokenizer: Tokenizer, directory: str | Path, model_max_length: int
+) -> None:
+    """Writes what `transformers.AutoTokenizer.from_pretrained(directory)` needs.
+
+    For the same text it gives the same ids; `tokenizer_json` lists the exceptions, first of
+    all that "[MASK]" in the text becomes the mask token. WordPiece is a `BertTokenizer`, whose
+    slow version, like all of `transformers` 5, has words over 100 characters as [UNK],
+    whatever ours has. SentencePiece is a `PreTrainedTokenizerFast`.
+
+    Args:
+      model_max_length: The longest sequence that the model takes, special tokens included.
+
+    Raises:
+      UserError: if a SentencePiece model has features that Hugging Face's format lacks.
+    """
+    directory = Path(directory)
+    library = to_library(tokenizer)
+    directory.mkdir(parents=True, exist_ok=True)
+    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS, strict=True))
+    special_tokens = {f"{name}_token": token for name, token in names.items()}
+    config: dict[str, Any] = {
+        "added_tokens_decoder": {
+            str(i): _added_token(token)
+            for i, token in sorted(zip(tokenizer.special_ids, SPECIAL_TOKENS, strict=True))
+        },
+        "model_max_length": model_max_length,
+        **special_tokens,
+    }
+    if tokenizer.kind == "wordpiece":
+        tokenizer.save_vocabulary(directory)
+        config |= {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.options["lowercase"],
+            "do_basic_tokenize": True,
+            "never_split": None,
+            "strip_accents": None,
+            "tokenize_chinese_chars": True,
+            "clean_up_tokenization_spaces": True,
+        }
+    else:
+        tokenizer.save(directory, OPTIONS_FILE)
+        config |= {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }
+    text = library.to_str(pretty=True) + "\n"
+    (directory / LIBRARY_FILE).write_text(text, encoding="utf-8")
+    _write_json(directory / CONFIG_FILE, config)
+    _write_json(directory / SPECIALS_FILE, special_tokens)
+
+
+def read_huggingface_tokenizer(directory: str | Path) -> Tokenizer | None:
+    """Reads the tokenizer of a directory of `transformers`; None if it has none.
+
+    Raises:
+      UserError: if its files are damaged, or its rules are not BERT's.
+    """
+    directory = Path(directory)
+    if (directory / OPTIONS_FILE).exists():
+        return tokenizers.load(directory, OPTIONS_FILE)
+    config_path = directory / CONFIG_FILE
+    config = _read_json(config_path) if config_path.exists() else {}
+    if config.get("strip_accents") is not None:
+        lowercase = config.get("do_lower_case", True)
+        _require(config["strip_accents"] == lowercase, config_path, _STRIP_ACCENTS)
+    _require(config.get("tokenize_chinese_chars", True), config_path, _CHINESE)
+    _require(config.get("do_basic_tokenize", True), config_path, "do_basic_tokenize must be true")
+    if (directory / LIBRARY_FILE).exists():
+        tokenizer = _read_library_file(directory / LIBRARY_FILE)
+        ours, theirs = tokenizer.options["lowercase"], config.get("do_lower_case")
+        agree = theirs is None or theirs == ours
+        _require(agree, config_path, f"do_lower_case is not what {LIBRARY_FILE} says, {ours}")
+        return tokenizer
+    if (directory / VOCABULARY_FILE).exists():
+        return WordPieceTokenizer(
+            read_vocabulary(directory / VOCABULARY_FILE),
+            lowercase=bool(config.get("do_lower_case", True)),
+            max_input_chars_per_word=_HUGGINGFACE_WORD,
+        )
+    return None
+
+
+def write_google_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
+    """Writes vocab.txt (or sentencepiece.model, which the original does not read)."""
+    tokenizer.save(directory, OPTIONS_FILE)
+
+
+def read_google_tokenizer(directory: str | Path, lowercase: bool | None = None) -> Tokenizer | None:
+    """Reads the tokenizer of a directory of google-research/bert; None if it has none.
+
+    Args:
+      lowercase: Whether a vocab.txt is an uncased one; None: as OPTIONS_FILE says, or else
+        as its entries suggest.
+
+    Raises:
+      UserError: if its files are damaged.
+    """
+    directory = Path(directory)
+    if (directory / OPTIONS_FILE).exists():
+        tokenizer = tokenizers.load(directory, OPTIONS_FILE)
+        said = tokenizer.options["lowercase"]
+        if lowercase not in (None, said):
+            raise UserError(
+                f"{directory / OPTIONS_FILE} says that lowercase is {said}, not {lowercase}"
+            )
+        return tokenizer
+    if (directory / VOCABULARY_FILE).exists():
+        return read_vocabulary_file(directory / VOCABULARY_FILE, lowercase)
+    return None
+
+
+def read_vocabulary_file(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
+    """A tokenizer of a vocab.txt alone, by the original's rules.
+
+    Args:
+      lowercase: None: an entry with an upper-case letter, [MASK] and its like apart, means that
+        it is cased.
+
+    Raises:
+      UserError: if the file cannot be read, or is no vocabulary of BERT's.
+    """
+    tokens = read_vocabulary(path)
+    if lowercase is None:
+        lowercase = all(t == t.lower() for t in tokens if not _IN_BRACKETS(t))
+    return WordPieceTokenizer(tokens, lowercase=lowercase, max_input_chars_per_word=_GOOGLE_WORD)
+
+
+_STRIP_ACCENTS = "strip_accents must be null or as the lower-casing, the only way bert_jax has"
+_CHINESE = "Chinese characters are not split off; bert_jax always does"
+
+
+def _read_library_file(path: Path) -> WordPieceTokenizer:
+    """Raises UserError unless it is a WordPiece that does what ours does."""
+    content = _read_json(path)
+    model, normalizer = _section(content, "model"), _section(content, "normalizer")
+    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
+    if kind != "WordPiece":
+        hint = f"; one that bert_jax exported needs its {MODEL_FILE} and {OPTIONS_FILE} beside it"
+        _require(
+            False,
+            path,
+            f"its model is {kind or 'missing'}, not BERT's WordPiece"
+            + (hint if kind in ("Unigram", "BPE") else ""),
+        )
+    _require(normalizer.get("type") == "BertNormalizer", path, "its normalizer is not BERT's")
+    splitter = _section(content, "pre_tokenizer").get("type")
+    _require(splitter == "BertPreTokenizer", path, "its pre-tokenizer is not BERT's")
+    lowercase = normalizer.get("lowercase")
+    strip_accents = normalizer.get("strip_accents")
+    _require(isinstance(lowercase, bool), path, "its normalizer has no `lowercase`")
+    _require(strip_accents in (None, lowercase), path, _STRIP_ACCENTS)
+    _require(normalizer.get("handle_chinese_chars") is True, path, _CHINESE)
+    _require(normalizer.get("clean_text") is True, path, "clean_text must be true")
+    _require(model.get("unk_token") == "[UNK]", path, "its unk_token must be [UNK]")
+    prefix = model.get("continuing_subword_prefix")
+    _require(prefix == "##", path, "its continuing_subword_prefix must be ##")
+    max_chars = model.get("max_input_chars_per_word")
+    whole = type(max_chars) is int and 0 < max_chars < 2**31
+    _require(whole, path, "its model has no max_input_chars_per_word above 0")
+    tokens = _tokens_in_order(model.get("vocab"), path)
+    require_special_tokens(tokens, path)
+    _refuse_foreign_added_tokens(content.get("added_tokens"), tokens, path)
+    return WordPieceTokenizer(tokens, lowercase=lowercase, max_input_chars_per_word=max_chars)
+
+
+def _tokens_in_order(vocabulary: Any, path: Path) -> list[str]:
+    _require(isinstance(vocabulary, dict) and vocabulary, path, "its model has no `vocab`")
+    ids = list(vocabulary.values())
+    whole = all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids)))
+    _require(whole, path, f"the ids of its {len(ids)} entries must be 0 to {len(ids) - 1}")
+    unfit = [token for token in vocabulary if _UNFIT_FOR_A_LINE(token)]
+    _require(not unfit, path, f"{unfit[:1]} cannot be a line of a {VOCABULARY_FILE}")
+    return sorted(vocabulary, key=vocabulary.get)
+
+
+def _refuse_foreign_added_tokens(added: Any, tokens: list[str], path: Path) -> None:
+    """Tokens other than BERT's five would be matched in the text; ours matches none."""
+    added = added or []
+    whole = isinstance(added, list) and all(
+        isinstance(token, dict) and type(token.get("id")) is int and token.get("content")
+        for token in added
+    )
+    _require(whole, path, "its added_tokens must each have an `id` and a `content`")
+    ids = {str(token["content"]): token["id"] for token in added}
+    foreign = sorted(set(ids) - set(SPECIAL_TOKENS))
+    _require(not foreign, path, f"it adds tokens that BERT does not have: {' '.join(foreign[:5])}")
+    for token, i in ids.items():
+        _require(tokens.index(token) == i, path, f"{token} has two ids")
+
+
+def _section(content: dict, name: str) -> dict:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _require(condition: Any, path: Path, what: str) -> None:
+    if not condition:
+        raise UserError(f"{path} is not a tokenizer that bert_jax can take: {what}")
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        content = json.loads(path.read_bytes().decode())
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is damaged: it is not valid UTF-8") from None
+    except ValueError as e:
+        raise UserError(f"{path} is damaged: it is not whole JSON ({e})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it should be a JSON object")
+    return content
+
+
+def _write_json(path: Path, content: dict) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def _added_token(token: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    return {"content": token, **flags, "special": True}

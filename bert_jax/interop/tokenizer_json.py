@@ -1,0 +1,150 @@
+"""Our tokenizers as those of the `tokenizers` library, for its file format tokenizer.json.
+
+"[MASK]" and the other special tokens spelt in the text become the special tokens there:
+that is the convention of `transformers`, which filling masks relies on. In bert_jax they are
+plain text. Other than that the ids are the same, but for
+
+* WordPiece: what `bert_jax.tokenizers.words` says of the library;
+* SentencePiece: a combining mark behind a character that the model's own normalization
+  replaces ("Ａ" with an accent), which the library loses; where we lower-case, a capital sigma
+  at the end of a word, unless the model folds case itself, as the ones that we train do,
+  and U+1171E and U+11938, of which the library's tables are older.
+"""
+
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from bert_jax.errors import UserError
+from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
+from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
+
+_Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
+_Trainer = sentencepiece_model_pb2.TrainerSpec
+
+
+def to_library(tokenizer: WordPieceTokenizer | SentencePieceTokenizer) -> Tokenizer:
+    """Returns the library's tokenizer that gives the same ids.
+
+    It adds special tokens as BERT does, [CLS] A [SEP] B [SEP], with token types 0 and 1.
+
+    Raises:
+      UserError: if a SentencePiece model has features that the library lacks.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        library = _sentencepiece(tokenizer)
+    else:
+        library = _wordpiece(tokenizer)
+    library.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL_TOKENS])
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", tokenizer.cls_id), ("[SEP]", tokenizer.sep_id)],
+    )
+    return library
+
+
+def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
+    options = tokenizer.options
+    library = Tokenizer(
+        models.WordPiece(
+            {token: i for i, token in enumerate(tokenizer.tokens)},
+            unk_token="[UNK]",
+            max_input_chars_per_word=options["max_input_chars_per_word"],
+        )
+    )
+    # strip_accents of None: as lowercase.
+    library.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=None,
+        lowercase=options["lowercase"],
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return library
+
+
+def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    _refuse_what_the_library_lacks(model)
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    if model.trainer_spec.model_type == _Trainer.UNIGRAM:
+        library = Tokenizer(models.Unigram(pieces, unk_id=tokenizer.unk_id, byte_fallback=False))
+    else:
+        ids = {piece: i for i, (piece, _) in enumerate(pieces)}
+        library = Tokenizer(models.BPE(ids, _merges(model), unk_token="[UNK]", fuse_unk=True))
+    library.normalizer = normalizers.Sequence(_normalizers(model, tokenizer.options["lowercase"]))
+    # Words can be looked at one by one, which is faster, unless a piece spans several,
+    # or unknown characters of several would become one [UNK].
+    split = not any(WORD_START in piece[1:] for piece, _ in pieces)
+    split = split and WORD_START in dict(pieces)
+    library.pre_tokenizer = pre_tokenizers.Metaspace(
+        WORD_START, prepend_scheme="never", split=split
+    )
+    prefix = "always" if model.normalizer_spec.add_dummy_prefix else "never"
+    library.decoder = decoders.Metaspace(WORD_START, prepend_scheme=prefix, split=split)
+    return library
+
+
+def _normalizers(
+    model: sentencepiece_model_pb2.ModelProto, lowercase: bool
+) -> list[normalizers.Normalizer]:
+    steps = []
+    if lowercase:
+        # The library's own StripAccents would drop vowel signs too.
+        strip_accents = normalizers.Replace(Regex(r"\p{Mn}"), "")
+        steps += [normalizers.NFD(), strip_accents, normalizers.Lowercase()]
+    if model.normalizer_spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+    if model.normalizer_spec.remove_extra_whitespaces:
+        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+        steps.append(normalizers.Replace(Regex(r"\A | \z"), ""))
+    if model.normalizer_spec.add_dummy_prefix:
+        # Metaspace's own would leave a text alone that starts with a space already.
+        steps.append(normalizers.Prepend(WORD_START))
+    return steps
+
+
+def _merges(model: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:
+    """Every way to put a piece together of two others, in the order in which they are tried.
+
+    SentencePiece knows no merges: it joins the two neighbours that make the piece of the
+    highest score.
+    """
+    normal = {piece.piece for piece in model.pieces if piece.type == _Piece.NORMAL}
+    merges = []
+    for piece in sorted(model.pieces, key=lambda piece: -piece.score):
+        if piece.type == _Piece.NORMAL:
+            text = piece.piece
+            cuts = ((text[:i], text[i:]) for i in range(1, len(text)))
+            merges += [(a, b) for a, b in cuts if a in normal and b in normal]
+    return merges
+
+
+def _refuse_what_the_library_lacks(model: sentencepiece_model_pb2.ModelProto) -> None:
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    types = {piece.type for piece in model.pieces}
+    reasons = {
+        "its type is neither unigram nor bpe": trainer.model_type
+        not in (_Trainer.UNIGRAM, _Trainer.BPE),
+        "it falls back to bytes": trainer.byte_fallback or _Piece.BYTE in types,
+        "it has user-defined pieces": _Piece.USER_DEFINED in types,
+        "it has unused pieces": _Piece.UNUSED in types,
+        "its pieces end with the space, not start": trainer.treat_whitespace_as_suffix,
+        "it does not escape spaces": not normalizer.escape_whitespaces,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise UserError(
+                f"this SentencePiece model cannot be written as a Hugging Face tokenizer: {reason}"
+            )

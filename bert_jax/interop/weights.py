@@ -1,0 +1,89 @@
+"""The model's parameters under one flat set of names, whatever they are laid out as.
+
+The *flat* form is a dict from the path of each parameter, joined by "/", to a numpy
+array: `bert/encoder/layer_0/attention/query_kernel`. Scanned layers are one stacked
+tensor in the model; in the flat form every layer stands alone. All conversions go
+through it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+
+from bert_jax.errors import UserError
+from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.training.state import init_params
+
+_LAYERS = "bert/encoder/layer_"
+_STACKED = "bert/encoder/layers/layer/"
+# The parts that a checkpoint may lack as a whole: an encoder without heads is a BERT too.
+HEADS = {"bert/pooler/": "pooler", "mlm/": "masked-LM head", "nsp/": "next-sentence head"}
+
+Weights = dict[str, np.ndarray]
+
+
+def flatten(params: Any, num_hidden_layers: int) -> Weights:
+    """The model's pytree as flat weights; stacked layers are taken apart, as views."""
+    flat = {}
+    for name, value in traverse_util.flatten_dict(params, sep="/").items():
+        if name.startswith(_STACKED):
+            for i in range(num_hidden_layers):
+                flat[f"{_LAYERS}{i}/{name.removeprefix(_STACKED)}"] = value[i]
+        else:
+            flat[name] = value
+    return flat
+
+
+def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
+    """The inverse: the pytree of a model of this config, its layers stacked or not."""
+    flat = dict(weights)
+    if config.scan_layers:
+        first = f"{_LAYERS}0/"
+        for rest in [name.removeprefix(first) for name in weights if name.startswith(first)]:
+            layers = range(config.num_hidden_layers)
+            flat[_STACKED + rest] = np.stack([flat.pop(f"{_LAYERS}{i}/{rest}") for i in layers])
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every flat weight that a model of this config has."""
+    model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
+    abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
+    flat = traverse_util.flatten_dict(abstract, sep="/")
+    return {name: leaf.shape for name, leaf in flat.items()}
+
+
+def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[str]:
+    """Initialises, in place, the heads of which not one tensor is there; names them."""
+    missing = [head for head in HEADS if not any(name.startswith(head) for name in weights)]
+    if missing:
+        model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
+
+        def fresh() -> dict[str, jax.Array]:
+            flat = traverse_util.flatten_dict(nn.unbox(init_params(model, seed)), sep="/")
+            return {name: x for name, x in flat.items() if name.startswith(tuple(missing))}
+
+        # Compiled, so that the encoder, which is not wanted, is not made either.
+        weights.update({name: np.asarray(x) for name, x in jax.jit(fresh)().items()})
+    return [HEADS[head] for head in missing]
+
+
+def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
+    """Drops, in place, the rows that only pad the vocabulary to a round number.
+
+    Raises:
+      UserError: there are fewer rows than the vocabulary has entries.
+    """
+    for name in ("bert/embeddings/word_embeddings", "mlm/output_bias"):
+        rows = weights[name].shape[0]
+        if rows < vocab_size:
+            raise UserError(
+                f"{name} has {rows} rows but the vocabulary has {vocab_size} entries: they do "
+                "not belong together"
+            )
+        weights[name] = weights[name][:vocab_size]

@@ -1,0 +1,60 @@
+"""A BERT small enough to be converted in milliseconds, with no two values alike."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
+from bert_jax.interop.weights import expected_shapes
+from bert_jax.models import BertConfig
+from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
+
+TOKENS = [*SPECIAL_TOKENS, *"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "the", "##ing", "."]
+MODEL = {
+    **{key: default for key, default in MODEL_KEYS.items() if default is not None},
+    "vocab_size": len(TOKENS),
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": 40,
+}
+
+
+def make_tokenizer(**options) -> WordPieceTokenizer:
+    defaults = {"lowercase": True, "max_input_chars_per_word": 200}
+    return WordPieceTokenizer(TOKENS, **(defaults | options))
+
+
+def make_pretrained(seed: int = 0, **model) -> Pretrained:
+    """Random in every place: zeros and ones would hide a tensor that got lost."""
+    values = MODEL | model
+    rng = np.random.default_rng(seed)
+    weights = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in expected_shapes(BertConfig.from_dict(values)).items()
+    }
+    return Pretrained("a test", values, weights, make_tokenizer(), [], {})
+
+
+def copies(weights) -> dict[str, np.ndarray]:
+    return {name: np.array(value) for name, value in weights.items()}
+
+
+def same_weights(one, other) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def edit_tensors(directory: Path, change) -> None:
+    """Rewrites model.safetensors as `change`, given all tensors, leaves them."""
+    path = directory / "model.safetensors"
+    tensors = dict(load_file(path))
+    change(tensors)
+    save_file({n: np.ascontiguousarray(x) for n, x in tensors.items()}, path, {"format": "pt"})
+
+
+def edit_json(path: Path, **values) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
