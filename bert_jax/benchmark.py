@@ -21,9 +21,8 @@ from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, train, validation, workdir
+from bert_jax import cli, run_data, validation, workdir
 from bert_jax import config as config_lib
-from bert_jax.data.pipeline import PretrainingStream
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.training.stages import Stage, resolve_stages
@@ -71,9 +70,8 @@ def benchmark_input(
     stage = _stage(config, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         directory = directory or scratch
-        corpus = train.open_corpus(config, directory)
-        spec = train.pipeline_spec(config, stage)
-        stream = PretrainingStream(corpus.train, corpus.tokenizer, spec)
+        corpus = run_data.open_corpus(config, directory)
+        stream = corpus.stream(run_data.pipeline_spec(config, stage))
         # The buffers are full when timing begins: what they hold was made before.
         uncounted = WARMUP_STEPS + config.data.prefetch_batches
         finished = []

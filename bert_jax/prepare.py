@@ -22,6 +22,7 @@ from rich.table import Table
 
 from bert_jax import cli, tokenizers, validation
 from bert_jax.config import default_config
+from bert_jax.data import static_rows
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.identity import check_store, open_corpus, store_options
@@ -43,7 +44,7 @@ VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24}
 def prepare(
     data: ConfigDict, vocab_size: int, output: str | os.PathLike, *, show_progress: bool = True
 ) -> dict[str, Any]:
-    """Writes a token store, unless the finished one is there already.
+    """Writes a token store, or rows of TFRecord files, unless it is finished already.
 
     Args:
       data: The `data` section of `bert_jax.config.default_config()`.
@@ -58,6 +59,12 @@ def prepare(
     """
     output = store_path(output)
     validation.check_heldout_fraction(data.heldout_fraction)
+    if data.format == static_rows.FORMAT:
+        # Only now: it loads TensorFlow, which takes seconds.
+        from bert_jax.data import google_tfrecord
+
+        validation.check_static_data(data)
+        return google_tfrecord.prepare(data, vocab_size, output, show_progress=show_progress)
     if (output / "metadata.json").exists():
         return check_store(output, data, vocab_size)
     options = store_options(data, vocab_size)
@@ -290,7 +297,7 @@ def _check_number(documents: int) -> None:
 
 _FLAG_HELP = {
     "input": 'Globs of text files, separated by commas; "sotu"; or tfds:NAME[:FIELD].',
-    "format": "auto, documents, sentences or jsonl.",
+    "format": "auto, documents, sentences, jsonl or google_tfrecord.",
     "text_field": "Field of a JSON line or TFDS example that holds the text.",
     "tokenizer": "wordpiece or sentencepiece.",
     "vocab": "A vocab.txt or .model to use; without it one is trained.",
@@ -335,7 +342,10 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
         data[key] = (values.input,) if key == "input" else values[key].value
     started = time.monotonic()
     metadata = prepare(data, _vocab_size(data, values.vocab_size, values.output), values.output)
-    _print_summary(metadata, values.output, time.monotonic() - started)
+    if data.format == static_rows.FORMAT:
+        print(static_rows.summary(metadata, values.output))
+    else:
+        _print_summary(metadata, values.output, time.monotonic() - started)
 
 
 def _vocab_size(data: ConfigDict, asked: int | None, output: str) -> int:

@@ -1,7 +1,5 @@
 """The pre-training loop, from a config to a trained and evaluated work directory."""
 
-import dataclasses
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -11,12 +9,13 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bert_jax import evaluate as evaluate_lib
-from bert_jax import prepare, tokenizers, validation, workdir
-from bert_jax.data.pipeline import PipelineSpec, PretrainingStream
-from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax import start, validation, workdir
+from bert_jax.data.pipeline import PretrainingStream
+from bert_jax.data.static_stream import StaticStream
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import Progress, say
+from bert_jax.run_data import Corpus, open_corpus, resume_point, training_batches
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import write_curves
 from bert_jax.training.metrics import MetricsWriter
@@ -55,13 +54,12 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 def _train(
     config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
 ) -> dict[str, Any] | None:
+    start.check_weights(config, directory)
     corpus = open_corpus(config, directory)
-    # Only now: a start that failed on its input leaves the directory to the next.
-    workdir.claim(directory, config)
     with PreemptionGuard() as guard, closing(open_checkpoints(config, directory)) as checkpointer:
-        # A run starts from its own newest checkpoint, or from scratch.
-        state, resume = checkpointer.restore_newest(trainer.abstract_state()) or (None, {})
-        state = trainer.init_state() if state is None else state
+        state, resume = start.start(config, directory, trainer, checkpointer, corpus.tokenizer)
+        # Only now: a start that failed on its input leaves the directory to the next.
+        workdir.claim(directory, config)
         step, num_steps = int(state.step), config.train.num_steps
         check_resume(config, trainer, step, resume)
         if finished := finished_results(directory, step, num_steps):
@@ -116,48 +114,6 @@ def _train(
     return results
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """What a run reads; `heldout` is None where no document was held out."""
-
-    train: TokenStore
-    heldout: TokenStore | None
-    tokenizer: tokenizers.Tokenizer
-
-
-def open_corpus(config: ConfigDict, directory: epath.PathLike) -> Corpus:
-    """Opens the run's token store; prepares it first where it is missing.
-
-    A store that `config.data.store` names must be there: it is taken as it is, knows its
-    own source, and only says what the config must agree with. The one inside the work
-    directory is prepared, and must be of this very config.
-    """
-    path = workdir.store_directory(directory, config)
-    if config.data.store:
-        metadata = read_metadata(path)
-        check_options(config, metadata, path)
-    else:
-        # Returns at once where the store is there and of this config.
-        metadata = prepare.prepare(config.data, config.model.vocab_size, path)
-    tokenizer = tokenizers.load(path / "tokenizer")
-    validation.check_vocabulary(config, tokenizer.vocab_size, str(path))
-    train_split = TokenStore(path / "train")
-    workdir.claim_corpus(directory, metadata, tokenizer, train_split.token_counts)
-    heldout = path / "heldout"
-    return Corpus(train_split, TokenStore(heldout) if heldout.exists() else None, tokenizer)
-
-
-def check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
-    """Refuses a config that says of a given store what is not so."""
-    for key in ("tokenizer", "lowercase"):
-        there, here = metadata["options"][key], config.data[key]
-        if there != here:
-            raise UserError(
-                f"config.data.{key} is {here!r} but the token store {path} was prepared with "
-                f"{there!r}; set --config.data.{key}={there}"
-            )
-
-
 def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:
     """The run's checkpoints, kept as the config says."""
     return Checkpointer(
@@ -165,61 +121,6 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
         keep=config.checkpoint.keep,
         keep_every_steps=config.checkpoint.keep_every_steps,
     )
-
-
-def training_batches(
-    config: ConfigDict, trainer: Trainer, corpus: Corpus, step: int, resume: dict[str, Any]
-) -> Iterator[tuple[Stage, PretrainingStream, dict[str, jax.Array]]]:
-    """Every step's batch, on the devices, from `step` to the end of the last stage.
-
-    Args:
-      step: Steps already taken.
-      resume: What `resume_point` gave when they had been taken; may be empty.
-    """
-    for stage in trainer.stages:
-        if step >= stage.end_step:
-            continue
-        stream = PretrainingStream(
-            corpus.train,
-            corpus.tokenizer,
-            pipeline_spec(config, stage),
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-        )
-        position = resume.get("position") if resume.get("stage") == stage.index else None
-        first = max(step - stage.first_step, 0)
-        with closing(stream.batches(first, stage.num_steps - first, position)) as rows:
-            for batch in trainer.put(rows):
-                yield stage, stream, batch
-
-
-def pipeline_spec(config: ConfigDict, stage: Stage) -> PipelineSpec:
-    """What determines a stage's batches."""
-    return PipelineSpec(
-        max_seq_length=stage.max_seq_length,
-        max_predictions_per_seq=stage.max_predictions_per_seq,
-        batch_size=stage.batch_size,
-        seed=config.seed,
-        stage=stage.index,
-        masked_lm_prob=config.data.masked_lm_prob,
-        short_seq_prob=config.data.short_seq_prob,
-        whole_word_masking=config.data.whole_word_masking,
-        shuffle_sentences=config.data.shuffle_sentences,
-        num_threads=config.data.num_threads,
-        prefetch_batches=config.data.prefetch_batches,
-    )
-
-
-def resume_point(
-    stage: Stage, stream: PretrainingStream, step: int, recorder: Recorder
-) -> dict[str, Any]:
-    """What a checkpoint holds beside the state: where in the data the next step begins."""
-    return {
-        "stage": stage.index,
-        "stage_first_step": stage.first_step,
-        "position": stream.position(step - stage.first_step),
-        "meter": recorder.state(),
-    }
 
 
 def check_resume(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
@@ -272,7 +173,7 @@ def non_finite(
     error: NonFiniteError,
     directory: epath.PathLike,
     stage: Stage,
-    stream: PretrainingStream,
+    stream: PretrainingStream | StaticStream,
     checkpointer: Checkpointer,
 ) -> UserError:
     """Writes down what is known of a step that was not finite; returns what to say."""
@@ -324,11 +225,9 @@ def announce(
 ) -> None:
     """Says what is about to run, before the long silence of the first compilation."""
     devices = trainer.mesh.devices
-    heldout = corpus.heldout.num_documents if corpus.heldout else 0
     say(
         f"BERT of {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
-        f"{devices.flat[0].device_kind}; {corpus.train.num_tokens:,} tokens of "
-        f"{corpus.train.num_documents:,} documents to train on, {heldout:,} documents held out"
+        f"{devices.flat[0].device_kind}; {corpus.describe()}"
     )
     for stage in trainer.stages:
         say(
@@ -357,7 +256,7 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
-            "too small, or config.data.heldout_fraction is 0)"
+            "too small, or TFRecord files, or config.data.heldout_fraction is 0)"
         )
     if speed := results.get("train_sequences_per_second"):
         print(f"trained at {speed:,.0f} sequences/s")

@@ -32,9 +32,15 @@ def validate(config: ConfigDict) -> None:
     for path in _SHARES:
         _require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
     check_heldout_fraction(config.data.heldout_fraction)
+    check_static_data(config.data)
     for path in _LOCAL:
         local = "://" not in _get(config, path)
         _require(config, path, local, "such paths are not supported yet: it must be a local one")
+    if config.init_from and config.resume_from:
+        raise UserError(
+            "config.init_from and config.resume_from are both set; give the one from which the "
+            "run is to start"
+        )
     _check_model(config.model)
     _check_mesh(config.mesh)
     _check_stages(config)
@@ -44,6 +50,25 @@ def check_heldout_fraction(fraction: float) -> None:
     """Refuses to hold out more documents than are trained on."""
     if not 0 <= fraction <= 0.5:
         raise UserError(f"config.data.heldout_fraction is {fraction}; it must be from 0 to 0.5")
+
+
+def check_static_data(data: ConfigDict) -> None:
+    """Refuses what would have no effect on records whose pairs and masks are written."""
+    if data.format != "google_tfrecord":
+        return
+    if not (data.vocab or data.store):
+        raise UserError(
+            "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "
+            "vocab.txt that the records were written with"
+        )
+    defaults = default_config().data
+    for key in _NOT_OF_STATIC_DATA:
+        # Nothing is held out of records, by default or asked for.
+        if data[key] != defaults[key] and (key, data[key]) != ("heldout_fraction", 0):
+            raise UserError(
+                f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
+                f"records are trained on as they were written; leave it at {defaults[key]}"
+            )
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
@@ -84,7 +109,7 @@ _CHOICES = {
     "sharding": SHARDING_PRESETS,
     "remat": REMAT_POLICIES,
     "model.hidden_act": HIDDEN_ACTIVATIONS,
-    "data.format": ("auto", "documents", "sentences", "jsonl"),
+    "data.format": ("auto", "documents", "sentences", "jsonl", "google_tfrecord"),
     "data.tokenizer": ("wordpiece", "sentencepiece"),
     "data.sentencepiece_type": ("unigram", "bpe"),
     "data.bad_documents": ("refuse", "skip"),
@@ -134,8 +159,17 @@ _SHARES = (
     "optimizer.b1",
     "optimizer.b2",
 )
+_NOT_OF_STATIC_DATA = (
+    "text_field",
+    "bad_documents",
+    "heldout_fraction",
+    "masked_lm_prob",
+    "whole_word_masking",
+    "short_seq_prob",
+    "shuffle_sentences",
+)
 # Read and written with the plain file system.
-_LOCAL = ("data.store", "data.vocab")
+_LOCAL = ("data.store", "data.vocab", "init_from", "resume_from")
 
 
 def _check_keys(config: ConfigDict) -> None:

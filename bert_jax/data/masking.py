@@ -176,7 +176,8 @@ def mask_rows(
         is_start_BxL = is_candidate_BxL
     else:
         # The first token of a segment starts a group whatever it is: truncation may
-        # have cut its word, and no group reaches over a [SEP].
+        # have cut its word, and no group reaches over a [SEP]. (In the original such
+        # pieces at B's beginning belong to A's last word.)
         follows_BxL = np.zeros_like(is_candidate_BxL)
         follows_BxL[:, 1:] = is_candidate_BxL[:, :-1]
         is_start_BxL = is_candidate_BxL & (rules.is_word_start_V[input_ids_BxL] | ~follows_BxL)

@@ -25,7 +25,7 @@ NUM_SPECIALS = 3
 BLOCKS_PER_WINDOW = 16
 
 # What a random stream is for; part of its key.
-_TAG_PAIRS, _TAG_BLOCK_ORDER, _TAG_SHUFFLE, TAG_MASKS = range(4)
+_TAG_PAIRS, _TAG_BLOCK_ORDER, _TAG_SHUFFLE, TAG_MASKS, TAG_ROWS = range(5)
 
 
 class PairPlan(NamedTuple):

@@ -103,6 +103,15 @@ class Trainer:
         """Step 0: fresh weights from the seed, each created where it will live."""
         return state_lib.init_state(self.model, self.optimizer, self.seed, self.shardings)
 
+    def state_of(self, params: Any) -> state_lib.TrainState:
+        """Step 0 with given weights, a pytree of arrays of the host; moments are zero."""
+
+        def create(params: Any) -> state_lib.TrainState:
+            return state_lib.TrainState.create(params, self.optimizer)
+
+        placed = jax.device_put(params, self.shardings.params)
+        return jax.jit(create, out_shardings=self.shardings)(placed)
+
     def abstract_state(self) -> state_lib.TrainState:
         """What a checkpoint is restored into."""
         return state_lib.abstract_state(self.model, self.optimizer, self.shardings)

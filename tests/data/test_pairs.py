@@ -1,5 +1,6 @@
-"""Sentence pairs against a plain transcription of the original, and their invariants."""
+"""Sentence pairs against a plain program of the same rules, and their invariants."""
 
+import itertools
 import random
 
 import numpy as np
@@ -21,51 +22,39 @@ from bert_jax.errors import UserError
 from tests.data.fakes import CLS, PAD, SEP, FakeStore, make_documents
 
 
-def truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng):
-    while len(tokens_a) + len(tokens_b) > max_num_tokens:
-        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
-        if rng.random() < 0.5:
-            del longer[0]
+def shortened(a, b, room, rng):
+    """A token at a time from the longer side (B's where they are equal), by a fair coin."""
+    while len(a) + len(b) > room:
+        from_front = rng.random() < 0.5
+        kept = slice(1, None) if from_front else slice(None, -1)
+        a, b = (a[kept], b) if len(a) > len(b) else (a, b[kept])
+    return a, b
+
+
+def plain_pairs(documents, index, max_seq_length, short_seq_prob, rng):
+    """The pairs of one document by the rules, one after another: a list of (A, B, is random)."""
+    room = max_seq_length - 3
+    target = rng.randint(2, room) if rng.random() < short_seq_prob else room
+    others = documents[:index] + documents[index + 1 :]
+    left, pairs = list(documents[index]), []
+    while left:
+        lengths = itertools.accumulate(map(len, left))
+        size = next((n for n, length in enumerate(lengths, 1) if length >= target), len(left))
+        split = rng.randint(1, size - 1) if size > 1 else 1
+        a = sum(left[:split], [])
+        is_random = size == 1 or rng.random() < 0.5
+        if is_random:
+            other = rng.choice(others)
+            b = []
+            for sentence in other[rng.randrange(len(other)) :]:
+                b = b + sentence
+                if len(b) >= target - len(a):
+                    break
         else:
-            longer.pop()
-
-
-def original_pairs(documents, document_index, max_seq_length, short_seq_prob, rng):
-    """create_instances_from_document, line by line, but for the masks."""
-    document = documents[document_index]
-    max_num_tokens = max_seq_length - 3
-    target_seq_length = max_num_tokens
-    if rng.random() < short_seq_prob:
-        target_seq_length = rng.randint(2, max_num_tokens)
-    pairs, chunk, length, i = [], [], 0, 0
-    while i < len(document):
-        chunk.append(document[i])
-        length += len(document[i])
-        if i == len(document) - 1 or length >= target_seq_length:
-            a_end = 1
-            if len(chunk) >= 2:
-                a_end = rng.randint(1, len(chunk) - 1)
-            tokens_a = [t for sentence in chunk[:a_end] for t in sentence]
-            tokens_b = []
-            is_random = len(chunk) == 1 or rng.random() < 0.5
-            if is_random:
-                target_b_length = target_seq_length - len(tokens_a)
-                while True:  # the original gives up after ten
-                    other = rng.randint(0, len(documents) - 1)
-                    if other != document_index:
-                        break
-                start = rng.randint(0, len(documents[other]) - 1)
-                for sentence in documents[other][start:]:
-                    tokens_b.extend(sentence)
-                    if len(tokens_b) >= target_b_length:
-                        break
-                i -= len(chunk) - a_end
-            else:
-                tokens_b = [t for sentence in chunk[a_end:] for t in sentence]
-            truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-            pairs.append((tokens_a, tokens_b, is_random))
-            chunk, length = [], 0
-        i += 1
+            b = sum(left[split:size], [])
+        # What a random B displaced is the beginning of the next pair.
+        left = left[split:] if is_random else left[size:]
+        pairs.append((*shortened(a, b, room, rng), is_random))
     return pairs
 
 
@@ -96,26 +85,26 @@ def summary(a_length, b_length, is_random):
     ]
 
 
-def test_statistics_are_those_of_the_original():
+def test_statistics_are_those_of_the_plain_program():
     documents = make_documents()
     store, planner = planner_for(documents)
     as_text = [
         [list(range(n)) for n in lengths] for lengths in documents
     ]  # only lengths matter here
     rng = random.Random(1)
-    original, ours = [], []
+    plain, ours = [], []
     for epoch in range(60):
         pairs = [
             pair
             for index in range(len(documents))
-            for pair in original_pairs(as_text, index, 64, 0.1, rng)
+            for pair in plain_pairs(as_text, index, 64, 0.1, rng)
         ]
-        original.append(summary(*zip(*((len(a), len(b), r) for a, b, r in pairs), strict=True)))
+        plain.append(summary(*zip(*((len(a), len(b), r) for a, b, r in pairs), strict=True)))
         plan = planner.plan(epoch, 0)
         ours.append(summary(plan.a_length_N, plan.b_length_N, plan.is_random_N))
-    original, ours = np.array(original, float), np.array(ours, float)
-    error = np.sqrt((original.var(axis=0) + ours.var(axis=0)) / 60)
-    z = (ours.mean(axis=0) - original.mean(axis=0)) / error
+    plain, ours = np.array(plain, float), np.array(ours, float)
+    error = np.sqrt((plain.var(axis=0) + ours.var(axis=0)) / 60)
+    z = (ours.mean(axis=0) - plain.mean(axis=0)) / error
     assert np.abs(z).max() < 4, z
     # More than half are random, because a chunk of one sentence forces it.
     share = ours[:, 1].sum() / ours[:, 0].sum()
@@ -215,8 +204,7 @@ def test_all_text_is_seen_when_nothing_is_cut():
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 200))
 def test_truncated_lengths_are_the_loops(a, b, most):
-    tokens_a, tokens_b = [0] * a, [0] * b
-    truncate_seq_pair(tokens_a, tokens_b, most, random.Random(0))
+    tokens_a, tokens_b = shortened([0] * a, [0] * b, most, random.Random(0))
     lengths = truncated_lengths(np.array([a]), np.array([b]), most)
     assert [int(n[0]) for n in lengths] == [len(tokens_a), len(tokens_b)]
 

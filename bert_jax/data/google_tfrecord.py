@@ -1,0 +1,219 @@
+"""TFRecord files as google-research/bert's create_pretraining_data.py writes them.
+
+Read, they are turned once into static rows (static_rows.py): a TFRecord file can only be
+read from its beginning. Written, they are the pairs and masks of a token store.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers
+from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
+from bert_jax.data.examples import Examples, PipelineSpec, Window
+from bert_jax.data.identity import store_options
+from bert_jax.data.pipeline import tf  # set up there to be quiet
+from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, read_metadata
+from bert_jax.data.store import store_path
+from bert_jax.data.store_directory import empty_directory
+from bert_jax.data.tfrecord_reader import FEATURES, read_records
+from bert_jax.errors import UserError, naming
+from bert_jax.progress import Progress
+
+# Records written at a time.
+_BATCH = 1024
+_OPTIONS = ("vocab", "vocab_size", "tokenizer", "lowercase", "max_input_chars_per_word")
+_EXPORT_FILES = re.compile(
+    r"examples-\d+-of-\d+\.tfrecord|tokenizer\.json|vocab\.txt|sentencepiece\.model"
+)
+
+
+def prepare(
+    data: ConfigDict, vocab_size: int, output: str | os.PathLike, *, show_progress: bool = True
+) -> dict[str, Any]:
+    """Turns the records of `data.input` into static rows, unless that is done already.
+
+    Args:
+      data: The `data` section of a config, its format `google_tfrecord`.
+      vocab_size: The model's; `data.vocab` must have as many entries.
+      output: Directory of the rows; what an interrupted conversion left is replaced.
+
+    Returns:
+      The metadata of the rows.
+
+    Raises:
+      UserError: names the file, and the number (from 1) of a record that cannot be used;
+        or says in what finished rows at `output` differ from those asked for.
+    """
+    output = store_path(output)
+    if (output / METADATA).exists():
+        return _checked(output, data, vocab_size)
+    options = store_options(data, vocab_size)
+    tokenizer = tokenizers.from_file(
+        data.tokenizer,
+        data.vocab,
+        lowercase=data.lowercase,
+        max_input_chars_per_word=data.max_input_chars_per_word,
+    )
+    if tokenizer.vocab_size != vocab_size:
+        raise UserError(
+            f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
+            f"{tokenizer.vocab_size} entries: set it to that"
+        )
+    sources = _sources(data)
+    megabytes = sum(source["bytes"] for source in sources) / 1e6
+    with (
+        empty_directory(output, ROW_FILES),
+        RowsWriter(output, tokenizer) as writer,
+        Progress("reading TFRecord files", megabytes, "MB", enabled=show_progress) as progress,
+    ):
+        for number, source in enumerate(sources):
+            records = 0
+            for columns, num_bytes in read_records(source["path"], tokenizer):
+                columns["source"] = np.full(len(columns["record"]), number)
+                writer.append(columns)
+                records += len(columns["record"])
+                progress.advance(num_bytes / 1e6)
+            source["records"] = records
+        if not writer.num_rows:
+            raise UserError("the files of data.input have no record in them")
+        writer.write_metadata(
+            {
+                "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
+                "options": {key: options.get(key) for key in ("input", "vocab_path", *_OPTIONS)},
+                "sources": sources,
+            }
+        )
+    return read_metadata(output)
+
+
+def write_tfrecords(
+    store,
+    tokenizer: tokenizers.Tokenizer,
+    spec: PipelineSpec,
+    output: str | os.PathLike,
+    *,
+    dupe_factor: int = 10,
+    num_shards: int = 1,
+    show_progress: bool = True,
+) -> int:
+    """Writes epochs of a token store, `vocab.txt` beside them, for google-research/bert.
+
+    Args:
+      store, tokenizer: As for `pipeline.PretrainingStream`.
+      spec: What determines pairs and masks; its stream is what is written, in its order,
+        one record to each file in turn. `batch_size` has no effect.
+      output: A directory, new or empty; it is there, whole, or not at all.
+      dupe_factor: Epochs, each with its own pairs and masks.
+      num_shards: Files.
+
+    Returns:
+      How many records were written.
+
+    Raises:
+      UserError: if something else is there.
+    """
+    output = store_path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is there and not empty: give a directory that is new")
+    if dupe_factor < 1 or num_shards < 1:
+        raise UserError(f"dupe_factor {dupe_factor} and num_shards {num_shards} must be above 0")
+    unfinished = output.absolute().with_name(f"{output.absolute().name}.unfinished")
+    examples = Examples(store, tokenizer, spec)
+    windows = [(e, w) for e in range(dupe_factor) for w in range(len(examples.planner.windows(e)))]
+    total = sum(examples.planner.count(epoch, window) for epoch, window in windows)
+    with empty_directory(unfinished, _EXPORT_FILES):
+        tokenizer.save(unfinished)
+        shards = [
+            unfinished / f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards)
+        ]
+        writers = [tf.io.TFRecordWriter(str(path)) for path in shards]
+        with Progress("writing", total, "records", enabled=show_progress) as progress:
+            spans = examples.spans(Window(0, 0, 0), 0, _BATCH, _BATCH, -(-total // _BATCH))
+            for first, plan in spans:
+                batch = examples.build(plan, first)
+                records = _serialized(batch, min(_BATCH, total - first))
+                for number, record in enumerate(records, first):
+                    writers[number % num_shards].write(record)
+                progress.advance(len(records))
+        for path, writer in zip(shards, writers, strict=True):
+            with naming(path):
+                writer.close()
+        os.replace(unfinished, output)
+    return total
+
+
+def _serialized(batch: dict[str, np.ndarray], count: int) -> list[bytes]:
+    """The first `count` rows of a batch as tf.train.Examples."""
+    columns = {
+        feature: (kind, batch[name][:count].reshape(count, -1).tolist())
+        for feature, (name, kind) in FEATURES.items()
+    }
+    records = []
+    for row in range(count):
+        example = tf.train.Example()
+        for feature, (kind, values) in columns.items():
+            getattr(example.features.feature[feature], kind).value.extend(values[row])
+        records.append(example.SerializeToString())
+    return records
+
+
+def _sources(data: ConfigDict) -> list[dict[str, Any]]:
+    """The files of `data.input` and their sizes, in order of their names."""
+    for item in split_inputs(data.input):
+        if item == BUILT_IN or item.startswith(TFDS_PREFIX):
+            raise UserError(
+                f"data.input is {item!r}, but with data.format={FORMAT} it must be globs of "
+                "TFRecord files"
+            )
+    return Corpus(data.input).sources
+
+
+def _checked(output: Path, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    """The metadata of finished rows, if they are those asked for.
+
+    As with a token store, training goes on where the files, or the vocabulary's, are gone:
+    then their names are compared.
+    """
+    metadata = read_metadata(output)
+    found = metadata["options"]
+    if data.vocab == found["vocab_path"] and not os.path.exists(data.vocab):
+        wanted = store_options(ConfigDict({**data, "vocab": ""}), vocab_size)
+        wanted["vocab"] = found["vocab"]
+    else:
+        wanted = store_options(data, vocab_size)
+    for key in _OPTIONS:
+        if found[key] != wanted.get(key):
+            name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
+            raise UserError(
+                f"the rows in {output} were made with {name}={found[key]!r}, not "
+                f"{wanted.get(key)!r}: use another directory or that value"
+            )
+    difference = _source_difference(metadata, data)
+    if difference:
+        raise UserError(
+            f"the rows in {output} were made of other files ({difference}): use another "
+            "directory or the same data.input"
+        )
+    return metadata
+
+
+def _source_difference(metadata: dict[str, Any], data: ConfigDict) -> str:
+    try:
+        sources = _sources(data)
+    except UserError:
+        then, now = metadata["options"]["input"], split_inputs(data.input)
+        return "" if then == now else f"data.input was {','.join(then)}, now {','.join(now)}"
+    wanted, found = ({s["path"]: s["bytes"] for s in x} for x in (sources, metadata["sources"]))
+    for path in sorted(wanted.keys() | found.keys()):
+        if path not in found:
+            return f"{path} is new"
+        if path not in wanted:
+            return f"{path} is not among them now"
+        if found[path] != wanted[path]:
+            return f"{path} had {found[path]} bytes, now {wanted[path]}"
+    return ""

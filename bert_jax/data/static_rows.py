@@ -1,0 +1,276 @@
+"""Static training examples on disk, their pairs and masks fixed, read at random.
+
+    DIR/rows.json                written last: its presence means that all is there
+    DIR/tokenizer/               the tokenizer, self-contained
+    DIR/rows-00128-0020.bin ...  rows of 128 tokens and 20 predictions, see `row_dtype`
+    DIR/token_counts.npy         int64 [V]: how often each token occurs, unmasked
+
+Neither writing nor reading holds more than a small part of them in memory.
+"""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from bert_jax.data.store import store_path, token_dtype
+from bert_jax.errors import UserError, naming
+
+# The config.data.format of what is turned into rows.
+FORMAT = "google_tfrecord"
+FORMAT_VERSION = 1
+METADATA = "rows.json"
+TOKEN_COUNTS = "token_counts.npy"
+# What an interrupted conversion may have left.
+ROW_FILES = re.compile(
+    r"rows-\d+-\d+\.bin|token_counts\.npy|rows\.json\.unfinished"
+    r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model)"
+)
+_AGAIN = "convert the files again in an empty directory"
+# How rows.json names the shape of rows.
+_SHAPE = ("max_seq_length", "max_predictions_per_seq")
+
+
+def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
+    """A row: all that a batch has of it, and which record of which source it was."""
+    ids = token_dtype(vocab_size)
+    return np.dtype(
+        [
+            ("input_ids", ids, (max_seq_length,)),
+            ("token_type_ids", "u1", (max_seq_length,)),
+            ("attention_mask", "u1", (max_seq_length,)),
+            ("masked_lm_positions", "<u2", (max_predictions,)),
+            ("masked_lm_ids", ids, (max_predictions,)),
+            ("masked_lm_weights", "<f4", (max_predictions,)),
+            ("next_sentence_labels", "u1"),
+            ("source", "<u4"),
+            ("record", "<u4"),
+        ]
+    )
+
+
+class RowsWriter:
+    """Writes rows as they come, in bounded memory; complete once `write_metadata` is called.
+
+    Args:
+      directory: Must hold no rows yet.
+      tokenizer: The one the rows were made with; is written beside them.
+    """
+
+    def __init__(self, directory: Path, tokenizer):
+        self._directory = directory
+        tokenizer.save(directory / "tokenizer")
+        self._tokenizer = tokenizer
+        self._counts = np.zeros(tokenizer.vocab_size, np.int64)
+        self._files: dict[tuple[int, int], BinaryIO] = {}
+        self._rows: dict[tuple[int, int], int] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self._rows.values())
+
+    def append(self, columns: dict[str, np.ndarray]) -> None:
+        """Adds rows of one shape: arrays named as the fields of `row_dtype`, values checked."""
+        shape = columns["input_ids"].shape[1], columns["masked_lm_ids"].shape[1]
+        rows = np.empty(len(columns["input_ids"]), row_dtype(*shape, len(self._counts)))
+        for name, values in columns.items():
+            rows[name] = values
+        path = self._directory / _file_name(*shape)
+        if shape not in self._files:
+            self._files[shape] = open(path, "wb")
+            self._rows[shape] = 0
+        with naming(path):
+            self._files[shape].write(rows.tobytes())
+        self._rows[shape] += len(rows)
+        self._count(columns)
+
+    def write_metadata(self, metadata: dict[str, Any]) -> None:
+        """Closes the rows and marks them as complete."""
+        for shape, file in self._files.items():
+            with naming(self._directory / _file_name(*shape)):
+                _sync_and_close(file)
+        path = self._directory / TOKEN_COUNTS
+        with naming(path), open(path, "wb") as file:
+            np.save(file, self._counts, allow_pickle=False)
+        rows = [
+            {**dict(zip(_SHAPE, shape, strict=True)), "rows": count}
+            for shape, count in sorted(self._rows.items())
+        ]
+        values = {"format_version": FORMAT_VERSION, **metadata, "rows": rows}
+        path = self._directory / METADATA
+        unfinished = path.with_name(f"{METADATA}.unfinished")
+        with naming(unfinished):
+            file = open(unfinished, "wb")
+            file.write(json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
+            _sync_and_close(file)
+        os.replace(unfinished, path)
+
+    def __enter__(self) -> "RowsWriter":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _count(self, columns: dict[str, np.ndarray]) -> None:
+        """Counts the text as it was before it was masked, without special tokens."""
+        text = columns["input_ids"].copy()
+        row, slot = np.nonzero(columns["masked_lm_weights"])
+        text[row, columns["masked_lm_positions"][row, slot]] = columns["masked_lm_ids"][row, slot]
+        text = text[columns["attention_mask"] != 0]
+        specials = (self._tokenizer.pad_id, self._tokenizer.cls_id, self._tokenizer.sep_id)
+        text = text[~np.isin(text, specials)]
+        self._counts += np.bincount(text, minlength=len(self._counts))
+
+
+def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
+    """Returns the contents of a finished `rows.json`.
+
+    Raises:
+      UserError: if it is not there, damaged or of another version.
+    """
+    path = store_path(directory) / METADATA
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        version = metadata["format_version"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{directory} holds no finished rows of TFRecord files ({METADATA} is missing); with "
+            f"config.data.format={FORMAT}, config.data.store must be what `python -m "
+            f"bert_jax.prepare --format={FORMAT}` wrote"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged: {_AGAIN}") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{path} is of format version {version}, this program reads version "
+            f"{FORMAT_VERSION}: {_AGAIN}"
+        )
+    if not _is_whole(metadata):
+        raise UserError(f"{path} is damaged: {_AGAIN}")
+    return metadata
+
+
+def _is_whole(metadata: dict[str, Any]) -> bool:
+    """Whether all that this program looks up is there."""
+    try:
+        return (
+            {"tokenizer", "lowercase", "vocab_size", "input"} <= metadata["options"].keys()
+            and all({"path", "bytes", "records"} <= s.keys() for s in metadata["sources"])
+            and all(
+                isinstance(r[name], int) for r in metadata["rows"] for name in (*_SHAPE, "rows")
+            )
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+class StaticRows:
+    """All rows of a directory, memory-mapped.
+
+    Attributes:
+      directory: Where they are.
+      num_rows: How many, of all shapes.
+      token_counts: int64 [V].
+
+    Raises:
+      UserError: if they are not complete.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = store_path(directory)
+        metadata = read_metadata(self.directory)
+        self.sources = [source["path"] for source in metadata["sources"]]
+        path = self.directory / TOKEN_COUNTS
+        try:
+            self.token_counts = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path} is damaged ({error}): {_AGAIN}") from None
+        self._files: dict[tuple[int, int], np.ndarray] = {}
+        for entry in metadata["rows"]:
+            shape = tuple(entry[name] for name in _SHAPE)
+            self._files[shape] = self._open(shape, entry["rows"])
+        self.num_rows = sum(map(len, self._files.values()))
+
+    def select(self, max_seq_length: int, max_predictions: int) -> list[np.ndarray]:
+        """The rows that a stage of these lengths takes: arrays of `row_dtype`.
+
+        Raises:
+          UserError: there are none, or some have more predictions than the stage takes.
+        """
+        shapes = [shape for shape in self._files if shape[0] == max_seq_length]
+        if not shapes:
+            there = ", ".join(map(str, sorted({length for length, _ in self._files})))
+            raise UserError(
+                f"no record of config.data.input has {max_seq_length} tokens, the max_seq_length "
+                f"of a stage in config.train.stages; there are records of {there}: add such files, "
+                "or set the stage's max_seq_length, or its fraction to 0"
+            )
+        most = max(predictions for _, predictions in shapes)
+        if most > max_predictions:
+            raise UserError(
+                f"the records of {max_seq_length} tokens in config.data.input have {most} "
+                f"predictions, but the stage's max_predictions_per_seq is {max_predictions}; set "
+                f"it to {most} in config.train.stages"
+            )
+        return [self._files[shape] for shape in shapes]
+
+    def _open(self, shape: tuple[int, int], rows: int) -> np.ndarray:
+        path = self.directory / _file_name(*shape)
+        dtype = row_dtype(*shape, len(self.token_counts))
+        found = path.stat().st_size if path.exists() else 0
+        if found != rows * dtype.itemsize:
+            raise UserError(
+                f"{path} should have {rows * dtype.itemsize} bytes but has {found}: {_AGAIN}"
+            )
+        # A plain view: indexing np.memmap itself is several times slower.
+        return np.asarray(np.memmap(path, dtype, mode="r"))
+
+
+def summary(metadata: dict[str, Any], directory: str | os.PathLike) -> str:
+    """What there is, and how to train on it."""
+    shapes = [tuple(entry[name] for name in _SHAPE) for entry in metadata["rows"]]
+    lines = [
+        f"{entry['rows']:,} rows of {length} tokens and {predictions} predictions"
+        for entry, (length, predictions) in zip(metadata["rows"], shapes, strict=True)
+    ]
+    options = metadata["options"]
+    keys = ("tokenizer", "lowercase", "vocab_size")
+    flags = training_flags({key: options[key] for key in keys}, options["input"], shapes)
+    lines.append(
+        f"the rows are in {directory}\nnext: python -m bert_jax.main --config=configs/base.py "
+        f"--workdir=DIR --config.data.store={shlex.quote(os.fspath(directory))} {flags}"
+    )
+    return "\n".join(lines)
+
+
+def training_flags(
+    options: dict[str, Any], inputs: Sequence[str], shapes: Sequence[tuple[int, int]]
+) -> str:
+    """The flags of `bert_jax.main` for rows of these lengths and predictions."""
+    values = {"data.format": FORMAT, "data.input": ",".join(inputs)}
+    for key, value in options.items():
+        values[f"{'model' if key == 'vocab_size' else 'data'}.{key}"] = value
+    if len(shapes) == 1:
+        # One length, one stage: what the config says of two has no rows for the other.
+        values |= {
+            "train.stages[0].fraction": 1.0,
+            **{f"train.stages[0].{k}": v for k, v in zip(_SHAPE, shapes[0], strict=True)},
+            "train.stages[1].fraction": 0.0,
+        }
+    return " ".join(shlex.quote(f"--config.{key}={value}") for key, value in values.items())
+
+
+def _file_name(max_seq_length: int, max_predictions: int) -> str:
+    return f"rows-{max_seq_length:05d}-{max_predictions:04d}.bin"
+
+
+def _sync_and_close(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()

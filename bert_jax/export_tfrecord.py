@@ -1,0 +1,88 @@
+"""A token store as TFRecord files that google-research/bert's run_pretraining.py reads.
+
+    python -m bert_jax.prepare --input='texts/*.txt' --output=STORE
+    python -m bert_jax.export_tfrecord --store=STORE --output=DIR
+
+The pairs and masks are those that training on the store would see, `dupe_factor` epochs
+of them; DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads them.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from bert_jax import cli, tokenizers
+from bert_jax.config import default_config
+from bert_jax.data.static_rows import training_flags
+from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax.errors import UserError
+
+
+def define_flags() -> None:
+    """Called by the command line only."""
+    data = default_config().data
+    flags.DEFINE_string("store", "", "Directory of the token store.")
+    flags.DEFINE_string("output", "", "Directory of the files: new, or empty.")
+    flags.DEFINE_enum("split", "train", ["train", "heldout"], "Which of the store's documents.")
+    flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence.", lower_bound=5)
+    flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked tokens at the most.", lower_bound=1)
+    flags.DEFINE_integer("dupe_factor", 10, "Epochs, each with other pairs and masks.")
+    flags.DEFINE_integer("num_shards", 1, "Files; each gets a record in turn.")
+    flags.DEFINE_integer("seed", 0, "Of pairs and masks.", lower_bound=0)
+    flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of the tokens predicted.")
+    flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter sequences.")
+    flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Choose whole words.")
+
+
+def main(_) -> None:
+    args = flags.FLAGS
+    for name in ("store", "output"):
+        if not args[name].value:
+            raise UserError(f"--{name} is missing: a directory")
+    metadata = read_metadata(args.store)
+    split = Path(args.store) / args.split
+    if not split.exists():
+        raise UserError(f"{split} is not there: no document was held out of this token store")
+    # After the checks: they load TensorFlow.
+    from bert_jax.data.google_tfrecord import write_tfrecords
+    from bert_jax.data.pipeline import PipelineSpec
+
+    spec = PipelineSpec(
+        max_seq_length=args.max_seq_length,
+        max_predictions_per_seq=args.max_predictions_per_seq,
+        batch_size=1,
+        seed=args.seed,
+        stage=0,
+        masked_lm_prob=args.masked_lm_prob,
+        short_seq_prob=args.short_seq_prob,
+        whole_word_masking=args.whole_word_masking,
+    )
+    tokenizer = tokenizers.load(Path(args.store) / "tokenizer")
+    written = write_tfrecords(
+        TokenStore(split),
+        tokenizer,
+        spec,
+        args.output,
+        dupe_factor=args.dupe_factor,
+        num_shards=args.num_shards,
+    )
+    output = Path(args.output)
+    vocabulary = next(p for p in sorted(output.iterdir()) if p.suffix in (".txt", ".model"))
+    options = {
+        "vocab": vocabulary,
+        "tokenizer": tokenizer.kind,
+        "lowercase": metadata["options"]["lowercase"],
+        "vocab_size": tokenizer.vocab_size,
+    }
+    shape = args.max_seq_length, args.max_predictions_per_seq
+    print(
+        f"{written:,} records of {args.max_seq_length} tokens are in {output}, their vocabulary "
+        f"of {tokenizer.vocab_size:,} in {vocabulary}\n"
+        "next: python -m bert_jax.main --config=configs/base.py --workdir=DIR "
+        + training_flags(options, [f"{output}/*.tfrecord"], [shape])
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

@@ -1,0 +1,162 @@
+"""How a run starts: on its own checkpoint, on another run's, on given weights, or from nothing."""
+
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers, workdir
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import unflatten
+from bert_jax.progress import say
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.state import TrainState
+from bert_jax.training.trainer import Trainer
+
+# Keys in which a run may differ from the one whose state it takes over: they steer the
+# steps to come, and say nothing of those that were taken.
+_STEERING = (
+    "schedule.",
+    "optimizer.b",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
+    "init_from",
+    "resume_from",
+)
+# Keys of the model that say nothing of its function, only of its training.
+_TRAINING_ONLY = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+
+# What a config says of a tokenizer; and the files that a vocabulary may be in.
+_TOKENIZER_KEYS = ("lowercase", "max_input_chars_per_word")
+_VOCABS = ("vocab.txt", "sentencepiece.model")
+
+
+def start(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    trainer: Trainer,
+    checkpointer: Checkpointer,
+    tokenizer: Tokenizer,
+) -> tuple[TrainState, dict[str, Any]]:
+    """The state to begin with, and the place in the data that belongs to it.
+
+    Args:
+      config: The run's.
+      directory: Its work directory, whose corpus is claimed already.
+      trainer: Its trainer.
+      checkpointer: Its checkpoints.
+      tokenizer: Its tokenizer.
+
+    Raises:
+      UserError: what `config.init_from` or `config.resume_from` names does not fit.
+    """
+    # 1. The run goes on where it was: its own newest checkpoint, whatever the config says.
+    if own := checkpointer.restore_newest(trainer.abstract_state()):
+        return own
+    # 2. It takes over another run: weights, optimizer, step and place in the data.
+    if config.resume_from:
+        return resume_other(config, directory, trainer)
+    # 3. It begins at step 0 with weights from elsewhere.
+    if config.init_from:
+        return initial_state(config, trainer, tokenizer), {}
+    # 4. It begins from scratch.
+    return trainer.init_state(), {}
+
+
+def resume_other(
+    config: ConfigDict, directory: epath.PathLike, trainer: Trainer
+) -> tuple[TrainState, dict[str, Any]]:
+    """The newest state of another run, to be continued here."""
+    other = epath.Path(config.resume_from)
+    workdir.check_same_run(other, directory, config, _STEERING)
+    checkpoints = Checkpointer(other / workdir.CHECKPOINTS, read_only=True)
+    try:
+        restored = checkpoints.restore_newest(trainer.abstract_state())
+    finally:
+        checkpoints.close()
+    if restored is None:
+        raise UserError(f"config.resume_from: {other} has no checkpoint yet")
+    if int(restored[0].step) >= config.train.num_steps:
+        raise UserError(
+            f"config.resume_from: {other} is at step {int(restored[0].step):,} already; set "
+            "--config.train.num_steps to more"
+        )
+    return restored
+
+
+def initial_state(config: ConfigDict, trainer: Trainer, tokenizer: Tokenizer) -> TrainState:
+    """Step 0 with the weights that `config.init_from` names; moments are zero."""
+    pretrained = read_weights(config)
+    check_model(config, pretrained.model)
+    check_tokenizer(config, pretrained, tokenizer)
+    for warning in pretrained.warnings:
+        say(f"warning: {warning}")
+    return trainer.state_of(unflatten(pretrained.weights, trainer.model_config))
+
+
+def check_weights(config: ConfigDict, directory: epath.PathLike) -> None:
+    """Refuses, before any work, weights that do not fit the config.
+
+    Above all those whose vocabulary nobody has named: one trained on the run's own
+    text would give every id another meaning.
+    """
+    if not config.init_from or workdir.has_checkpoints(directory):
+        return
+    pretrained = read_weights(config)
+    check_model(config, pretrained.model)
+    if config.data.vocab:
+        tokenizer = tokenizers.from_file(
+            config.data.tokenizer,
+            config.data.vocab,
+            lowercase=config.data.lowercase,
+            max_input_chars_per_word=config.data.max_input_chars_per_word,
+        )
+        check_tokenizer(config, pretrained, tokenizer)
+    elif not config.data.store:
+        options = pretrained.tokenizer.options if pretrained.tokenizer else {}
+        flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]
+        source = Path(config.init_from)
+        places = [folder / name for folder in (source, source / "tokenizer") for name in _VOCABS]
+        path = next((path for path in places if path.exists()), "VOCAB")
+        raise UserError(
+            "config.init_from brings weights, and their vocabulary must come with them: set "
+            f"--config.data.vocab={path} {' '.join(flags)}"
+        )
+
+
+def read_weights(config: ConfigDict) -> Pretrained:
+    """Reads what `config.init_from` names; a head that it lacks is drawn from the seed."""
+    pretrained = formats.read(config.init_from)
+    pretrained.complete(config.seed)
+    return pretrained
+
+
+def check_model(config: ConfigDict, model: dict[str, Any]) -> None:
+    """Refuses a config of another model than the weights are of; names every difference."""
+    wrong = {
+        key: value
+        for key, value in model.items()
+        if key not in _TRAINING_ONLY and config.model[key] != value
+    }
+    if wrong:
+        flags = " ".join(f"--config.model.{key}={value}" for key, value in wrong.items())
+        raise UserError(f"the weights of {config.init_from} are of another model: set {flags}")
+
+
+def check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> None:
+    """Refuses a vocabulary other than the one that the weights were trained with."""
+    theirs = pretrained.tokenizer
+    if theirs is None or theirs.fingerprint == tokenizer.fingerprint:
+        return
+    if theirs.options != tokenizer.options:
+        difference = f"it has the options {theirs.options}, here they are {tokenizer.options}"
+    else:
+        difference = "the entries differ"
+    raise UserError(
+        f"the weights of {config.init_from} were trained with another vocabulary: {difference}"
+    )

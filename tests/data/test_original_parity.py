@@ -1,0 +1,149 @@
+"""Our pairs and masks against those of google-research/bert's own program, in distribution.
+
+tests/golden/record_original_pairs.py recorded 30 runs of the program over a corpus that
+it also describes. Instances of one run depend on each other (a document whose length is
+short gives many), so that whole runs are what is compared: if both programs draw from
+the same distribution, it cannot matter which of the 60 runs are called ours. The p-value
+is the share of random namings whose histograms lie further apart than the true one's.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import tokenizers
+from bert_jax.data.examples import Examples, PipelineSpec
+from tests.data.fakes import FakeStore
+from tests.golden import record_original_pairs as golden
+
+NUM_RUNS = 30
+# All the seeds are fixed: the p-values are always the same.
+LEVEL = 1e-3
+NAMINGS = 20_000
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    values = json.loads(golden.GOLDEN.read_text())
+    text = golden.corpus_text(golden.corpus())
+    assert golden.fingerprint(text) == values.pop("corpus"), "recorded of another corpus"
+    return {
+        group: {name: np.array(runs) for name, runs in statistics.items()}
+        for group, statistics in values.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def original(recorded):
+    return recorded["single"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizers.from_file(
+        "wordpiece", golden.VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tokenizer):
+    """The corpus, tokenized by us."""
+    documents = [tokenizer.encode_batch(sentences) for sentences in golden.corpus()]
+    tokens = np.concatenate([ids for document in documents for ids in document])
+    return FakeStore([[len(ids) for ids in document] for document in documents], tokens)
+
+
+def our_runs(store, tokenizer, **changes):
+    """Counts of NUM_RUNS runs of as many epochs as the original made of each."""
+    runs = []
+    for seed in range(NUM_RUNS):
+        spec = PipelineSpec(
+            max_seq_length=golden.MAX_SEQ_LENGTH,
+            max_predictions_per_seq=golden.MAX_PREDICTIONS,
+            batch_size=1,
+            seed=seed,
+            stage=0,
+            **changes,
+        )
+        examples = Examples(store, tokenizer, spec)
+        batches, first = [], 0
+        for epoch in range(golden.DUPE_FACTOR):
+            assert len(examples.planner.windows(epoch)) == 1
+            plan = examples.planner.plan(epoch, 0)
+            batches.append(examples.build(plan, first))
+            first += plan.a_start_N.size
+        runs.append(golden.summarize(batches))
+    return {name: np.array([run[name] for run in runs]) for name in runs[0]}
+
+
+@pytest.fixture(scope="module")
+def ours(store, tokenizer):
+    return our_runs(store, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def ours_by_words(store, tokenizer):
+    return our_runs(store, tokenizer, whole_word_masking=True)
+
+
+def p_value(one, other):
+    """Of the hypothesis that both groups of runs, int [30, bins], are of one distribution.
+
+    The distance is Kolmogorov's and Smirnov's, between the mean histograms.
+    """
+    runs = np.concatenate([one, other]).astype(float)
+    runs /= runs.sum(axis=1, keepdims=True)
+    is_one = np.arange(len(runs)) < len(one)
+    namings = np.random.default_rng(0).permuted(np.tile(is_one, (NAMINGS, 1)), axis=1)
+    signs = np.where(np.concatenate([[is_one], namings]), 1 / len(one), -1 / len(other))
+    distances = np.abs(np.cumsum(signs @ runs, axis=1)).max(axis=1)
+    # But for rounding: many a naming is as far apart.
+    return (distances[1:] >= distances[0] - 1e-12).mean()
+
+
+STATISTICS = list(golden.summarize([]))
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_distribution_is_the_originals(original, ours, name):
+    assert len(original[name]) == NUM_RUNS
+    p = p_value(ours[name], original[name])
+    assert p > LEVEL, f"{name}: p = {p}"
+
+
+@pytest.mark.parametrize("name", [n for n in STATISTICS if n.startswith(golden.MASKING)])
+def test_whole_words_are_chosen_as_by_the_original(recorded, ours_by_words, name):
+    assert len(recorded["whole_word"][name]) == NUM_RUNS
+    p = p_value(ours_by_words[name], recorded["whole_word"][name])
+    assert p > LEVEL, f"{name}: p = {p}"
+
+
+def test_number_of_instances_is_the_originals(original, ours):
+    ours, theirs = (runs["is_random_next"].sum(axis=1) for runs in (ours, original))
+    error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / NUM_RUNS)
+    # 3.29 standard errors: p = 1e-3, two-sided.
+    assert abs(ours.mean() - theirs.mean()) < 3.29 * error
+    assert error < 0.01 * theirs.mean(), "or it would tell nothing"
+
+
+@pytest.mark.parametrize(
+    "changes, name",
+    [
+        ({"short_seq_prob": 0.12}, "is_full"),
+        ({"masked_lm_prob": 0.14}, "predictions_less_the_rule"),
+        ({"whole_word_masking": True}, "masked_piece"),
+    ],
+    ids=str,
+)
+def test_a_small_difference_would_be_seen(original, store, tokenizer, changes, name):
+    assert p_value(our_runs(store, tokenizer, **changes)[name], original[name]) < LEVEL
+
+
+def test_a_small_difference_in_the_outcome_would_be_seen(original, ours):
+    """80 : 10 : 10 against 79 : 11 : 10."""
+    other = ours["masked_outcome"].copy()
+    moved = other[:, 0] // 80
+    other[:, 0] -= moved
+    other[:, 1] += moved
+    assert p_value(other, original["masked_outcome"]) < LEVEL

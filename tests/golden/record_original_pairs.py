@@ -1,0 +1,175 @@
+"""What pairs and masks google-research/bert's own program makes of a fixed corpus, in counts.
+
+tests/data/test_original_parity.py compares our pipeline with these. To record them again:
+
+    git clone https://github.com/google-research/bert ../original  # outside this checkout
+    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' ../original/*.py
+    python -m tests.golden.record_original_pairs corpus > ../original/corpus.txt
+    for seed in $(seq 30); do for group in single whole_word; do
+        python ../original/create_pretraining_data.py --input_file=../original/corpus.txt \
+            --vocab_file=tests/golden/original_pairs_vocab.txt --max_seq_length=128 \
+            --max_predictions_per_seq=20 --dupe_factor=3 --random_seed=$seed \
+            --do_whole_word_mask=$([ $group = whole_word ] && echo true || echo false) \
+            --output_file=../original/${group}_$seed.tfrecord
+    done; done
+    python -m tests.golden.record_original_pairs summary ../original/*.tfrecord \
+        > tests/golden/original_pairs.json
+
+Recorded with the program of commit eedf571 (2020-03-11), tensorflow-cpu 2.21. The
+vocabulary is `bert_jax.tokenizers.train`'s of 2,000 entries, from corpus.txt.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.corpus import built_in_files
+
+FOLDER = Path(__file__).parent
+VOCABULARY = FOLDER / "original_pairs_vocab.txt"
+GOLDEN = FOLDER / "original_pairs.json"
+NUM_DOCUMENTS = 60
+DUPE_FACTOR = 3
+MAX_SEQ_LENGTH, MAX_PREDICTIONS = 128, 20
+# What the names of the statistics of masks begin with.
+MASKING = ("predictions", "masked")
+# Lengths and positions are counted in bins of so many tokens.
+BIN = 4
+
+
+def corpus() -> list[list[str]]:
+    """The documents, as sentences: the oldest addresses, cut to from 1 to 119 sentences.
+
+    The splitting is this file's own: no library's next version changes the corpus.
+    """
+    documents = []
+    for i, path in enumerate(built_in_files()[:NUM_DOCUMENTS]):
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        sentences = re.split(r"(?<=[.!?;]) ", text)
+        documents.append(sentences[: 1 + 2 * (37 * i % NUM_DOCUMENTS)])
+    return documents
+
+
+def corpus_text(documents: list[list[str]]) -> str:
+    """One sentence a line, a blank line between documents."""
+    return "\n".join("".join(f"{sentence}\n" for sentence in document) for document in documents)
+
+
+def fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
+    """Counts, each a histogram over the instances (or their masked tokens) of one run.
+
+    Args:
+      batches: Arrays of the names and shapes that training takes.
+    """
+    vocabulary = VOCABULARY.read_text(encoding="utf-8").split("\n")
+    mask_id = vocabulary.index("[MASK]")
+    is_piece = np.array([token.startswith("##") for token in vocabulary])
+    bins = MAX_SEQ_LENGTH // BIN
+    sizes = {
+        "length_of_a": bins,
+        "length_of_b": bins,
+        "length_of_a_before_random_b": bins,
+        "length_of_random_b": bins,
+        "length_of_a_if_full": bins,
+        "length_of_a_if_full_and_random": bins,
+        "total_length": bins,
+        "is_full": 2,
+        "is_random_next": 2,
+        "predictions": MAX_PREDICTIONS + 1,
+        "predictions_less_the_rule": 3,
+        "masked_position": bins,
+        "masked_share_of_length": 20,
+        # [MASK], the token itself, another.
+        "masked_outcome": 3,
+        # A word's first piece, or a later one.
+        "masked_piece": 2,
+    }
+    counts = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+
+    def count(name: str, values: np.ndarray) -> None:
+        counts[name] += np.bincount(np.ravel(values), minlength=sizes[name])
+
+    for batch in batches:
+        total = batch["attention_mask"].sum(axis=1)
+        # Without [CLS] and both [SEP].
+        b_length = batch["token_type_ids"].sum(axis=1) - 1
+        a_length = total - b_length - 3
+        is_random = batch["next_sentence_labels"].reshape(-1) == 1
+        count("length_of_a", a_length // BIN)
+        count("length_of_b", b_length // BIN)
+        count("length_of_a_before_random_b", a_length[is_random] // BIN)
+        count("length_of_random_b", b_length[is_random] // BIN)
+        is_full = total == MAX_SEQ_LENGTH
+        # The few documents of a short target vary most from run to run: here are none.
+        count("length_of_a_if_full", a_length[is_full] // BIN)
+        count("length_of_a_if_full_and_random", a_length[is_full & is_random] // BIN)
+        count("total_length", (total - 1) // BIN)
+        count("is_full", is_full.astype(int))
+        count("is_random_next", is_random.astype(int))
+
+        real = batch["masked_lm_weights"] > 0
+        predictions = real.sum(axis=1)
+        count("predictions", predictions)
+        rule = np.minimum(MAX_PREDICTIONS, np.maximum(1, np.rint(0.15 * total)))
+        count("predictions_less_the_rule", np.clip(predictions - rule + 1, 0, 2).astype(int))
+        positions = batch["masked_lm_positions"]
+        count("masked_position", positions[real] // BIN)
+        count("masked_share_of_length", (20 * positions // total[:, None])[real])
+        shown = np.take_along_axis(batch["input_ids"], positions, axis=1)[real]
+        same = shown == batch["masked_lm_ids"][real]
+        count("masked_piece", is_piece[batch["masked_lm_ids"][real]].astype(int))
+        count("masked_outcome", np.where(shown == mask_id, 0, np.where(same, 1, 2)))
+    return {name: vector.tolist() for name, vector in counts.items()}
+
+
+def read_records(path: str) -> Iterable[dict[str, np.ndarray]]:
+    """Batches of a file of the original's."""
+    import tensorflow as tf
+
+    def feature(dtype, *shape):
+        return tf.io.FixedLenFeature(shape, dtype)
+
+    features = {
+        "input_ids": feature(tf.int64, MAX_SEQ_LENGTH),
+        "input_mask": feature(tf.int64, MAX_SEQ_LENGTH),
+        "segment_ids": feature(tf.int64, MAX_SEQ_LENGTH),
+        "masked_lm_positions": feature(tf.int64, MAX_PREDICTIONS),
+        "masked_lm_ids": feature(tf.int64, MAX_PREDICTIONS),
+        "masked_lm_weights": feature(tf.float32, MAX_PREDICTIONS),
+        "next_sentence_labels": feature(tf.int64, 1),
+    }
+    for records in tf.data.TFRecordDataset([path]).batch(1000):
+        batch = {k: v.numpy() for k, v in tf.io.parse_example(records, features).items()}
+        batch["attention_mask"] = batch.pop("input_mask")
+        batch["token_type_ids"] = batch.pop("segment_ids")
+        yield batch
+
+
+def main(verb: str, *paths: str) -> None:
+    text = corpus_text(corpus())
+    if verb == "corpus":
+        sys.stdout.write(text)
+        return
+    golden = {"corpus": fingerprint(text)}
+    for group in ("single", "whole_word"):
+        here = [path for path in paths if Path(path).name.startswith(group)]
+        runs = [summarize(read_records(path)) for path in here]
+        # What pairs there are has nothing to do with how words are masked.
+        names = [name for name in runs[0] if group == "single" or name.startswith(MASKING)]
+        golden[group] = {name: [run[name] for run in runs] for name in names}
+    # One line a statistic.
+    text = json.dumps(golden, separators=(",", ":"))
+    print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,99 @@
+"""The convert command, as a user runs it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from bert_jax import convert
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from tests import runs
+from tests.interop.small_bert import TOKENS, make_pretrained, make_tokenizer, same_weights
+from tests.test_bad_input import command
+
+
+@pytest.fixture
+def huggingface(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    return tmp_path / "hf"
+
+
+def run(*arguments):
+    return runs.run([sys.executable, "-m", "bert_jax.convert", *map(str, arguments)])
+
+
+def test_the_command(huggingface, tmp_path):
+    google, back = tmp_path / "google", tmp_path / "back"
+    finished = run(f"--input={huggingface}", f"--output={google}", "--to=google")
+    assert finished.returncode == 0, finished.stderr
+    assert str(google) in finished.stdout and finished.stderr == ""
+    assert {path.name for path in google.iterdir()} >= {
+        "bert_config.json",
+        "bert_model.ckpt.index",
+        "vocab.txt",
+    }
+    finished = run(f"--input={google}", f"--output={back}", "--to=huggingface")
+    assert finished.returncode == 0, finished.stderr
+    one, other = ((path / "model.safetensors").read_bytes() for path in (huggingface, back))
+    assert one == other
+
+
+def test_what_lacks_is_told(huggingface, tmp_path):
+    from tests.interop.small_bert import edit_tensors
+
+    edit_tensors(huggingface, lambda t: [t.pop(name) for name in list(t) if "cls." in name])
+    finished = run(f"--input={huggingface}", f"--output={tmp_path / 'out'}", "--to=bert_jax")
+    assert finished.returncode == 0, finished.stderr
+    warning = "has no masked-LM head and no next-sentence head: initialised at random"
+    assert warning in " ".join(finished.stdout.split())
+
+
+def test_a_vocabulary_from_elsewhere(huggingface, tmp_path):
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (huggingface / name).unlink()
+    (huggingface / "special_tokens_map.json").unlink()
+    with pytest.raises(UserError, match="--vocab=vocab.txt"):
+        convert.convert(str(huggingface), str(tmp_path / "out"), "bert_jax")
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{token}\n" for token in TOKENS))
+    convert.convert(str(huggingface), str(tmp_path / "out"), "bert_jax", str(vocab), True)
+    pretrained = formats.read(tmp_path / "out")
+    assert pretrained.tokenizer.fingerprint == make_tokenizer().fingerprint
+    assert same_weights(pretrained.weights, make_pretrained().weights)
+    with pytest.raises(UserError, match="a tokenizer of its own"):
+        convert.convert(str(tmp_path / "out"), str(tmp_path / "x"), "google", str(vocab))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--output=x", "--to=google"], "--input is missing"),
+        (["--input=x", "--to=google"], "--output is missing"),
+        (["--input=x", "--output=y", "--to=onnx"], "bert_jax, huggingface, google"),
+        (["--input=nothing_here", "--output=y", "--to=google"], "does not exist"),
+        (["--inptu=x"], "did you mean --input"),
+    ],
+)
+def test_mistakes_in_the_flags(arguments, words):
+    assert words in command("convert", *arguments)
+
+
+def test_a_truncated_file_leaves_no_output(huggingface, tmp_path):
+    path = huggingface / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    sentence = command(
+        "convert", f"--input={huggingface}", f"--output={tmp_path / 'out'}", "--to=google"
+    )
+    assert "model.safetensors is damaged" in sentence
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_name_that_is_taken(huggingface, tmp_path):
+    sentence = command(
+        "convert", f"--input={huggingface}", f"--output={huggingface}", "--to=bert_jax"
+    )
+    assert "exists already" in sentence
+    assert json.loads((huggingface / "config.json").read_text())["model_type"] == "bert"
+    assert np.isfinite(formats.read(huggingface).weights["nsp/dense/bias"]).all()
