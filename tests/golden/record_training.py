@@ -1,0 +1,123 @@
+"""A hundred steps of PyTorch's BERT under BERT's own AdamW, and under LAMB.
+
+tests/training/test_parity.py trains bert_jax from the same weights on the same batches.
+To record them again, in an environment with torch 2.13.0 and transformers 4.57.6 (no
+requirement of bert_jax; on a CPU):
+
+    pip install torch==2.13.0 'transformers<5'
+    python -m tests.golden.record_training
+
+The model is transformers'; the optimizers and the schedule are transcribed here, from
+google-research/bert's optimization.py and from You et al. 2020 (arXiv:1904.00962), and
+share nothing with bert_jax. Each run is repeated in float64: `float32_error` is how far
+the recorded losses are from those.
+"""
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForPreTraining
+
+from tests.golden.inputs import FOLDER
+from tests.golden.record_models import pretraining, under
+from tests.golden.training_batches import TRAINING, training_batch
+
+# By name, as optimization.py's exclude_from_weight_decay.
+EXCLUDED = ("LayerNorm", "bias")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    golden = under("initial", initial_weights())
+    for name in ("adamw", "lamb"):
+        losses, weights = train(golden, name, torch.float32)
+        exact, _ = train(golden, name, torch.float64)
+        golden |= {f"{name}/losses": losses, **under(f"{name}/final", weights)}
+        golden[f"{name}/float32_error"] = np.abs(losses - exact).max()
+        print(
+            f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f}, float32's own error at the most "
+            f"{golden[f'{name}/float32_error']:.1e}"
+        )
+    path = FOLDER / "training.npz"
+    np.savez_compressed(path, **golden)
+    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
+
+
+def new_model() -> BertForPreTraining:
+    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertForPreTraining(BertConfig(**TRAINING["model"], **dropouts))
+
+
+def initial_weights() -> dict[str, np.ndarray]:
+    """As BERT starts, but wider: 0.02 is meant for hundreds of dimensions."""
+    rng = np.random.RandomState(0)
+    weights = {}
+    for name, parameter in new_model().named_parameters():
+        value = np.full(parameter.shape, "LayerNorm.weight" in name, np.float32)
+        if not any(excluded in name for excluded in EXCLUDED):
+            value = (0.1 * rng.standard_normal(parameter.shape)).astype(np.float32)
+        weights[name] = value
+    return weights
+
+
+def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The loss before each update, and the weights after the last."""
+    model = new_model().eval().to(precision)
+    parameters = dict(model.named_parameters())
+    for key, parameter in parameters.items():
+        parameter.data = torch.tensor(golden[f"initial/{key}"]).to(precision)
+    model.tie_weights()
+    optimizer = Adam(parameters, lamb=name == "lamb")
+    losses = []
+    for step in range(TRAINING["num_steps"]):
+        losses.append(pretraining(model, training_batch(step))["loss"])
+        optimizer.update(learning_rate(step, TRAINING["peak_learning_rate"][name]))
+    return np.array(losses), {key: p.detach().numpy() for key, p in parameters.items()}
+
+
+def learning_rate(step: int, peak: float) -> float:
+    """optimization.py's create_optimizer: decay of power 1 from step 0, but in the warm-up."""
+    warmup = TRAINING["warmup_steps"]
+    if step < warmup:
+        return peak * step / warmup
+    return peak * (1 - step / TRAINING["num_steps"])
+
+
+class Adam:
+    """AdamWeightDecayOptimizer of optimization.py; with `lamb`, algorithm 2 of You et al.
+
+    LAMB divides the moments by 1 - beta^t, BERT's Adam does not. Both add the decay to the
+    update; LAMB then scales the update of each tensor to the norm of the parameter, but of
+    those that are not decayed, and where a norm is 0.
+    """
+
+    def __init__(self, parameters: dict[str, torch.Tensor], lamb: bool):
+        self.parameters = parameters
+        self.lamb = lamb
+        self.steps = 0
+        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def update(self, learning_rate: float) -> None:
+        self.steps += 1
+        norm = torch.sqrt(sum((p.grad**2).sum() for p in self.parameters.values()))
+        clip = 1.0 / max(float(norm), 1.0)
+        for name, p in self.parameters.items():
+            gradient = p.grad * clip
+            self.m[name] = 0.9 * self.m[name] + 0.1 * gradient
+            self.v[name] = 0.999 * self.v[name] + 0.001 * gradient * gradient
+            m, v = self.m[name], self.v[name]
+            if self.lamb:
+                m, v = m / (1 - 0.9**self.steps), v / (1 - 0.999**self.steps)
+            update = m / (torch.sqrt(v) + 1e-6)
+            if not any(excluded in name for excluded in EXCLUDED):
+                update = update + 0.01 * p
+                if self.lamb:
+                    of_parameter, of_update = float(p.norm()), float(update.norm())
+                    if of_parameter > 0 and of_update > 0:
+                        update = update * (of_parameter / of_update)
+            p.sub_(learning_rate * update)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The training run that PyTorch and bert_jax both make: its settings and its batches."""
+
+import numpy as np
+
+from tests.golden.inputs import random_batch
+
+# A small BERT, and rates that move the loss a lot in a hundred steps.
+TRAINING = {
+    "model": dict(
+        vocab_size=101,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=24,
+    ),
+    "num_steps": 100,
+    "batch_size": 16,
+    "length": 20,
+    "predictions": 4,
+    "warmup_steps": 10,
+    "peak_learning_rate": {"adamw": 2e-3, "lamb": 3e-2},
+}
+
+
+def training_batch(step: int) -> dict[str, np.ndarray]:
+    """A batch with something to learn: rows that count up, in two segments.
+
+    Tokens rise by 1 or 2 from position to position; the label is whether the second segment
+    goes on where the first ended.
+    """
+    t, vocab_size, mask = TRAINING, TRAINING["model"]["vocab_size"], 1
+    batch = random_batch(
+        1000 + step,
+        batch_size=t["batch_size"],
+        length=t["length"],
+        predictions=t["predictions"],
+        vocab_size=vocab_size,
+    )
+    rng = np.random.RandomState(2000 + step)
+    size = (t["batch_size"], 1)
+    second_BxL = np.arange(t["length"]) >= t["length"] // 2
+    counts_BxL = rng.randint(0, 5, size) + np.arange(t["length"]) * rng.randint(1, 3, size)
+    counts_BxL = counts_BxL + second_BxL * batch["next_sentence_labels"][:, None] * 37
+    ids_BxL = (2 + counts_BxL % (vocab_size - 2)) * batch["attention_mask"]
+    rows = np.arange(t["batch_size"])[:, None]
+    positions, real = batch["masked_lm_positions"], batch["masked_lm_weights"] > 0
+    labels_BxM = ids_BxL[rows, positions] * real
+    ids_BxL[np.broadcast_to(rows, real.shape)[real], positions[real]] = mask
+    return batch | {
+        "input_ids": ids_BxL.astype(np.int32),
+        "token_type_ids": second_BxL * batch["attention_mask"],
+        "masked_lm_ids": labels_BxM.astype(np.int32),
+    }

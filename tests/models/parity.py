@@ -1,0 +1,255 @@
+"""How far bert_jax is from the recorded PyTorch models: see tests/golden/record_models.py."""
+
+import dataclasses
+import functools
+import json
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.interop.huggingface import read_huggingface
+from bert_jax.interop.names import huggingface_names
+from bert_jax.interop.weights import expected_shapes, flatten, unflatten
+from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models.embeddings import BertEmbeddings
+from bert_jax.models.encoder import Block
+from bert_jax.objectives.mlm import DENOMINATOR_EPSILON, mlm_sums
+from bert_jax.objectives.nsp import nsp_sums
+from tests.golden.inputs import (
+    ANTIBODIES,
+    masked_one_by_one,
+    package_folder,
+    projections,
+    read_golden,
+    section,
+    signs,
+)
+
+RANDOM = ("gelu", "one_head", "gelu_new", "relu")
+REAL = ("minilm", "antiberty")
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+Model = tuple[BertForPreTraining, dict]
+golden = functools.cache(read_golden)
+
+
+class Errors(NamedTuple):
+    """Differences from the reference, the largest of each kind.
+
+    Attributes:
+      outputs: Of pooled output, logits and losses, relative to those above 1.
+      gradients: For each parameter, |ours - theirs| / |theirs|. A key's bias moves no
+        probability, so that its gradient is rounding alone: either's norm, over that of
+        the query's bias.
+      entries: Of a gradient's single entries, relative to its largest.
+    """
+
+    outputs: dict[str, float]
+    gradients: dict[str, float]
+    entries: dict[str, float]
+
+
+@functools.cache
+def random_model(name: str, scan_layers: bool) -> Model:
+    """A model of random weights, all of them from its golden file."""
+    reference = golden(f"model_{name}")
+    config = BertConfig(**json.loads(str(reference["config"])), scan_layers=scan_layers)
+    shapes, theirs = expected_shapes(config), section(reference, "weights")
+    names = huggingface_names(config.num_hidden_layers)
+    assert {outside.name for outside in names.values()} == theirs.keys()
+    weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
+    return BertForPreTraining(config), unflatten(weights, config)
+
+
+@functools.cache
+def _pretrained(name: str):
+    pretrained = read_huggingface(package_folder(name))
+    # Its vocabulary is of no interest here; heads that it lacks are random, and not compared.
+    pretrained.tokenizer = None
+    pretrained.complete()
+    return pretrained
+
+
+def real_model(name: str, scan_layers: bool) -> Model:
+    """A trained model as bert_jax reads it out of its package."""
+    pretrained = _pretrained(name)
+    config = dataclasses.replace(pretrained.model_config, scan_layers=scan_layers)
+    return BertForPreTraining(config), unflatten(pretrained.weights, config)
+
+
+def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
+    """The largest of any entry of any hidden state that was recorded."""
+    actual, expected = _hidden_states(*model, section(reference, "batch")), reference
+    if "at" in reference:
+        rows, columns = reference["at"].T
+        actual = actual[:, rows, columns]
+    assert actual.shape == expected["hidden_states"].shape
+    return float(np.abs(actual - expected["hidden_states"]).max())
+
+
+def _hidden_states(model: BertForPreTraining, params: dict, batch: dict) -> np.ndarray:
+    """[1 + layers, B, L, D]: what the embeddings and then each block return.
+
+    Caught as they are computed, for nn.scan keeps none of the inner ones.
+    """
+    states = []
+
+    def catch(method, args, kwargs, context):
+        output = method(*args, **kwargs)
+        if isinstance(context.module, BertEmbeddings | Block) and context.method_name == "__call__":
+            jax.debug.callback(lambda x: states.append(np.asarray(x)), output, ordered=True)
+        return output
+
+    def run(params):
+        with nn.intercept_methods(catch):
+            return model.apply({"params": params}, method=functools.partial(_encode, batch=batch))
+
+    jax.block_until_ready(jax.jit(run)(params))
+    jax.effects_barrier()
+    return np.stack(states)
+
+
+def random_errors(name: str, scan_layers: bool) -> Errors:
+    """Of a model of random weights: all of its outputs and gradients."""
+    model, params = random_model(name, scan_layers)
+    reference = golden(f"model_{name}")
+    batch = section(reference, "batch")
+
+    def loss(params):
+        output, caught = model.apply(
+            {"params": params},
+            *(batch[key] for key in (*INPUTS, "masked_lm_positions")),
+            deterministic=True,
+            capture_intermediates=lambda module, _: module.name == "pooler",
+        )
+        labels_B = jnp.asarray(batch["next_sentence_labels"])
+        nsp = nsp_sums(output.nsp_logits_Bx2, labels_B, jnp.ones(labels_B.shape))
+        losses = {
+            "mlm_loss": _mlm_loss(output.mlm_logits_BxMxV, batch),
+            "nsp_loss": nsp["loss"] / nsp["weight"],
+        }
+        losses["loss"] = losses["mlm_loss"] + losses["nsp_loss"]
+        return losses["loss"], losses | {
+            "pooled_output": caught["intermediates"]["bert"]["pooler"]["__call__"][0],
+            "mlm_logits": output.mlm_logits_BxMxV,
+            "nsp_logits": output.nsp_logits_Bx2,
+        }
+
+    grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
+    ours, theirs = _named(grads, model), section(reference, "gradients")
+    assert ours.keys() == theirs.keys()
+    errors, entries = {}, {}
+    for key, expected in theirs.items():
+        assert ours[key].shape == expected.shape, key
+        off, size = ours[key] - expected, np.linalg.norm(expected)
+        if _is_rounding_alone(key):
+            queries = np.linalg.norm(theirs[key.replace("key", "query")])
+            errors[key] = max(np.linalg.norm(ours[key]), size) / queries
+        else:
+            errors[key] = np.linalg.norm(off) / size
+            entries[key] = np.abs(off).max() / np.abs(expected).max()
+    return Errors(_outputs_errors(outputs, reference), errors, entries)
+
+
+def real_errors(name: str, scan_layers: bool) -> Errors:
+    """Of a trained model. Its gradients are judged by what was kept of them: projections on
+    vectors of signs, whose root mean square is the norm, and the largest entries."""
+    model, params = real_model(name, scan_layers)
+    reference = golden(f"real_{name}")
+    batch = section(reference, "batch")
+
+    def loss(params):
+        hidden_BxLxD, pooled_BxD = model.apply(
+            {"params": params}, method=functools.partial(_encode, batch=batch)
+        )
+        outputs = {"pooled_output": pooled_BxD}
+        if "mlm_logits" in reference:
+            logits_BxMxV = _mlm_logits(model, params, hidden_BxLxD, batch)
+            total = _mlm_loss(logits_BxMxV, batch)
+            outputs |= {"mlm_logits": logits_BxMxV, "mlm_loss": total}
+        else:
+            total = _probe(hidden_BxLxD, batch["attention_mask"][..., None])
+        total += _probe(pooled_BxD, np.ones((1, 1)))
+        return total, outputs | {"loss": total}
+
+    grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
+    ours, kept = _named(grads, model), section(reference, "gradients")
+    errors, entries = {}, {}
+    for key in {key.rsplit("/", 1)[0] for key in kept}:
+        expected = section(kept, key)
+        if _is_rounding_alone(key):
+            queries = kept[f"{key.replace('key', 'query')}/norm"]
+            errors[key] = max(np.linalg.norm(ours[key]), expected["norm"]) / queries
+        else:
+            off = projections(key, ours[key]) - expected["projections"]
+            errors[key] = np.sqrt(np.mean(off**2)) / expected["norm"]
+            off = np.ravel(ours[key])[expected["at"]] - expected["largest"]
+            entries[key] = np.abs(off).max() / np.abs(expected["largest"]).max()
+    return Errors(_outputs_errors(outputs, reference), errors, entries)
+
+
+def antiberty_predictions() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For each antibody, its masked residues as predicted here and there, and as they are."""
+    model, params = real_model("antiberty", scan_layers=True)
+    reference = golden("real_antiberty")
+
+    def predict(params, rows):
+        hidden_BxLxD, _ = model.apply(
+            {"params": params}, method=functools.partial(_encode, batch=rows)
+        )
+        return jnp.argmax(_mlm_logits(model, params, hidden_BxLxD, rows)[:, 0], axis=-1)
+
+    predictions = {}
+    for name, antibody in ANTIBODIES.items():
+        rows = masked_one_by_one(antibody, int(reference["masked_every"]))
+        ours = np.asarray(jax.jit(predict)(params, jax.tree.map(jnp.asarray, rows)))
+        predictions[name] = (ours, reference[f"predicted/{name}"], rows["masked_lm_ids"][:, 0])
+    return predictions
+
+
+def _encode(model: BertForPreTraining, batch: dict):
+    return model.bert(*(batch[name] for name in INPUTS), deterministic=True)
+
+
+def _mlm_logits(model: BertForPreTraining, params: dict, hidden_BxLxD, batch: dict) -> jax.Array:
+    def run(model):
+        return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], model.bert.decode)
+
+    return model.apply({"params": params}, method=run)
+
+
+def _mlm_loss(logits_BxMxV: jax.Array, batch: dict) -> jax.Array:
+    sums = mlm_sums(logits_BxMxV, batch["masked_lm_ids"], batch["masked_lm_weights"])
+    return sums["loss"] / (sums["weight"] + DENOMINATOR_EPSILON)
+
+
+def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
+    """As in record_models.py: the mean under fixed signs, where the weight is 1."""
+    weights = np.broadcast_to(weights, states.shape)
+    return jnp.sum(states * signs("probe", states.size).reshape(states.shape) * weights) / (
+        weights.sum()
+    )
+
+
+def _named(params: dict, model: BertForPreTraining) -> dict[str, np.ndarray]:
+    """Under transformers' names, and laid out as there."""
+    layers = model.config.num_hidden_layers
+    names = huggingface_names(layers)
+    flat = flatten(params, layers)
+    return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
+
+
+def _outputs_errors(outputs: dict, reference: dict[str, np.ndarray]) -> dict[str, float]:
+    errors = {}
+    for key, value in outputs.items():
+        expected = reference[key]
+        assert value.shape == expected.shape, key
+        errors[key] = float((np.abs(value - expected) / np.maximum(np.abs(expected), 1)).max())
+    return errors
+
+
+def _is_rounding_alone(name: str) -> bool:
+    return name.endswith("attention.self.key.bias")

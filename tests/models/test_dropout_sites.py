@@ -1,0 +1,248 @@
+"""Dropout where it happens: every call of it in a running step is seen, with its numbers.
+
+test_dropout.py reads dropout off the outputs of single modules; here the whole
+model runs, under scan, rematerialization and accumulated gradients.
+"""
+
+import collections
+import dataclasses
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models.attention import SelfAttention
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_train_step
+from tests.models.test_bert import stacked
+from tests.models.test_dropout import assert_independent, assert_share
+from tests.small import random_batch, randomized
+
+LAYERS, HIDDEN_RATE, PROBS_RATE = 2, 0.1, 0.2
+CONFIG = BertConfig(
+    50,
+    48,
+    LAYERS,
+    2,
+    40,
+    max_position_embeddings=32,
+    hidden_dropout_prob=HIDDEN_RATE,
+    attention_probs_dropout_prob=PROBS_RATE,
+)
+# Each compiles a program; test_dropout.py has scan without remat on the encoder alone.
+COMPILED = pytest.mark.parametrize(
+    ("scan_layers", "remat"), [(False, "none"), (False, "full"), (True, "full")]
+)
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of one module while the program ran."""
+
+    path: tuple[str, ...]
+    inputs: np.ndarray
+    output: np.ndarray
+
+    @property
+    def dropped(self):
+        return (self.output == 0) & (self.inputs != 0)
+
+
+class Watch:
+    """Records calls of dropouts by their path, also inside jit, scan and remat.
+
+    With `neighbours`, also of the modules that stand beside them.
+    """
+
+    def __init__(self, *, neighbours=False):
+        self.calls = []
+        self._watched = (nn.Dropout, nn.LayerNorm, SelfAttention) if neighbours else (nn.Dropout,)
+        self._named = ("output", "pooler") if neighbours else ()
+
+    def __enter__(self):
+        self._context = nn.intercept_methods(self._intercept)
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        jax.effects_barrier()
+        return self._context.__exit__(*exception)
+
+    def _intercept(self, call, args, kwargs, context):
+        output = call(*args, **kwargs)
+        module = context.module
+        watched = isinstance(module, self._watched) or module.name in self._named
+        if watched and context.method_name == "__call__":
+            path = module.path
+
+            def record(inputs, output):
+                self.calls.append(Call(path, np.array(inputs), np.array(output)))
+
+            jax.debug.callback(record, args[0], output)
+        return output
+
+    def dropouts(self):
+        return [call for call in self.calls if "Dropout" in call.path[-1] or is_embedding(call)]
+
+    def at(self, *suffix):
+        return [call for call in self.calls if call.path[-len(suffix) :] == suffix]
+
+
+def is_embedding(call):
+    return call.path[-2:] == ("embeddings", "dropout")
+
+
+def is_probs(call):
+    return "attention" in call.path
+
+
+def rate(call):
+    return PROBS_RATE if is_probs(call) else HIDDEN_RATE
+
+
+@pytest.fixture(scope="module")
+def single():
+    """Parameters of single layers, none of them zero, and a batch without padding."""
+    batch = random_batch(0, batch_size=8, length=32, predictions=3, vocab_size=50)
+    batch["attention_mask"] = np.ones_like(batch["attention_mask"])
+    model, ids = BertForPreTraining(CONFIG), batch["input_ids"][:1]
+    init = jax.jit(lambda key: model.init(key, ids, ids, ids, ids, deterministic=True))
+    return randomized(nn.unbox(init(jax.random.key(0))["params"]), seed=1, scale=0.1), batch
+
+
+def setting(single, scan_layers=False, remat="none"):
+    params, batch = single
+    model = BertForPreTraining(dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat))
+    return model, (stacked(params) if scan_layers else params), batch
+
+
+def forward(model, params, batch, deterministic=False):
+    names = ("input_ids", "token_type_ids", "attention_mask", "masked_lm_positions")
+    inputs = [batch[name] for name in names]
+    rngs = {} if deterministic else {"dropout": jax.random.key(3)}
+    run = jax.jit(
+        lambda p: model.apply({"params": p}, *inputs, deterministic=deterministic, rngs=rngs)
+    )
+    return jax.block_until_ready(run(params))
+
+
+def close(one, other):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@COMPILED
+def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layers, remat):
+    with Watch() as watch:
+        forward(*setting(single, scan_layers, remat))
+    calls = watch.dropouts()
+    assert len(calls) == 1 + 3 * LAYERS
+    assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
+    for call in calls:
+        assert_share(call.dropped, rate(call))
+        kept = ~call.dropped
+        np.testing.assert_allclose(
+            call.output[kept], call.inputs[kept] / (1 - rate(call)), rtol=1e-6
+        )
+
+
+def test_each_dropout_stands_where_bert_has_it(single):
+    model, params, batch = setting(single)
+    with Watch(neighbours=True) as watch:
+        output = forward(model, params, batch)
+
+    def one(*suffix):
+        (call,) = watch.at(*suffix)
+        return call
+
+    # Embeddings: after their LayerNorm.
+    embedded = one("embeddings", "dropout")
+    close(embedded.inputs, one("embeddings", "layer_norm").output)
+    hidden = embedded.output
+    for i in range(LAYERS):
+        layer = f"layer_{i}"
+        attention = one(layer, "attention")
+        close(attention.inputs, hidden)
+        # Probabilities: after the softmax, and used as they come out.
+        probs = one(layer, "attention", "Dropout_0")
+        assert probs.inputs.min() >= 0
+        close(probs.inputs.sum(-1), 1.0)
+        p = params["bert"]["encoder"][layer]["attention"]
+        value = np.einsum("BLD,DAK->BALK", hidden, p["value_kernel"]) + p["value_bias"][:, None]
+        context = np.einsum("BAQL,BALK->BAQK", probs.output, value)
+        projected = np.einsum("BAQK,AKD->BQD", context, p["output_kernel"]) + p["output_bias"]
+        close(attention.output, projected)
+        # Both sublayers: their output alone, before the residual sum.
+        dropped = one(layer, "Dropout_0")
+        close(dropped.inputs, attention.output)
+        norm = one(layer, "attention_layer_norm")
+        close(norm.inputs, hidden + dropped.output)
+        dropped = one(layer, "Dropout_1")
+        close(dropped.inputs, one(layer, "output").output)
+        last = one(layer, "output_layer_norm")
+        close(last.inputs, norm.output + dropped.output)
+        hidden = last.output
+    # Nowhere else: both heads are what they are without dropout.
+    close(one("pooler").inputs, hidden)
+
+    def heads(m, hidden):
+        mlm = m.mlm(hidden, batch["masked_lm_positions"], m.bert.decode)
+        return mlm, m.nsp(m.bert.pooler(hidden))
+
+    mlm, nsp = model.apply({"params": params}, hidden, method=heads)
+    close(output.mlm_logits_BxMxV, mlm)
+    close(output.nsp_logits_Bx2, nsp)
+
+
+@COMPILED
+def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat):
+    """Two steps of two microbatches: sites, layers, microbatches, steps, examples, heads."""
+    model, params, batch = setting(single, scan_layers, remat)
+    optimizer = optax.sgd(0.0)
+    step = jax.jit(
+        make_train_step(
+            model, optimizer, optax.constant_schedule(0.0), seed=0, accumulation_steps=2
+        )
+    )
+    with Watch() as watch:
+        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        for _ in range(2):
+            state, _ = step(state, batch)
+        jax.block_until_ready(state)
+    masks = collections.Counter(
+        (is_probs(c), c.dropped.shape, c.dropped.tobytes()) for c in watch.dropouts()
+    )
+    # A rematerialized block runs twice, and must drop the same both times.
+    runs = collections.Counter(masks.values())
+    blocks = 4 * 3 * LAYERS
+    assert runs == ({1: 4, 2: blocks} if remat == "full" else {1: 4 + blocks})
+    for probs in (False, True):
+        chosen = [
+            np.frombuffer(mask, bool).reshape(shape)
+            for is_probs_, shape, mask in masks
+            if is_probs_ == probs
+        ]
+        assert len(chosen) == 4 * (LAYERS if probs else 1 + 2 * LAYERS)
+        share = PROBS_RATE if probs else HIDDEN_RATE
+        for one, other in itertools.combinations(chosen, 2):
+            assert_independent(one, other, share)
+        for mask in chosen:
+            assert_independent(mask[:2], mask[2:], share)  # examples
+            assert_independent(mask[0], mask[1], share)
+            if probs:
+                assert_independent(mask[:, 0], mask[:, 1], share)  # heads
+
+
+@COMPILED
+def test_evaluation_drops_nothing_and_repeats(single, scan_layers, remat):
+    with Watch() as watch:
+        one = forward(*setting(single, scan_layers, remat), deterministic=True)
+    for call in watch.dropouts():
+        np.testing.assert_array_equal(call.inputs, call.output)
+    other = forward(*setting(single, scan_layers, remat), deterministic=True)
+    np.testing.assert_array_equal(one.mlm_logits_BxMxV, other.mlm_logits_BxMxV)
+    np.testing.assert_array_equal(one.nsp_logits_Bx2, other.nsp_logits_Bx2)

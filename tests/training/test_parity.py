@@ -1,0 +1,47 @@
+"""A hundred steps of ours against PyTorch's BERT under BERT's AdamW, and under LAMB.
+
+Same weights, same batches, no dropout; the optimizers there are transcribed from the
+published programs (see tests/golden/record_training.py). `docs/parity.md` has the picture.
+"""
+
+import numpy as np
+import pytest
+
+from tests.golden.inputs import read_golden, section
+from tests.training.parity import train
+
+LOSS = 1e-3
+# Norm of the difference over the norm of what the training changed, for each parameter.
+WEIGHTS = 1e-3
+KEY_BIAS = 1e-3
+
+RUNS = {
+    "adamw": ("adamw", {}),
+    "adamw, scanned layers, two microbatches": (
+        "adamw",
+        {"scan_layers": True, "train.gradient_accumulation_steps": 2},
+    ),
+    "lamb": ("lamb", {}),
+    "lamb, scanned layers": ("lamb", {"scan_layers": True}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_training_follows_pytorchs(name):
+    optimizer, overrides = RUNS[name]
+    golden = read_golden("training")
+    expected, initial = golden[f"{optimizer}/losses"], section(golden, "initial")
+    # The run must move, or following it says nothing.
+    assert expected[-10:].mean() < expected[:10].mean() - 1
+
+    losses, weights = train(optimizer, **overrides)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=LOSS)
+    final = section(golden, f"{optimizer}/final")
+    assert weights.keys() == final.keys()
+    for key, value in final.items():
+        if key.endswith("attention.self.key.bias"):
+            # It moves no probability: its gradient, and so its path, is rounding alone.
+            assert max(np.abs(weights[key]).max(), np.abs(value).max()) < KEY_BIAS, key
+            continue
+        change = np.linalg.norm(value - initial[key])
+        assert np.linalg.norm(weights[key] - value) < WEIGHTS * change, key
