@@ -30,7 +30,9 @@ def default_config() -> ConfigDict:
     # optimizer, step and place in the data; the schedule may differ.
     c.resume_from = ""
     # Compute type of activations: "bfloat16" or "float32". Parameters,
-    # LayerNorm and softmax statistics, loss and optimizer stay float32.
+    # LayerNorm and softmax statistics, loss and optimizer stay float32. The products
+    # of float32 matrices are at JAX's default precision: a TPU and a GPU round them
+    # (jax_default_matmul_precision=highest, JAX's own flag, does not).
     c.dtype = "bfloat16"
     # How parameters are laid over the mesh: dp, fsdp, tp or fsdp_tp.
     c.sharding = "dp"

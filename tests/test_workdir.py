@@ -101,9 +101,15 @@ def test_more_steps_are_allowed_with_a_warning(tmp_path):
 
 
 def test_checkpoints_without_a_config_are_not_claimed(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
     with pytest.raises(UserError, match="checkpoints but no config.json"):
         claim(tmp_path, default_config())
+
+
+def test_a_start_that_failed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    claim(tmp_path, default_config())
+    assert (tmp_path / "config.json").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "not json"])

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError, naming
-from bert_jax.interop.names import Outside, google_names, match
+from bert_jax.interop.names import Outside, google_names
 from bert_jax.interop.pretrained import (
     Pretrained,
+    collect_weights,
     model_section,
     read_object,
     read_training,
-    to_float32,
     write_object,
     write_training,
 )
 from bert_jax.interop.tokenizer_files import read_google_tokenizer, write_google_tokenizer
-from bert_jax.interop.weights import Weights, expected_shapes
-from bert_jax.models import BertConfig
+from bert_jax.interop.weights import Weights
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -58,24 +57,14 @@ def read_google(path: Path, lowercase: bool | None = None) -> Pretrained:
             f"{directory / CONFIG}: hidden_act is {model['hidden_act']!r}; it must be one of "
             f"{', '.join(_ACTIVATIONS)}"
         )
-    names = google_names(model["num_hidden_layers"])
-    shapes = expected_shapes(BertConfig.from_dict(model))
     tensors = _Checkpoint(prefix)
     found = {
         name: shape
         for name, shape in tensors.shapes.items()
         if not name.endswith(_SLOTS) and name not in _COUNTERS
     }
-    present, others = match(found, names, shapes, str(prefix))
-    weights = {
-        name: names[name].restore(
-            to_float32(tensors.read(names[name].name), names[name].name, prefix), shapes[name]
-        )
-        for name in present
-    }
-    warnings = []
-    if others:
-        warnings.append(f"{prefix}: {', '.join(others)} belong to another task and are left out")
+    names = google_names(model["num_hidden_layers"])
+    weights, warnings = collect_weights(model, names, found, tensors.read, prefix)
     return Pretrained(
         source=str(path),
         model=model,

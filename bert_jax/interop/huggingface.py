@@ -11,25 +11,24 @@ from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError, naming
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.names import huggingface_names, match
+from bert_jax.interop.names import huggingface_names
 from bert_jax.interop.pretrained import (
     Pretrained,
+    collect_weights,
     model_section,
     read_object,
     read_training,
-    to_float32,
     write_object,
     write_training,
 )
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.torch_file import read_torch_file
-from bert_jax.interop.weights import expected_shapes
-from bert_jax.models import BertConfig
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
+_WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
 
 # transformers' name -> ours, of activations that are the same function.
 _ACTIVATIONS = {
@@ -67,32 +66,21 @@ def is_huggingface(path: Path) -> bool:
     return any((path / name).exists() for name in _WEIGHT_FILES)
 
 
-_WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
-
-
 def read_huggingface(path: Path) -> Pretrained:
     """Reads a BERT, whatever heads it has.
 
     Raises:
       UserError: the files are damaged, or hold another model than their config says.
     """
-    model, config = _read_config(path / CONFIG)
+    model = _read_config(path / CONFIG)
     names = huggingface_names(model["num_hidden_layers"])
-    shapes = expected_shapes(BertConfig.from_dict(model))
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name): tensor for name, tensor in tensors.items()}
         _check_tied(tensors, file)
         found = {name: tensor.shape for name, tensor in tensors.items()}
-        present, others = match(found, names, shapes, str(file))
-        weights = {
-            name: names[name].restore(
-                to_float32(tensors[names[name].name].read(), names[name].name, file), shapes[name]
-            )
-            for name in present
-        }
-    warnings = []
-    if others:
-        warnings.append(f"{file}: {', '.join(others)} belong to another task and are left out")
+        weights, warnings = collect_weights(
+            model, names, found, lambda name: tensors[name].read(), file
+        )
     return Pretrained(
         source=str(path),
         model=model,
@@ -132,7 +120,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         (path / "README.md").write_text(model_card(pretrained), encoding="utf-8")
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_config(path: Path) -> dict[str, Any]:
     config = read_object(path)
     for key, wanted in _REQUIRED.items():
         if config.get(key, wanted) != wanted:
@@ -143,7 +131,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{path}: hidden_act is {model['hidden_act']!r}; it must be one of "
             f"{', '.join(_ACTIVATIONS)}"
         )
-    return model | {"hidden_act": _ACTIVATIONS[model["hidden_act"]]}, config
+    return model | {"hidden_act": _ACTIVATIONS[model["hidden_act"]]}
 
 
 def _current_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from bert_jax.errors import UserError, naming
 from bert_jax.interop import weights as weights_lib
-from bert_jax.interop.weights import Weights
+from bert_jax.interop.names import Outside, Shape, match
+from bert_jax.interop.weights import Weights, expected_shapes
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer
 
@@ -106,12 +108,44 @@ def _check_positive(model: dict[str, Any], path: Any) -> None:
             raise UserError(f"{path}: {key} is {model[key]!r}; it must be a whole number above 0")
 
 
-def to_float32(array: np.ndarray, name: str, path: Any) -> np.ndarray:
-    """The array as float32, where that loses nothing.
+def collect_weights(
+    model: dict[str, Any],
+    names: Mapping[str, Outside],
+    found: Mapping[str, Shape],
+    read: Callable[[str], np.ndarray],
+    source: Path,
+) -> tuple[Weights, list[str]]:
+    """Reads the tensors that are a BERT's and lays them out as ours.
+
+    Args:
+      model: BERT's config keys and their values.
+      names: What each of our weights is called in the file.
+      found: The file's tensors, with their shapes.
+      read: Reads one of them.
+      source: The file, for messages.
+
+    Returns:
+      Flat float32 weights, and a sentence about the tensors that are left out.
 
     Raises:
-      UserError: it is of a type that weights are not kept in.
+      UserError: tensors are missing, unknown, misshapen, or of another type.
     """
+    shapes = expected_shapes(BertConfig.from_dict(model))
+    present, others = match(found, names, shapes, str(source))
+    weights = {}
+    for ours in present:
+        theirs = names[ours]
+        weights[ours] = theirs.restore(
+            _to_float32(read(theirs.name), theirs.name, source), shapes[ours]
+        )
+    warnings = []
+    if others:
+        warnings.append(f"{source}: {', '.join(others)} belong to another task and are left out")
+    return weights, warnings
+
+
+def _to_float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """The array as float32, where that loses nothing."""
     if array.dtype == np.float32:
         return array
     if array.dtype in (np.float16, ml_dtypes.bfloat16):

@@ -38,8 +38,11 @@ def write_curves(workdir: epath.PathLike, output: epath.PathLike) -> None:
             axes.legend(fontsize="small")
     for axes in (loss, accuracy, rate, speed):
         axes.grid(alpha=0.3)
-    with epath.Path(output).open("wb") as stream:
+    output = epath.Path(output)
+    partial = output.with_name(f"{output.name}.partial")
+    with partial.open("wb") as stream:
         figure.savefig(stream, format="png", dpi=100)
+    partial.replace(output)
 
 
 def _plot(axes: Any, lines: list[dict[str, Any]], name: str, label: str, **style: Any) -> None:
