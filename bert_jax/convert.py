@@ -7,6 +7,8 @@ with model.safetensors or pytorch_model.bin; a TF1 checkpoint with its bert_conf
 Weights come out bit for bit as they went in, along any chain of conversions.
 """
 
+import signal
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -28,7 +30,8 @@ def convert(
       output: A directory that does not exist yet, or is empty.
       kind: One of KINDS.
       vocab: A vocab.txt, for a source without a tokenizer.
-      lowercase: Whether that is an uncased vocabulary; None: as its entries suggest.
+      lowercase: Whether that, or a Google vocabulary, is an uncased one; None: as its
+        entries suggest.
 
     Returns:
       A sentence for each thing that the source lacked or that was left out.
@@ -40,7 +43,7 @@ def convert(
     from bert_jax.interop import formats
     from bert_jax.interop.tokenizer_files import read_vocabulary_file
 
-    pretrained = formats.read(source)
+    pretrained = formats.read(source, None if vocab else lowercase)
     if vocab:
         if pretrained.tokenizer:
             raise UserError(f"{source} has a tokenizer of its own; leave --vocab out")
@@ -58,10 +61,12 @@ def define_flags() -> None:
     flags.DEFINE_string("output", "", "Directory to write; must not exist yet, or be empty.")
     flags.DEFINE_string("to", "", f"Kind of the output: {', '.join(KINDS)}.")
     flags.DEFINE_string("vocab", "", "A vocab.txt, for an input that has no tokenizer.")
-    flags.DEFINE_bool("lowercase", None, "Whether that vocabulary is an uncased one.")
+    flags.DEFINE_bool("lowercase", None, "Whether that, or Google's, is an uncased one.")
 
 
 def main(_) -> None:
+    # Ends as Ctrl-C does: what is half written is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     args = flags.FLAGS
     for name in ("input", "output"):
         if not args[name].value:

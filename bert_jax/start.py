@@ -1,5 +1,6 @@
 """How a run starts: on its own checkpoint, on another run's, on given weights, or from nothing."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,20 +74,9 @@ def resume_other(
 ) -> tuple[TrainState, dict[str, Any]]:
     """The newest state of another run, to be continued here."""
     other = epath.Path(config.resume_from)
-    workdir.check_same_run(other, directory, config, _STEERING)
-    checkpoints = Checkpointer(other / workdir.CHECKPOINTS, read_only=True)
-    try:
-        restored = checkpoints.restore_newest(trainer.abstract_state())
-    finally:
-        checkpoints.close()
-    if restored is None:
-        raise UserError(f"config.resume_from: {other} has no checkpoint yet")
-    if int(restored[0].step) >= config.train.num_steps:
-        raise UserError(
-            f"config.resume_from: {other} is at step {int(restored[0].step):,} already; set "
-            "--config.train.num_steps to more"
-        )
-    return restored
+    workdir.check_same_corpus(other, directory)
+    with closing(Checkpointer(other / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
+        return checkpoints.restore_newest(trainer.abstract_state())
 
 
 def initial_state(config: ConfigDict, trainer: Trainer, tokenizer: Tokenizer) -> TrainState:
@@ -99,14 +89,33 @@ def initial_state(config: ConfigDict, trainer: Trainer, tokenizer: Tokenizer) ->
     return trainer.state_of(unflatten(pretrained.weights, trainer.model_config))
 
 
-def check_weights(config: ConfigDict, directory: epath.PathLike) -> None:
-    """Refuses, before any work, weights that do not fit the config.
+def check(config: ConfigDict, directory: epath.PathLike) -> None:
+    """Refuses, before any work, a start that could not be made.
+
+    Raises:
+      UserError: what `config.init_from` or `config.resume_from` names does not fit.
+    """
+    if workdir.has_checkpoints(directory):
+        return
+    if config.resume_from:
+        workdir.check_same_run(config.resume_from, config, _STEERING)
+        step = workdir.newest_checkpoint(config.resume_from)
+        if step >= config.train.num_steps:
+            raise UserError(
+                f"config.resume_from: {config.resume_from} is at step {step:,} already, and "
+                f"config.train.num_steps is {config.train.num_steps:,}: nothing is left to do "
+                "(a new run with its weights: config.init_from)"
+            )
+    if config.init_from:
+        check_weights(config)
+
+
+def check_weights(config: ConfigDict) -> None:
+    """Refuses weights that do not fit the config.
 
     Above all those whose vocabulary nobody has named: one trained on the run's own
     text would give every id another meaning.
     """
-    if not config.init_from or workdir.has_checkpoints(directory):
-        return
     pretrained = read_weights(config)
     check_model(config, pretrained.model)
     if config.data.vocab:
@@ -118,15 +127,28 @@ def check_weights(config: ConfigDict, directory: epath.PathLike) -> None:
         )
         check_tokenizer(config, pretrained, tokenizer)
     elif not config.data.store:
-        options = pretrained.tokenizer.options if pretrained.tokenizer else {}
-        flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]
-        source = Path(config.init_from)
-        places = [folder / name for folder in (source, source / "tokenizer") for name in _VOCABS]
-        path = next((path for path in places if path.exists()), "VOCAB")
         raise UserError(
             "config.init_from brings weights, and their vocabulary must come with them: set "
-            f"--config.data.vocab={path} {' '.join(flags)}"
+            + _vocabulary_flags(Path(config.init_from), pretrained.tokenizer)
         )
+
+
+def _vocabulary_flags(source: Path, tokenizer: Tokenizer | None) -> str:
+    """The flags that name the vocabulary of these weights."""
+    options = tokenizer.options if tokenizer else {}
+    flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]
+    if options.get("kind") == "sentencepiece":
+        flags.insert(0, "--config.data.tokenizer=sentencepiece")
+    # Beside the weights, beside a checkpoint's prefix, or in WORKDIR of a single step.
+    folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")
+    places = [folder / name for folder in folders for name in _VOCABS]
+    path = next((str(path) for path in places if path.exists()), None)
+    if path is None:
+        return (
+            "--config.data.vocab to a vocab.txt (python -m bert_jax.convert --to=bert_jax writes "
+            f"one to DIR/tokenizer) {' '.join(flags)}"
+        )
+    return " ".join([f"--config.data.vocab={path}", *flags])
 
 
 def read_weights(config: ConfigDict) -> Pretrained:

@@ -54,14 +54,14 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 def _train(
     config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
 ) -> dict[str, Any] | None:
-    start.check_weights(config, directory)
+    start.check(config, directory)
     corpus = open_corpus(config, directory)
     with PreemptionGuard() as guard, closing(open_checkpoints(config, directory)) as checkpointer:
         state, resume = start.start(config, directory, trainer, checkpointer, corpus.tokenizer)
-        # Only now: a start that failed on its input leaves the directory to the next.
-        workdir.claim(directory, config)
         step, num_steps = int(state.step), config.train.num_steps
         check_resume(config, trainer, step, resume)
+        # Only now: a start that failed on its input leaves the directory to the next.
+        workdir.claim(directory, config)
         if finished := finished_results(directory, step, num_steps):
             return finished
 
@@ -243,7 +243,10 @@ def announce(
         ]
     for warning in warnings:
         say(f"warning: {warning}")
-    say(f"{'going on from step ' + format(step, ',') if step else 'starting'} in {directory}")
+    beginning = (
+        f"starting with the weights of {config.init_from}" if config.init_from else "starting"
+    )
+    say(f"{f'going on from step {step:,}' if step else beginning} in {directory}")
 
 
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:

@@ -96,32 +96,49 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
 
 def has_checkpoints(workdir: epath.PathLike) -> bool:
     """Whether a step has been saved in it."""
+    return newest_checkpoint(workdir) is not None
+
+
+def newest_checkpoint(workdir: epath.PathLike) -> int | None:
+    """The last step that was saved in it, whole or damaged."""
     folder = epath.Path(workdir) / CHECKPOINTS
-    return folder.exists() and any(path.name.isdecimal() for path in folder.iterdir())
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
-def check_same_run(
-    other: epath.PathLike, workdir: epath.PathLike, config: ConfigDict, also_free: tuple[str, ...]
-) -> None:
-    """Checks that the state of another run means the same in this one.
+def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[str, ...]) -> None:
+    """Checks that the state of another run would mean the same under this config.
 
     Args:
       other: The other's work directory.
-      workdir: This run's, whose corpus is claimed already.
       config: This run's.
       also_free: Keys, or beginnings of keys, that may differ beside those that may
         differ between two starts of one run.
 
     Raises:
-      UserError: the model, the batches or the corpus are not the same.
+      UserError: there is no other run, or its model or its batches are not the same.
     """
-    changed = config_lib.differences(_read_config(epath.Path(other)), config_lib.to_dict(config))
+    other = epath.Path(other)
+    if not all((other / name).exists() for name in (CONFIG, CORPUS)) or not has_checkpoints(other):
+        raise UserError(
+            f"config.resume_from: {other} is no work directory of a run with checkpoints (weights "
+            "alone are for config.init_from)"
+        )
+    changed = config_lib.differences(_read_config(other), config_lib.to_dict(config))
     for key, (old, new) in changed.items():
         if not key.startswith(_FREE + also_free):
             raise UserError(
                 f"config.resume_from: in {other} config.{key} is {old!r}, here it is {new!r}; to "
                 "take over its state it must be the same (weights alone: config.init_from)"
             )
+
+
+def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
+    """Checks that a place in another run's data is the same place in this one's.
+
+    Raises:
+      UserError: it was trained on another corpus.
+    """
     there, here = (_read(epath.Path(path) / CORPUS) for path in (other, workdir))
     for key, (old, new) in config_lib.differences(there, here).items():
         old, new = _first_difference(old, new)

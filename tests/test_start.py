@@ -132,6 +132,14 @@ class TestRefusedWeights:
         self.refused(config, tmp_path / "run", "nothing does not exist")
 
 
+def test_the_model_card_tells_where_a_run_began(huggingface, texts, tmp_path):
+    train.train(run_from(huggingface, texts), tmp_path / "run")
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "hf"), "huggingface")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert f"| init_from | {huggingface} |" in card
+    assert "| steps | 6 |" in card and "| tokens a sequence, at the most | 16 |" in card
+
+
 def test_a_lacking_head_is_announced(huggingface, texts, tmp_path, capsys):
     source = tmp_path / "source"
     shutil.copytree(huggingface, source)
@@ -192,6 +200,13 @@ class TestResumingAnotherRun:
     def test_not_from_a_finished_run(self, trained, texts, tmp_path):
         with pytest.raises(UserError, match="is at step 6 already"):
             train.train(small_run(texts, resume_from=str(trained)), tmp_path / "run")
+
+    def test_only_a_run_and_before_any_work(self, huggingface, texts, tmp_path):
+        for other in (huggingface, tmp_path / "nothing"):
+            config = small_run(texts, resume_from=str(other))
+            with pytest.raises(UserError, match="no work directory of a run"):
+                train.train(config, tmp_path / "run")
+        assert list((tmp_path / "run").iterdir()) == []
 
     def test_not_together_with_weights(self, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(trained), init_from=str(trained))

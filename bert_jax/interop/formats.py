@@ -9,12 +9,15 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.workdir import CHECKPOINTS
 
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
     "huggingface": write_huggingface,
     "google": write_google,
 }
+_CONFIGS = ("config.json", "bert_config.json")
+_UNFINISHED = "unfinished_conversion"
 _KINDS = (
     (is_native, read_native),
     (is_huggingface, read_huggingface),
@@ -22,49 +25,65 @@ _KINDS = (
 )
 
 
-def read(path: str | Path) -> Pretrained:
+def read(path: str | Path, lowercase: bool | None = None) -> Pretrained:
     """Reads a BERT of any known kind.
 
     Args:
       path: A work directory of bert_jax or one of its checkpoints; a directory of
         `transformers`; a TF1 checkpoint of google-research/bert or its directory.
+      lowercase: Whether the vocabulary is an uncased one, where the source does not
+        say it (Google's); None: as its entries suggest.
 
     Raises:
       UserError: it is none of these, or damaged.
     """
-    path = Path(path).absolute()
+    path = _without_file(Path(path).absolute())
     for is_kind, read_kind in _KINDS:
-        if is_kind(path):
+        if not is_kind(path):
+            continue
+        if lowercase is None:
             return read_kind(path)
-    there = "holds" if path.exists() else "does not exist; wanted is"
+        if read_kind is read_google:
+            return read_google(path, lowercase)
+        raise UserError(f"{path} says itself whether it is lower-cased: leave that out")
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
     raise UserError(
-        f"{path} {there} no BERT that is known here: a work directory of bert_jax, a Hugging Face "
+        f"{path} holds no BERT that is known here: a work directory of bert_jax, a Hugging Face "
         "directory (model.safetensors or pytorch_model.bin), or a Google checkpoint "
         "(bert_model.ckpt.index and bert_config.json)"
     )
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
-    """Writes a directory that is either whole or absent; the weights are used up.
+    """Writes a directory, complete with its last file; the weights are used up.
 
     Raises:
-      UserError: the directory is not empty.
+      UserError: the directory is not empty, or cannot be written to.
     """
-    path = Path(path).absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    path = Path(path).resolve()
+    unfinished = path / _UNFINISHED
+    if path.exists() and (not path.is_dir() or set(path.iterdir()) - {unfinished}):
         raise UserError(f"{path} exists already; give a new or empty directory")
-    partial = path.with_name(f"{path.name}.partial")
-    if partial.exists():
-        raise UserError(
-            f"{partial} is in the way, left by a conversion that was interrupted or is still "
-            "under way; remove it"
-        )
-    partial.mkdir(parents=True)
+    is_new = not path.exists()
+    # What a conversion that was killed has left.
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     try:
-        WRITERS[kind](pretrained, partial)
-        if path.exists():
-            path.rmdir()
-        partial.rename(path)
+        WRITERS[kind](pretrained, unfinished)
+        # Inside the directory, which may be another disk's; without its config it is no model.
+        for part in sorted(unfinished.iterdir(), key=lambda part: part.name in _CONFIGS):
+            part.rename(path / part.name)
+        unfinished.rmdir()
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(path if is_new else unfinished, ignore_errors=True)
         raise
+
+
+def _without_file(path: Path) -> Path:
+    """What a completed file name stands for: its directory, or its checkpoint's prefix."""
+    if path.suffix == ".index" and path.is_file():
+        return path.with_suffix("")
+    if path.name == CHECKPOINTS:
+        return path.parent
+    return path.parent if path.is_file() else path

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError
 from bert_jax.interop.names import Outside, google_names
 from bert_jax.interop.pretrained import (
     Pretrained,
@@ -77,13 +77,33 @@ def read_google(path: Path, lowercase: bool | None = None) -> Pretrained:
 
 def write_google(pretrained: Pretrained, path: Path) -> None:
     """Writes a directory that the original's scripts start from; the weights are used up."""
+    pretrained.warnings += _differences(pretrained)
     names = google_names(pretrained.model["num_hidden_layers"])
-    with naming(path / CHECKPOINT):
+    try:
         _save(pretrained.weights, names, path / CHECKPOINT)
+    except _tensorflow().errors.OpError as error:
+        # "{{node ...}} FILE; No space left on device [Op:SaveV2]"
+        reason = error.message.rpartition("; ")[2].partition(" [Op:")[0]
+        raise UserError(f"{path / CHECKPOINT} could not be written: {reason}") from error
     write_object(path / CONFIG, pretrained.model)
     if pretrained.tokenizer:
         write_google_tokenizer(pretrained.tokenizer, path)
     write_training(pretrained, path)
+
+
+def _differences(pretrained: Pretrained) -> list[str]:
+    """What of this model the original's scripts cannot do."""
+    model, tokenizer = pretrained.model, pretrained.tokenizer
+    warnings = []
+    if model["hidden_act"] == "gelu_new":
+        warnings.append('the original knows no hidden_act "gelu_new": its "gelu" is that function')
+    if model["layer_norm_eps"] != 1e-12:
+        warnings.append(
+            f"layer_norm_eps is {model['layer_norm_eps']:g}: the original always takes 1e-12"
+        )
+    if tokenizer and tokenizer.kind != "wordpiece":
+        warnings.append(f"the original cannot read a {tokenizer.kind} vocabulary")
+    return warnings
 
 
 def _save(weights: Weights, names: dict[str, Outside], prefix: Path) -> None:
@@ -159,6 +179,6 @@ def _only_checkpoint(directory: Path) -> Path:
         there = ", ".join(prefix.name for prefix in prefixes) or "none"
         raise UserError(
             f"{directory} must hold one checkpoint, such as {CHECKPOINT}.index, and has {there}; "
-            f"where there are several, give the one: --input={directory / 'NAME'}"
+            f"where there are several, name the one, as {directory / 'NAME'}"
         )
     return (named or prefixes)[0]

@@ -1,5 +1,6 @@
 """Directories that `transformers` reads and writes: config.json, weights, tokenizer."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -100,9 +101,11 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     # One after another, so that never all of them are there twice.
     for name in list(weights):
         tensors[names[name].name] = np.ascontiguousarray(names[name].export(weights.pop(name)))
-    with naming(path / SAFETENSORS):
+    try:
         # transformers refuses a file that does not name its framework.
         save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
     config = {
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
@@ -115,6 +118,8 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         config["pad_token_id"] = pretrained.tokenizer.pad_id
         write_huggingface_tokenizer(pretrained.tokenizer, path, model["max_position_embeddings"])
     write_object(path / CONFIG, config)
+    # safetensors' own choice is that nobody else may read it.
+    shutil.copymode(path / CONFIG, path / SAFETENSORS)
     write_training(pretrained, path)
     with naming(path / "README.md"):
         (path / "README.md").write_text(model_card(pretrained), encoding="utf-8")
@@ -177,14 +182,14 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
 
 
 def _sharded(index: Path) -> list[Path]:
-    parts = sorted(set(_weight_map(index).values()))
+    parts = _weight_map(index).values()
     for part in parts:
         # A name of its own directory: an index must not lead elsewhere.
-        if not isinstance(part, str) or Path(part).name != part:
+        if not isinstance(part, str) or not part or Path(part).name != part:
             raise UserError(f"{index}: {part!r} is not the name of a file beside it")
         if not (index.parent / part).exists():
             raise UserError(f"{index} names {part}, which is not there")
-    return [index.parent / part for part in parts]
+    return [index.parent / part for part in sorted(set(parts))]
 
 
 def _check_index(index: Path, tensors: dict[str, Tensor]) -> None:
@@ -208,7 +213,17 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
 
     def reader(name: str) -> Callable[[], np.ndarray]:
-        return lambda: file.get_tensor(name)
+        def read() -> np.ndarray:
+            try:
+                return file.get_tensor(name)
+            except (AttributeError, TypeError):
+                # numpy has no such type.
+                dtype = file.get_slice(name).get_dtype()
+                raise UserError(
+                    f"{path}: {name} is {dtype}; weights must be float32, bfloat16 or float16"
+                ) from None
+
+        return read
 
     return {n: Tensor(tuple(file.get_slice(n).get_shape()), reader(n)) for n in file.keys()}
 

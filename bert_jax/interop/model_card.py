@@ -4,7 +4,9 @@ from typing import Any
 
 from bert_jax.config import flatten
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import HEADS
 
+MLM_HEAD = HEADS["mlm/"]
 _SCORES = {
     "mlm_loss": "masked-LM loss (nats)",
     "mlm_accuracy": "masked-LM accuracy",
@@ -15,6 +17,7 @@ _SCORES = {
     "unigram_mlm_accuracy": "masked-LM accuracy of unigram frequencies",
     "majority_nsp_accuracy": "next-sentence accuracy of the commoner label",
     "num_sequences": "sequences",
+    "max_seq_length": "tokens a sequence, at the most",
 }
 
 
@@ -24,7 +27,8 @@ def model_card(pretrained: Pretrained) -> str:
     lines = [
         "---",
         "library_name: transformers",
-        "pipeline_tag: fill-mask",
+        # Untrained, the head would fill masks at random.
+        *([] if MLM_HEAD in pretrained.untrained_heads else ["pipeline_tag: fill-mask"]),
         "tags: [bert, masked-lm, next-sentence-prediction]",
         "---",
         "",
@@ -50,17 +54,19 @@ def _tokenizer(pretrained: Pretrained) -> list[str]:
 
 
 def _training(training: dict[str, Any]) -> list[str]:
-    if not training:
+    if not training.get("config"):
         return ["## Training", "", "Not known: the weights came from elsewhere.", ""]
     config, corpus = training.get("config") or {}, training.get("corpus") or {}
     facts: dict[str, Any] = {"steps": training.get("step")}
+    # Where it did not begin from scratch.
+    facts |= {key: config.get(key) or None for key in ("init_from", "resume_from")}
     for section in ("train", "optimizer", "schedule", "data"):
         for key, value in (config.get(section) or {}).items():
             # The sequence lengths are told one by one below.
             if not isinstance(value, list | dict) or key == "input":
                 facts[f"{section}.{key}"] = value
     for i, stage in enumerate((config.get("train") or {}).get("stages") or []):
-        facts[f"train.stages[{i}]"] = ", ".join(f"{k} {v:g}" for k, v in stage.items())
+        facts[f"train.stages[{i}]"] = ", ".join(f"{k} {v:g}" for k, v in stage.items() if v)
     facts |= {"seed": config.get("seed"), "dtype": config.get("dtype")}
     # What the corpus was made with stands in the config's `data` already.
     facts |= {

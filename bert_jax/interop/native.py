@@ -16,6 +16,7 @@ from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig, BertForPreTraining
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
+from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import TrainState, init_params
 
 _EVALUATION = "eval_"
@@ -100,5 +101,15 @@ def _training(directory: Path, step: int) -> dict[str, Any]:
     for line in read_metrics(directory):
         if line["step"] == step and f"{_EVALUATION}mlm_loss" in line:
             results = {k.removeprefix(_EVALUATION): v for k, v in line.items() if k != "step"}
-    config = config_lib.to_dict(workdir.load_config(directory))
-    return {"step": step, "config": config, "corpus": corpus, "results": results}
+    config = workdir.load_config(directory)
+    if results:
+        # The score depends on it: held-out documents are cut as the stage's sequences are.
+        stages = resolve_stages(config.train)
+        stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
+        results["max_seq_length"] = stage.max_seq_length
+    return {
+        "step": step,
+        "config": config_lib.to_dict(config),
+        "corpus": corpus,
+        "results": results,
+    }

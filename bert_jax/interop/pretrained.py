@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from bert_jax.config import from_dict
 from bert_jax.errors import UserError, naming
 from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.names import Outside, Shape, match
@@ -23,6 +25,10 @@ MODEL_KEYS = {
     if field.name not in ("dtype", "scan_layers", "remat")
 }
 
+# No dimension of a BERT is beyond this; what is, would overflow or fill the memory.
+_MOST = 2**24
+# Key of `training`: heads that were initialised, not trained.
+UNTRAINED = "untrained_heads"
 # Beside the weights, in every format: what bert_jax knows of their training.
 TRAINING = "bert_jax_training.json"
 
@@ -59,7 +65,7 @@ class Pretrained:
           seed: What the new heads are drawn from.
 
         Raises:
-          UserError: the vocabulary has more entries than the embedding.
+          UserError: the embedding and the vocabulary do not belong together.
         """
         missing = weights_lib.add_missing_heads(self.weights, self.model_config, seed)
         if missing:
@@ -67,14 +73,39 @@ class Pretrained:
             self.warnings.append(
                 f"{self.source} has no {heads}: initialised at random, to be trained before use"
             )
-        if self.tokenizer and self.tokenizer.vocab_size != self.model["vocab_size"]:
-            rows, entries = self.model["vocab_size"], self.tokenizer.vocab_size
-            weights_lib.cut_vocabulary(self.weights, entries)
-            self.model["vocab_size"] = entries
+        earlier = self.untrained_heads
+        if earlier:
             self.warnings.append(
-                f"{self.source} has {rows} rows for a vocabulary of {entries}: the last "
-                f"{rows - entries}, which no token uses, are left out"
+                f"the {' and the '.join(earlier)} of {self.source} were initialised at random by a "
+                "conversion before: to be trained before use"
             )
+        if missing or earlier:
+            # It travels with the weights: nothing in them tells that they mean nothing.
+            self.training = self.training | {UNTRAINED: [*earlier, *missing]}
+        if self.tokenizer and self.tokenizer.vocab_size != self.model["vocab_size"]:
+            self._cut_vocabulary(self.tokenizer.vocab_size)
+
+    @property
+    def untrained_heads(self) -> list[str]:
+        """Names of the heads that an earlier conversion initialised."""
+        return self.training.get(UNTRAINED, [])
+
+    def _cut_vocabulary(self, entries: int) -> None:
+        rows = self.model["vocab_size"]
+        # Embeddings are padded to a multiple of 8 to 128, for the hardware's sake.
+        paddings = {-(-entries // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}
+        if rows not in paddings:
+            raise UserError(
+                f"{self.source} has {rows} rows of word embeddings but a vocabulary of {entries} "
+                "entries, which no padding explains: the vocabulary is cut short, or of another "
+                "model"
+            )
+        weights_lib.cut_vocabulary(self.weights, entries)
+        self.model["vocab_size"] = entries
+        self.warnings.append(
+            f"{self.source} has {rows} rows for a vocabulary of {entries}: the last "
+            f"{rows - entries}, beyond the vocabulary, are left out"
+        )
 
 
 def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
@@ -92,7 +123,7 @@ def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
         wanted = "a name" if key == "hidden_act" else "a number"
         if not isinstance(value, expected) or isinstance(value, bool):
             raise UserError(f"{path}: {key} is {value!r}; it must be {wanted}")
-    _check_positive(model, path)
+    _check_ranges(model, path)
     if model["hidden_size"] % model["num_attention_heads"]:
         raise UserError(
             f"{path}: num_attention_heads is {model['num_attention_heads']}, which does not divide "
@@ -101,11 +132,20 @@ def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
     return model
 
 
-def _check_positive(model: dict[str, Any], path: Any) -> None:
+def _check_ranges(model: dict[str, Any], path: Path) -> None:
     for key, default in MODEL_KEYS.items():
-        counts = default is None or isinstance(default, int)
-        if counts and (not isinstance(model[key], int) or model[key] < 1):
-            raise UserError(f"{path}: {key} is {model[key]!r}; it must be a whole number above 0")
+        value = model[key]
+        if default is None or isinstance(default, int):
+            if not isinstance(value, int) or not 0 < value <= _MOST:
+                raise UserError(
+                    f"{path}: {key} is {value!r}; it must be a whole number above 0, and at most "
+                    f"{_MOST}"
+                )
+        elif key.endswith("_prob"):
+            if not 0 <= value < 1:
+                raise UserError(f"{path}: {key} is {value!r}; it must be at least 0 and below 1")
+        elif key != "hidden_act" and not 0 < value < math.inf:
+            raise UserError(f"{path}: {key} is {value!r}; it must be above 0")
 
 
 def collect_weights(
@@ -165,7 +205,7 @@ def read_object(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path.parent} has no {path.name}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} is damaged: it should hold a JSON object")
@@ -179,9 +219,27 @@ def write_object(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_training(directory: Path) -> dict[str, Any]:
-    """How the model in a directory was trained, if bert_jax wrote it; else empty."""
+    """How the model in a directory was trained, if bert_jax wrote it; else empty.
+
+    Raises:
+      UserError: the file is damaged.
+    """
     path = directory / TRAINING
-    return read_object(path) if path.exists() else {}
+    if not path.exists():
+        return {}
+    training = read_object(path)
+    try:
+        if training.get("config"):
+            from_dict(training["config"])
+        whole = all(isinstance(training.get(key, {}), dict) for key in ("corpus", "results"))
+        heads = training.get(UNTRAINED, [])
+        if not whole or not set(heads) <= set(weights_lib.HEADS.values()):
+            raise UserError("it is not what bert_jax writes")
+    except (UserError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); the weights can do without: remove the file"
+        ) from error
+    return training
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:

@@ -7,11 +7,12 @@ of SentencePiece) stands in a small file beside them, OPTIONS_FILE.
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bert_jax import tokenizers
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, naming
 from bert_jax.interop.tokenizer_json import to_library
 from bert_jax.tokenizers import SPECIAL_TOKENS, Tokenizer
 from bert_jax.tokenizers.base import require_special_tokens
@@ -22,6 +23,7 @@ OPTIONS_FILE = "bert_jax_tokenizer.json"
 LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIALS_FILE = "special_tokens_map.json"
+ADDED_FILE = "added_tokens.json"
 # Longer words are [UNK] in the original, and in `transformers` (which cannot be told otherwise
 # by a vocab.txt).
 _GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
@@ -77,8 +79,7 @@ def write_huggingface_tokenizer(
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
-    text = library.to_str(pretty=True) + "\n"
-    (directory / LIBRARY_FILE).write_text(text, encoding="utf-8")
+    _write_text(directory / LIBRARY_FILE, library.to_str(pretty=True) + "\n")
     _write_json(directory / CONFIG_FILE, config)
     _write_json(directory / SPECIALS_FILE, special_tokens)
 
@@ -104,14 +105,20 @@ def read_huggingface_tokenizer(directory: str | Path) -> Tokenizer | None:
         ours, theirs = tokenizer.options["lowercase"], config.get("do_lower_case")
         agree = theirs is None or theirs == ours
         _require(agree, config_path, f"do_lower_case is not what {LIBRARY_FILE} says, {ours}")
-        return tokenizer
-    if (directory / VOCABULARY_FILE).exists():
-        return WordPieceTokenizer(
+        _refuse_another_vocabulary(directory, tokenizer.tokens)
+    elif (directory / VOCABULARY_FILE).exists():
+        tokenizer = WordPieceTokenizer(
             read_vocabulary(directory / VOCABULARY_FILE),
             lowercase=bool(config.get("do_lower_case", True)),
             max_input_chars_per_word=_HUGGINGFACE_WORD,
         )
-    return None
+    else:
+        return None
+    more = config.get("additional_special_tokens")
+    _require(not more, config_path, f"additional_special_tokens {more!r} are none of BERT's")
+    for path, added in _added_tokens(directory, config):
+        _refuse_foreign_added_tokens(added, tokenizer.tokens, path)
+    return tokenizer
 
 
 def write_google_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
@@ -209,17 +216,47 @@ def _tokens_in_order(vocabulary: Any, path: Path) -> list[str]:
 
 def _refuse_foreign_added_tokens(added: Any, tokens: list[str], path: Path) -> None:
     """Tokens other than BERT's five would be matched in the text; ours matches none."""
-    added = added or []
+    added = [] if added is None else added
     whole = isinstance(added, list) and all(
-        isinstance(token, dict) and type(token.get("id")) is int and token.get("content")
+        isinstance(token, dict)
+        and type(token.get("id")) is int
+        and isinstance(token.get("content"), str)
+        and token["content"]
         for token in added
     )
-    _require(whole, path, "its added_tokens must each have an `id` and a `content`")
-    ids = {str(token["content"]): token["id"] for token in added}
-    foreign = sorted(set(ids) - set(SPECIAL_TOKENS))
-    _require(not foreign, path, f"it adds tokens that BERT does not have: {' '.join(foreign[:5])}")
-    for token, i in ids.items():
-        _require(tokens.index(token) == i, path, f"{token} has two ids")
+    _require(whole, path, "its added tokens must each have an `id` and a `content`")
+    foreign = sorted({token["content"] for token in added} - set(SPECIAL_TOKENS))
+    shown = " ".join(t if t.isprintable() else ascii(t) for t in foreign[:5])
+    _require(not foreign, path, f"it adds tokens that BERT does not have: {shown}")
+    for token in added:
+        same = tokens.index(token["content"]) == token["id"]
+        _require(same, path, f"{token['content']} has two ids")
+
+
+def _added_tokens(directory: Path, config: dict) -> Iterator[tuple[Path, list[dict]]]:
+    """Yields what the files beside the vocabulary add to it, as tokenizer.json has it."""
+    path, added = directory / CONFIG_FILE, config.get("added_tokens_decoder")
+    if added is not None:
+        whole = isinstance(added, dict) and all(
+            re.fullmatch("[0-9]{1,10}", i) and isinstance(token, dict) for i, token in added.items()
+        )
+        _require(whole, path, "its added_tokens_decoder must have a token for each id")
+        yield path, [token | {"id": int(i)} for i, token in added.items()]
+    path = directory / ADDED_FILE
+    if path.exists():
+        added = _read_json(path)
+        whole = all(type(i) is int for i in added.values())
+        _require(whole, path, "it must have an id for each token")
+        yield path, [{"content": token, "id": i} for token, i in added.items()]
+
+
+def _refuse_another_vocabulary(directory: Path, tokens: list[str]) -> None:
+    path = directory / VOCABULARY_FILE
+    if path.exists() and read_vocabulary(path) != tokens:
+        raise UserError(
+            f"{path} and {directory / LIBRARY_FILE} have different entries: "
+            "remove the one that is not the model's"
+        )
 
 
 def _section(content: dict, name: str) -> dict:
@@ -241,14 +278,20 @@ def _read_json(path: Path) -> dict:
         raise UserError(f"{path} is damaged: it is not valid UTF-8") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: it is not whole JSON ({e})") from None
+    except RecursionError:
+        raise UserError(f"{path} is damaged: it is nested too deeply") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it should be a JSON object")
     return content
 
 
 def _write_json(path: Path, content: dict) -> None:
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    _write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
 
 
 def _added_token(token: str) -> dict[str, Any]:

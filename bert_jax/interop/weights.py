@@ -15,7 +15,6 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from bert_jax.errors import UserError
 from bert_jax.models import BertConfig, BertForPreTraining
 from bert_jax.training.state import init_params
 
@@ -74,16 +73,6 @@ def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[s
 
 
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
-    """Drops, in place, the rows that only pad the vocabulary to a round number.
-
-    Raises:
-      UserError: there are fewer rows than the vocabulary has entries.
-    """
+    """Drops, in place, the rows beyond the vocabulary."""
     for name in ("bert/embeddings/word_embeddings", "mlm/output_bias"):
-        rows = weights[name].shape[0]
-        if rows < vocab_size:
-            raise UserError(
-                f"{name} has {rows} rows but the vocabulary has {vocab_size} entries: they do "
-                "not belong together"
-            )
         weights[name] = weights[name][:vocab_size]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.errors import UserError
@@ -147,7 +148,9 @@ class TestReadingHuggingFace:
         _split(huggingface)
         assert same_weights(formats.read(huggingface).weights, make_pretrained().weights)
 
-    @pytest.mark.parametrize("damage", ["gone", "twice", "elsewhere", "no map", "unlisted"])
+    @pytest.mark.parametrize(
+        "damage", ["gone", "twice", "elsewhere", "number", "list", "empty", "no map", "unlisted"]
+    )
     def test_a_wrong_index(self, huggingface, damage):
         index = _split(huggingface)
         path = huggingface / "model.safetensors.index.json"
@@ -159,6 +162,10 @@ class TestReadingHuggingFace:
             message = "is in another file"
         elif damage == "elsewhere":
             edit_json(path, weight_map=index | {"cls.predictions.bias": "../other.safetensors"})
+            message = "not the name of a file beside it"
+        elif damage in ("number", "list", "empty"):
+            value = {"number": 3, "list": ["part-0.safetensors"], "empty": ""}[damage]
+            edit_json(path, weight_map=index | {"cls.predictions.bias": value})
             message = "not the name of a file beside it"
         elif damage == "no map":
             path.write_text("{}")
@@ -212,6 +219,10 @@ class TestReadingHuggingFace:
             ({"num_attention_heads": 5}, "does not divide"),
             ({"hidden_size": "12"}, "must be a number"),
             ({"num_hidden_layers": 0}, "above 0"),
+            ({"vocab_size": 10**18}, "at most"),
+            ({"layer_norm_eps": -1.0}, "must be above 0"),
+            ({"layer_norm_eps": float("nan")}, "must be above 0"),
+            ({"hidden_dropout_prob": 7.0}, "below 1"),
             ({"num_hidden_layers": 4}, "missing: bert.encoder.layer.3"),
             ({"num_hidden_layers": 2}, "unknown: bert.encoder.layer.2"),
         ],
@@ -221,7 +232,7 @@ class TestReadingHuggingFace:
         with pytest.raises(UserError, match=message):
             formats.read(huggingface)
 
-    @pytest.mark.parametrize("content", ["", "{", "[]", "\x00"])
+    @pytest.mark.parametrize("content", ["", "{", "[]", "\x00", "[" * 100_000])
     def test_a_damaged_config(self, huggingface, content):
         (huggingface / "config.json").write_text(content)
         with pytest.raises(UserError, match="config.json"):
@@ -324,9 +335,28 @@ def test_a_padded_vocabulary_is_cut_back(tmp_path, kind):
         np.testing.assert_array_equal(found.weights[name], full[name][:28])
 
 
-def test_a_vocabulary_longer_than_the_embedding_is_refused():
-    with pytest.raises(UserError, match="27 rows but the vocabulary has 28"):
-        make_pretrained(vocab_size=27).complete()
+@pytest.mark.parametrize("rows", [27, 30, 156])
+def test_no_other_difference_is_taken_for_padding(rows):
+    message = f"{rows} rows of word embeddings but a vocabulary of 28 entries"
+    with pytest.raises(UserError, match=message):
+        make_pretrained(vocab_size=rows).complete()
+
+
+def test_that_a_head_was_never_trained_travels_along(huggingface, tmp_path):
+    edit_tensors(huggingface, lambda tensors: _drop(tensors, "cls.pred"))
+    pretrained = formats.read(huggingface)
+    for kind in (*KINDS, "huggingface"):
+        pretrained.complete()
+        assert "masked-LM head" in pretrained.warnings[-1]
+        formats.write(pretrained, tmp_path / kind / "out", kind)
+        pretrained = formats.read(tmp_path / kind / "out")
+        shutil.rmtree(tmp_path / kind)
+    formats.write(make_pretrained(), tmp_path / "trained", "huggingface")
+    pretrained.complete()
+    formats.write(pretrained, tmp_path / "untrained", "huggingface")
+    cards = [(tmp_path / name / "README.md").read_text() for name in ("trained", "untrained")]
+    assert ["fill-mask" in card for card in cards] == [True, False]
+    assert "to be trained before use" in cards[1]
 
 
 def test_nothing_half_written_is_left(tmp_path, kind, monkeypatch):
@@ -347,12 +377,88 @@ def test_what_is_there_is_not_overwritten(tmp_path, kind):
     assert (tmp_path / "out" / "thesis.txt").read_text() == "months of work"
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_something_that_is_no_model(tmp_path, there):
-    if there:
-        (tmp_path / "x").mkdir()
+def test_something_that_is_no_model(tmp_path):
+    with pytest.raises(UserError, match="x does not exist"):
+        formats.read(tmp_path / "x")
+    (tmp_path / "x").mkdir()
     with pytest.raises(UserError, match="no BERT that is known here"):
         formats.read(tmp_path / "x")
+
+
+def test_what_a_shell_completes_is_understood(huggingface, google, tmp_path):
+    formats.write(make_pretrained(), tmp_path / "native", "bert_jax")
+    for path in (
+        huggingface / "model.safetensors",
+        google / "bert_model.ckpt.index",
+        tmp_path / "native" / "checkpoints",
+        tmp_path / "native" / "checkpoints" / "0",
+    ):
+        assert same_weights(formats.read(path).weights, make_pretrained().weights), path
+
+
+def test_an_empty_directory_is_filled_and_what_was_killed_is_replaced(tmp_path, kind):
+    (tmp_path / "out" / "unfinished_conversion" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    formats.write(make_pretrained(), tmp_path / "link", kind)
+    assert not (tmp_path / "out" / "unfinished_conversion").exists()
+    assert same_weights(formats.read(tmp_path / "out").weights, make_pretrained().weights)
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_full_disk(tmp_path, monkeypatch, was_there):
+    def full(*args, **kwargs):
+        raise SafetensorError("No space left on device")
+
+    if was_there:
+        (tmp_path / "out").mkdir()
+    monkeypatch.setattr("bert_jax.interop.huggingface.save_file", full)
+    with pytest.raises(UserError, match="model.safetensors could not be written: No space"):
+        formats.write(make_pretrained(), tmp_path / "out", "huggingface")
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "out"] if was_there else [])
+
+
+def test_others_may_read_the_weights_as_they_may_the_config(huggingface):
+    modes = {(huggingface / name).stat().st_mode for name in ("model.safetensors", "config.json")}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"hidden_act": "gelu_new"}, "gelu_new"),
+        ({"layer_norm_eps": 1e-5}, "always takes 1e-12"),
+    ],
+)
+def test_what_the_original_cannot_do_is_told(tmp_path, model, words):
+    pretrained = make_pretrained(**model)
+    formats.write(pretrained, tmp_path / "google", "google")
+    assert words in pretrained.warnings[0]
+    assert formats.read(tmp_path / "google").model == pretrained.model
+
+
+def test_whether_a_foreign_google_vocabulary_is_uncased_can_be_said(google, huggingface):
+    (google / "bert_jax_tokenizer.json").unlink()
+    for lowercase in (True, False):
+        assert formats.read(google, lowercase).tokenizer.options["lowercase"] == lowercase
+    with pytest.raises(UserError, match="says itself"):
+        formats.read(huggingface, lowercase=True)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"config": 3},
+        {"config": {"nosuch": 1}},
+        {"corpus": [1]},
+        {"results": "good"},
+        {"untrained_heads": ["mlm"]},
+        {"untrained_heads": 1},
+    ],
+)
+def test_a_damaged_story_of_the_training(huggingface, training):
+    (huggingface / TRAINING).write_text(json.dumps(training))
+    with pytest.raises(UserError, match=f"{TRAINING} cannot be read .* remove the file"):
+        formats.read(huggingface)
 
 
 def test_the_model_card_tells_how_it_was_trained(tmp_path):

@@ -250,7 +250,9 @@ def roberta(content):
         (lambda c: c["model"]["vocab"].update({"\ud800": 900}), "cannot be a line of a vocab.txt"),
         (set_in("model", max_input_chars_per_word=-1), "max_input_chars_per_word above 0"),
         (add_token, r"adds tokens that BERT does not have: \[E1\]"),
-        (lambda c: c.update(added_tokens=[5]), "added_tokens must each have"),
+        (lambda c: c.update(added_tokens=[5]), "added tokens must each have"),
+        (lambda c: c.update(added_tokens={}), "added tokens must each have"),
+        (lambda c: c["added_tokens"].append({"id": 9, "content": "[MASK]"}), r"\[MASK\] has two"),
     ],
 )
 def test_other_tokenizers_are_refused(change, words, wordpiece):
@@ -277,15 +279,86 @@ def test_configs_that_differ_are_refused(values, words, wordpiece):
         files.read_huggingface_tokenizer(directory)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("config", {"900": {"content": "[E1]"}}, r"tokens that BERT does not have: \[E1\]"),
+        ("config", {"900": {"content": "a\nb"}}, r"tokens that BERT does not have: 'a\\nb'"),
+        ("config", {"5": {"content": "[MASK]"}}, r"\[MASK\] has two ids"),
+        ("config", {"900": {"content": ["[E1]"]}}, "added tokens must each have"),
+        ("config", {"900": "[E1]"}, "added_tokens_decoder must have a token for each id"),
+        ("config", {"x": {"content": "[E1]"}}, "added_tokens_decoder must have a token for"),
+        ("config", {"9" * 5000: {"content": "[E1]"}}, "added_tokens_decoder must have a token"),
+        ("config", ["[E1]"], "added_tokens_decoder must have a token for each id"),
+        ("added", {"[E1]": 900}, r"tokens that BERT does not have: \[E1\]"),
+        ("added", {"[MASK]": 900}, r"\[MASK\] has two ids"),
+        ("added", {"": 900}, "added tokens must each have"),
+        ("added", {"[E1]": [900]}, "it must have an id for each token"),
+        ("added", ["[E1]"], "is damaged: it should be a JSON object"),
+    ],
+)
+def test_added_tokens_are_refused_wherever_they_stand(name, content, words, fast, wordpiece):
+    directory, _ = wordpiece
+    if not fast:
+        (directory / "tokenizer.json").unlink()
+    if name == "config":
+        path = directory / "tokenizer_config.json"
+        edit(path, lambda c: c.update(added_tokens_decoder=content))
+    else:
+        path = directory / "added_tokens.json"
+        path.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(UserError, match=f"{path.name} .*{words}") as error:
+        files.read_huggingface_tokenizer(directory)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_added_tokens_that_are_bert_s_own(fast, wordpiece):
+    directory, ours = wordpiece
+    if not fast:
+        (directory / "tokenizer.json").unlink()
+    ids = dict(zip(SPECIALS, ours.special_ids, strict=True))
+    (directory / "added_tokens.json").write_text(json.dumps(ids), "utf-8")
+    assert files.read_huggingface_tokenizer(directory).fingerprint == ours.fingerprint
+    edit(directory / "tokenizer_config.json", lambda c: c.update(added_tokens_decoder=None))
+    assert files.read_huggingface_tokenizer(directory).fingerprint == ours.fingerprint
+
+
+def test_a_vocabulary_unlike_its_tokenizer_json_is_refused(wordpiece):
+    directory, ours = wordpiece
+    entries = "\n".join(reversed(ours.tokens))
+    (directory / "vocab.txt").write_text(entries, "utf-8")
+    with pytest.raises(UserError, match=r"vocab.txt and .*tokenizer.json have different entries"):
+        files.read_huggingface_tokenizer(directory)
+    (directory / "vocab.txt").unlink()
+    assert files.read_huggingface_tokenizer(directory).fingerprint == ours.fingerprint
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
+)
+def test_a_full_disk_names_the_file(name, wordpiece):
+    directory, ours = wordpiece
+    (directory / name).unlink()
+    (directory / name).symlink_to("/dev/full")
+    with pytest.raises(OSError) as error:
+        files.write_huggingface_tokenizer(ours, directory, 512)
+    assert error.value.filename == str(directory / name)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "added_tokens.json"])
 def test_damaged_files_are_refused(name, wordpiece):
     directory, _ = wordpiece
+    if name == "added_tokens.json":
+        (directory / name).write_text('{"[E1]": 900, "[E2]": 901}', "utf-8")
     content = (directory / name).read_bytes()
     for damaged, words in [
         (content[: len(content) // 2], "is damaged: it is not whole JSON"),
         (content[:-20] + b"\xff", "is damaged: it is not valid UTF-8"),
         (b"", "is damaged"),
         (b"[1]", "is damaged: it should be a JSON object"),
+        (b'{"added_tokens_decoder":' + b"[" * 10**5, "is damaged: it is nested too deeply"),
     ]:
         (directory / name).write_bytes(damaged)
         with pytest.raises(UserError, match=f"{name} {words}"):
