@@ -26,8 +26,8 @@ def define_flags() -> None:
     flags.DEFINE_enum("split", "train", ["train", "heldout"], "Which of the store's documents.")
     flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence.", lower_bound=5)
     flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked tokens at the most.", lower_bound=1)
-    flags.DEFINE_integer("dupe_factor", 10, "Epochs, each with other pairs and masks.")
-    flags.DEFINE_integer("num_shards", 1, "Files; each gets a record in turn.")
+    flags.DEFINE_integer("dupe_factor", 10, "Epochs, each with other pairs.", lower_bound=1)
+    flags.DEFINE_integer("num_shards", 1, "Files; each gets a record in turn.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Of pairs and masks.", lower_bound=0)
     flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of the tokens predicted.")
     flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter sequences.")
@@ -39,6 +39,17 @@ def main(_) -> None:
     for name in ("store", "output"):
         if not args[name].value:
             raise UserError(f"--{name} is missing: a directory")
+    for name in ("masked_lm_prob", "short_seq_prob"):
+        # So written that NaN is wrong.
+        if not 0 <= args[name].value < 1:
+            raise UserError(f"--{name} is {args[name].value}; it must be at least 0 and below 1")
+    # [CLS] and both [SEP] are never masked.
+    if args.max_predictions_per_seq > args.max_seq_length - 3:
+        raise UserError(
+            f"--max_predictions_per_seq is {args.max_predictions_per_seq}; a sequence of "
+            f"--max_seq_length={args.max_seq_length} has at most {args.max_seq_length - 3} tokens "
+            "to predict"
+        )
     metadata = read_metadata(args.store)
     split = Path(args.store) / args.split
     if not split.exists():
@@ -46,7 +57,12 @@ def main(_) -> None:
     # After the checks: they load TensorFlow.
     from bert_jax.data.google_tfrecord import write_tfrecords
     from bert_jax.data.pipeline import PipelineSpec
+    from bert_jax.data.tfrecord_reader import MOST_TOKENS
 
+    if args.max_seq_length > MOST_TOKENS:
+        raise UserError(
+            f"--max_seq_length is {args.max_seq_length}; it must be at most {MOST_TOKENS}"
+        )
     spec = PipelineSpec(
         max_seq_length=args.max_seq_length,
         max_predictions_per_seq=args.max_predictions_per_seq,

@@ -191,10 +191,34 @@ class TestRefusals:
         (["--output=out"], "--store is missing"),
         (["--store=nowhere"], "--output is missing"),
         (["--store=nowhere", "--output=out"], "nowhere holds no finished token store"),
-        (["--max_seq_length=4"], "max_seq_length"),
+        (["--max_seq_length=4"], "--max_seq_length"),
+        (["--dupe_factor=0"], "--dupe_factor"),
+        (["--num_shards=0"], "--num_shards"),
     ],
 )
 def test_mistakes_in_exporting(flags, words):
     finished = runs.run([sys.executable, "-m", "bert_jax.export_tfrecord", *flags])
     assert finished.returncode in (1, 2)
     assert words in finished.stderr and "Traceback" not in finished.stderr
+    assert len(finished.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--masked_lm_prob=7"], "--masked_lm_prob is 7.0; it must be at least 0 and below 1"),
+        (["--short_seq_prob=nan"], "--short_seq_prob is nan; it must be at least 0 and below 1"),
+        (["--max_seq_length=1000000"], "--max_seq_length is 1000000; it must be at most 65535"),
+        (
+            ["--max_seq_length=24", "--max_predictions_per_seq=22"],
+            "--max_predictions_per_seq is 22; a sequence of --max_seq_length=24 has at most 21",
+        ),
+    ],
+)
+def test_values_out_of_range_in_exporting(records, tmp_path, flags, words):
+    command = [sys.executable, "-m", "bert_jax.export_tfrecord", f"--store={records}/store"]
+    finished = runs.run([*command, f"--output={tmp_path}/out", *flags])
+    assert finished.returncode == 1
+    assert finished.stderr.startswith(f"error: {words}")
+    assert len(finished.stderr.strip().splitlines()) == 1
+    assert not [*tmp_path.iterdir()]

@@ -4,8 +4,11 @@ Read, they are turned once into static rows (static_rows.py): a TFRecord file ca
 read from its beginning. Written, they are the pairs and masks of a token store.
 """
 
+import contextlib
 import os
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,10 @@ from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, r
 from bert_jax.data.store import store_path
 from bert_jax.data.store_directory import empty_directory
 from bert_jax.data.tfrecord_reader import FEATURES, read_records
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError
 from bert_jax.progress import Progress
 
-# Records written at a time.
+# Records written at a time, at most.
 _BATCH = 1024
 _OPTIONS = ("vocab", "vocab_size", "tokenizer", "lowercase", "max_input_chars_per_word")
 _EXPORT_FILES = re.compile(
@@ -107,7 +110,8 @@ def write_tfrecords(
       store, tokenizer: As for `pipeline.PretrainingStream`.
       spec: What determines pairs and masks; its stream is what is written, in its order,
         one record to each file in turn. `batch_size` has no effect.
-      output: A directory, new or empty; it is there, whole, or not at all.
+      output: A directory, new or empty; its files are there, whole, or not at all. Until
+        then they are in `OUTPUT.unfinished`, or `OUTPUT/unfinished` if OUTPUT is there.
       dupe_factor: Epochs, each with its own pairs and masks.
       num_shards: Files.
 
@@ -115,36 +119,110 @@ def write_tfrecords(
       How many records were written.
 
     Raises:
-      UserError: if something else is there.
+      UserError: if something else is there, or it cannot be written (a full disk).
     """
-    output = store_path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} is there and not empty: give a directory that is new")
+    # Where a link leads; a directory that is there, which may be a mount point, stays.
+    output = Path(os.path.realpath(store_path(output)))
+    if output.is_dir():
+        unfinished = output / "unfinished"
+    else:
+        unfinished = output.with_name(f"{output.name}.unfinished")
+    _require_empty(output, unfinished)
     if dupe_factor < 1 or num_shards < 1:
         raise UserError(f"dupe_factor {dupe_factor} and num_shards {num_shards} must be above 0")
-    unfinished = output.absolute().with_name(f"{output.absolute().name}.unfinished")
     examples = Examples(store, tokenizer, spec)
     windows = [(e, w) for e in range(dupe_factor) for w in range(len(examples.planner.windows(e)))]
     total = sum(examples.planner.count(epoch, window) for epoch, window in windows)
-    with empty_directory(unfinished, _EXPORT_FILES):
-        tokenizer.save(unfinished)
-        shards = [
-            unfinished / f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards)
-        ]
-        writers = [tf.io.TFRecordWriter(str(path)) for path in shards]
-        with Progress("writing", total, "records", enabled=show_progress) as progress:
-            spans = examples.spans(Window(0, 0, 0), 0, _BATCH, _BATCH, -(-total // _BATCH))
+    with (
+        empty_directory(unfinished, _EXPORT_FILES),
+        _removed_on_error(unfinished),
+        Progress("writing", total, "records", enabled=show_progress) as progress,
+    ):
+        with _refusing(output):
+            tokenizer.save(unfinished)
+        with _writers(unfinished, num_shards, output) as writers:
+            # No more memory for long sequences than for those of 512 tokens.
+            rows = max(1, min(_BATCH, _BATCH * 512 // spec.max_seq_length))
+            spans = examples.spans(Window(0, 0, 0), 0, rows, rows, -(-total // rows))
             for first, plan in spans:
                 batch = examples.build(plan, first)
-                records = _serialized(batch, min(_BATCH, total - first))
-                for number, record in enumerate(records, first):
-                    writers[number % num_shards].write(record)
+                records = _serialized(batch, min(rows, total - first))
+                with _refusing(output):
+                    for number, record in enumerate(records, first):
+                        writers[number % num_shards].write(record)
                 progress.advance(len(records))
-        for path, writer in zip(shards, writers, strict=True):
-            with naming(path):
-                writer.close()
-        os.replace(unfinished, output)
+        _require_empty(output, unfinished)
+        with _refusing(output):
+            if unfinished.parent == output:
+                _move_out(unfinished, output)
+            else:
+                os.replace(unfinished, output)
     return total
+
+
+def _require_empty(output: Path, unfinished: Path) -> None:
+    """Refuses an output where anything but our unfinished directory is."""
+    if output.exists() and (not output.is_dir() or any(p != unfinished for p in output.iterdir())):
+        raise UserError(f"{output} is there and not empty: give a directory that is new")
+
+
+@contextlib.contextmanager
+def _removed_on_error(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _refusing(output: Path) -> Iterator[None]:
+    """Says that `output` cannot be written (a full disk), and why."""
+    try:
+        yield
+    except OSError as e:
+        reason = e.strerror or e
+    except tf.errors.OpError as e:
+        # "PATH; REASON"
+        reason = e.message.rpartition("; ")[2]
+    else:
+        return
+    raise UserError(f"{output} cannot be written: {reason}; nothing is left of the attempt")
+
+
+@contextlib.contextmanager
+def _writers(directory: Path, number: int, output: Path) -> Iterator[list]:
+    """Writers of the files, closed at the end."""
+    writers = []
+    try:
+        with _refusing(output):
+            for i in range(number):
+                path = directory / f"examples-{i:05d}-of-{number:05d}.tfrecord"
+                writers.append(tf.io.TFRecordWriter(str(path)))
+        yield writers
+        with _refusing(output):
+            for writer in writers:
+                writer.close()
+    finally:
+        # Again where all is well, which does nothing; else the files are of no more use.
+        for writer in writers:
+            with contextlib.suppress(tf.errors.OpError):
+                writer.close()
+
+
+def _move_out(unfinished: Path, output: Path) -> None:
+    """Moves the files up: all, or none."""
+    moved = []
+    try:
+        # The vocabulary last: nobody reads the records without it.
+        for path in sorted(unfinished.iterdir(), key=lambda p: (p.suffix != ".tfrecord", p.name)):
+            moved.append(output / path.name)
+            os.replace(path, moved[-1])
+        unfinished.rmdir()
+    except BaseException:
+        for path in moved:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _serialized(batch: dict[str, np.ndarray], count: int) -> list[bytes]:

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-# TensorFlow's greetings about CPU features are no news to the user.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow's greetings about CPU features are no news to the user. (JAX has set 1.)
+if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf  # noqa: E402
 

@@ -31,7 +31,7 @@ _BATCH = 1024
 # A record's length, its checksum, and the checksum of its bytes.
 _FRAME_BYTES = 16
 # What a row keeps of a length or a position: two bytes.
-_MOST_TOKENS = 65535
+MOST_TOKENS = 65535
 
 
 def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np.ndarray], int]]:
@@ -111,7 +111,7 @@ def _parse(path: str, records: np.ndarray, before: int) -> dict[str, tuple[np.nd
             all((lengths[one] == lengths[other]).all() for one, other in _AS_LONG_AS.items())
             and (lengths["next_sentence_labels"] == 1).all()
             and min(lengths["input_ids"].min(), lengths["masked_lm_ids"].min()) > 0
-            and lengths["input_ids"].max() <= _MOST_TOKENS
+            and lengths["input_ids"].max() <= MOST_TOKENS
         ):
             return parsed
     for number, record in enumerate(records, before + 1):
@@ -136,8 +136,8 @@ def _shape_problem(record: bytes) -> str:
             return f"has a feature {name} of kind {found}; it must be {kind}"
         lengths[name] = len(getattr(features[name], kind).value)
     for name in ("input_ids", "masked_lm_ids"):
-        if not 1 <= lengths[name] <= _MOST_TOKENS:
-            return f"has {lengths[name]} {name}; it must be from 1 to {_MOST_TOKENS}"
+        if not 1 <= lengths[name] <= MOST_TOKENS:
+            return f"has {lengths[name]} {name}; it must be from 1 to {MOST_TOKENS}"
     for one, other in _AS_LONG_AS.items():
         if lengths[one] != lengths[other]:
             return f"has {lengths[one]} {one} but {lengths[other]} {other}"

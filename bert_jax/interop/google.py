@@ -159,10 +159,11 @@ class _Checkpoint:
 
 
 def _tensorflow() -> Any:
-    # Loaded after tensorstore, it tells of its kernels whatever its log level: it is to
-    # read and write files, and needs none of them.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Its kernels, of which it would tell at length, are not needed to read a file; and
+    # JAX has set 1, at which it tells of every bad file before we do.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow
 
     return tensorflow

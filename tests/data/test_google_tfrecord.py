@@ -1,7 +1,10 @@
 """TFRecord files in google-research/bert's format: read, refused and written."""
 
+import errno
 import itertools
 import json
+import os
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from bert_jax.data.pipeline import PipelineSpec, PretrainingStream
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.store import TokenStore
+from bert_jax.data.store_directory import empty_directory
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import SPECIAL_TOKENS
 
@@ -352,17 +356,111 @@ class TestWriting:
             export(store, tmp_path / "out", SPEC)
         assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
-    def test_interrupted_it_leaves_nothing_that_looks_complete(self, store, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+    def test_interrupted_it_leaves_nothing(self, store, tmp_path, monkeypatch, error, there):
+        output = tmp_path / "out"
+        if there:
+            output.mkdir()
+
         def interrupted(*_):
-            raise KeyboardInterrupt
+            within = output / "unfinished" if there else tmp_path / "out.unfinished"
+            assert (within / "vocab.txt").exists()
+            raise error
 
         with monkeypatch.context() as patched:
             patched.setattr(google_tfrecord, "_serialized", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                export(store, tmp_path / "out", SPEC)
-        assert [p.name for p in tmp_path.iterdir()] == ["out.unfinished"]
+            with pytest.raises(error):
+                export(store, output, SPEC)
+        assert [*tmp_path.rglob("*")] == ([output] if there else [])
+
+    @pytest.mark.parametrize("unfinished", ["out.unfinished", "out/unfinished"])
+    def test_what_a_killed_run_left_is_replaced(self, store, tmp_path, unfinished):
+        left = tmp_path / unfinished / "examples-00007-of-00009.tfrecord"
+        left.parent.mkdir(parents=True)
+        left.write_text("half")
         export(store, tmp_path / "out", SPEC, dupe_factor=1)
         assert [p.name for p in tmp_path.iterdir()] == ["out"]
+        names = ["examples-00000-of-00001.tfrecord", "tokenizer.json", "vocab.txt"]
+        assert sorted(p.name for p in (tmp_path / "out").iterdir()) == names
+
+    @pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+    @pytest.mark.parametrize("method", ["write", "close"])
+    def test_a_full_disk(self, store, tmp_path, monkeypatch, method, there):
+        output = tmp_path / "out"
+        if there:
+            output.mkdir()
+
+        class Full(tf.io.TFRecordWriter):
+            calls = 0
+
+            def fail(self, *_):
+                Full.calls += 1
+                if Full.calls > 1:
+                    message = f"{output}/examples; No space left on device"
+                    raise tf.errors.ResourceExhaustedError(None, None, message)
+
+        setattr(Full, method, Full.fail)
+        monkeypatch.setattr(tf.io, "TFRecordWriter", Full)
+        with pytest.raises(UserError, match=f"^{output} .*: No space left on device;"):
+            export(store, output, SPEC, dupe_factor=1, num_shards=3)
+        assert [*tmp_path.rglob("*")] == ([output] if there else [])
+
+    def test_a_full_disk_before_the_first_record(self, store, tmp_path, monkeypatch):
+        def save(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(tokenizers.Tokenizer, "save", save)
+        with pytest.raises(UserError, match=r"out .*: No space left on device;"):
+            export(store, tmp_path / "out", SPEC)
+        assert not [*tmp_path.iterdir()]
+
+    def test_a_directory_that_cannot_be_replaced(self, store, tmp_path, monkeypatch):
+        """A mount point, and a link to one."""
+        target, link = tmp_path / "target", tmp_path / "link"
+        target.mkdir()
+        link.symlink_to(target)
+        replace = os.replace
+        seen = []
+
+        def busy(source, destination):
+            if destination in (target, link):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            seen.append(sorted(p.name for p in target.iterdir()))
+            replace(source, destination)
+
+        monkeypatch.setattr(os, "replace", busy)
+        inode = target.stat().st_ino
+        export(store, link, SPEC, dupe_factor=1, num_shards=2)
+        shards = [f"examples-0000{i}-of-00002.tfrecord" for i in range(2)]
+        assert sorted(p.name for p in target.iterdir()) == [*shards, "tokenizer.json", "vocab.txt"]
+        assert link.is_symlink() and target.stat().st_ino == inode
+        assert seen[0] == ["unfinished"] and "vocab.txt" not in seen[-1]
+
+    def test_all_files_are_moved_or_none(self, store, tmp_path, monkeypatch):
+        replace = os.replace
+        moved = []
+
+        def third_fails(source, destination):
+            if len(moved) == 2:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            moved.append(destination)
+            replace(source, destination)
+
+        (tmp_path / "out").mkdir()
+        monkeypatch.setattr(os, "replace", third_fails)
+        with pytest.raises(UserError, match="out cannot be written: Input/output error"):
+            export(store, tmp_path / "out", SPEC, dupe_factor=1, num_shards=2)
+        assert len(moved) == 2 and not [*(tmp_path / "out").iterdir()]
+
+    def test_another_process_writing_is_left_alone(self, store, tmp_path):
+        (tmp_path / "out").mkdir()
+        unfinished = tmp_path / "out" / "unfinished"
+        with empty_directory(unfinished, re.compile("")):
+            (unfinished / "vocab.txt").write_text("theirs")
+            with pytest.raises(UserError, match="another process is writing"):
+                export(store, tmp_path / "out", SPEC)
+        assert (unfinished / "vocab.txt").read_text() == "theirs"
 
     def test_the_same_bytes_every_time(self, store, tmp_path):
         for name in ("one", "two"):
