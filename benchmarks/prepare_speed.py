@@ -91,7 +91,7 @@ def as_documents(text: str, folder: Path) -> str:
     """Writes each document as a JSON line of paragraphs of five sentences."""
     path = folder / "documents.jsonl"
     with open(path, "w", encoding="utf-8") as f:
-        for document in text.split("\n\n"):
+        for document in text.strip().split("\n\n"):
             lines = document.split("\n")
             paragraphs = (" ".join(lines[i : i + 5]) for i in range(0, len(lines), 5))
             f.write(json.dumps({"text": "\n\n".join(paragraphs)}) + "\n")
