@@ -25,7 +25,7 @@ from bert_jax.config import default_config
 from bert_jax.data import static_rows
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.heldout import HeldOut
-from bert_jax.data.identity import check_store, open_corpus, store_options
+from bert_jax.data.identity import check_store, given_tokenizer, open_corpus, store_options
 from bert_jax.data.paths import local_path
 from bert_jax.data.sample import DocumentSample
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
@@ -126,18 +126,7 @@ def _make_tokenizer(
     data: ConfigDict, vocab_size: int, corpus: Corpus, heldout: HeldOut, show_progress: bool
 ) -> tokenizers.Tokenizer:
     if data.vocab:
-        tokenizer = tokenizers.from_file(
-            data.tokenizer,
-            data.vocab,
-            lowercase=data.lowercase,
-            max_input_chars_per_word=data.max_input_chars_per_word,
-        )
-        if tokenizer.vocab_size != vocab_size:
-            raise UserError(
-                f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
-                f"{tokenizer.vocab_size} entries: set it to that"
-            )
-        return tokenizer
+        return given_tokenizer(data, vocab_size)
     tokenizers.check_kind(data.tokenizer)
     sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
     with _reading(corpus, "reading for the vocabulary", show_progress) as (progress, advance):

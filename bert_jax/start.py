@@ -7,7 +7,8 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers, workdir
+from bert_jax import workdir
+from bert_jax.data.identity import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
@@ -119,12 +120,7 @@ def check_weights(config: ConfigDict) -> None:
     pretrained = read_weights(config)
     check_model(config, pretrained.model)
     if config.data.vocab:
-        tokenizer = tokenizers.from_file(
-            config.data.tokenizer,
-            config.data.vocab,
-            lowercase=config.data.lowercase,
-            max_input_chars_per_word=config.data.max_input_chars_per_word,
-        )
+        tokenizer = given_tokenizer(config.data, config.model.vocab_size)
         check_tokenizer(config, pretrained, tokenizer)
     elif not config.data.store:
         raise UserError(

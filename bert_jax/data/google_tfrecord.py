@@ -18,7 +18,12 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.examples import Examples, PipelineSpec, Window
-from bert_jax.data.identity import store_options
+from bert_jax.data.identity import (
+    given_tokenizer,
+    source_difference,
+    store_options,
+    wanted_options,
+)
 from bert_jax.data.pipeline import tf  # set up there to be quiet
 from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, read_metadata
 from bert_jax.data.store import store_path
@@ -56,17 +61,7 @@ def prepare(
     if (output / METADATA).exists():
         return _checked(output, data, vocab_size)
     options = store_options(data, vocab_size)
-    tokenizer = tokenizers.from_file(
-        data.tokenizer,
-        data.vocab,
-        lowercase=data.lowercase,
-        max_input_chars_per_word=data.max_input_chars_per_word,
-    )
-    if tokenizer.vocab_size != vocab_size:
-        raise UserError(
-            f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
-            f"{tokenizer.vocab_size} entries: set it to that"
-        )
+    tokenizer = given_tokenizer(data, vocab_size)
     sources = _sources(data)
     megabytes = sum(source["bytes"] for source in sources) / 1e6
     with (
@@ -259,11 +254,7 @@ def _checked(output: Path, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
     """
     metadata = read_metadata(output)
     found = metadata["options"]
-    if data.vocab == found["vocab_path"] and not os.path.exists(data.vocab):
-        wanted = store_options(ConfigDict({**data, "vocab": ""}), vocab_size)
-        wanted["vocab"] = found["vocab"]
-    else:
-        wanted = store_options(data, vocab_size)
+    wanted = wanted_options(found, data, vocab_size)
     for key in _OPTIONS:
         if found[key] != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
@@ -271,27 +262,10 @@ def _checked(output: Path, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
                 f"the rows in {output} were made with {name}={found[key]!r}, not "
                 f"{wanted.get(key)!r}: use another directory or that value"
             )
-    difference = _source_difference(metadata, data)
+    difference = source_difference(metadata, data, lambda: _sources(data))
     if difference:
         raise UserError(
             f"the rows in {output} were made of other files ({difference}): use another "
             "directory or the same data.input"
         )
     return metadata
-
-
-def _source_difference(metadata: dict[str, Any], data: ConfigDict) -> str:
-    try:
-        sources = _sources(data)
-    except UserError:
-        then, now = metadata["options"]["input"], split_inputs(data.input)
-        return "" if then == now else f"data.input was {','.join(then)}, now {','.join(now)}"
-    wanted, found = ({s["path"]: s["bytes"] for s in x} for x in (sources, metadata["sources"]))
-    for path in sorted(wanted.keys() | found.keys()):
-        if path not in found:
-            return f"{path} is new"
-        if path not in wanted:
-            return f"{path} is not among them now"
-        if found[path] != wanted[path]:
-            return f"{path} had {found[path]} bytes, now {wanted[path]}"
-    return ""

@@ -2,14 +2,17 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax import tokenizers
 from bert_jax.data.corpus import TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.paths import local_path
 from bert_jax.data.store import read_metadata
 from bert_jax.errors import UserError
+from bert_jax.tokenizers import Tokenizer
 
 
 def open_corpus(data: ConfigDict) -> Corpus:
@@ -20,6 +23,26 @@ def open_corpus(data: ConfigDict) -> Corpus:
         text_field=data.text_field,
         bad_documents=data.bad_documents,
     )
+
+
+def given_tokenizer(data: ConfigDict, vocab_size: int) -> Tokenizer:
+    """The tokenizer of the vocabulary that `data.vocab` names.
+
+    Raises:
+      UserError: the file cannot be used, or has not `vocab_size` entries.
+    """
+    tokenizer = tokenizers.from_file(
+        data.tokenizer,
+        data.vocab,
+        lowercase=data.lowercase,
+        max_input_chars_per_word=data.max_input_chars_per_word,
+    )
+    if tokenizer.vocab_size != vocab_size:
+        raise UserError(
+            f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
+            f"{tokenizer.vocab_size} entries: set it to that"
+        )
+    return tokenizer
 
 
 def store_options(data: ConfigDict, vocab_size: int) -> dict[str, Any]:
@@ -62,7 +85,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
     """
     metadata = read_metadata(output)
     found = metadata["options"]
-    wanted = _wanted_options(found, data, vocab_size)
+    wanted = wanted_options(found, data, vocab_size)
     for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
         if found.get(key) != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
@@ -70,7 +93,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
                 f"the token store {output} was made with {name}={found.get(key)!r}, "
                 f"not {wanted.get(key)!r}: use another directory or that value"
             )
-    difference = _source_difference(metadata, data)
+    difference = source_difference(metadata, data, lambda: open_corpus(data).sources)
     if difference:
         raise UserError(
             f"the token store {output} was made of other texts ({difference}): "
@@ -79,7 +102,8 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
     return metadata
 
 
-def _wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+def wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    """`store_options`, but a vocabulary whose file is gone is compared by its path."""
     gone = data.vocab and "://" not in data.vocab and not os.path.exists(data.vocab)
     if gone and found.get("vocab") and found.get("vocab_path") == data.vocab:
         without = ConfigDict({**data, "vocab": ""})
@@ -87,13 +111,20 @@ def _wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) ->
     return store_options(data, vocab_size)
 
 
-def _source_difference(metadata: dict[str, Any], data: ConfigDict) -> str:
+def source_difference(
+    metadata: dict[str, Any], data: ConfigDict, sources: Callable[[], list[dict[str, Any]]]
+) -> str:
+    """How the sources differ from those that were read, in words; empty if not at all.
+
+    `sources` lists those of today. Where it cannot, as the files are gone, `data.input`
+    itself is compared.
+    """
     try:
-        sources = open_corpus(data).sources
+        wanted = _states(sources())
     except UserError:
         then, now = metadata["options"]["input"], split_inputs(data.input)
         return "" if then == now else f"data.input was {','.join(then)}, now {','.join(now)}"
-    wanted, found = _states(sources), _states(metadata["sources"])
+    found = _states(metadata["sources"])
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
             return f"{name} is new"
