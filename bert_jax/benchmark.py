@@ -23,9 +23,9 @@ from rich.table import Table
 
 from bert_jax import cli, run_data, validation, workdir
 from bert_jax import config as config_lib
-from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.training.stages import Stage, resolve_stages
+from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
 # Not timed: compilation, and the pipeline's filling of its buffers.
@@ -43,9 +43,11 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     """
     trainer = Trainer.from_config(config)
     validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    stage = _stage(config, stage_number)
+    stage = numbered_stage(config.train, stage_number)
     state = trainer.init_state()
-    batches = trainer.put(_synthetic_batches(config, stage))
+    ours = hosts.batch_shards(trainer.layout.batch)
+    rows = stage.batch_size * len(ours["shards"]) // ours["num_shards"]
+    batches = trainer.put(_synthetic_batches(config, stage, rows))
     pending, finished = None, []
     for _ in range(WARMUP_STEPS + num_steps + 1):
         state, metrics = trainer.train_step(state, next(batches))
@@ -63,15 +65,22 @@ def benchmark_input(
 ) -> dict[str, Any]:
     """Times the pipeline of one stage, with nothing else running.
 
+    Of several processes each makes its share, and the figures are those of whole batches.
+
     Args:
       directory: A work directory whose token store is read, or prepared; without
         one, the corpus is prepared in a temporary directory.
     """
-    stage = _stage(config, stage_number)
+    stage = numbered_stage(config.train, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
-        directory = directory or scratch
+        # Of several processes all use that of the first.
+        directory = hosts.from_first(lambda: directory or scratch)
         corpus = run_data.open_corpus(config, directory)
-        stream = corpus.stream(run_data.pipeline_spec(config, stage))
+        stream = corpus.stream(
+            run_data.pipeline_spec(config, stage),
+            shards=(jax.process_index(),),
+            num_shards=jax.process_count(),
+        )
         # The buffers are full when timing begins: what they hold was made before.
         uncounted = WARMUP_STEPS + config.data.prefetch_batches
         finished = []
@@ -103,8 +112,10 @@ def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[s
     }
 
 
-def _synthetic_batches(config: ConfigDict, stage: Stage) -> Iterator[dict[str, np.ndarray]]:
-    rows, length = stage.batch_size // jax.process_count(), stage.max_seq_length
+def _synthetic_batches(
+    config: ConfigDict, stage: Stage, rows: int
+) -> Iterator[dict[str, np.ndarray]]:
+    length = stage.max_seq_length
     predictions = stage.max_predictions_per_seq
     rng = np.random.default_rng(0)
     ids = rng.integers(0, config.model.vocab_size, (rows, length), np.int32)
@@ -122,14 +133,6 @@ def _synthetic_batches(config: ConfigDict, stage: Stage) -> Iterator[dict[str, n
     }
     while True:
         yield batch
-
-
-def _stage(config: ConfigDict, number: int) -> Stage:
-    stages = {stage.index + 1: stage for stage in resolve_stages(config.train)}
-    if number not in stages:
-        known = ", ".join(map(str, stages))
-        raise UserError(f"--stage is {number}; this config has the stages {known}")
-    return stages[number]
 
 
 def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
@@ -157,26 +160,28 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "workdir", "", "For `input`: a work directory whose token store is read, or prepared."
     )
+    cli.define_host_flags()
 
 
 def main(_) -> None:
     args = flags.FLAGS
     validation.validate(args.config)
-    if args.what == "step":
-        results = benchmark_step(args.config, args.stage, args.steps)
-    else:
-        results = benchmark_input(args.config, args.stage, args.steps, args.workdir)
-    device = jax.devices()[0]
-    results |= {
-        "what": args.what,
-        "stage": args.stage,
-        "device": f"{len(jax.devices())} x {device.device_kind}",
-        "config": config_lib.to_dict(args.config),
-    }
-    Console().print(_table(args.what, _stage(args.config, args.stage), results))
-    if args.output:
-        workdir.write_json(args.output, results)
-        print(f"written to {args.output}")
+    with cli.joined_hosts():
+        if args.what == "step":
+            results = benchmark_step(args.config, args.stage, args.steps)
+        else:
+            results = benchmark_input(args.config, args.stage, args.steps, args.workdir)
+        device = jax.devices()[0]
+        results |= {
+            "what": args.what,
+            "stage": args.stage,
+            "device": f"{len(jax.devices())} x {device.device_kind}",
+            "config": config_lib.to_dict(args.config),
+        }
+        Console().print(_table(args.what, numbered_stage(args.config.train, args.stage), results))
+        if args.output and hosts.is_first():
+            workdir.write_json(args.output, results)
+            print(f"written to {args.output}")
 
 
 if __name__ == "__main__":

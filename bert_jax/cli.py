@@ -4,9 +4,11 @@ Exit status: 0; 1 for a mistake in values or data and for a bug (with its
 traceback); 2 for a mistake in the flags themselves; 130 when interrupted.
 """
 
+import contextlib
 import difflib
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +18,9 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags, config_path
 
+from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.parallel import launch
 
 # What a disk or a path can do to us that the user can mend.
 _USER_ERRNOS = frozenset(
@@ -33,20 +37,91 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     """Parses the flags, calls `main` with what is left (the program's name), and exits."""
     try:
         app.run(lambda argv: _quietly(main, argv), flags_parser=parse)
-    except UserError as e:
-        _exit(f"error: {e}", 1)
-    except UsageError as e:
-        _exit(f"error: {e}", 2)
-    except KeyboardInterrupt:
-        _exit("interrupted", 130)
-    except BrokenPipeError:
-        # The reader (`| head`) has gone; nothing is left to say, nor at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _exit("", 1)
-    except OSError as e:
-        if e.errno not in _USER_ERRNOS:
+    except (Exception, KeyboardInterrupt) as error:
+        ending = _ending(error)
+        if ending is None:
             raise
-        _exit(f"error: {e.filename or 'writing'}: {e.strerror}", 1)
+        _exit(*ending)
+
+
+def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags by which the processes of a run find each other; see `joined_hosts`."""
+    flags.DEFINE_string(
+        "coordinator",
+        "",
+        "Several hosts, by hand: HOST:PORT where process 0 is to be found.",
+        flag_values=values,
+    )
+    for name, text in (("num_processes", "how many processes"), ("process_id", "this one, from 0")):
+        flags.DEFINE_integer(name, None, f"Several hosts, by hand: {text}.", flag_values=values)
+
+
+@contextlib.contextmanager
+def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
+    """The time in which this process is one of several, where flags or environment say so.
+
+    On Cloud TPU VMs of a pod slice, Google Kubernetes Engine and Slurm the processes find
+    each other by themselves; elsewhere the three flags say how. Without either this does
+    nothing. What is raised inside ends all the processes of the run.
+
+    Raises:
+      UsageError: the flags are half given, or cannot be.
+    """
+    by_hand = _by_hand(values)
+    if by_hand is None and not launch.is_one_of_several():
+        yield
+        return
+    launch.watch(by_hand)
+    from bert_jax.parallel import hosts  # Loads JAX, which only the watched process needs.
+
+    def ending(error: BaseException) -> tuple[str, int]:
+        return _ending(error) or ("".join(traceback.format_exception(error)).rstrip(), 1)
+
+    with hosts.joined(by_hand, ending):
+        yield
+
+
+def _by_hand(values: flags.FlagValues) -> launch.ByHand | None:
+    names = ("coordinator", "num_processes", "process_id")
+    coordinator, num_processes, process_id = given = [values[name].value for name in names]
+    missing = [f"--{name}" for name, value in zip(names, given, strict=True) if value in ("", None)]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise UsageError(
+            f"{' and '.join(missing)} missing: --coordinator=HOST:PORT, --num_processes=N and "
+            "--process_id=I are given together"
+        )
+    if not re.fullmatch(r"[^\s:]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", coordinator):
+        raise UsageError(f"--coordinator={coordinator} is no HOST:PORT, such as 10.0.0.2:8476")
+    if num_processes < 1:
+        raise UsageError(f"--num_processes={num_processes} must be 1 or more")
+    if not 0 <= process_id < num_processes:
+        raise UsageError(
+            f"--process_id={process_id} must be from 0 to {num_processes - 1}, as "
+            f"--num_processes={num_processes}"
+        )
+    return launch.ByHand(coordinator, num_processes, process_id)
+
+
+def _ending(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error, and the exit status; None of one that is no user's."""
+    match error:
+        case UserError():
+            return f"error: {error}", 1
+        case UsageError():
+            return f"error: {error}", 2
+        case KeyboardInterrupt():
+            return "interrupted", 130
+        case BrokenPipeError():
+            # The reader (`| head`) has gone; nothing is left to say, nor at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return "", 1
+        case OSError() if error.errno in _USER_ERRNOS:
+            return f"error: {error.filename or 'writing'}: {error.strerror}", 1
+    if said := storage.problem(error):
+        return f"error: storage or network: {said}", 1
+    return None
 
 
 def parse(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:

@@ -20,7 +20,8 @@ def default_config() -> ConfigDict:
 
     # Every random choice (weights, pairs, masks, dropout) derives from this.
     c.seed = 0
-    # Where everything is written; the flag --workdir wins over it.
+    # Where everything is written; the flag --workdir wins over it. It, and every path below,
+    # may be gs://BUCKET/NAME.
     c.workdir = ""
     # Weights to begin with, at step 0: a work directory or one of its checkpoints, a
     # Hugging Face directory, or a Google checkpoint. Empty: from scratch. A run that
@@ -36,8 +37,21 @@ def default_config() -> ConfigDict:
     c.dtype = "bfloat16"
     # How parameters are laid over the mesh: dp, fsdp, tp or fsdp_tp.
     c.sharding = "dp"
+    # Rules that go before those of c.sharding, such as ("mlp=fsdp", "vocab="): a logical
+    # axis of the model and the mesh axis that it is divided over, or nothing for an axis
+    # that is whole on every device (commas between them on the command line). The names
+    # are in bert_jax/parallel/sharding.py.
+    c.sharding_rules = ()
+    # A run is refused when more than this share of the parameters' bytes is not divided
+    # over an axis that c.sharding divides parameters over. What never is (LayerNorm, most
+    # biases; under tp the pooler and the position table) is 1.5 % of BERT-base.
+    c.max_replicated_share = 0.05
     # One lax.scan over stacked layers: compile time no longer grows with depth.
     c.scan_layers = False
+    # On a TPU, attention as one kernel, which never writes the probabilities to memory:
+    # where dtype is bfloat16, the length is a multiple of 128 up to 512 and the heads of a
+    # device fill multiples of 128 (two of depth 64). Elsewhere it has no effect.
+    c.fused_attention = True
     # What the backward pass recomputes: "none", "dots" (all but matrix
     # products) or "full" (all but each layer's input).
     c.remat = "none"
@@ -182,6 +196,13 @@ def default_config() -> ConfigDict:
     # Steps between lines of metrics.
     log.every_steps = 100
 
+    c.profile = profile = ConfigDict()
+    # The first step that is traced for xprof and TensorBoard, into WORKDIR/profile; a run's
+    # first is 1, and compiles, as does the first of each stage.
+    profile.start_step = 10
+    # How many steps are traced; 0: none. A few do: a trace of many is large.
+    profile.num_steps = 0
+
     return c
 
 
@@ -261,6 +282,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         config.lock().update(values)
         config.unlock()
         config.data.input = tuple(values["data"]["input"])
+        config.sharding_rules = tuple(config.sharding_rules)
         config.train.stages = tuple(stage(**entry) for entry in stages)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error

@@ -9,11 +9,11 @@ Weights come out bit for bit as they went in, along any chain of conversions.
 
 import signal
 import sys
-from pathlib import Path
 
 from absl import flags
+from etils import epath
 
-from bert_jax import cli
+from bert_jax import cli, storage
 from bert_jax.errors import UserError
 from bert_jax.progress import say
 
@@ -71,11 +71,13 @@ def main(_) -> None:
     for name in ("input", "output"):
         if not args[name].value:
             raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
+    for name in ("input", "output", "vocab"):
+        storage.open_path(args[name].value, f"--{name}")
     if args.to not in KINDS:
         raise UserError(f"--to is {args.to!r}; it must be one of {', '.join(KINDS)}")
     for warning in convert(args.input, args.output, args.to, args.vocab, args.lowercase):
         say(f"warning: {warning}")
-    print(f"{args.to} directory written to {Path(args.output)}")
+    print(f"{args.to} directory written to {epath.Path(args.output)}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ text at every step and every time. Masking is at 15 % whatever the training rate
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from etils import epath
@@ -21,10 +19,11 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, prepare, workdir
+from bert_jax import cli, prepare, storage, workdir
 from bert_jax.data import pipeline
 from bert_jax.data.store import TokenStore
 from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import Progress
 from bert_jax.tokenizers import Tokenizer
@@ -88,8 +87,7 @@ def evaluate(
         tokenizer,
         spec,
         config.eval.max_sequences,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        **hosts.batch_shards(trainer.layout.batch),
     )
     log_probs_V = unigram_log_probs(token_counts_V)
     totals: dict[str, float] = {}
@@ -105,10 +103,10 @@ def evaluate(
     return _averages(totals)
 
 
-def unigram_log_probs(token_counts_V: np.ndarray) -> jax.Array:
+def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
     """float32 log p(token) from counts, each raised by one so that none is -inf."""
     counts = np.asarray(token_counts_V, np.float64) + 1.0
-    return jnp.asarray(np.log(counts / counts.sum()), jnp.float32)
+    return np.log(counts / counts.sum()).astype(np.float32)
 
 
 def evaluate_workdir(
@@ -129,7 +127,7 @@ def evaluate_workdir(
         config.eval.max_sequences = max_sequences
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     # On whatever devices there are here, not those that it was trained on.
-    config.sharding = "dp"
+    config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = Trainer.from_config(config)
     checkpointer = Checkpointer(epath.Path(directory) / workdir.CHECKPOINTS, read_only=True)
@@ -216,13 +214,18 @@ def _store_to_evaluate(
             )
         yield TokenStore(split)
         return
-    with tempfile.TemporaryDirectory(dir=directory, prefix="evaluate_") as scratch:
-        options = config.data.copy_and_resolve_references()
-        options.unlock()
-        options.input, options.format = (data,), "auto"
-        split = epath.Path(scratch) / "split"
-        prepare.tokenize_corpus(options, tokenizer, split)
-        yield TokenStore(split)
+    with contextlib.ExitStack() as stack:
+
+        def tokenized() -> str:
+            scratch = storage.scratch_directory(directory, "evaluate_")
+            options = config.data.copy_and_resolve_references()
+            options.unlock()
+            options.input, options.format = (data,), "auto"
+            split = stack.enter_context(scratch) / "split"
+            prepare.tokenize_corpus(options, tokenizer, split)
+            return str(split)
+
+        yield TokenStore(hosts.from_first(tokenized))
 
 
 def define_flags() -> None:
@@ -233,18 +236,22 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_sequences", None, "Sequences at the most, 0 for all; by default the config's."
     )
+    cli.define_host_flags()
 
 
 def main(_) -> None:
     args = flags.FLAGS
     if not args.workdir:
         raise UserError("--workdir is missing: the work directory of the run to evaluate")
-    results = evaluate_workdir(args.workdir, args.data, args.max_sequences)
-    source = args.data or "held-out documents"
-    Console().print(results_table(f"Step {results['step']:,} on {source}", results))
-    if args.output:
-        workdir.write_json(args.output, results)
-        print(f"written to {args.output}")
+    for name in ("data", "output"):
+        storage.open_path(args[name].value, f"--{name}")
+    with cli.joined_hosts():
+        results = evaluate_workdir(args.workdir, args.data, args.max_sequences)
+        source = args.data or "held-out documents"
+        Console().print(results_table(f"Step {results['step']:,} on {source}", results))
+        if args.output and hosts.is_first():
+            workdir.write_json(args.output, results)
+            print(f"written to {args.output}")
 
 
 if __name__ == "__main__":

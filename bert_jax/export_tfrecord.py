@@ -7,11 +7,9 @@ The pairs and masks are those that training on the store would see, `dupe_factor
 of them; DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads them.
 """
 
-from pathlib import Path
-
 from absl import flags
 
-from bert_jax import cli, tokenizers
+from bert_jax import cli, storage, tokenizers
 from bert_jax.config import default_config
 from bert_jax.data.static_rows import training_flags
 from bert_jax.data.store import TokenStore, read_metadata
@@ -50,8 +48,11 @@ def main(_) -> None:
             f"--max_seq_length={args.max_seq_length} has at most {args.max_seq_length - 3} tokens "
             "to predict"
         )
-    metadata = read_metadata(args.store)
-    split = Path(args.store) / args.split
+    store, output = (
+        storage.open_path(args[name].value, f"--{name}") for name in ("store", "output")
+    )
+    metadata = read_metadata(store)
+    split = store / args.split
     if not split.exists():
         raise UserError(f"{split} is not there: no document was held out of this token store")
     # After the checks: they load TensorFlow.
@@ -73,16 +74,15 @@ def main(_) -> None:
         short_seq_prob=args.short_seq_prob,
         whole_word_masking=args.whole_word_masking,
     )
-    tokenizer = tokenizers.load(Path(args.store) / "tokenizer")
+    tokenizer = tokenizers.load(store / "tokenizer")
     written = write_tfrecords(
         TokenStore(split),
         tokenizer,
         spec,
-        args.output,
+        output,
         dupe_factor=args.dupe_factor,
         num_shards=args.num_shards,
     )
-    output = Path(args.output)
     vocabulary = next(p for p in sorted(output.iterdir()) if p.suffix in (".txt", ".model"))
     options = {
         "vocab": vocabulary,

@@ -15,6 +15,7 @@ def define_flags() -> None:
     """Called by the command line only."""
     config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
     flags.DEFINE_string("workdir", "", "Where the run is; wins over config.workdir.")
+    cli.define_host_flags()
 
 
 def main(_) -> None:
@@ -23,10 +24,12 @@ def main(_) -> None:
     if not workdir:
         raise UserError("--workdir is missing: the directory where the run is to be written")
     validation.validate(args.config)
-    # After the checks: a typing error must not wait for JAX and TensorFlow to load.
-    from bert_jax import train
+    # After the checks: a typing error must not wait for other hosts, nor for JAX and
+    # TensorFlow to load.
+    with cli.joined_hosts():
+        from bert_jax import train
 
-    train.train(args.config, workdir)
+        train.train(args.config, workdir)
 
 
 if __name__ == "__main__":

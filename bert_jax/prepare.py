@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
+from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, tokenizers, validation
+from bert_jax import cli, storage, tokenizers, validation
 from bert_jax.config import default_config
 from bert_jax.data import static_rows
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.identity import check_store, given_tokenizer, open_corpus, store_options
-from bert_jax.data.paths import local_path
 from bert_jax.data.sample import DocumentSample
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
 from bert_jax.data.store_directory import SPLIT_FILES, STORE_FILES, empty_directory
@@ -158,7 +158,7 @@ def _write_splits(
     corpus: Corpus,
     chosen: HeldOut,
     vocab_size: int,
-    output: Path,
+    output: Path | epath.Path,
     *,
     show_progress: bool,
 ) -> dict[str, dict[str, int]]:
@@ -200,7 +200,7 @@ def _num_processes(data: ConfigDict) -> int:
 
 
 def _tokenized(
-    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path, show_progress: bool
+    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path | epath.Path, show_progress: bool
 ) -> Iterator[tuple[int, TokenizedDocument]]:
     """Tokenizes the corpus, showing progress; drops documents without a token.
 
@@ -245,7 +245,7 @@ def _reading(corpus: Corpus, name: str, enabled: bool):
 class _Split:
     """A split being written, and its counts."""
 
-    def __init__(self, directory: Path, vocab_size: int):
+    def __init__(self, directory: Path | epath.Path, vocab_size: int):
         self._writer = SplitWriter(directory, vocab_size)
         self._bytes = 0
 
@@ -326,6 +326,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
     del argv
     if not values.output:
         raise UserError("--output=DIR is missing: where the token store is to be written")
+    storage.open_path(values.output, "--output")
     data = default_config().data
     for key in _FLAG_HELP:
         data[key] = (values.input,) if key == "input" else values[key].value
@@ -340,7 +341,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
 def _vocab_size(data: ConfigDict, asked: int | None, output: str) -> int:
     if asked is not None or not data.vocab:
         return asked if asked is not None else default_config().model.vocab_size
-    if not local_path(data.vocab, "data.vocab", "give a local file").exists():
+    if not storage.open_path(data.vocab, "data.vocab").exists():
         if (store_path(output) / "metadata.json").exists():
             return read_metadata(output)["vocab_size"]
     given = tokenizers.from_file(

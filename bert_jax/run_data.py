@@ -1,7 +1,8 @@
 """What a run reads: its token store, or rows of TFRecord files, and the batches of each stage."""
 
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,9 +17,13 @@ from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.store import TokenStore, read_metadata
 from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, resolve_stages
 from bert_jax.training.trainer import Trainer
+
+# A network file system may show another machine's new files some seconds late.
+_SEEN_WITHIN_SECONDS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +40,13 @@ class Corpus:
         return isinstance(self.train, StaticRows)
 
     def stream(
-        self, spec: PipelineSpec, *, process_index: int = 0, process_count: int = 1
+        self, spec: PipelineSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
     ) -> PretrainingStream | StaticStream:
-        """A stage's batches, as one host sees them."""
-        hosts = {"process_index": process_index, "process_count": process_count}
+        """A stage's batches; of them the parts `shards` of `num_shards`, this host's."""
+        host = {"shards": shards, "num_shards": num_shards}
         if self.is_static:
-            return StaticStream(self.train, spec, **hosts)
-        return PretrainingStream(self.train, self.tokenizer, spec, **hosts)
+            return StaticStream(self.train, spec, **host)
+        return PretrainingStream(self.train, self.tokenizer, spec, **host)
 
     def describe(self) -> str:
         """How much there is to train on, in words."""
@@ -63,9 +68,17 @@ def open_corpus(config: ConfigDict, directory: epath.PathLike) -> Corpus:
 
     A store that `config.data.store` names must be there: it is taken as it is, knows its
     own source, and only says what the config must agree with. The one inside the work
-    directory is prepared, and must be of this very config.
+    directory is prepared, and must be of this very config. Of several processes the first
+    does all that is written; the others wait for it, and then open the same files.
     """
     path = workdir.store_directory(directory, config)
+    first: list[Corpus] = []
+    hosts.from_first(lambda: first.append(_prepared(config, directory, path)))
+    return hosts.together(lambda: first[0] if first else _shared(config, directory, path))
+
+
+def _prepared(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Corpus:
+    """The corpus, after all that must be written has been."""
     is_static = config.data.format == static_rows.FORMAT
     if config.data.store:
         metadata = (static_rows.read_metadata if is_static else read_metadata)(path)
@@ -73,13 +86,34 @@ def open_corpus(config: ConfigDict, directory: epath.PathLike) -> Corpus:
     else:
         # Returns at once where the store is there and of this config.
         metadata = prepare.prepare(config.data, config.model.vocab_size, path)
+    corpus = _opened(config, path)
+    workdir.claim_corpus(directory, metadata, corpus.tokenizer, corpus.train.token_counts)
+    return corpus
+
+
+def _shared(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Corpus:
+    """The corpus that the first process has prepared."""
+    deadline = time.monotonic() + _SEEN_WITHIN_SECONDS
+    for there in (path, epath.Path(directory) / workdir.CORPUS):
+        while not there.exists():
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{there}, which process 0 has written or found, is not there for this "
+                    "process: --workdir and config.data.store must lie on storage that all share"
+                )
+            time.sleep(0.2)
+    return _opened(config, path)
+
+
+def _opened(config: ConfigDict, path: epath.Path) -> Corpus:
+    """What is there, if it fits the config."""
+    is_static = config.data.format == static_rows.FORMAT
     tokenizer = tokenizers.load(path / "tokenizer")
     validation.check_vocabulary(config, tokenizer.vocab_size, str(path))
     train = StaticRows(path) if is_static else TokenStore(path / "train")
     if is_static:
         for stage in resolve_stages(config.train):
             train.select(stage.max_seq_length, stage.max_predictions_per_seq)
-    workdir.claim_corpus(directory, metadata, tokenizer, train.token_counts)
     heldout = path / "heldout"
     has_heldout = not is_static and heldout.exists()
     return Corpus(train, TokenStore(heldout) if has_heldout else None, tokenizer)
@@ -109,9 +143,7 @@ def training_batches(
         if step >= stage.end_step:
             continue
         stream = corpus.stream(
-            pipeline_spec(config, stage),
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            pipeline_spec(config, stage), **hosts.batch_shards(trainer.layout.batch)
         )
         position = resume.get("position") if resume.get("stage") == stage.index else None
         first = max(step - stage.first_step, 0)

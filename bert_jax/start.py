@@ -7,7 +7,7 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import workdir
+from bert_jax import storage, workdir
 from bert_jax.data.identity import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
@@ -125,11 +125,13 @@ def check_weights(config: ConfigDict) -> None:
     elif not config.data.store:
         raise UserError(
             "config.init_from brings weights, and their vocabulary must come with them: set "
-            + _vocabulary_flags(Path(config.init_from), pretrained.tokenizer)
+            + _vocabulary_flags(
+                storage.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
+            )
         )
 
 
-def _vocabulary_flags(source: Path, tokenizer: Tokenizer | None) -> str:
+def _vocabulary_flags(source: Path | epath.Path, tokenizer: Tokenizer | None) -> str:
     """The flags that name the vocabulary of these weights."""
     options = tokenizer.options if tokenizer else {}
     flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]

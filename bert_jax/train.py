@@ -1,6 +1,6 @@
 """The pre-training loop, from a config to a trained and evaluated work directory."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import jax
@@ -13,13 +13,16 @@ from bert_jax import start, validation, workdir
 from bert_jax.data.pipeline import PretrainingStream
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
 from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.parallel.report import print_parameters
 from bert_jax.progress import Progress, say
 from bert_jax.run_data import Corpus, open_corpus, resume_point, training_batches
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import write_curves
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.profile import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
@@ -41,60 +44,76 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     Raises:
       UserError: whatever the user can mend, in one sentence.
     """
-    validation.validate(config)
-    trainer = Trainer.from_config(config)
-    validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    warnings = workdir.check(directory, config)
-    if jax.process_count() > 1:
-        raise UserError("training on several hosts is not supported yet; run a single process")
-    with workdir.lock(directory):
+    with ExitStack() as stack:
+
+        def checked() -> tuple[Trainer, list[str]]:
+            validation.validate(config)
+            trainer = Trainer.from_config(config)
+            validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
+            warnings = workdir.check(directory, config)
+            stack.enter_context(workdir.lock(directory))
+            start.check(config, directory)
+            return trainer, warnings
+
+        trainer, warnings = hosts.together(checked)
         return _train(config, directory, trainer, warnings)
 
 
 def _train(
     config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
 ) -> dict[str, Any] | None:
-    start.check(config, directory)
     corpus = open_corpus(config, directory)
     with PreemptionGuard() as guard, closing(open_checkpoints(config, directory)) as checkpointer:
         state, resume = start.start(config, directory, trainer, checkpointer, corpus.tokenizer)
         step, num_steps = int(state.step), config.train.num_steps
         check_resume(config, trainer, step, resume)
         # Only now: a start that failed on its input leaves the directory to the next.
-        workdir.claim(directory, config)
-        if finished := finished_results(directory, step, num_steps):
+        hosts.from_first(lambda: workdir.claim(directory, config))
+        if finished := hosts.from_first(lambda: finished_results(directory, step, num_steps)):
             return finished
 
         announce(config, trainer, corpus, directory, step, warnings)
-        progress = Progress("train", num_steps, "steps", done=step)
+        first = hosts.is_first()
+        progress = Progress("train", num_steps, "steps", done=step, enabled=first)
         with (
             progress,
-            closing(MetricsWriter(directory, resumed_step=step)) as writer,
+            closing(MetricsWriter(directory, resumed_step=step, enabled=first)) as writer,
             closing(training_batches(config, trainer, corpus, step, resume)) as batches,
         ):
             recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+            profiler = StepProfiler(
+                epath.Path(directory) / workdir.PROFILE,
+                **config.profile,
+                done=step,
+                say=progress.message,
+                paused=recorder.paused,
+                enabled=first,
+            )
             for stage, stream, batch in batches:
-                # Dispatched before the metrics of the step before are read.
-                state, metrics = trainer.train_step(state, batch)
-                step += 1
-                last = step == num_steps
                 try:
+                    # Dispatched before the metrics of the step before are read.
+                    state, metrics = profiler.run(step + 1, trainer.train_step, state, batch)
+                    step += 1
+                    last = step == num_steps
                     recorder.dispatched(step, stage, metrics)
                     if step % config.log.every_steps == 0 or last:
                         recorder.log(step)
-                    if is_evaluated(config, corpus, step) and not (last or guard.requested):
+                    if is_evaluated(config, corpus, step) and not (guard.poll() or last):
                         with recorder.paused():
                             results = evaluate(config, trainer, corpus, state.params, stage, guard)
                         recorder.log_evaluation(step, results)
-                    stop = guard.requested
+                    stop = guard.poll()
                     if step % config.checkpoint.every_steps == 0 or last or stop:
                         with recorder.paused():
                             resume = resume_point(stage, stream, step, recorder)
+                            # No checkpoint may be newer than the lines of its steps.
+                            writer.flush()
                             checkpointer.save(step, state, resume)
                 except NonFiniteError as error:
                     raise non_finite(error, directory, stage, stream, checkpointer) from error
                 if stop:
                     break
+            profiler.close()
             checkpointer.wait()
             results = {}
             if corpus.heldout and not guard.requested:
@@ -108,9 +127,10 @@ def _train(
                 return None
 
     results |= {"step": step, "train_sequences_per_second": recorder.run_sequences_per_second()}
-    workdir.write_json(epath.Path(directory) / workdir.RESULTS, results)
-    write_curves(directory, epath.Path(directory) / workdir.CURVES)
-    summarize(results, directory)
+    if first:
+        workdir.write_json(epath.Path(directory) / workdir.RESULTS, results)
+        write_curves(directory, epath.Path(directory) / workdir.CURVES)
+        summarize(results, directory)
     return results
 
 
@@ -165,7 +185,7 @@ def evaluate(
         tokenizer=corpus.tokenizer,
         token_counts_V=corpus.train.token_counts,
         config=config,
-        stop=lambda: guard.requested,
+        stop=guard.poll,
     )
 
 
@@ -187,7 +207,8 @@ def non_finite(
         "batch": stream.describe_batch(error.step - 1 - stage.first_step),
     }
     path = epath.Path(directory) / f"non_finite_step_{error.step}.json"
-    workdir.write_json(path, report)
+    if hosts.is_first():
+        workdir.write_json(path, report)
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
     return UserError(
         f"the loss or the gradient of step {error.step} is not finite (loss "
@@ -229,6 +250,7 @@ def announce(
         f"BERT of {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
         f"{devices.flat[0].device_kind}; {corpus.describe()}"
     )
+    print_parameters(trainer.abstract_state(), trainer.mesh, config.sharding)
     for stage in trainer.stages:
         say(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "

@@ -6,6 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax import storage
 from bert_jax.config import default_config, flatten
 from bert_jax.errors import UserError
 
@@ -33,9 +34,10 @@ def validate(config: ConfigDict) -> None:
         _require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
     check_heldout_fraction(config.data.heldout_fraction)
     check_static_data(config.data)
-    for path in _LOCAL:
-        local = "://" not in _get(config, path)
-        _require(config, path, local, "such paths are not supported yet: it must be a local one")
+    for path in _PATHS:
+        storage.check_scheme(_get(config, path), f"config.{path}")
+    for item in config.data.input:
+        storage.check_scheme(item, "config.data.input")
     if config.init_from and config.resume_from:
         raise UserError(
             "config.init_from and config.resume_from are both set; give the one from which the "
@@ -44,6 +46,7 @@ def validate(config: ConfigDict) -> None:
     _check_model(config.model)
     _check_mesh(config.mesh)
     _check_stages(config)
+    _check_profile(config)
 
 
 def check_heldout_fraction(fraction: float) -> None:
@@ -139,6 +142,7 @@ _POSITIVE = (
     "checkpoint.keep",
     "eval.batch_size",
     "log.every_steps",
+    "profile.start_step",
 )
 _NOT_NEGATIVE = (
     "seed",
@@ -150,8 +154,10 @@ _NOT_NEGATIVE = (
     "eval.every_steps",
     "eval.max_sequences",
     "eval.seed",
+    "profile.num_steps",
 )
 _SHARES = (
+    "max_replicated_share",
     "model.hidden_dropout_prob",
     "model.attention_probs_dropout_prob",
     "data.masked_lm_prob",
@@ -168,8 +174,7 @@ _NOT_OF_STATIC_DATA = (
     "short_seq_prob",
     "shuffle_sentences",
 )
-# Read and written with the plain file system.
-_LOCAL = ("data.store", "data.vocab", "init_from", "resume_from")
+_PATHS = ("workdir", "data.store", "data.vocab", "init_from", "resume_from")
 
 
 def _check_keys(config: ConfigDict) -> None:
@@ -237,6 +242,18 @@ def _check_stages(config: ConfigDict) -> None:
             )
         if min(entry.batch_size, entry.peak_learning_rate, entry.warmup_steps) < 0:
             raise UserError(f"{here} has a negative batch_size, peak_learning_rate or warmup_steps")
+
+
+def _check_profile(config: ConfigDict) -> None:
+    first, count = config.profile.start_step, config.profile.num_steps
+    num_steps = config.train.num_steps
+    last = first + count - 1
+    if count and last > num_steps:
+        raise UserError(
+            f"config.profile asks for steps {first:,} to {last:,}, but the run ends with step "
+            f"{num_steps:,} (config.train.num_steps); set an earlier config.profile.start_step "
+            "or fewer config.profile.num_steps"
+        )
 
 
 def _require(config: ConfigDict, path: str, condition: bool, rule: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizers
-from bert_jax.errors import UserError, naming
+from bert_jax import storage, tokenizers
+from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
 
 CONFIG = "config.json"
@@ -28,17 +29,20 @@ TOKEN_COUNTS = "token_counts.npy"
 CORPUS = "corpus.json"
 RESULTS = "results.json"
 CURVES = "curves.png"
+PROFILE = "profile"
 
 # What may differ from one start to the next: it changes where and how the run is
 # computed, stored or watched, never what it computes.
 _FREE = (
     "workdir",
     "sharding",
+    "max_replicated_share",
     "remat",
     "mesh.",
     "checkpoint.",
     "eval.",
     "log.",
+    "profile.",
     "data.store",
     "data.num_processes",
     "data.num_threads",
@@ -50,7 +54,7 @@ _FREE = (
 def claim(workdir: epath.PathLike, config: ConfigDict) -> None:
     """Creates the work directory and makes it this config's, which `check` has allowed."""
     path = epath.Path(workdir)
-    path.mkdir(parents=True, exist_ok=True)
+    storage.make_directory(path)
     write_json(path / CONFIG, config_lib.to_dict(config))
 
 
@@ -63,9 +67,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
     Raises:
       UserError: the directory holds another run; the message names the difference.
     """
-    path = epath.Path(workdir)
-    if "://" in str(path):
-        raise UserError(f"{path}: a work directory in object storage is not supported yet")
+    path = epath.Path(storage.open_path(workdir, "--workdir"))
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; --workdir must be a directory, or not exist yet")
     now = config_lib.to_dict(config)
@@ -118,7 +120,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
     Raises:
       UserError: there is no other run, or its model or its batches are not the same.
     """
-    other = epath.Path(other)
+    other = epath.Path(storage.open_path(other, "config.resume_from"))
     if not all((other / name).exists() for name in (CONFIG, CORPUS)) or not has_checkpoints(other):
         raise UserError(
             f"config.resume_from: {other} is no work directory of a run with checkpoints (weights "
@@ -152,12 +154,14 @@ def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
 def lock(workdir: epath.PathLike) -> Iterator[None]:
     """Creates the work directory and keeps every other training process out of it.
 
+    Object storage has no locks: there nobody is kept out.
+
     Raises:
       UserError: another process of this machine is training in it.
     """
     path = epath.Path(workdir)
-    path.mkdir(parents=True, exist_ok=True)
-    if "://" in str(path) or jax.process_index() != 0:
+    storage.make_directory(path)
+    if storage.is_remote(path) or jax.process_index() != 0:
         yield
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -176,7 +180,9 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
 
 def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
     """Where the run's token store is."""
-    return epath.Path(config.data.store or epath.Path(workdir) / DATA)
+    if config.data.store:
+        return epath.Path(storage.open_path(config.data.store, "config.data.store"))
+    return epath.Path(workdir) / DATA
 
 
 def load_config(workdir: epath.PathLike) -> ConfigDict:
@@ -185,7 +191,7 @@ def load_config(workdir: epath.PathLike) -> ConfigDict:
     Raises:
       UserError: `workdir` is no work directory.
     """
-    path = epath.Path(workdir)
+    path = epath.Path(storage.open_path(workdir, "--workdir"))
     values = _read_config(path)
     try:
         return config_lib.from_dict(values)
@@ -220,10 +226,10 @@ def claim_corpus(
             )
         if (path / TOKENIZER).exists() and (path / TOKEN_COUNTS).exists():
             return
-    path.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path / TOKENIZER)
-    with naming(path / TOKEN_COUNTS), (path / TOKEN_COUNTS).open("wb") as stream:
-        np.save(stream, np.asarray(token_counts_V), allow_pickle=False)
+    counts = io.BytesIO()
+    np.save(counts, np.asarray(token_counts_V), allow_pickle=False)
+    storage.write_whole(path / TOKEN_COUNTS, counts.getvalue())
     # Last: its presence means that the other two are there.
     write_json(path / CORPUS, metadata)
 
@@ -237,8 +243,8 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     if not (path / CORPUS).exists():
         return tokenizer, None
     try:
-        with (path / TOKEN_COUNTS).open("rb") as stream:
-            counts = np.load(stream, allow_pickle=False)
+        content = (path / TOKEN_COUNTS).read_bytes()
+        counts = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(
             f"{path / TOKEN_COUNTS} is damaged; remove it and start the run again: a finished "
@@ -249,17 +255,13 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
 
 def write_json(path: epath.PathLike, values: Any) -> None:
     """Writes a file that is either whole or absent."""
-    path = epath.Path(path)
-    partial = path.with_name(path.name + ".partial")
     text = json.dumps(values, indent=2) + "\n"
-    with naming(path):
-        partial.write_text(text)
-        partial.replace(path)
+    storage.write_whole(storage.open_path(path, "the file to write"), text.encode())
 
 
 def read_json(path: epath.PathLike) -> Any:
     """Reads what `write_json` wrote."""
-    return json.loads(epath.Path(path).read_text())
+    return json.loads(storage.open_path(path, "the file to read").read_bytes())
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ def get_config(arg: str = ""):
     c.model.hidden_size = 1024
     c.model.num_attention_heads = 16
     c.model.intermediate_size = 4096
-    c.scan_layers = True
     c.optimizer.name = "lamb"
     # Algorithm 2 of the paper divides by 1 - b^t, unlike BERT's Adam.
     c.optimizer.bias_correction = True

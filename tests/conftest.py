@@ -21,3 +21,23 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no data at {path}; set BERT_JAX_DATA to where they are")
     return path
+
+
+@pytest.fixture(scope="session")
+def gcs_server():
+    """A Google Cloud Storage of the tests' own, for all of them: clients remember where it is."""
+    pytest.importorskip("gcsfs", reason="needs pip install -e '.[gcs]'")
+    from tests.fake_gcs import FakeGcs
+
+    with FakeGcs(forbidden=("private",)) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(gcs_server, monkeypatch):
+    """An empty bucket there, gs://NAME; this process's clients are led to it."""
+    for name, value in gcs_server.environment.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{len(gcs_server.buckets)}"
+    gcs_server.buckets[name] = {}
+    return name

@@ -155,6 +155,19 @@ def test_wrong_stages(stages, told):
     assert told in refusal(config)
 
 
+def test_profiled_steps_must_be_the_runs():
+    config = default_config()
+    config.train.num_steps = 12
+    config.profile.update(start_step=10, num_steps=3)
+    validate(config)
+    config.profile.num_steps = 4
+    assert refusal(config) == (
+        "config.profile asks for steps 10 to 13, but the run ends with step 12 "
+        "(config.train.num_steps); set an earlier config.profile.start_step or fewer "
+        "config.profile.num_steps"
+    )
+
+
 @pytest.mark.parametrize("key", ["batch_size", "peak_learning_rate", "warmup_steps"])
 def test_negative_stage_values(key):
     config = default_config()

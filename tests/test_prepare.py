@@ -213,7 +213,7 @@ def files_of(directory):
 
 
 @pytest.mark.parametrize(
-    "moment", ["tokenizer.json", "tokens-00000.bin", "token_counts.npy", "metadata.json.unfinished"]
+    "moment", ["tokenizer.json", "tokens-00000.bin", "token_counts.npy", "metadata.json.partial"]
 )
 def test_killed_and_started_again(moment, long_speeches, uninterrupted, tmp_path):
     output = tmp_path / "store"
@@ -222,7 +222,7 @@ def test_killed_and_started_again(moment, long_speeches, uninterrupted, tmp_path
     wait_for(lambda: moment in files_of(output) or child.poll() is not None, pause=0.001)
     child.kill()
     child.wait()
-    if moment != "metadata.json.unfinished":
+    if moment != "metadata.json.partial":
         assert not (output / "metadata.json").exists()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert digest(output) == uninterrupted
@@ -368,9 +368,9 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"output": "gs://bucket/x"}, "supported yet for the token store: gs://bucket/x; give a"),
-        ({"vocab": "gs://bucket/v.txt"}, "for data.vocab: gs://bucket/v.txt; give a local file"),
-        ({"inputs": "s3://b/*.txt"}, "s3:// paths are not supported yet for data.input: s3://b"),
+        ({"output": "s3://bucket/x"}, "is s3://bucket/x, but s3:// paths are not"),
+        ({"vocab": "hdfs://a/v.txt"}, "data.vocab is hdfs://a/v.txt, but hdfs:// paths are not"),
+        ({"inputs": "s3://b/*.txt"}, "data.input is s3://b/*.txt, but s3:// paths are not sup"),
     ],
 )
 def test_paths_of_other_storage_are_refused(change, words, speeches, tmp_path):
@@ -385,11 +385,12 @@ def test_paths_of_other_storage_are_refused(change, words, speeches, tmp_path):
     assert not os.path.exists("gs:")
 
 
-@pytest.mark.parametrize("key", ["data.store", "data.vocab"])
+@pytest.mark.parametrize("key", ["data.input", "data.store", "data.vocab", "init_from", "workdir"])
 def test_validation_refuses_other_storage(key):
     config = default_config()
-    config.update_from_flattened_dict({key: "gs://bucket/x"})
-    with pytest.raises(UserError, match=f"config.{key} is gs://bucket/x; such paths are not"):
+    path = "s3://bucket/x"
+    config.update_from_flattened_dict({key: (path,) if key == "data.input" else path})
+    with pytest.raises(UserError, match=f"config.{key} is {path}, but s3:// paths are not"):
         validate(config)
 
 

@@ -55,7 +55,7 @@ def test_weights_from_every_kind_begin_at_step_0(kind, trained, texts, tmp_path)
     state = start.initial_state(config, trainer, tokenizer)
     assert int(state.step) == 0
     expected = weights_of(trained)
-    assert same_weights(flatten(state.params, 1), expected)
+    assert same_weights(flatten(state.params, trainer.model_config), expected)
     moments = jax.tree.leaves(state.opt_state)
     assert not any(np.asarray(moment).any() for moment in moments)
 
@@ -90,7 +90,7 @@ def test_scanned_layers_make_no_difference(trained, texts):
     tokenizer, _ = workdir.load_vocabulary(trained)
     state = start.initial_state(config, trainer, tokenizer)
     assert "layers" in state.params["bert"]["encoder"]
-    assert same_weights(flatten(state.params, 1), weights_of(trained))
+    assert same_weights(flatten(state.params, trainer.model_config), weights_of(trained))
 
 
 class TestRefusedWeights:

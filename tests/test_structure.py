@@ -18,14 +18,15 @@ ALLOWED = {
     "errors": set(),
     "progress": set(),
     "config": {"errors"},
-    "validation": {"config", "errors"},
+    "storage": {"errors"},
+    "validation": {"config", "errors", "storage"},
     "parallel": {"errors"},
-    "tokenizers": {"errors"},
+    "tokenizers": {"errors", "storage"},
     "models": set(),
     "objectives": {"models"},
-    "training": {"models", "parallel", "objectives", "progress", "errors"},
-    "data": {"tokenizers", "errors", "progress"},
-    "interop": {"models", "tokenizers", "training", "config", "workdir", "errors"},
+    "training": {"models", "parallel", "objectives", "progress", "errors", "storage"},
+    "data": {"tokenizers", "errors", "storage", "progress"},
+    "interop": {"models", "tokenizers", "training", "config", "workdir", "errors", "storage"},
 }
 # TensorFlow: the pipeline, the task readers, and the Google-checkpoint reader.
 TENSORFLOW_IN = ("data", "tasks", "interop")

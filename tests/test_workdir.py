@@ -79,6 +79,8 @@ def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
         ("checkpoint.keep", 9),
         ("eval.every_steps", 3),
         ("log.every_steps", 1),
+        ("profile.start_step", 3),
+        ("profile.num_steps", 3),
         ("data.num_threads", 9),
         ("data.prefetch_batches", 1),
     ],

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from bert_jax.data.paths import local_path
+from etils import epath
+
+from bert_jax import storage
 from bert_jax.data.text_format import FORMATS, format_of
 from bert_jax.errors import UserError
 
@@ -121,13 +123,12 @@ class Corpus:
         if item.startswith(TFDS_PREFIX):
             self._add_tfds(item)
             return
-        paths = built_in_files() if item == BUILT_IN else _matching_files(item)
+        files = _sizes(built_in_files()) if item == BUILT_IN else _matching_files(item)
         known = {source.get("path") for source in self.sources}
-        for path in paths:
+        for path, size in files.items():
             name = f"{BUILT_IN}/{path.name}" if item == BUILT_IN else str(path)
             if name in known:
                 continue
-            size = path.stat().st_size
             self.sources.append({"path": name, "bytes": size})
             if self.total_bytes is not None:
                 self.total_bytes += size
@@ -142,10 +143,10 @@ class Corpus:
         self.total_bytes = None
         self._readers.append(lambda: self._read_tfds(builder, name, field))
 
-    def _read_file(self, path: Path, format: str) -> Iterator[Document]:
+    def _read_file(self, path: Path | epath.Path, format: str) -> Iterator[Document]:
         finished = self.bytes_read
         try:
-            with open(path, "rb") as raw:
+            with storage.open_input(path) as raw:
                 stream = gzip.open(raw) if path.suffix == ".gz" else raw
                 for document in self._read_stream(path, format, stream):
                     self.bytes_read = finished + raw.tell()
@@ -156,7 +157,9 @@ class Corpus:
         except (EOFError, gzip.BadGzipFile, zlib.error) as e:
             raise UserError(f"{path} is not a whole gzip file: {e}") from None
 
-    def _read_stream(self, path: Path, format: str, stream: BinaryIO) -> Iterator[Document]:
+    def _read_stream(
+        self, path: Path | epath.Path, format: str, stream: BinaryIO
+    ) -> Iterator[Document]:
         if format == "auto":
             format = format_of(path)
         if format == "jsonl":
@@ -165,7 +168,7 @@ class Corpus:
             return self._read_sentences(path, stream)
         return self._read_whole(path, stream)
 
-    def _read_whole(self, path: Path, stream: BinaryIO) -> Iterator[Document]:
+    def _read_whole(self, path: Path | epath.Path, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(MAX_DOCUMENT_BYTES + 1)
         if len(content) > MAX_DOCUMENT_BYTES:
             self._drop_too_long(str(path), _SPLIT_FILE)
@@ -174,7 +177,7 @@ class Corpus:
         if text is not None:
             yield from self._checked(str(path), 1, text, is_split=False)
 
-    def _read_sentences(self, path: Path, stream: BinaryIO) -> Iterator[Document]:
+    def _read_sentences(self, path: Path | epath.Path, stream: BinaryIO) -> Iterator[Document]:
         content = bytearray()
         size, first = 0, 1
         for number in itertools.count(1):
@@ -198,7 +201,7 @@ class Corpus:
             content.clear()
             size = 0
 
-    def _read_jsonl(self, path: Path, stream: BinaryIO) -> Iterator[Document]:
+    def _read_jsonl(self, path: Path | epath.Path, stream: BinaryIO) -> Iterator[Document]:
         for number in itertools.count(1):
             line = _read_line(stream, MAX_DOCUMENT_BYTES)
             where = f"{path}:{number}"
@@ -240,7 +243,7 @@ class Corpus:
                 continue
             yield from self._checked(name, number, decoded, is_split=False)
 
-    def _decode(self, content: bytes, path: Path, first_line: int) -> str | None:
+    def _decode(self, content: bytes, path: Path | epath.Path, first_line: int) -> str | None:
         try:
             return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
         except UnicodeDecodeError as e:
@@ -290,8 +293,14 @@ def built_in_files() -> list[Path]:
     return files
 
 
-def _matching_files(pattern: str) -> list[Path]:
-    local_path(pattern, "data.input", "give local files")
+def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
+    """The files, in order of their names, and their sizes in bytes."""
+    storage.open_path(pattern, "data.input")
+    if storage.is_remote(pattern):
+        objects = storage.matching_files(pattern)
+        if not objects:
+            raise UserError(f"data.input has {pattern!r}, but no object matches it")
+        return objects
     pattern = os.path.expanduser(pattern)
     # A file may have a name that looks like a pattern.
     names = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
@@ -299,7 +308,11 @@ def _matching_files(pattern: str) -> list[Path]:
     if not files:
         hint = "it is a directory, so add /*" if os.path.isdir(pattern) else "no file matches it"
         raise UserError(f"data.input has {pattern!r}, but {hint}")
-    return files
+    return _sizes(files)
+
+
+def _sizes(files: Sequence[Path]) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in files}
 
 
 def _tfds_builder(name: str) -> Any:

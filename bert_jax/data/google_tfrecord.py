@@ -8,14 +8,16 @@ import contextlib
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers
+from bert_jax import storage, tokenizers
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.examples import Examples, PipelineSpec, Window
 from bert_jax.data.identity import (
@@ -31,6 +33,7 @@ from bert_jax.data.store_directory import empty_directory
 from bert_jax.data.tfrecord_reader import FEATURES, read_records
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress
+from bert_jax.tokenizers.sentencepiece import MODEL_FILE
 
 # Records written at a time, at most.
 _BATCH = 1024
@@ -106,7 +109,8 @@ def write_tfrecords(
       spec: What determines pairs and masks; its stream is what is written, in its order,
         one record to each file in turn. `batch_size` has no effect.
       output: A directory, new or empty; its files are there, whole, or not at all. Until
-        then they are in `OUTPUT.unfinished`, or `OUTPUT/unfinished` if OUTPUT is there.
+        then they are in `OUTPUT.unfinished`, or `OUTPUT/unfinished` if OUTPUT is there. In
+        object storage all are uploaded at the end, the vocabulary last.
       dupe_factor: Epochs, each with its own pairs and masks.
       num_shards: Files.
 
@@ -116,6 +120,22 @@ def write_tfrecords(
     Raises:
       UserError: if something else is there, or it cannot be written (a full disk).
     """
+    if storage.is_remote(output):
+        output = storage.open_path(output, "the output")
+        _require_empty(output, output)
+        with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+            total = write_tfrecords(
+                store,
+                tokenizer,
+                spec,
+                scratch,
+                dupe_factor=dupe_factor,
+                num_shards=num_shards,
+                show_progress=show_progress,
+            )
+            # The vocabulary last: nobody reads the records without it.
+            storage.upload_directory(Path(scratch), output, last=("vocab.txt", MODEL_FILE))
+        return total
     # Where a link leads; a directory that is there, which may be a mount point, stays.
     output = Path(os.path.realpath(store_path(output)))
     if output.is_dir():
@@ -155,7 +175,7 @@ def write_tfrecords(
     return total
 
 
-def _require_empty(output: Path, unfinished: Path) -> None:
+def _require_empty(output: Path | epath.Path, unfinished: Path | epath.Path) -> None:
     """Refuses an output where anything but our unfinished directory is."""
     if output.exists() and (not output.is_dir() or any(p != unfinished for p in output.iterdir())):
         raise UserError(f"{output} is there and not empty: give a directory that is new")
@@ -246,7 +266,7 @@ def _sources(data: ConfigDict) -> list[dict[str, Any]]:
     return Corpus(data.input).sources
 
 
-def _checked(output: Path, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+def _checked(output: Path | epath.Path, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
     """The metadata of finished rows, if they are those asked for.
 
     As with a token store, training goes on where the files, or the vocabulary's, are gone:

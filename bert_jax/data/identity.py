@@ -7,9 +7,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers
+from bert_jax import storage, tokenizers
 from bert_jax.data.corpus import TFDS_PREFIX, Corpus, split_inputs
-from bert_jax.data.paths import local_path
 from bert_jax.data.store import read_metadata
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
@@ -104,7 +103,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
 
 def wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
     """`store_options`, but a vocabulary whose file is gone is compared by its path."""
-    gone = data.vocab and "://" not in data.vocab and not os.path.exists(data.vocab)
+    gone = data.vocab and not storage.open_path(data.vocab, "data.vocab").exists()
     if gone and found.get("vocab") and found.get("vocab_path") == data.vocab:
         without = ConfigDict({**data, "vocab": ""})
         return store_options(without, vocab_size) | {"vocab": found["vocab"]}
@@ -146,9 +145,8 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _file_hash(path: str) -> str:
-    local = local_path(path, "data.vocab", "give a local file")
     try:
-        with open(local, "rb") as f:
-            return f"sha256:{hashlib.file_digest(f, 'sha256').hexdigest()}"
+        content = storage.open_path(path, "data.vocab").read_bytes()
     except OSError as e:
-        raise UserError(f"data.vocab: cannot read {path}: {e.strerror}") from None
+        raise UserError(f"data.vocab: cannot read {path}: {e.strerror or 'no such file'}") from None
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf  # noqa: E402
 
 from bert_jax.data.examples import Examples, PipelineSpec, Window, read_position  # noqa: E402
+from bert_jax.data.host_rows import HostRows  # noqa: E402
 from bert_jax.data.pairs import PairPlan  # noqa: E402
 from bert_jax.errors import UserError  # noqa: E402
 
@@ -38,12 +39,12 @@ class PretrainingStream:
       tokenizer: has `vocab_size`, `pad_id`, `cls_id`, `sep_id`, `mask_id` and
         `is_word_start_V`, bool by id.
       spec: see PipelineSpec.
-      process_index, process_count: this host and how many there are; host p has rows
-        p * b to (p + 1) * b of each global batch, b = batch_size / process_count.
+      shards, num_shards: each global batch is cut into `num_shards` equal parts, and
+        this host has those with the numbers `shards`, ascending.
 
     Raises:
-      UserError: the batch does not divide over the hosts, the corpus has fewer than
-        two documents, or a length is impossible.
+      UserError: the batch does not divide, the corpus has fewer than two documents, or
+        a length is impossible.
     """
 
     def __init__(
@@ -52,11 +53,10 @@ class PretrainingStream:
         tokenizer,
         spec: PipelineSpec,
         *,
-        process_index: int = 0,
-        process_count: int = 1,
+        shards: Sequence[int] = (0,),
+        num_shards: int = 1,
     ):
-        self._host_rows = _rows_per_host(spec.batch_size, process_count)
-        self._first_row = process_index * self._host_rows
+        self._rows = HostRows(spec.batch_size, shards, num_shards)
         self.spec = spec
         self._examples = Examples(store, tokenizer, spec)
 
@@ -129,7 +129,7 @@ class PretrainingStream:
     def _dataset(
         self, first_step: int, num_steps: int, position: dict | None, raised: list[Exception]
     ) -> tf.data.Dataset:
-        spec, rows = self.spec, self._host_rows
+        spec, rows = self.spec, self._rows
         first = first_step * spec.batch_size
         if position is not None:
             window = read_position(position)
@@ -150,16 +150,14 @@ class PretrainingStream:
                 return
             with _recording(raised):
                 start = self._examples.find(first)
-                for number, plan in self._examples.spans(
-                    start, first + self._first_row, rows, spec.batch_size, num_steps
-                ):
+                for number, plan in _spans(self._examples, rows, start, first, num_steps):
                     yield number, *plan
 
-        names = _batch_signature(rows, spec)
+        names = _batch_signature(len(rows.row_R), spec)
 
         def build(number, *plan):
             with _recording(raised):
-                batch = self._examples.build(PairPlan(*plan), int(number))
+                batch = _build(self._examples, rows, PairPlan(*plan), int(number))
             return [batch[name] for name in names]
 
         def to_batch(*element):
@@ -174,7 +172,7 @@ class PretrainingStream:
             elements,
             output_signature=(
                 tf.TensorSpec((), tf.int64),
-                *(tf.TensorSpec((rows,), dtype) for dtype in plan_types),
+                *(tf.TensorSpec((len(rows.row_R),), dtype) for dtype in plan_types),
             ),
         )
         threads = max(1, spec.num_threads)
@@ -190,13 +188,13 @@ def evaluation_batches(
     spec: PipelineSpec,
     max_sequences: int = 0,
     *,
-    process_index: int = 0,
-    process_count: int = 1,
+    shards: Sequence[int] = (0,),
+    num_shards: int = 1,
 ) -> Iterator[dict[str, np.ndarray]]:
     """One epoch with fixed pairs and masks, the same at every call.
 
     Args:
-      store, tokenizer, process_index, process_count: as for PretrainingStream.
+      store, tokenizer, shards, num_shards: as for PretrainingStream.
       spec: `seed` and `stage` determine pairs and masks.
       max_sequences: at most so many, the first of the shuffled epoch; 0: all.
 
@@ -208,7 +206,7 @@ def evaluation_batches(
     Raises:
       UserError: as PretrainingStream.
     """
-    rows = _rows_per_host(spec.batch_size, process_count)
+    rows = HostRows(spec.batch_size, shards, num_shards)
     examples = Examples(store, tokenizer, spec)
     total = 0
     for window in range(len(examples.planner.windows(0))):
@@ -218,16 +216,10 @@ def evaluation_batches(
             break
     # The rows beyond the total are simply the stream's next ones: real text, so
     # that no model meets a row of padding alone, but of no weight.
-    spans = examples.spans(
-        Window(0, 0, 0),
-        process_index * rows,
-        rows,
-        spec.batch_size,
-        -(-total // spec.batch_size),
-    )
-    for first, plan in spans:
-        batch = examples.build(plan, first)
-        weights = (first + np.arange(rows) < total).astype(np.float32)
+    num_batches = -(-total // spec.batch_size)
+    for first, plan in _spans(examples, rows, Window(0, 0, 0), 0, num_batches):
+        batch = _build(examples, rows, plan, first)
+        weights = (first + rows.row_R < total).astype(np.float32)
         batch["masked_lm_weights"] *= weights[:, None]
         yield batch | {"example_weights": weights}
 
@@ -279,13 +271,30 @@ def _hide_accelerators() -> None:
                 pass  # TensorFlow is already running: whoever started it has decided
 
 
-def _rows_per_host(batch_size: int, process_count: int) -> int:
-    if batch_size % process_count:
-        raise UserError(
-            f"the batch of {batch_size} sequences does not divide over {process_count} hosts; "
-            f"a multiple of {process_count} would"
-        )
-    return batch_size // process_count
+def _spans(
+    examples: Examples, rows: HostRows, start: Window, first: int, num_batches: int
+) -> Iterator[tuple[int, PairPlan]]:
+    """The host's rows of each batch: the number of the batch's first example, and their plan."""
+    size = examples.spec.batch_size
+    low, high = int(rows.row_R[0]), int(rows.row_R[-1]) + 1
+    for number, plan in examples.spans(start, first + low, high - low, size, num_batches):
+        if high - low > len(rows.row_R):
+            plan = plan.rows(rows.row_R - low)
+        yield number - low, plan
+
+
+def _build(
+    examples: Examples, rows: HostRows, plan: PairPlan, first_example: int
+) -> dict[str, np.ndarray]:
+    """The host's rows of a batch, which begins with `first_example`; each run by itself."""
+    parts, at = [], 0
+    for first, stop in rows.runs:
+        until = at + stop - first
+        parts.append(examples.build(plan.rows(slice(at, until)), first_example + first))
+        at = until
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _batch_signature(rows: int, spec: PipelineSpec) -> dict[str, tf.TensorSpec]:

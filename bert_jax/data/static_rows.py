@@ -8,18 +8,22 @@
 Neither writing nor reading holds more than a small part of them in memory.
 """
 
+import io
 import json
 import os
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+from etils import epath
 
+from bert_jax import storage
+from bert_jax.data.remote_file import CachedArray, open_npy, open_vector
 from bert_jax.data.store import store_path, token_dtype
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError
 
 # The config.data.format of what is turned into rows.
 FORMAT = "google_tfrecord"
@@ -28,7 +32,7 @@ METADATA = "rows.json"
 TOKEN_COUNTS = "token_counts.npy"
 # What an interrupted conversion may have left.
 ROW_FILES = re.compile(
-    r"rows-\d+-\d+\.bin|token_counts\.npy|rows\.json\.unfinished"
+    r"rows-\d+-\d+\.bin|token_counts\.npy|rows\.json\.partial"
     r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model)"
 )
 _AGAIN = "convert the files again in an empty directory"
@@ -62,12 +66,12 @@ class RowsWriter:
       tokenizer: The one the rows were made with; is written beside them.
     """
 
-    def __init__(self, directory: Path, tokenizer):
+    def __init__(self, directory: Path | epath.Path, tokenizer):
         self._directory = directory
         tokenizer.save(directory / "tokenizer")
         self._tokenizer = tokenizer
         self._counts = np.zeros(tokenizer.vocab_size, np.int64)
-        self._files: dict[tuple[int, int], BinaryIO] = {}
+        self._files: dict[tuple[int, int], storage.OutputFile] = {}
         self._rows: dict[tuple[int, int], int] = {}
 
     @property
@@ -80,35 +84,27 @@ class RowsWriter:
         rows = np.empty(len(columns["input_ids"]), row_dtype(*shape, len(self._counts)))
         for name, values in columns.items():
             rows[name] = values
-        path = self._directory / _file_name(*shape)
         if shape not in self._files:
-            self._files[shape] = open(path, "wb")
+            self._files[shape] = storage.OutputFile(self._directory / _file_name(*shape))
             self._rows[shape] = 0
-        with naming(path):
-            self._files[shape].write(rows.tobytes())
+        self._files[shape].write(rows.tobytes())
         self._rows[shape] += len(rows)
         self._count(columns)
 
     def write_metadata(self, metadata: dict[str, Any]) -> None:
         """Closes the rows and marks them as complete."""
-        for shape, file in self._files.items():
-            with naming(self._directory / _file_name(*shape)):
-                _sync_and_close(file)
-        path = self._directory / TOKEN_COUNTS
-        with naming(path), open(path, "wb") as file:
-            np.save(file, self._counts, allow_pickle=False)
+        for file in self._files.values():
+            file.finish()
+        counts = io.BytesIO()
+        np.save(counts, self._counts, allow_pickle=False)
+        storage.write_whole(self._directory / TOKEN_COUNTS, counts.getvalue())
         rows = [
             {**dict(zip(_SHAPE, shape, strict=True)), "rows": count}
             for shape, count in sorted(self._rows.items())
         ]
         values = {"format_version": FORMAT_VERSION, **metadata, "rows": rows}
-        path = self._directory / METADATA
-        unfinished = path.with_name(f"{METADATA}.unfinished")
-        with naming(unfinished):
-            file = open(unfinished, "wb")
-            file.write(json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
-            _sync_and_close(file)
-        os.replace(unfinished, path)
+        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        storage.write_whole(self._directory / METADATA, text.encode())
 
     def __enter__(self) -> "RowsWriter":
         return self
@@ -136,7 +132,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
     """
     path = store_path(directory) / METADATA
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_bytes())
         version = metadata["format_version"]
     except FileNotFoundError:
         raise UserError(
@@ -171,7 +167,7 @@ def _is_whole(metadata: dict[str, Any]) -> bool:
 
 
 class StaticRows:
-    """All rows of a directory, memory-mapped.
+    """All rows of a directory, memory-mapped; of object storage, read as a token store is.
 
     Attributes:
       directory: Where they are.
@@ -188,16 +184,16 @@ class StaticRows:
         self.sources = [source["path"] for source in metadata["sources"]]
         path = self.directory / TOKEN_COUNTS
         try:
-            self.token_counts = np.load(path, allow_pickle=False)
+            self.token_counts = open_npy(path)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{path} is damaged ({error}): {_AGAIN}") from None
-        self._files: dict[tuple[int, int], np.ndarray] = {}
+        self._files: dict[tuple[int, int], np.ndarray | CachedArray] = {}
         for entry in metadata["rows"]:
             shape = tuple(entry[name] for name in _SHAPE)
             self._files[shape] = self._open(shape, entry["rows"])
         self.num_rows = sum(map(len, self._files.values()))
 
-    def select(self, max_seq_length: int, max_predictions: int) -> list[np.ndarray]:
+    def select(self, max_seq_length: int, max_predictions: int) -> list[np.ndarray | CachedArray]:
         """The rows that a stage of these lengths takes: arrays of `row_dtype`.
 
         Raises:
@@ -220,16 +216,15 @@ class StaticRows:
             )
         return [self._files[shape] for shape in shapes]
 
-    def _open(self, shape: tuple[int, int], rows: int) -> np.ndarray:
+    def _open(self, shape: tuple[int, int], rows: int) -> np.ndarray | CachedArray:
         path = self.directory / _file_name(*shape)
         dtype = row_dtype(*shape, len(self.token_counts))
-        found = path.stat().st_size if path.exists() else 0
+        found = storage.num_bytes(path)
         if found != rows * dtype.itemsize:
             raise UserError(
                 f"{path} should have {rows * dtype.itemsize} bytes but has {found}: {_AGAIN}"
             )
-        # A plain view: indexing np.memmap itself is several times slower.
-        return np.asarray(np.memmap(path, dtype, mode="r"))
+        return open_vector(path, dtype, rows)
 
 
 def summary(metadata: dict[str, Any], directory: str | os.PathLike) -> str:
@@ -268,9 +263,3 @@ def training_flags(
 
 def _file_name(max_seq_length: int, max_predictions: int) -> str:
     return f"rows-{max_seq_length:05d}-{max_predictions:04d}.bin"
-
-
-def _sync_and_close(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.examples import PipelineSpec
+from bert_jax.data.host_rows import HostRows
 from bert_jax.data.pairs import TAG_ROWS, random_key
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.errors import UserError
@@ -28,11 +29,11 @@ class StaticStream:
     Args:
       rows: All rows; the stage takes those of its length.
       spec: See PipelineSpec; what concerns pairs and masks has no effect.
-      process_index, process_count: This host and how many there are; host p has rows
-        p * b to (p + 1) * b of each global batch, b = batch_size / process_count.
+      shards, num_shards: Each global batch is cut into `num_shards` equal parts, and
+        this host has those with the numbers `shards`, ascending.
 
     Raises:
-      UserError: the batch does not divide over the hosts, or as `StaticRows.select`.
+      UserError: the batch does not divide, or as `StaticRows.select`.
     """
 
     def __init__(
@@ -40,20 +41,14 @@ class StaticStream:
         rows: StaticRows,
         spec: PipelineSpec,
         *,
-        process_index: int = 0,
-        process_count: int = 1,
+        shards: Sequence[int] = (0,),
+        num_shards: int = 1,
     ):
-        if spec.batch_size % process_count:
-            raise UserError(
-                f"the batch of {spec.batch_size} sequences does not divide over {process_count} "
-                f"hosts; a multiple of {process_count} would"
-            )
+        self._row_R = HostRows(spec.batch_size, shards, num_shards).row_R
         self.spec = spec
         self._sources = rows.sources
         self._parts = rows.select(spec.max_seq_length, spec.max_predictions_per_seq)
         self._starts = np.cumsum([0, *map(len, self._parts)])
-        self._host_rows = spec.batch_size // process_count
-        self._first_row = process_index * self._host_rows
 
     def position(self, step: int) -> dict[str, int]:
         """Where the first example of `step` lies, and of how many rows; JSON-able."""
@@ -90,7 +85,7 @@ class StaticStream:
         """The identity of a global batch, JSON-able: `rows` holds [file, record from 1]."""
         size = self.spec.batch_size
         first = step * size
-        rows = self._columns(first, size, ("source", "record"))
+        rows = self._columns(np.arange(first, first + size), ("source", "record"))
         places = zip(rows["source"].tolist(), rows["record"].tolist(), strict=True)
         return {
             "stage": self.spec.stage,
@@ -116,14 +111,13 @@ class StaticStream:
             pool.shutdown(cancel_futures=True)
 
     def _batch(self, step: int) -> dict[str, np.ndarray]:
-        first = step * self.spec.batch_size + self._first_row
         dtype = self._parts[0].dtype
         names = [name for name in dtype.names if name not in ("source", "record")]
-        return self._columns(first, self._host_rows, names)
+        return self._columns(step * self.spec.batch_size + self._row_R, names)
 
-    def _columns(self, first: int, count: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Columns of consecutive examples, as a batch has them; short ones padded with 0."""
-        row_B = self._rows_of(np.arange(first, first + count))
+    def _columns(self, example_B: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Columns of examples, as a batch has them; short ones padded with 0."""
+        row_B = self._rows_of(example_B)
         part_B = np.searchsorted(self._starts, row_B, side="right") - 1
         slots = self.spec.max_predictions_per_seq
         columns: dict[str, np.ndarray] = {}
@@ -134,7 +128,7 @@ class StaticStream:
                 values = rows[name]
                 dtype = np.float32 if name == "masked_lm_weights" else np.int32
                 width = (slots,) if name.startswith("masked_lm") else values.shape[1:]
-                column = columns.setdefault(name, np.zeros((count, *width), dtype))
+                column = columns.setdefault(name, np.zeros((len(example_B), *width), dtype))
                 column[(inside, *(slice(size) for size in values.shape[1:]))] = values
         return columns
 

@@ -1,5 +1,8 @@
 """The token store: a tokenized corpus on disk, read through memory maps.
 
+In object storage, its index files are copied to scratch files when it is opened, and the
+blocks of its tokens when they are first asked for (remote_file.py).
+
     DIR/metadata.json     written last: its presence means the store is complete
     DIR/tokenizer/        the tokenizer, self-contained
     DIR/train/            one split; DIR/heldout/ another, where documents are held out
@@ -16,12 +19,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+from etils import epath
 
-from bert_jax.data.paths import local_path
-from bert_jax.errors import UserError, naming
+from bert_jax import storage
+from bert_jax.data.remote_file import CachedArray, open_npy, open_vector
+from bert_jax.errors import UserError
 
 FORMAT_VERSION = 1
 # A shard is closed at the first end of a document after this many tokens, so
@@ -48,13 +53,13 @@ def shard_name(index: int) -> str:
     return f"tokens-{index:05d}.bin"
 
 
-def store_path(directory: str | os.PathLike) -> Path:
-    """The directory of a store or split: memory maps need it on a local disk."""
-    return local_path(directory, "the token store")
+def store_path(directory: str | os.PathLike) -> Path | epath.Path:
+    """The directory of a store or split; UserError where it cannot be reached."""
+    return storage.open_path(directory, "the token store")
 
 
 class TokenStore:
-    """One split of a token store, memory-mapped.
+    """One split of a token store, memory-mapped or as good as.
 
     Attributes:
       directory: Where the split lies.
@@ -106,22 +111,21 @@ class TokenStore:
                 "prepare the corpus again in an empty directory"
             )
 
-    def _open_shard(self, index: int, length: int, dtype: np.dtype) -> np.ndarray:
+    def _open_shard(self, index: int, length: int, dtype: np.dtype) -> np.ndarray | CachedArray:
         path = self.directory / shard_name(index)
-        found = path.stat().st_size if path.exists() else 0
+        found = storage.num_bytes(path)
         if found != length * dtype.itemsize:
             raise UserError(
                 f"{path} should have {length * dtype.itemsize} bytes but has {found}: "
                 "prepare the corpus again in an empty directory"
             )
-        # A plain view: indexing np.memmap itself is several times slower.
-        return np.asarray(np.memmap(path, dtype, mode="r"))
+        return open_vector(path, dtype, length)
 
 
-def _open_index(directory: Path, name: str) -> np.ndarray:
+def _open_index(directory: Path | epath.Path, name: str) -> np.ndarray:
     path = directory / f"{name}.npy"
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = open_npy(path)
     except FileNotFoundError:
         raise UserError(
             f"{directory} is not a finished split of a token store: {name}.npy is missing"
@@ -149,14 +153,14 @@ class SplitWriter:
         self, directory: str | os.PathLike, vocab_size: int, *, shard_tokens: int = SHARD_TOKENS
     ):
         self.directory = store_path(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        storage.make_directory(self.directory)
         self.num_documents = self.num_sentences = self.num_tokens = 0
         self._shard_tokens = shard_tokens
         self._dtype = token_dtype(vocab_size)
         self._counts = np.zeros(vocab_size, np.int64)
         self._uncounted: list[np.ndarray] = []
         self._num_uncounted = 0
-        self._shard: BinaryIO | None = None
+        self._shard: storage.OutputFile | None = None
         self._shard_starts: list[int] = []
         self._sentence_starts = _VectorFile(self.directory / "sentence_starts.npy")
         self._document_starts = _VectorFile(self.directory / "document_starts.npy")
@@ -205,18 +209,15 @@ class SplitWriter:
     def _write_tokens(self, tokens: np.ndarray) -> None:
         if self._shard and self.num_tokens - self._shard_starts[-1] >= self._shard_tokens:
             self._close_shard()
-        path = self.directory / shard_name(max(0, len(self._shard_starts) - 1))
         if self._shard is None:
             path = self.directory / shard_name(len(self._shard_starts))
-            self._shard = open(path, "wb")
+            self._shard = storage.OutputFile(path)
             self._shard_starts.append(self.num_tokens)
-        with naming(path):
-            self._shard.write(tokens.astype(self._dtype, copy=False).tobytes())
+        self._shard.write(tokens.astype(self._dtype, copy=False).tobytes())
 
     def _close_shard(self) -> None:
         if self._shard is not None:
-            with naming(self.directory / shard_name(len(self._shard_starts) - 1)):
-                _sync_and_close(self._shard)
+            self._shard.finish()
             self._shard = None
 
     def _count(self, tokens: np.ndarray) -> None:
@@ -239,23 +240,21 @@ class _VectorFile:
     header is written again, at the same size, once the length is known.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path | epath.Path):
         self._path = path
-        self._file = open(path, "wb")
+        self._file = storage.OutputFile(path)
         self._length = 0
         self._header_size = self._write_header()
 
     def append(self, values: np.ndarray) -> None:
-        with naming(self._path):
-            self._file.write(values.astype("<i8", copy=False).tobytes())
+        self._file.write(values.astype("<i8", copy=False).tobytes())
         self._length += len(values)
 
     def close(self) -> None:
-        with naming(self._path):
-            self._file.seek(0)
-            if self._write_header() != self._header_size:
-                raise RuntimeError(f"the header of {self._path} changed its size")
-            _sync_and_close(self._file)
+        self._file.seek(0)
+        if self._write_header() != self._header_size:
+            raise RuntimeError(f"the header of {self._path} changed its size")
+        self._file.finish()
 
     def _write_header(self) -> int:
         header = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}
@@ -263,22 +262,10 @@ class _VectorFile:
         return self._file.tell()
 
 
-def _sync_and_close(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-
-
 def write_metadata(directory: str | os.PathLike, metadata: dict[str, Any]) -> None:
     """Marks the store as complete: writes `metadata.json`, atomically."""
-    path = store_path(directory) / "metadata.json"
-    unfinished = path.with_suffix(".json.unfinished")
     text = json.dumps({"format_version": FORMAT_VERSION, **metadata}, indent=2, ensure_ascii=False)
-    with naming(unfinished), open(unfinished, "wb") as f:
-        f.write(text.encode() + b"\n")
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(unfinished, path)
+    storage.write_whole(store_path(directory) / "metadata.json", text.encode() + b"\n")
 
 
 def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
@@ -289,7 +276,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
     """
     path = store_path(directory) / "metadata.json"
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_bytes())
         version = metadata["format_version"]
     except FileNotFoundError:
         raise UserError(

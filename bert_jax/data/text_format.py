@@ -5,6 +5,9 @@ import re
 from itertools import groupby
 from pathlib import Path
 
+from etils import epath
+
+from bert_jax import storage
 from bert_jax.data.sentences import split_sentences
 
 FORMATS = ("auto", "documents", "sentences", "jsonl")
@@ -16,7 +19,7 @@ _SHARE = 0.8
 _SENTENCE_END = re.compile(r"""[.!?;:…。！？]["'”’»)\]*_]*$""")
 
 
-def format_of(path: Path) -> str:
+def format_of(path: Path | epath.Path) -> str:
     """Guesses "documents", "sentences" or "jsonl", as `data.format="auto"` does.
 
     JSON lines are known by their extension. Any other file is "documents" unless
@@ -27,9 +30,9 @@ def format_of(path: Path) -> str:
     """
     if path.name.lower().endswith(_JSON_SUFFIXES):
         return "jsonl"
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as f:
-        peek = f.read(_PEEK_BYTES)
+    with storage.open_input(path) as raw:
+        stream = gzip.open(raw) if path.suffix == ".gz" else raw
+        peek = stream.read(_PEEK_BYTES)
     if len(peek) == _PEEK_BYTES:
         # The last line is probably cut.
         peek = peek[: peek.rfind(b"\n") + 1]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from bert_jax import storage
 from bert_jax.data.pipeline import tf  # set up there to be quiet
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
@@ -38,7 +39,7 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np
     """The records of a file as checked columns, those of one shape at a time.
 
     Args:
-      path: A local file.
+      path: A file, of which a scratch copy is read if it is in object storage.
       tokenizer: The one the records were written with, for the limits of their ids.
 
     Yields:
@@ -48,8 +49,15 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np
     Raises:
       UserError: names the file and the record.
     """
+    with storage.local_copy(path) as local:
+        yield from _read_local(local, path, tokenizer)
+
+
+def _read_local(
+    local: str, path: str, tokenizer: Tokenizer
+) -> Iterator[tuple[dict[str, np.ndarray], int]]:
     read = num_bytes = 0
-    for records in _batches(path):
+    for records in _batches(local, path):
         parsed = _parse(path, records, read)
         size = sum(len(record) + _FRAME_BYTES for record in records)
         lengths, slots = (np.diff(parsed[f][1]) for f in ("input_ids", "masked_lm_ids"))
@@ -66,14 +74,14 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np
             size = 0
         read += len(records)
         num_bytes += sum(len(record) + _FRAME_BYTES for record in records)
-    if num_bytes != os.path.getsize(path):
+    if num_bytes != os.path.getsize(local):
         # TensorFlow takes a few bytes left over, less than a record's head, for the end.
         raise UserError(f"{path}: record {read + 1} is cut off: the file is not whole")
 
 
-def _batches(path: str) -> Iterator[np.ndarray]:
-    """The records of a file, bytes [n], as long as they are whole."""
-    records = tf.data.TFRecordDataset([path], buffer_size=2**20)
+def _batches(local: str, path: str) -> Iterator[np.ndarray]:
+    """The records of a file, bytes [n], as long as they are whole; `path` is its name."""
+    records = tf.data.TFRecordDataset([local], buffer_size=2**20)
     try:
         for batch in records.batch(_BATCH):
             yield batch.numpy()

@@ -1,9 +1,14 @@
 """The formats that a pre-trained BERT is kept in: found out, read and written."""
 
+import dataclasses
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from etils import epath
+
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
@@ -18,6 +23,7 @@ WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
 }
 _CONFIGS = ("config.json", "bert_config.json")
 _UNFINISHED = "unfinished_conversion"
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 _KINDS = (
     (is_native, read_native),
     (is_huggingface, read_huggingface),
@@ -37,7 +43,38 @@ def read(path: str | Path, lowercase: bool | None = None) -> Pretrained:
     Raises:
       UserError: it is none of these, or damaged.
     """
-    path = _without_file(Path(path).absolute())
+    path = storage.open_path(path, "the BERT to read")
+    if storage.is_remote(path):
+        return _read_remote(_without_file(path), lowercase)
+    return _read(_without_file(path.absolute()), lowercase)
+
+
+def _read_remote(path: epath.Path, lowercase: bool | None) -> Pretrained:
+    """Reads a work directory where it is, and other kinds from a scratch copy of their files."""
+    if is_native(path):
+        return _read(path, lowercase)
+    # A directory, or the prefix of a checkpoint's files.
+    names = storage.list_files(path)
+    folder, prefix = (path, "") if names else (path.parent, path.name)
+    names = [name for name in names or storage.list_files(folder) if _is_wanted(name)]
+    if any(name.endswith(".safetensors") for name in names):
+        names = [name for name in names if not name.endswith(".bin")]
+    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        for name in names:
+            storage.download(folder / name, Path(scratch, name))
+        try:
+            pretrained = _read(Path(scratch, prefix), lowercase)
+        except UserError as error:
+            raise UserError(str(error).replace(scratch, str(folder))) from error
+    return dataclasses.replace(pretrained, source=str(path))
+
+
+def _is_wanted(name: str) -> bool:
+    """Whether a file may be of a BERT: a folder may hold much else."""
+    return "/" not in name and (name.endswith(_SUFFIXES) or ".data-" in name)
+
+
+def _read(path: Path | epath.Path, lowercase: bool | None) -> Pretrained:
     for is_kind, read_kind in _KINDS:
         if not is_kind(path):
             continue
@@ -61,7 +98,11 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     Raises:
       UserError: the directory is not empty, or cannot be written to.
     """
-    path = Path(path).resolve()
+    path = storage.open_path(path, "the directory to write")
+    if storage.is_remote(path):
+        _write_remote(pretrained, path, kind)
+        return
+    path = path.resolve()
     unfinished = path / _UNFINISHED
     if path.exists() and (not path.is_dir() or set(path.iterdir()) - {unfinished}):
         raise UserError(f"{path} exists already; give a new or empty directory")
@@ -80,7 +121,29 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
         raise
 
 
-def _without_file(path: Path) -> Path:
+def _write_remote(pretrained: Pretrained, path: epath.Path, kind: str) -> None:
+    """Writes to object storage: the config, without which it is no model, comes last."""
+    mark = path / _UNFINISHED
+    if mark.exists():
+        # All that is here was left by a conversion that was killed.
+        storage.remove_directory(path)
+    if storage.list_files(path):
+        raise UserError(f"{path} exists already; give a new or empty directory")
+    storage.write_whole(mark, b"")
+    try:
+        if kind == "bert_jax":
+            write_native(pretrained, path)
+        else:
+            with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+                WRITERS[kind](pretrained, Path(scratch))
+                storage.upload_directory(Path(scratch), path, last=_CONFIGS)
+        mark.unlink()
+    except BaseException:
+        storage.remove_directory(path)
+        raise
+
+
+def _without_file(path: Path | epath.Path) -> Path | epath.Path:
     """What a completed file name stands for: its directory, or its checkpoint's prefix."""
     if path.suffix == ".index" and path.is_file():
         return path.with_suffix("")

@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizers, workdir
@@ -22,12 +23,12 @@ from bert_jax.training.state import TrainState, init_params
 _EVALUATION = "eval_"
 
 
-def is_native(path: Path) -> bool:
+def is_native(path: Path | epath.Path) -> bool:
     """Whether it is a work directory with checkpoints, or WORKDIR/checkpoints/STEP."""
     return (_split(path)[0] / workdir.CHECKPOINTS).is_dir()
 
 
-def read_native(path: Path) -> Pretrained:
+def read_native(path: Path | epath.Path) -> Pretrained:
     """Reads the newest checkpoint of a work directory, or the one that is named.
 
     Raises:
@@ -50,14 +51,14 @@ def read_native(path: Path) -> Pretrained:
     return Pretrained(
         source=str(path),
         model={key: config.model[key] for key in MODEL_KEYS},
-        weights=flatten(params, model_config.num_hidden_layers),
+        weights=flatten(params, model_config),
         tokenizer=tokenizer,
         warnings=[],
         training=_training(directory, step),
     )
 
 
-def write_native(pretrained: Pretrained, path: Path) -> None:
+def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     """Writes a directory to be named by `config.init_from`, or evaluated as it is."""
     config = config_lib.default_config()
     trained = pretrained.training.get("config")
@@ -82,14 +83,14 @@ def write_native(pretrained: Pretrained, path: Path) -> None:
     workdir.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
 
 
-def _split(path: Path) -> tuple[Path, int | None]:
+def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, int | None]:
     """The work directory, and the step where a single checkpoint is named."""
     if path.parent.name == workdir.CHECKPOINTS and path.name.isdecimal():
         return path.parent.parent, int(path.name)
     return path, None
 
 
-def _training(directory: Path, step: int) -> dict[str, Any]:
+def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     """What is known of a checkpoint's training, from the files beside it."""
     if not (directory / workdir.CORPUS).exists():
         # Converted weights bring their own story along, if there is one.

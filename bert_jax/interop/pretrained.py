@@ -22,7 +22,7 @@ from bert_jax.tokenizers import Tokenizer
 MODEL_KEYS = {
     field.name: None if field.default is dataclasses.MISSING else field.default
     for field in dataclasses.fields(BertConfig)
-    if field.name not in ("dtype", "scan_layers", "remat")
+    if field.name not in ("dtype", "scan_layers", "remat", "fused_attention")
 }
 
 # No dimension of a BERT is beyond this; what is, would overflow or fill the memory.

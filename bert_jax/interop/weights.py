@@ -2,7 +2,8 @@
 
 The *flat* form is a dict from the path of each parameter, joined by "/", to a numpy
 array: `bert/encoder/layer_0/attention/query_kernel`. Scanned layers are one stacked
-tensor in the model; in the flat form every layer stands alone. All conversions go
+tensor in the model; in the flat form every layer stands alone. The model pads its
+vocabulary; the flat form has the rows of the vocabulary alone. All conversions go
 through it.
 """
 
@@ -20,27 +21,33 @@ from bert_jax.training.state import init_params
 
 _LAYERS = "bert/encoder/layer_"
 _STACKED = "bert/encoder/layers/layer/"
+# What has a row for each entry of the vocabulary.
+_VOCABULARY = ("bert/embeddings/word_embeddings", "mlm/output_bias")
 # The parts that a checkpoint may lack as a whole: an encoder without heads is a BERT too.
 HEADS = {"bert/pooler/": "pooler", "mlm/": "masked-LM head", "nsp/": "next-sentence head"}
 
 Weights = dict[str, np.ndarray]
 
 
-def flatten(params: Any, num_hidden_layers: int) -> Weights:
-    """The model's pytree as flat weights; stacked layers are taken apart, as views."""
+def flatten(params: Any, config: BertConfig) -> Weights:
+    """The model's pytree as flat weights: layers taken apart, padding cut, all as views."""
     flat = {}
     for name, value in traverse_util.flatten_dict(params, sep="/").items():
         if name.startswith(_STACKED):
-            for i in range(num_hidden_layers):
+            for i in range(config.num_hidden_layers):
                 flat[f"{_LAYERS}{i}/{name.removeprefix(_STACKED)}"] = value[i]
         else:
             flat[name] = value
+    cut_vocabulary(flat, config.vocab_size)
     return flat
 
 
 def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
     """The inverse: the pytree of a model of this config, its layers stacked or not."""
     flat = dict(weights)
+    for name in _VOCABULARY:
+        padding = [(0, config.padded_vocab_size - config.vocab_size)]
+        flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
     if config.scan_layers:
         first = f"{_LAYERS}0/"
         for rest in [name.removeprefix(first) for name in weights if name.startswith(first)]:
@@ -52,9 +59,11 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
 def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """The name and shape of every flat weight that a model of this config has."""
     model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
-    abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
-    flat = traverse_util.flatten_dict(abstract, sep="/")
-    return {name: leaf.shape for name, leaf in flat.items()}
+
+    def fresh() -> dict[str, jax.Array]:
+        return flatten(nn.unbox(init_params(model, 0)), config)
+
+    return {name: leaf.shape for name, leaf in jax.eval_shape(fresh).items()}
 
 
 def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[str]:
@@ -64,7 +73,7 @@ def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[s
         model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
 
         def fresh() -> dict[str, jax.Array]:
-            flat = traverse_util.flatten_dict(nn.unbox(init_params(model, seed)), sep="/")
+            flat = flatten(nn.unbox(init_params(model, seed)), model.config)
             return {name: x for name, x in flat.items() if name.startswith(tuple(missing))}
 
         # Compiled, so that the encoder, which is not wanted, is not made either.
@@ -74,5 +83,5 @@ def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[s
 
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
     """Drops, in place, the rows beyond the vocabulary."""
-    for name in ("bert/embeddings/word_embeddings", "mlm/output_bias"):
+    for name in _VOCABULARY:
         weights[name] = weights[name][:vocab_size]

@@ -4,15 +4,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models import fused_attention
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.layers import weight_init, zeros_init
+from bert_jax.models.dropout import Dropout
+from bert_jax.models.layers import add_bias, weight_init, zeros_init
 
 
 class SelfAttention(nn.Module):
     """Attention of every position to every unmasked one, and its output projection.
 
     Kernels are [D, A, K] and [A, K, D]: heads are an axis of their own, so that
-    tensor parallelism splits between heads and nothing is reshaped.
+    tensor parallelism splits between heads.
     """
 
     config: BertConfig
@@ -31,31 +33,60 @@ class SelfAttention(nn.Module):
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
-        query_BxAxLxK = self._heads("query", hidden_BxLxD) * jnp.asarray(
-            c.head_depth**-0.5, c.dtype
-        )
-        key_BxAxLxK = self._heads("key", hidden_BxLxD)
-        value_BxAxLxK = self._heads("value", hidden_BxLxD)
+        fused = c.fused_attention and c.dtype == jnp.bfloat16
+        if fused and fused_attention.fits(c, hidden_BxLxD.shape[1]):
+            return self._fused(hidden_BxLxD, mask_bias_Bx1x1xL, deterministic)
 
+        scale = jnp.asarray(c.head_depth**-0.5, c.dtype)
+        query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (
+            jnp.einsum("BLD,DAK->BALK", hidden_BxLxD, kernel_DxAxK.astype(c.dtype))
+            + bias_AxK.astype(c.dtype)[:, None, :]
+            for kernel_DxAxK, bias_AxK in self._projections()
+        )
         scores_BxAxLxL = jnp.einsum(
-            "BAQK,BALK->BAQL", query_BxAxLxK, key_BxAxLxK, preferred_element_type=jnp.float32
+            "BAQK,BALK->BAQL",
+            query_BxAxLxK * scale,
+            key_BxAxLxK,
+            preferred_element_type=jnp.float32,
         )
         probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + mask_bias_Bx1x1xL).astype(c.dtype)
-        probs_BxAxLxL = nn.Dropout(c.attention_probs_dropout_prob)(
-            probs_BxAxLxL, deterministic=deterministic
-        )
+        probs_BxAxLxL = Dropout(c.attention_probs_dropout_prob)(probs_BxAxLxL, deterministic)
         context_BxAxLxK = jnp.einsum("BAQL,BALK->BAQK", probs_BxAxLxL, value_BxAxLxK)
+        kernel_AxKxD, bias_D = self._output_projection()
+        output_BxLxD = jnp.einsum("BAQK,AKD->BQD", context_BxAxLxK, kernel_AxKxD.astype(c.dtype))
+        return add_bias(output_BxLxD, bias_D)
 
-        shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
-        kernel = self.param("output_kernel", weight_init(c, "heads", "depth", "embed"), shape)
-        bias = self.param("output_bias", zeros_init("embed"), (c.hidden_size,))
-        output_BxLxD = jnp.einsum("BAQK,AKD->BQD", context_BxAxLxK, kernel.astype(c.dtype))
-        return output_BxLxD + bias.astype(c.dtype)
+    def _fused(self, hidden_BxLxD, mask_bias_Bx1x1xL, deterministic):
+        """The same by a TPU kernel, which reads and writes heads side by side."""
+        c = self.config
+        heads_BxLxD = [
+            add_bias(
+                hidden_BxLxD @ kernel_DxAxK.reshape(c.hidden_size, -1).astype(c.dtype),
+                bias_AxK.reshape(-1),
+            )
+            for kernel_DxAxK, bias_AxK in self._projections()
+        ]
+        shape = (hidden_BxLxD.shape[0], c.num_attention_heads)
+        rate = 0.0 if deterministic else c.attention_probs_dropout_prob
+        keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
+        context_BxLxD = fused_attention.fused_attention(
+            *heads_BxLxD, mask_bias_Bx1x1xL[:, 0], keys, depth=c.head_depth, rate=rate
+        )
+        kernel_AxKxD, bias_D = self._output_projection()
+        kernel_DxD = kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)
+        return add_bias(context_BxLxD @ kernel_DxD, bias_D)
 
-    def _heads(self, name: str, hidden_BxLxD: jax.Array) -> jax.Array:
+    def _projections(self):
+        """Kernel [D, A, K] and bias [A, K] of query, key and value, in this order."""
         c = self.config
         shape = (c.hidden_size, c.num_attention_heads, c.head_depth)
-        kernel = self.param(f"{name}_kernel", weight_init(c, "embed", "heads", "depth"), shape)
-        bias = self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
-        heads_BxAxLxK = jnp.einsum("BLD,DAK->BALK", hidden_BxLxD, kernel.astype(c.dtype))
-        return heads_BxAxLxK + bias.astype(c.dtype)[:, None, :]
+        for name in ("query", "key", "value"):
+            kernel = self.param(f"{name}_kernel", weight_init(c, "embed", "heads", "depth"), shape)
+            yield kernel, self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
+
+    def _output_projection(self):
+        """Kernel [A, K, D] and bias [D]."""
+        c = self.config
+        shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
+        kernel = self.param("output_kernel", weight_init(c, "heads", "depth", "embed"), shape)
+        return kernel, self.param("output_bias", zeros_init("embed"), (c.hidden_size,))

@@ -12,10 +12,23 @@ from bert_jax.models.heads import MaskedLanguageModelHead, NextSentenceHead, Poo
 
 @flax.struct.dataclass
 class PreTrainingOutput:
-    """Logits of both heads, float32: `mlm_logits_BxMxV` and `nsp_logits_Bx2`."""
+    """Logits of both heads, float32.
 
-    mlm_logits_BxMxV: jax.Array
+    Attributes:
+      mlm_logits_BxMxW: Of the vocabulary, and of the entries that pad it to W, a multiple of
+        128; those have no probability. Losses take these: V need not divide over a mesh.
+      nsp_logits_Bx2: Of "is next" (0) and "random" (1).
+      vocab_size: V.
+    """
+
+    mlm_logits_BxMxW: jax.Array
     nsp_logits_Bx2: jax.Array
+    vocab_size: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def mlm_logits_BxMxV(self) -> jax.Array:
+        """Of the vocabulary alone."""
+        return self.mlm_logits_BxMxW[..., : self.vocab_size]
 
 
 class BertEncoder(nn.Module):
@@ -51,9 +64,9 @@ class BertEncoder(nn.Module):
         hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
         return hidden_BxLxD, self.pooler(hidden_BxLxD)
 
-    def decode(self, hidden_BxMxD: jax.Array) -> jax.Array:
-        """The product with the (tied) word embeddings, float32 [B, M, V]."""
-        return self.embeddings.logits(hidden_BxMxD)
+    def decode(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
+        """The product with the (tied) word embeddings, float32 [B, M, W]."""
+        return self.embeddings.logits(hidden_BxMxD, bias_W)
 
 
 class BertForPreTraining(nn.Module):
@@ -80,6 +93,7 @@ class BertForPreTraining(nn.Module):
             input_ids_BxL, token_type_ids_BxL, attention_mask_BxL, deterministic=deterministic
         )
         return PreTrainingOutput(
-            mlm_logits_BxMxV=self.mlm(hidden_BxLxD, masked_lm_positions_BxM, self.bert.decode),
+            mlm_logits_BxMxW=self.mlm(hidden_BxLxD, masked_lm_positions_BxM, self.bert.decode),
             nsp_logits_Bx2=self.nsp(pooled_BxD),
+            vocab_size=self.config.vocab_size,
         )

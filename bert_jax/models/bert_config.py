@@ -6,6 +6,11 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
+# Rows of the word embeddings and of the MLM head's output bias are a multiple of this: a
+# TPU's lane width, which any usual number of devices on the `model` axis divides. It does
+# not depend on the mesh, so that a checkpoint fits every mesh.
+VOCAB_MULTIPLE = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
@@ -26,6 +31,8 @@ class BertConfig:
     dtype: Any = jnp.float32
     scan_layers: bool = False
     remat: str = "none"
+    # On a TPU only.
+    fused_attention: bool = False
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], **extra: Any) -> Self:
@@ -35,3 +42,17 @@ class BertConfig:
     @property
     def head_depth(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the word embeddings: `vocab_size` up to the next multiple of 128.
+
+        The rows beyond the vocabulary are zero, get no gradient and no probability, and
+        so stay zero.
+        """
+        return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+    @property
+    def num_padding_parameters(self) -> int:
+        """Parameters that only fill up the vocabulary, and are not the model's."""
+        return (self.padded_vocab_size - self.vocab_size) * (self.hidden_size + 1)

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.layers import layer_norm, weight_init
+from bert_jax.models.dropout import Dropout
+from bert_jax.models.layers import LayerNorm, column_sums, weight_init
 
 
 class BertEmbeddings(nn.Module):
@@ -17,7 +18,7 @@ class BertEmbeddings(nn.Module):
         c = self.config
         width = c.hidden_size
         self.word_embeddings = self.param(
-            "word_embeddings", weight_init(c, "vocab", "embed"), (c.vocab_size, width)
+            "word_embeddings", _vocabulary_init(c), (c.padded_vocab_size, width)
         )
         self.position_embeddings = self.param(
             "position_embeddings",
@@ -27,30 +28,69 @@ class BertEmbeddings(nn.Module):
         self.token_type_embeddings = self.param(
             "token_type_embeddings", weight_init(c, "segment", "embed"), (c.type_vocab_size, width)
         )
-        self.layer_norm = layer_norm(c, "layer_norm")
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.layer_norm = LayerNorm(c)
+        self.dropout = Dropout(c.hidden_dropout_prob)
 
     def __call__(
         self, input_ids_BxL: jax.Array, token_type_ids_BxL: jax.Array, deterministic: bool
     ) -> jax.Array:
         """Returns hidden_BxLxD in `config.dtype`; L is at most max_position_embeddings."""
         length = input_ids_BxL.shape[-1]
-        hidden_BxLxD = self.word_embeddings[input_ids_BxL]
+        # Where its width is divided, the table is gathered, so that rows are looked up
+        # where their tokens are; else the states of the whole batch would change place.
+        table_WxD = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
+        hidden_BxLxD = table_WxD[input_ids_BxL]
         hidden_BxLxD += self.position_embeddings[None, :length]
         # Two rows: a product with a one-hot vector is cheaper than a gather,
         # and its gradient is a sum, not a scatter.
         segment_BxLxT = jax.nn.one_hot(token_type_ids_BxL, self.config.type_vocab_size)
         # At full precision: a TPU would round the table to bfloat16 otherwise.
         hidden_BxLxD += jnp.matmul(segment_BxLxT, self.token_type_embeddings, precision="highest")
+        hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
         hidden_BxLxD = self.layer_norm(hidden_BxLxD)
-        return self.dropout(hidden_BxLxD, deterministic=deterministic)
+        return self.dropout(hidden_BxLxD, deterministic)
 
-    def logits(self, hidden_BxMxD: jax.Array) -> jax.Array:
-        """The MLM decoder's product with the word embeddings, float32 [B, M, V]."""
+    def logits(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
+        """The MLM decoder: the product with the word embeddings, plus bias, float32 [B, M, W]."""
         dtype = self.config.dtype
-        return jnp.einsum(
-            "BMD,VD->BMV",
-            hidden_BxMxD.astype(dtype),
-            self.word_embeddings.astype(dtype),
-            preferred_element_type=jnp.float32,
+        table_WxD = self.word_embeddings.astype(dtype)
+        logits_BxMxW = _scores(hidden_BxMxD.astype(dtype), table_WxD, bias_W)
+        return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
+
+
+@jax.custom_vjp
+def _scores(hidden_BxMxD: jax.Array, table_WxD: jax.Array, bias_W: jax.Array) -> jax.Array:
+    scores_BxMxW = jnp.einsum(
+        "BMD,WD->BMW", hidden_BxMxD, table_WxD, preferred_element_type=jnp.float32
+    )
+    return scores_BxMxW + bias_W
+
+
+def _scores_forward(hidden_BxMxD, table_WxD, bias_W):
+    return _scores(hidden_BxMxD, table_WxD, bias_W), (hidden_BxMxD, table_WxD)
+
+
+def _scores_backward(residuals, gradient_BxMxW):
+    hidden_BxMxD, table_WxD = residuals
+    # Once, in the type of the products: left alone, a compiler makes the gradient of the
+    # softmax anew, from float32 logits, in each of the three that read it.
+    gradient_BxMxW = jax.lax.optimization_barrier(gradient_BxMxW.astype(table_WxD.dtype))
+    hidden_gradient_BxMxD = jnp.einsum("BMW,WD->BMD", gradient_BxMxW, table_WxD)
+    table_gradient_WxD = jnp.einsum("BMW,BMD->WD", gradient_BxMxW, hidden_BxMxD)
+    return hidden_gradient_BxMxD, table_gradient_WxD, column_sums(gradient_BxMxW)
+
+
+_scores.defvjp(_scores_forward, _scores_backward)
+
+
+def _vocabulary_init(config: BertConfig):
+    """Weights for the vocabulary's own rows, zeros for those that only fill it up."""
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32):
+        is_entry_W = jnp.arange(shape[0]) < config.vocab_size
+        return jax.tree.map(
+            lambda table_WxD: jnp.where(is_entry_W[:, None], table_WxD, 0.0),
+            weight_init(config, "vocab", "embed")(key, shape, dtype),
         )
+
+    return init

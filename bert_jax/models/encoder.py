@@ -4,9 +4,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.layers import ACTIVATIONS, Projection, layer_norm
+from bert_jax.models.dropout import Dropout
+from bert_jax.models.layers import LayerNorm, Projection
 
 
 class Block(nn.Module):
@@ -20,19 +22,23 @@ class Block(nn.Module):
         c = self.config
 
         def dropout(x):
-            return nn.Dropout(c.hidden_dropout_prob)(x, deterministic=self.deterministic)
+            return Dropout(c.hidden_dropout_prob)(x, self.deterministic)
 
         attended_BxLxD = SelfAttention(c, name="attention")(
             hidden_BxLxD, mask_bias_Bx1x1xL, self.deterministic
         )
-        hidden_BxLxD = layer_norm(c, "attention_layer_norm")(hidden_BxLxD + dropout(attended_BxLxD))
-
-        inner_BxLxF = Projection(c, c.intermediate_size, ("embed", "mlp"), name="intermediate")(
-            hidden_BxLxD
+        hidden_BxLxD = LayerNorm(c, name="attention_layer_norm")(
+            hidden_BxLxD + dropout(attended_BxLxD)
         )
+
+        inner_BxLxF = Projection(
+            c, c.intermediate_size, ("embed", "mlp"), activated=True, name="intermediate"
+        )(hidden_BxLxD)
+        inner_BxLxF = nn.with_logical_constraint(inner_BxLxF, ("batch", None, "activation_mlp"))
         inner_BxLxF = ACTIVATIONS[c.hidden_act](inner_BxLxF)
         output_BxLxD = Projection(c, c.hidden_size, ("mlp", "embed"), name="output")(inner_BxLxF)
-        return layer_norm(c, "output_layer_norm")(hidden_BxLxD + dropout(output_BxLxD))
+        output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
+        return LayerNorm(c, name="output_layer_norm")(hidden_BxLxD + dropout(output_BxLxD))
 
 
 class Encoder(nn.Module):

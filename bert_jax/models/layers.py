@@ -1,20 +1,12 @@
-"""What every block is made of: projections, LayerNorm, activations."""
+"""What every block is made of: projections and LayerNorm."""
 
-from collections.abc import Callable
+import functools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert_config import BertConfig
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    # The first release used the exact form; `gelu_new` is transformers' name
-    # for the tanh approximation that google-research/bert changed to later.
-    "gelu": lambda x: nn.gelu(x, approximate=False),
-    "gelu_new": lambda x: nn.gelu(x, approximate=True),
-    "relu": nn.relu,
-}
 
 
 def weight_init(config: BertConfig, *axes: str):
@@ -43,11 +35,14 @@ class Projection(nn.Module):
       config: The model's hyperparameters.
       features: F.
       axes: Logical names of the kernel's two axes.
+      activated: Whether an activation follows. Its backward pass sums the bias's gradient
+        in passing; elsewhere `add_bias` does.
     """
 
     config: BertConfig
     features: int
     axes: tuple[str, str]
+    activated: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -55,16 +50,87 @@ class Projection(nn.Module):
         shape = (x.shape[-1], self.features)
         kernel = self.param("kernel", weight_init(self.config, *self.axes), shape)
         bias = self.param("bias", zeros_init(self.axes[1]), shape[1:])
-        return x.astype(dtype) @ kernel.astype(dtype) + bias.astype(dtype)
+        product = x.astype(dtype) @ kernel.astype(dtype)
+        return product + bias.astype(dtype) if self.activated else add_bias(product, bias)
 
 
-def layer_norm(config: BertConfig, name: str) -> nn.LayerNorm:
-    """LayerNorm with float32 statistics and parameters, output in `config.dtype`."""
-    return nn.LayerNorm(
-        epsilon=config.layer_norm_eps,
-        dtype=config.dtype,
-        param_dtype=jnp.float32,
-        scale_init=nn.with_logical_partitioning(nn.initializers.ones_init(), ("norm",)),
-        bias_init=zeros_init("norm"),
-        name=name,
-    )
+@jax.custom_vjp
+def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """x [..., F] plus a float32 bias [F], in the type of x."""
+    return x + bias.astype(x.dtype)
+
+
+def _add_bias_forward(x: jax.Array, bias: jax.Array) -> tuple[jax.Array, None]:
+    return add_bias(x, bias), None
+
+
+def _add_bias_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return gradient, column_sums(gradient)
+
+
+add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+
+
+def column_sums(x: jax.Array) -> jax.Array:
+    """Sums over all axes but the last, float32 [F].
+
+    Of bfloat16 as a product with ones, which is exact and accumulates in float32: a
+    TPU's matrix unit does in passing what takes its vector unit as long as a layer.
+    """
+    rows = tuple(range(x.ndim - 1))
+    if x.dtype != jnp.bfloat16:
+        return jnp.sum(x, rows, dtype=jnp.float32)
+    # As many rows as the unit takes at once; one would be no cheaper.
+    ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
+    contracted = (tuple(axis + 1 for axis in rows), rows)
+    return jax.lax.dot_general(ones, x, (contracted, ((), ())), preferred_element_type=jnp.float32)[
+        0
+    ]
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm with float32 statistics and parameters, output in `config.dtype`.
+
+    Its backward pass is written out, so that of the activations it keeps only its input.
+    """
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalizes the last axis of x."""
+        ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("norm",))
+        scale = self.param("scale", ones, x.shape[-1:])
+        bias = self.param("bias", zeros_init("norm"), x.shape[-1:])
+        return _normalized(x, scale, bias, self.config.layer_norm_eps, self.config.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _normalized(x, scale, bias, epsilon, dtype):
+    return _normalize(x, scale, bias, epsilon, dtype)[0]
+
+
+def _normalize(x, scale, bias, epsilon, dtype):
+    x32 = x.astype(jnp.float32)
+    mean = jnp.mean(x32, axis=-1, keepdims=True)
+    # Both moments in one pass over the activations.
+    variance = jnp.maximum(jnp.mean(x32 * x32, axis=-1, keepdims=True) - mean * mean, 0.0)
+    inverse = jax.lax.rsqrt(variance + epsilon)
+    output = (x32 - mean) * (inverse * scale) + bias
+    return output.astype(dtype), (x, scale, mean, inverse)
+
+
+def _normalize_backward(epsilon, dtype, residuals, gradient):
+    x, scale, mean, inverse = residuals
+    gradient = gradient.astype(jnp.float32)
+    unit = (x.astype(jnp.float32) - mean) * inverse
+    rows = tuple(range(x.ndim - 1))
+    scale_gradient, bias_gradient = jnp.sum(gradient * unit, rows), jnp.sum(gradient, rows)
+    gradient = gradient * scale
+    along_mean = jnp.mean(gradient, axis=-1, keepdims=True)
+    along_unit = unit * jnp.mean(gradient * unit, axis=-1, keepdims=True)
+    x_gradient = (gradient - along_mean - along_unit) * inverse
+    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
+
+
+_normalized.defvjp(_normalize, _normalize_backward)

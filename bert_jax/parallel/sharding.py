@@ -1,7 +1,11 @@
 """From the models' logical axis names to mesh axes: one table a preset."""
 
+import contextlib
+import dataclasses
+import difflib
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -11,71 +15,195 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import BATCH_AXES
 
-Rules = tuple[tuple[str, str | None], ...]
+Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
-# Logical names that a table leaves out are replicated.
+# What the models call the axes of their parameters, and those of their activations that
+# a mesh divides.
+PARAMETER_AXES = (
+    "vocab",
+    "embed",
+    "position",
+    "segment",
+    "heads",
+    "depth",
+    "mlp",
+    "norm",
+    "pooled",
+    "classes",
+    "layers",
+)
+ACTIVATION_AXES = ("batch", "activation_heads", "activation_mlp", "activation_vocab")
+
+# Logical names that a table leaves out are whole on every device. Activations have names
+# of their own: a rule that lays a parameter over `fsdp` must not take it from the batch.
+_BATCH: Rules = (("batch", BATCH_AXES),)
 _FSDP: Rules = (("embed", "fsdp"),)
-_TENSOR: Rules = (("vocab", "model"), ("heads", "model"), ("mlp", "model"))
+_TENSOR: Rules = (
+    ("vocab", "model"),
+    ("heads", "model"),
+    ("mlp", "model"),
+    ("activation_vocab", "model"),
+    ("activation_heads", "model"),
+    ("activation_mlp", "model"),
+)
 PRESETS: dict[str, Rules] = {
-    "dp": (),
-    "fsdp": _FSDP,
-    "tp": _TENSOR,
-    "fsdp_tp": _FSDP + _TENSOR,
+    "dp": _BATCH,
+    "fsdp": _BATCH + _FSDP,
+    "tp": _BATCH + _TENSOR,
+    "fsdp_tp": _BATCH + _FSDP + _TENSOR,
 }
 
 
-def param_shardings(boxed: Any, mesh: Mesh, preset: str) -> Any:
-    """Shardings of parameters (or of anything abstract) under a preset.
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What of a model lies where on a mesh.
 
-    Args:
-      boxed: Abstract arrays, those with logical names in flax's boxes.
-      mesh: The device mesh.
+    Attributes:
+      mesh: The devices.
       preset: A key of `PRESETS`.
-
-    Returns:
-      A tree of NamedShardings, without boxes.
-
-    Raises:
-      UserError: an axis does not divide over its devices, or the mesh has no devices
-        on an axis that the preset shards over; the message names it.
+      rules: From logical names to mesh axes; the first that fits counts.
+      max_replicated_share: From 0 to 1: the largest share of the parameters' bytes that
+        may be left undivided over an axis that the preset divides parameters over.
     """
-    _check_preset(mesh, preset)
-    specs = nn.get_partition_spec(boxed)
-    shardings = nn.logical_to_mesh_sharding(specs, mesh, PRESETS[preset])
-    jax.tree_util.tree_map_with_path(
-        lambda path, leaf, sharding: _check_divides(path, leaf.shape, sharding),
-        nn.unbox(boxed),
-        shardings,
-    )
-    return shardings
 
+    mesh: Mesh
+    preset: str
+    rules: Rules
+    max_replicated_share: float
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over the data axes, everything else whole."""
-    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    @classmethod
+    def create(
+        cls,
+        mesh: Mesh,
+        preset: str,
+        prepended: Sequence[str] = (),
+        max_replicated_share: float = 1.0,
+    ) -> Self:
+        """Puts rules of one's own before those of a preset.
 
+        Args:
+          prepended: "NAME=AXIS" each, or "NAME=" for an axis that is not to be divided; one
+            text may hold several, with commas between them.
 
-def replicated(mesh: Mesh) -> NamedSharding:
-    """The whole array on every device."""
-    return NamedSharding(mesh, PartitionSpec())
+        Raises:
+          UserError: a rule names what is not there, or the mesh has one device only on
+            an axis that is to divide something; the message names it.
+        """
+        texts = [text.strip() for texts in prepended for text in texts.split(",")]
+        own = tuple(_parse_rule(text, tuple(mesh.shape)) for text in texts if text)
+        layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_share)
+        needed = {axis: f"config.sharding is {preset!r}" for axis in layout.promised_axes}
+        needed |= {
+            axis: f"config.sharding_rules lays {name!r} over {axis!r}" for name, axis in own if axis
+        }
+        for axis, reason in needed.items():
+            if mesh.devices.size > 1 and mesh.shape[axis] == 1:
+                raise UserError(
+                    f"{reason} but config.mesh.{axis} is 1; give the axis devices, for example "
+                    f"--config.mesh.{axis}=-1 --config.mesh.data=1"
+                )
+        return layout
 
+    @property
+    def promised_axes(self) -> tuple[str, ...]:
+        """Mesh axes that the preset divides parameters over."""
+        axes = {axis for name, axis in PRESETS[self.preset] if name in PARAMETER_AXES}
+        return tuple(sorted(axes))
 
-def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Makes global arrays of this host's rows, each on the device that wants them."""
-    sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
-    }
+    def params(self, boxed: Any) -> Any:
+        """Shardings of the parameters.
 
+        Args:
+          boxed: Abstract arrays in flax's boxes of logical names.
 
-def _check_preset(mesh: Mesh, preset: str) -> None:
-    """Refuses a preset that would silently replicate what it promises to shard."""
-    for axis in {axis for _, axis in PRESETS[preset] if axis}:
-        if mesh.devices.size > 1 and mesh.shape[axis] == 1:
+        Returns:
+          A tree of NamedShardings, without boxes.
+
+        Raises:
+          UserError: an axis does not divide over its devices, or too much of what the
+            preset promises to divide is not.
+        """
+        shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
+        abstract = nn.unbox(boxed)
+        jax.tree_util.tree_map_with_path(
+            lambda path, leaf, sharding: _check_divides(path, leaf.shape, sharding),
+            abstract,
+            shardings,
+        )
+        for axis in self.promised_axes:
+            self._check_promise(axis, abstract, shardings)
+        return shardings
+
+    @contextlib.contextmanager
+    def in_scope(self) -> Iterator[None]:
+        """While a function is traced: its logical constraints are those of this layout."""
+        mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
+        with mesh, nn.logical_axis_rules(self.rules):
+            yield
+
+    @property
+    def batch(self) -> NamedSharding:
+        """Rows over the data axes, everything else whole."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
+
+    @property
+    def replicated(self) -> NamedSharding:
+        """The whole array on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def put_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Makes global arrays of this host's rows, each on the device that wants them."""
+        return {
+            name: jax.make_array_from_process_local_data(self.batch, rows)
+            for name, rows in batch.items()
+        }
+
+    def _check_promise(self, axis: str, abstract: Any, shardings: Any) -> None:
+        """Refuses to leave more whole than is small change (LayerNorm, biases, ...)."""
+        if self.mesh.shape[axis] == 1:
+            return
+        leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
+        sizes = [(leaf.size * leaf.dtype.itemsize, _name(path)) for path, leaf in leaves]
+        whole = [
+            size
+            for size, sharding in zip(sizes, jax.tree.leaves(shardings), strict=True)
+            if axis not in mesh_axes(sharding)
+        ]
+        share = sum(size for size, _ in whole) / sum(size for size, _ in sizes)
+        if share > self.max_replicated_share:
+            largest, name = max(whole)
             raise UserError(
-                f"config.sharding is {preset!r} but config.mesh.{axis} is 1; give the axis "
-                f"devices, for example --config.mesh.{axis}=-1 --config.mesh.data=1"
+                f"config.sharding is {self.preset!r}, yet {share:.1%} of the parameters' bytes are "
+                f"not divided over config.mesh.{axis} (the largest: {name}, {largest:,} bytes), "
+                f"more than config.max_replicated_share, {self.max_replicated_share:g}: raise "
+                "that, or change config.sharding_rules"
             )
+
+
+def mesh_axes(sharding: NamedSharding) -> tuple[str, ...]:
+    """The mesh axes that an array is divided over, of more than one device."""
+    entries = [axes if isinstance(axes, tuple) else (axes,) for axes in sharding.spec]
+    return tuple(
+        axis for axes in entries for axis in axes if axis and sharding.mesh.shape[axis] > 1
+    )
+
+
+def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
+    name, equals, axis = (part.strip() for part in rule.partition("="))
+    names = PARAMETER_AXES + ACTIVATION_AXES
+    if not equals:
+        raise UserError(
+            f"config.sharding_rules has {rule!r}; a rule is NAME=AXIS, such as 'mlp=fsdp', or "
+            "NAME= for an axis that is not to be divided"
+        )
+    for value, known, what in ((name, names, "logical axis"), (axis or axes[0], axes, "mesh axis")):
+        if value not in known:
+            near = difflib.get_close_matches(value, known, n=1, cutoff=0.0)
+            raise UserError(
+                f"config.sharding_rules has {rule!r}, but {value!r} is no {what}; did you mean "
+                f"{near[0]!r}? (there are {', '.join(known)})"
+            )
+    return name, axis or None
 
 
 def _check_divides(path: tuple, shape: tuple[int, ...], sharding: NamedSharding) -> None:
@@ -85,8 +213,11 @@ def _check_divides(path: tuple, shape: tuple[int, ...], sharding: NamedSharding)
         axes = (axes,) if isinstance(axes, str) else axes
         parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
         if size % parts:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise UserError(
-                f"{name} of shape {shape} does not divide over the {parts} devices of "
+                f"{_name(path)} of shape {shape} does not divide over the {parts} devices of "
                 f"config.mesh.{axes[0]}; make {size} a multiple of {parts} or take fewer devices"
             )
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

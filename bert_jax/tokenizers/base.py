@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 
+from bert_jax import storage
 from bert_jax.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -60,18 +62,18 @@ class Tokenizer(abc.ABC):
     def id_to_token(self, token_id: int) -> str:
         return self._tokens[token_id]
 
-    def save(self, directory: str | Path, options_file: str = OPTIONS_FILE) -> None:
+    def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:
         """Writes a directory that `bert_jax.tokenizers.load` reads, needing nothing else.
 
         Args:
           directory: Where; it is made if need be.
           options_file: The name of the file that says how the vocabulary is used.
         """
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = storage.open_path(directory, "the tokenizer's directory")
+        storage.make_directory(directory)
         self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
-        (directory / options_file).write_text(text, encoding="utf-8")
+        (directory / options_file).write_bytes(text.encode())
 
     @staticmethod
     @abc.abstractmethod
@@ -90,7 +92,7 @@ class Tokenizer(abc.ABC):
         """Returns the text of these ids; special tokens are spelt out."""
 
     @abc.abstractmethod
-    def save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path | epath.Path) -> None:
         """Writes the vocabulary alone, vocab.txt or sentencepiece.model, into a directory."""
 
 

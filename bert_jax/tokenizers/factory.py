@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 
+from etils import epath
+
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import sentencepiece, training, wordpiece
 from bert_jax.tokenizers.base import OPTIONS_FILE, Tokenizer
@@ -16,13 +18,13 @@ _OPTIONS = {
 }
 
 
-def load(directory: str | Path, options_file: str = OPTIONS_FILE) -> Tokenizer:
+def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokenizer:
     """Reads what `Tokenizer.save` wrote.
 
     Raises:
       UserError: if the directory holds no tokenizer, or a damaged one.
     """
-    directory = Path(directory)
+    directory = storage.open_path(directory, "the tokenizer's directory")
     path = directory / options_file
     try:
         options = json.loads(path.read_bytes())
@@ -44,7 +46,7 @@ def load(directory: str | Path, options_file: str = OPTIONS_FILE) -> Tokenizer:
 
 
 def from_file(
-    kind: str, path: str | Path, *, lowercase: bool, max_input_chars_per_word: int
+    kind: str, path: epath.PathLike, *, lowercase: bool, max_input_chars_per_word: int
 ) -> Tokenizer:
     """Makes a tokenizer of a user's vocab.txt (wordpiece) or .model (sentencepiece).
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import sentencepiece
+from etils import epath
 from sentencepiece import sentencepiece_model_pb2
 
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, Tokenizer, require_special_tokens
 
@@ -54,7 +56,7 @@ class SentencePieceTokenizer(Tokenizer):
             words = []
         return " ".join(part for part in (*text, self._backend.decode(words)) if part)
 
-    def save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path | epath.Path) -> None:
         (directory / MODEL_FILE).write_bytes(self.model)
 
 
@@ -67,7 +69,7 @@ def fold(text: str) -> str:
     return "".join(c for c in text if unicodedata.category(c) != "Mn")
 
 
-def read_model(path: str | Path) -> bytes:
+def read_model(path: epath.PathLike) -> bytes:
     """Returns a serialized model whose special tokens cannot be spelt by text.
 
     Raises:
@@ -76,9 +78,11 @@ def read_model(path: str | Path) -> bytes:
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
-        model.ParseFromString(Path(path).read_bytes())
+        model.ParseFromString(storage.open_path(path, "the SentencePiece model").read_bytes())
     except OSError as e:
-        raise UserError(f"cannot read the SentencePiece model {path}: {e.strerror}") from None
+        raise UserError(
+            f"cannot read the SentencePiece model {path}: {e.strerror or 'no such file'}"
+        ) from None
     except Exception:  # protobuf's DecodeError, whose module is not public
         raise UserError(f"{path} is not a SentencePiece model") from None
     if not model.pieces:

@@ -8,8 +8,10 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from etils import epath
 from tokenizers import decoders, models
 
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.base import Tokenizer, require_special_tokens
 from bert_jax.tokenizers.words import WordSplitter
@@ -51,7 +53,7 @@ class WordPieceTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return self._decoder.decode([self.id_to_token(int(i)) for i in ids])
 
-    def save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path | epath.Path) -> None:
         text = "".join(f"{token}\n" for token in self._tokens)
         (directory / VOCABULARY_FILE).write_bytes(text.encode())
 
@@ -71,7 +73,7 @@ class _WordIds(dict):
         return ids
 
 
-def read_vocabulary(path: str | Path) -> list[str]:
+def read_vocabulary(path: epath.PathLike) -> list[str]:
     """Returns the entries of a vocab.txt in the order of their ids.
 
     Raises:
@@ -79,9 +81,11 @@ def read_vocabulary(path: str | Path) -> list[str]:
         line, or lacks one of the special tokens.
     """
     try:
-        text = Path(path).read_bytes().decode()
+        text = storage.open_path(path, "the vocabulary").read_bytes().decode()
     except OSError as e:
-        raise UserError(f"cannot read the vocabulary {path}: {e.strerror}") from None
+        raise UserError(
+            f"cannot read the vocabulary {path}: {e.strerror or 'no such file'}"
+        ) from None
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1
         raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None

@@ -17,23 +17,28 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
 from bert_jax.training.state import TrainState
 
 CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
 # What a checkpoint takes beside its arrays: small files, in whole blocks.
 _FOLDER_BYTES = 1 << 18
-_WRITTEN_AT_COMMIT = ("_CHECKPOINT_METADATA", "commit_success.txt")
+# Says in object storage, which has no rename, that a folder is complete.
+_MARKER = "commit_success.txt"
+_WRITTEN_AT_COMMIT = ("_CHECKPOINT_METADATA", _MARKER)
 _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
     """Saves and restores `TrainState`s with the position in the data, by step.
 
-    orbax commits a step's folder by renaming it, so a killed save leaves nothing
-    that looks complete. It does not notice bits that changed on disk afterwards:
-    a list of every file's size and CRC-32 is added just before the commit and
+    orbax commits a step's folder by renaming it, or in object storage by a marker in
+    it, so a killed save leaves nothing that looks complete. It does not notice bits
+    that changed on disk afterwards: a list of every file's size and CRC-32 (in object
+    storage the CRC-32C that it keeps itself) is added just before the commit and
     compared before a restore.
 
     Args:
@@ -53,8 +58,10 @@ class Checkpointer:
     ):
         _hush_orbax()
         # orbax refuses a relative path, at the first save.
-        self._directory = epath.Path(directory)
-        if "://" not in str(self._directory):
+        self._directory = epath.Path(storage.open_path(directory, "the checkpoints' directory"))
+        if storage.is_remote(directory):
+            self._mark_copies()
+        else:
             self._directory = self._directory.absolute()
         self._read_only = read_only
         options = ocp.CheckpointManagerOptions(
@@ -109,7 +116,9 @@ class Checkpointer:
         Raises:
           UserError: there are checkpoints, and not one is whole.
         """
-        step = self._newest_whole(self.steps())
+        # What is damaged, and is set aside, all processes must hear from one.
+        step = hosts.from_first(lambda: self._newest_whole(self.steps()))
+        self._manager.reload()
         return None if step is None else self._restore(step, abstract_state)
 
     def restore_params(
@@ -128,11 +137,16 @@ class Checkpointer:
         Raises:
           UserError: there are checkpoints, and not one is whole; or not that one.
         """
-        steps = self.steps()
-        if step is not None and step not in steps:
-            raise UserError(f"{self._directory} has no checkpoint of step {step}")
-        step = self._newest_whole(steps if step is None else [step])
-        if step is None:
+
+        def choose() -> int | None:
+            steps = self.steps()
+            if step is not None and step not in steps:
+                raise UserError(f"{self._directory} has no checkpoint of step {step}")
+            return self._newest_whole(steps if step is None else [step])
+
+        chosen = hosts.from_first(choose)
+        self._manager.reload()
+        if chosen is None:
             return None
 
         def how(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
@@ -145,8 +159,8 @@ class Checkpointer:
             restore_args={"params": jax.tree.map(how, abstract_params)},
             partial_restore=True,
         )
-        restored = self._manager.restore(step, args=ocp.args.Composite(state=args))
-        return step, restored["state"]["params"]
+        restored = self._manager.restore(chosen, args=ocp.args.Composite(state=args))
+        return chosen, restored["state"]["params"]
 
     def _newest_whole(self, steps: list[int]) -> int | None:
         """The last of these steps whose files are what was written; None if there is none."""
@@ -183,11 +197,12 @@ class Checkpointer:
         if not listing.exists():
             return f"{CHECKSUMS} is missing"
         try:
-            expected = json.loads(listing.read_text())
+            expected = json.loads(listing.read_bytes())
+            remote = storage.list_files(folder) if storage.is_remote(folder) else {}
             for name, (size, checksum) in expected.items():
-                if not (folder / name).exists():
+                if not (name in remote or (folder / name).exists()):
                     return f"{name} is missing"
-                if _checksum(folder / name) != (size, checksum):
+                if _sum_like(checksum, folder / name, remote.get(name)) != (size, checksum):
                     return f"{name} is not what was written"
         except (AttributeError, TypeError, ValueError):
             return f"{CHECKSUMS} cannot be read"
@@ -199,10 +214,7 @@ class Checkpointer:
         if not self._read_only:
             # Its step will be saved again, under this name.
             moved = self._directory.parent / "damaged_checkpoints" / str(step)
-            moved.parent.mkdir(parents=True, exist_ok=True)
-            if moved.exists():
-                moved.rmtree()
-            folder.rename(moved)
+            storage.move_directory(folder, moved)
             self._manager.reload()
             kept = f"; it was moved to {moved}"
         _log.warning(
@@ -214,7 +226,7 @@ class Checkpointer:
 
     def _check_space(self, state: TrainState) -> None:
         """Fails before anything is written: orbax would leave half a checkpoint."""
-        if "://" in str(self._directory) or jax.process_count() > 1:
+        if storage.is_remote(self._directory) or jax.process_count() > 1:
             return
         needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) * 1.05 + _FOLDER_BYTES
         if shutil.disk_usage(self._directory).free < needed:
@@ -228,15 +240,37 @@ class Checkpointer:
             listing = folder / CHECKSUMS
             if not folder.is_dir() or listing.exists():
                 continue
-            sums = {
-                str(file.relative_to(folder)): _checksum(file)
-                for file in sorted(_files(folder))
-                # orbax writes these at the commit, after this.
-                if file.name not in _WRITTEN_AT_COMMIT
-            }
-            partial = folder / f"{CHECKSUMS}.partial"
-            partial.write_text(json.dumps(sums, indent=1))
-            partial.replace(listing)
+            if storage.is_remote(folder):
+                # The storage has computed them as it took the files; nothing is read back.
+                sums = storage.list_files(folder)
+            else:
+                files = sorted(_files(folder))
+                sums = {str(file.relative_to(folder)): _checksum(file) for file in files}
+            # orbax writes these at the commit, after this.
+            for name in [n for n in sums if n.rpartition("/")[2] in _WRITTEN_AT_COMMIT]:
+                del sums[name]
+            storage.write_whole(listing, json.dumps(sums, indent=1).encode())
+
+    def _mark_copies(self) -> None:
+        """Marks checkpoints that were copied from a disk as complete, which they are there.
+
+        In object storage orbax takes a folder without the marker for a save that was
+        killed, and would remove it.
+        """
+        files = storage.list_files(self._directory)
+        for name in [name for name in files if epath.Path(name).name == CHECKSUMS]:
+            step = name.partition("/")[0]
+            if f"{step}/{_MARKER}" in files:
+                continue
+            try:
+                sums = json.loads((self._directory / name).read_bytes())
+                from_disk = all(isinstance(checksum, int) for _, checksum in sums.values())
+            except (AttributeError, TypeError, ValueError):
+                continue
+            if from_disk:
+                for folder in ("", *{f"{part.partition('/')[0]}/" for part in sums if "/" in part}):
+                    marker = self._directory / f"{step}/{folder}{_MARKER}"
+                    storage.write_whole(marker, b"copied from a disk")
 
     def _writing(self, action) -> None:
         try:
@@ -244,11 +278,18 @@ class Checkpointer:
         except Exception as error:
             if not _disk_problem(error):
                 raise
+            failed = f"a checkpoint could not be written to {self._directory}"
+            if storage.is_remote(self._directory):
+                # Which the last good one is, it may not tell now either.
+                raise UserError(
+                    f"{failed}: {_disk_problem(error)}; when that is mended the same command goes "
+                    "on from the last good one"
+                ) from error
             steps = self.steps()
             last = f"the last good one is of step {steps[-1]}" if steps else "there is none yet"
             raise UserError(
-                f"a checkpoint could not be written to {self._directory}: {_disk_problem(error)}; "
-                f"{last}; make room and run the same command again"
+                f"{failed}: {_disk_problem(error)}; {last}; make room and run the same command "
+                "again"
             ) from error
 
 
@@ -285,11 +326,25 @@ def _files(folder: epath.Path) -> Iterator[epath.Path]:
 
 def _checksum(file: epath.Path) -> tuple[int, int]:
     size = checksum = 0
-    with file.open("rb") as stream:
+    with storage.open_input(file) as stream:
         while block := stream.read(_READ_BYTES):
             size += len(block)
             checksum = zlib.crc32(block, checksum)
     return size, checksum
+
+
+def _sum_like(
+    checksum: int | str, file: epath.Path, remote: storage.RemoteFile | None
+) -> tuple[int, int | str]:
+    """The size and checksum that a file has now: of the kind that was noted at the time.
+
+    A checkpoint may have been copied from a disk to object storage, or back.
+    """
+    if isinstance(checksum, int):
+        return _checksum(file)
+    if remote:
+        return remote
+    return storage.num_bytes(file), storage.crc32c(file) or checksum
 
 
 def _disk_problem(error: BaseException | None) -> str:
@@ -299,6 +354,8 @@ def _disk_problem(error: BaseException | None) -> str:
         for number in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
             if os.strerror(number) in str(error):
                 return os.strerror(number)
+        if said := storage.problem(error):
+            return said
         if isinstance(error, OSError):
             return error.strerror or _first_line(error)
         error = error.__cause__ or error.__context__

@@ -1,11 +1,13 @@
 """The run in one picture: WORKDIR/curves.png."""
 
+import io
 from typing import Any
 
 from etils import epath
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bert_jax import storage
 from bert_jax.training.metrics import read_metrics
 
 
@@ -38,11 +40,9 @@ def write_curves(workdir: epath.PathLike, output: epath.PathLike) -> None:
             axes.legend(fontsize="small")
     for axes in (loss, accuracy, rate, speed):
         axes.grid(alpha=0.3)
-    output = epath.Path(output)
-    partial = output.with_name(f"{output.name}.partial")
-    with partial.open("wb") as stream:
-        figure.savefig(stream, format="png", dpi=100)
-    partial.replace(output)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=100)
+    storage.write_whole(output, image.getvalue())
 
 
 def _plot(axes: Any, lines: list[dict[str, Any]], name: str, label: str, **style: Any) -> None:

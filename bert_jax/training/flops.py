@@ -3,19 +3,14 @@
 import jax
 
 from bert_jax.models import BertConfig
+from bert_jax.parallel.topologies import CHIPS
 
-# Dense bf16 FLOP/s of one jax device, from the vendors' data sheets. v2 and v3
-# expose each of a chip's two cores as a device; v4 and later one device a chip.
+# Dense bf16 FLOP/s of one jax device; of GPUs from the vendor's data sheets.
 PEAK_FLOPS_PER_SECOND = {
-    "TPU v2": 45e12 / 2,
-    "TPU v3": 123e12 / 2,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
+    kind: chip.peak_flops_per_second / chip.devices
+    for chip in CHIPS.values()
+    for kind in chip.device_kinds
+} | {
     "NVIDIA A100": 312e12,
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100 NVL": 835e12,

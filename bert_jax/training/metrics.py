@@ -3,43 +3,59 @@
 import contextlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 from etils import epath
 from tensorboardX import SummaryWriter
 
+from bert_jax import storage
 from bert_jax.errors import naming
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # Averaged over the steps of a line; all others are the last step's.
 AVERAGED = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy")
+# Between copies to object storage, which takes one a second of an object at most.
+UPLOAD_SECONDS = 30.0
 RATES = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
 
 
 class MetricsWriter:
     """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard.
 
+    Object storage cannot append: there both are written to scratch files, copied as a whole
+    at most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines since.
+
     Args:
       workdir: The work directory.
       resumed_step: Lines beyond this step, of work that was lost with a killed
         process and is now done again, are taken out first.
+      enabled: False writes nothing (all processes of a run but the first).
     """
 
-    def __init__(self, workdir: epath.PathLike, resumed_step: int):
-        self._path = epath.Path(workdir) / METRICS_FILE
+    def __init__(self, workdir: epath.PathLike, resumed_step: int, *, enabled: bool = True):
+        self._enabled = enabled
+        if not enabled:
+            return
         lines = [line for line in read_metrics(workdir) if line["step"] <= resumed_step]
-        partial = self._path.with_suffix(".partial")
-        with naming(self._path):
-            partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            partial.replace(self._path)
-        self._directory = epath.Path(workdir) / TENSORBOARD_DIRECTORY
+        self._mirror = _Mirror(workdir) if storage.is_remote(workdir) else None
+        workdir = Path(self._mirror.scratch if self._mirror else workdir)
+        self._path = workdir / METRICS_FILE
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        storage.write_whole(self._path, text.encode())
+        self._directory = workdir / TENSORBOARD_DIRECTORY
         self._tensorboard = SummaryWriter(str(self._directory), purge_step=resumed_step + 1)
+        self.flush()
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Writes one line at once: a killed process loses none that was written."""
+        """Writes one line at once: on a disk, a killed process loses none that was written."""
+        if not self._enabled:
+            return
         with naming(self._path), self._path.open("a") as stream:
             stream.write(json.dumps({"step": step, **_finite(values)}) + "\n")
         with naming(self._directory):
@@ -48,10 +64,77 @@ class MetricsWriter:
                     prefix = "eval/" if name.startswith("eval_") else "train/"
                     self._tensorboard.add_scalar(prefix + name.removeprefix("eval_"), value, step)
             self._tensorboard.flush()
+        if self._mirror:
+            self._mirror.offer()
+
+    def flush(self) -> None:
+        """Returns when every line is where it is kept: before a checkpoint of its step is."""
+        if self._enabled and self._mirror:
+            self._tensorboard.flush()
+            self._mirror.flush()
 
     def close(self) -> None:
+        if not self._enabled:
+            return
         with naming(self._directory):
             self._tensorboard.close()
+        if self._mirror:
+            self._mirror.close()
+
+
+class _Mirror:
+    """Copies the files of a scratch directory, which grow, to a folder of object storage.
+
+    Each is copied as a whole, and only where it has grown: some megabytes at a run's end.
+
+    Attributes:
+      scratch: The directory.
+    """
+
+    def __init__(self, folder: epath.PathLike):
+        self._folder = folder
+        self._scratch = tempfile.TemporaryDirectory(prefix="bert_jax_")
+        self.scratch = Path(self._scratch.name)
+        self._sizes: dict[str, int] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._under_way: Future | None = None
+        self._begun = -math.inf
+
+    def offer(self) -> None:
+        """Begins a copy, unless one is under way or the last is not UPLOAD_SECONDS old."""
+        if self._under_way and not self._under_way.done():
+            return
+        # One that failed is made up for by the next.
+        if time.monotonic() - self._begun >= UPLOAD_SECONDS:
+            self._begin()
+
+    def flush(self) -> None:
+        """Copies what has grown; raises what the storage says."""
+        if self._under_way:
+            wait([self._under_way])
+        self._begin()
+        self._under_way.result()
+
+    def close(self) -> None:
+        """Copies the rest and removes the scratch directory."""
+        try:
+            self.flush()
+        finally:
+            self._thread.shutdown()
+            self._scratch.cleanup()
+
+    def _begin(self) -> None:
+        self._begun = time.monotonic()
+        # Read here, between two lines.
+        files = [file for file in sorted(self.scratch.rglob("*")) if file.is_file()]
+        contents = {file.relative_to(self.scratch).as_posix(): file.read_bytes() for file in files}
+        self._under_way = self._thread.submit(self._copy, contents)
+
+    def _copy(self, contents: dict[str, bytes]) -> None:
+        for name, content in contents.items():
+            if self._sizes.get(name) != len(content):
+                storage.write_whole(epath.Path(self._folder) / name, content)
+                self._sizes[name] = len(content)
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:

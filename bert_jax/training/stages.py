@@ -4,6 +4,8 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
+from bert_jax.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -51,3 +53,16 @@ def resolve_stages(train: ConfigDict) -> list[Stage]:
                 )
             )
     return stages
+
+
+def numbered_stage(train: ConfigDict, number: int) -> Stage:
+    """The stage of `--stage`, which counts the entries of `config.train.stages` from 1.
+
+    Raises:
+      UserError: there is no such stage, or it has no steps.
+    """
+    stages = {stage.index + 1: stage for stage in resolve_stages(train)}
+    if number not in stages:
+        known = ", ".join(map(str, stages))
+        raise UserError(f"--stage is {number}; this config has the stages {known}")
+    return stages[number]

@@ -52,18 +52,18 @@ def state_shardings(
     model: BertForPreTraining,
     optimizer: optax.GradientTransformation,
     shardings_of: Callable[[Any], Any],
+    replicated: jax.sharding.Sharding,
 ) -> TrainState:
     """Shardings of the whole state: moments lie where their parameters lie.
 
     Args:
       model: The model.
       optimizer: Its optimizer.
-      shardings_of: Maps abstract, boxed parameters to a tree of shardings; a scalar
-        without a box to a replicated one.
+      shardings_of: Maps abstract, boxed parameters to a tree of shardings.
+      replicated: Of the scalars.
     """
     boxed = jax.eval_shape(lambda: init_params(model, 0))
     params = shardings_of(boxed)
-    replicated = shardings_of(jax.ShapeDtypeStruct((), jnp.int32))
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))
     opt_state = optax.tree_utils.tree_map_params(
         optimizer,

@@ -44,7 +44,7 @@ def make_train_step(
             deterministic=False,
             rngs={"dropout": dropout_key},
         )
-        mlm = mlm_sums(output.mlm_logits_BxMxV, batch["masked_lm_ids"], batch["masked_lm_weights"])
+        mlm = mlm_sums(output.mlm_logits_BxMxW, batch["masked_lm_ids"], batch["masked_lm_weights"])
         labels_B = batch["next_sentence_labels"]
         nsp = nsp_sums(output.nsp_logits_Bx2, labels_B, jnp.ones(labels_B.shape, jnp.float32))
         mlm_loss = mlm["loss"] / (mlm_weight + DENOMINATOR_EPSILON)
@@ -114,7 +114,7 @@ def make_eval_step(model: BertForPreTraining) -> Callable[[Any, Batch, jax.Array
         row_weights_B = batch["example_weights"]
         weights_BxM = batch["masked_lm_weights"] * row_weights_B[:, None]
         labels_BxM = batch["masked_lm_ids"]
-        mlm = mlm_sums(output.mlm_logits_BxMxV, labels_BxM, weights_BxM)
+        mlm = mlm_sums(output.mlm_logits_BxMxW, labels_BxM, weights_BxM)
         nsp = nsp_sums(output.nsp_logits_Bx2, batch["next_sentence_labels"], row_weights_B)
         guess = jnp.argmax(unigram_log_probs_V)
         return {

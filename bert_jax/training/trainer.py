@@ -1,6 +1,7 @@
 """One config's model, optimizer and mesh, and its compiled steps."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.models import BertConfig, BertForPreTraining
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.parallel import sharding as sharding_lib
+from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
 from bert_jax.training import state as state_lib
 from bert_jax.training.optimizer import make_optimizer
@@ -33,12 +34,13 @@ class Trainer:
       train_step: (state, batch) -> (state, metrics), compiled once for each stage's
         shapes; the state given is donated.
       eval_step: (params, batch, unigram_log_probs_V) -> sums.
+      layout: What lies where on the mesh.
       shardings: Of the whole state.
     """
 
     model_config: BertConfig
     model: BertForPreTraining
-    mesh: Mesh
+    layout: Layout
     stages: Sequence[Stage]
     optimizer: optax.GradientTransformation
     shardings: state_lib.TrainState
@@ -51,25 +53,26 @@ class Trainer:
         """Builds one for a validated config, on all devices unless told otherwise.
 
         Raises:
-          UserError: the mesh or a parameter does not divide over the devices.
+          UserError: the mesh or a parameter does not divide over the devices, or
+            `config.sharding_rules` cannot be followed.
         """
+        mesh = mesh_lib.make_mesh(config.mesh, devices)
         model_config = BertConfig.from_dict(
             config.model,
             dtype=jnp.dtype(config.dtype),
             scan_layers=config.scan_layers,
             remat=config.remat,
+            fused_attention=config.fused_attention and _has_kernels(mesh.devices.flat[0]),
         )
         model = BertForPreTraining(model_config)
-        mesh = mesh_lib.make_mesh(config.mesh, devices)
+        layout = Layout.create(
+            mesh, config.sharding, config.sharding_rules, config.max_replicated_share
+        )
         stages = resolve_stages(config.train)
         schedule = make_schedule(config.schedule, stages)
         optimizer = make_optimizer(config.optimizer, schedule)
-
-        def shardings_of(boxed):
-            return sharding_lib.param_shardings(boxed, mesh, config.sharding)
-
-        shardings = state_lib.state_shardings(model, optimizer, shardings_of)
-        rows, everywhere = sharding_lib.batch_sharding(mesh), sharding_lib.replicated(mesh)
+        rows, everywhere = layout.batch, layout.replicated
+        shardings = state_lib.state_shardings(model, optimizer, layout.params, everywhere)
         train_step = make_train_step(
             model,
             optimizer,
@@ -80,24 +83,28 @@ class Trainer:
         return cls(
             model_config=model_config,
             model=model,
-            mesh=mesh,
+            layout=layout,
             stages=stages,
             optimizer=optimizer,
             shardings=shardings,
             # jax.jit with shardings is what was called pjit.
             train_step=jax.jit(
-                train_step,
+                _laid_out(train_step, layout),
                 in_shardings=(shardings, rows),
                 out_shardings=(shardings, everywhere),
                 donate_argnums=0,
             ),
             eval_step=jax.jit(
-                make_eval_step(model),
+                _laid_out(make_eval_step(model), layout),
                 in_shardings=(shardings.params, rows, everywhere),
                 out_shardings=everywhere,
             ),
             seed=config.seed,
         )
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.layout.mesh
 
     def init_state(self) -> state_lib.TrainState:
         """Step 0: fresh weights from the seed, each created where it will live."""
@@ -116,11 +123,27 @@ class Trainer:
         """What a checkpoint is restored into."""
         return state_lib.abstract_state(self.model, self.optimizer, self.shardings)
 
+    def abstract_batch(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes, dtypes and shardings of a stage's batches: what a step is compiled for."""
+        rows, length = stage.batch_size, stage.max_seq_length
+        shapes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (rows, length))
+        for name in ("positions", "ids", "weights"):
+            shapes[f"masked_lm_{name}"] = (rows, stage.max_predictions_per_seq)
+        shapes["next_sentence_labels"] = (rows,)
+        return {
+            name: jax.ShapeDtypeStruct(
+                shape,
+                jnp.float32 if name.endswith("weights") else jnp.int32,
+                sharding=self.layout.batch,
+            )
+            for name, shape in shapes.items()
+        }
+
     def put(self, batches: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, jax.Array]]:
         """Moves batches to the devices, a few ahead of their use."""
         ready = []
         for batch in batches:
-            ready.append(sharding_lib.put_batch(batch, self.mesh))
+            ready.append(self.layout.put_batch(batch))
             if len(ready) > DEVICE_PREFETCH:
                 yield ready.pop(0)
         yield from ready
@@ -137,4 +160,22 @@ class Trainer:
         return None if peak is None else peak * self.mesh.devices.size
 
     def num_parameters(self) -> int:
-        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state().params))
+        """The model's own; what fills up the vocabulary is none of it."""
+        leaves = jax.tree.leaves(self.abstract_state().params)
+        return sum(leaf.size for leaf in leaves) - self.model_config.num_padding_parameters
+
+
+def _laid_out(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    """The step, whose activations are divided as the layout says."""
+
+    @functools.wraps(step)
+    def laid_out(*args: Any) -> Any:
+        with layout.in_scope():
+            return step(*args)
+
+    return laid_out
+
+
+def _has_kernels(device: jax.Device) -> bool:
+    """Whether Pallas compiles for it; for the first TPUs the compiler aborts."""
+    return device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")

@@ -31,7 +31,7 @@ SPEC = PipelineSpec(
 
 
 def stream(store=STORE, **changes):
-    hosts = {k: changes.pop(k) for k in ("process_index", "process_count") if k in changes}
+    hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
     return PretrainingStream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)
 
 
@@ -95,18 +95,24 @@ def test_rows_are_cls_a_sep_b_sep(uninterrupted):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_hosts_together_make_the_global_batch(uninterrupted, count):
-    hosts = [
-        stream(process_index=index, process_count=count).batches(0, 70) for index in range(count)
-    ]
+    hosts = [stream(shards=(index,), num_shards=count).batches(0, 70) for index in range(count)]
     for whole, *parts in zip(uninterrupted, *hosts, strict=True):
         together = {k: np.concatenate([part[k] for part in parts]) for k in whole}
         assert equal(together, whole)
 
 
+@pytest.mark.parametrize("shards", [(0, 3), (1, 2, 5), (0, 1, 3, 4, 5), (4,)])
+def test_a_host_may_have_any_shards(uninterrupted, shards):
+    rows = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in shards])
+    ours = stream(shards=shards, num_shards=6).batches(0, 70)
+    for whole, part in zip(uninterrupted, ours, strict=True):
+        assert equal(part, {k: v[rows] for k, v in whole.items()})
+
+
 def test_a_host_reads_its_own_rows_only():
     stores = [FakeStore(DOCUMENTS) for _ in range(2)]
     for index, store in enumerate(stores):
-        batches = list(stream(store, process_index=index, process_count=2).batches(0, 5))
+        batches = list(stream(store, shards=(index,), num_shards=2).batches(0, 5))
         text = sum(batch["attention_mask"].sum() - 3 * 6 for batch in batches)
         assert sum(len(positions) for positions in store.read) == text
 
@@ -340,7 +346,7 @@ def test_positions_of_something_else_are_refused(position, words):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"process_count": 5}, "12 sequences does not divide over 5 hosts"),
+        ({"num_shards": 5}, "12 sequences does not divide over 5 data shards"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"max_predictions_per_seq": 33}, "max_predictions_per_seq is 33"),
         ({"max_predictions_per_seq": 0}, "max_predictions_per_seq is 0"),
@@ -359,7 +365,7 @@ def test_one_document_is_refused():
 
 
 def evaluate(max_sequences=0, **changes):
-    hosts = {k: changes.pop(k) for k in ("process_index", "process_count") if k in changes}
+    hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
     spec = dataclasses.replace(SPEC, **changes)
     return list(evaluation_batches(STORE, TOKENIZER, spec, max_sequences, **hosts))
 
@@ -388,9 +394,13 @@ def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
 
 def test_evaluation_over_hosts_and_batch_sizes():
     whole = evaluate(40)
-    hosts = [evaluate(40, process_index=i, process_count=3) for i in range(3)]
+    hosts = [evaluate(40, shards=(i,), num_shards=3) for i in range(3)]
     for batch, *parts in zip(whole, *hosts, strict=True):
         assert equal(batch, {k: np.concatenate([p[k] for p in parts]) for k in batch})
+    apart = evaluate(40, shards=(0, 2), num_shards=3)
+    rows = np.r_[0:4, 8:12]
+    for batch, part in zip(whole, apart, strict=True):
+        assert equal(part, {k: v[rows] for k, v in batch.items()})
     for size in (5, 8, 64):
         other = evaluate(40, batch_size=size)
         for name in whole[0]:

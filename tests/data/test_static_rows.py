@@ -116,7 +116,7 @@ def test_hosts_share_each_batch(tmp_path, hosts):
     rows = write(tmp_path, make_columns(37))
     whole = list(StaticStream(rows, spec()).batches(0, 10))
     parts = [
-        list(StaticStream(rows, spec(), process_index=p, process_count=hosts).batches(0, 10))
+        list(StaticStream(rows, spec(), shards=(p,), num_shards=hosts).batches(0, 10))
         for p in range(hosts)
     ]
     for step, batch in enumerate(whole):
@@ -125,10 +125,18 @@ def test_hosts_share_each_batch(tmp_path, hosts):
             np.testing.assert_array_equal(ours, values)
 
 
+def test_a_host_may_have_shards_that_are_not_neighbours(tmp_path):
+    rows = write(tmp_path, make_columns(37))
+    ours = StaticStream(rows, spec(), shards=(0, 3), num_shards=4).batches(0, 10)
+    for batch, part in zip(StaticStream(rows, spec()).batches(0, 10), ours, strict=True):
+        for name, values in batch.items():
+            np.testing.assert_array_equal(part[name], values[[0, 1, 6, 7]])
+
+
 def test_batches_do_not_divide_over_hosts(tmp_path):
     rows = write(tmp_path, make_columns(5))
-    with pytest.raises(UserError, match="8 sequences does not divide over 3 hosts"):
-        StaticStream(rows, spec(), process_count=3)
+    with pytest.raises(UserError, match="8 sequences does not divide over 3 data shards"):
+        StaticStream(rows, spec(), num_shards=3)
 
 
 def test_shapes_are_kept_apart_and_short_ones_padded(tmp_path):

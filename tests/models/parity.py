@@ -218,7 +218,7 @@ def _mlm_logits(model: BertForPreTraining, params: dict, hidden_BxLxD, batch: di
     def run(model):
         return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], model.bert.decode)
 
-    return model.apply({"params": params}, method=run)
+    return model.apply({"params": params}, method=run)[..., : model.config.vocab_size]
 
 
 def _mlm_loss(logits_BxMxV: jax.Array, batch: dict) -> jax.Array:
@@ -236,9 +236,8 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
 
 def _named(params: dict, model: BertForPreTraining) -> dict[str, np.ndarray]:
     """Under transformers' names, and laid out as there."""
-    layers = model.config.num_hidden_layers
-    names = huggingface_names(layers)
-    flat = flatten(params, layers)
+    names = huggingface_names(model.config.num_hidden_layers)
+    flat = flatten(params, model.config)
     return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
 
 

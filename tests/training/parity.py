@@ -41,5 +41,5 @@ def train(optimizer: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray
     for batch in trainer.put(training_batch(step) for step in range(TRAINING["num_steps"])):
         state, metrics = trainer.train_step(state, batch)
         losses.append(metrics["loss"])
-    final = flatten(jax.device_get(state.params), layers)
+    final = flatten(jax.device_get(state.params), trainer.model_config)
     return np.array(losses), {names[k].name: names[k].export(v) for k, v in final.items()}

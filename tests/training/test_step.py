@@ -44,12 +44,12 @@ PINNED = {
         "end_norm": 12.1658871,
     },
     "with dropout": {
-        "first_loss": 5.2878065,
-        "first_grad_norm": 1.2815694,
-        "second_loss": 5.2894125,
-        "second_grad_norm": 1.3395624,
+        "first_loss": 5.2800894,
+        "first_grad_norm": 1.2171384,
+        "second_loss": 5.2851672,
+        "second_grad_norm": 1.3393428,
         "start_norm": 12.1625312,
-        "end_norm": 12.1661774,
+        "end_norm": 12.1680555,
     },
 }
 

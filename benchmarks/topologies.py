@@ -1,0 +1,93 @@
+"""Compiles BERT for the slices that it is meant for, and prints the table of README.
+
+    python benchmarks/topologies.py --directory=/tmp/topologies
+    python benchmarks/topologies.py --directory=/tmp/topologies --only=v5e -- --config.remat=dots
+
+One `bert_jax.compile_check` after another (a minute or more each), each with a JSON of its own
+in the directory: what is there already is not compiled again, so that the command can be
+stopped and repeated. What follows `--` goes to each of them.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+# The paper's: 64 chips, 256 sequences a step, both lengths.
+PAPER = [
+    (f"{config} {topology} stage {stage}", config, topology, [f"--stage={stage}"])
+    for topology in ("v2-128", "v3-128", "v4-128")
+    for config in ("large", "base")
+    for stage in (1, 2)
+]
+# Axes of the presets; 16 heads and 1,024 columns divide over them.
+MESHES = {
+    "dp": [],
+    "fsdp": ["--config.mesh.data=-1", "--config.mesh.fsdp=16"],
+    "tp": ["--config.mesh.data=-1", "--config.mesh.model=4"],
+    "fsdp_tp": ["--config.mesh.data=-1", "--config.mesh.fsdp=16", "--config.mesh.model=4"],
+}
+SHARDED = [
+    (f"large {topology} {preset}", "large", topology, [f"--config.sharding={preset}", *axes])
+    for topology in ("v5e:16x16", "v5p:8x8x8", "v6e:16x16")
+    for preset, axes in MESHES.items()
+]
+COLUMNS = ("what", "chips", "batch a chip", "HBM a chip, GiB", "of", "collectives, ms")
+COLUMNS += ("waited for, ms", "step, ms", "sequences/s a chip", "MFU", "compiled in, s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, required=True, help="where the JSON files go")
+    parser.add_argument("--only", default="", help="part of the names of those to compile")
+    parser.add_argument("--batch_size_per_chip", default="64", help="of the presets' rows")
+    parser.add_argument("rest", nargs="*", help="flags of compile_check, after --")
+    args = parser.parse_args()
+    args.directory.mkdir(parents=True, exist_ok=True)
+    size = f"--batch_size_per_chip={args.batch_size_per_chip}"
+    rows = PAPER + [(name, config, where, [*flags, size]) for name, config, where, flags in SHARDED]
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    for name, config, topology, flags in rows:
+        if args.only in name:
+            found = check(name, config, topology, [*flags, *args.rest], args.directory)
+            print(f"| {' | '.join(cells(name, found))} |", flush=True)
+
+
+def check(name: str, config: str, topology: str, flags: list[str], directory: Path) -> dict:
+    """The figures of one compilation, or `error`: why there are none."""
+    output = directory / f"{name.replace(' ', '_').replace(':', '_')}.json"
+    if not output.exists():
+        command = [sys.executable, "-m", "bert_jax.compile_check", f"--topology={topology}"]
+        # One scanned layer: an hour less to compile, and more memory and time than unrolled.
+        command += [f"--config=configs/{config}.py", "--config.scan_layers", f"--output={output}"]
+        command += flags
+        done = subprocess.run(command, capture_output=True, text=True)
+        if not output.exists():
+            log = output.with_suffix(".err")
+            log.write_text(done.stderr)
+            one_line = done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+            return {"error": done.stderr.strip() if one_line else f"failed, see {log}"}
+    return json.loads(output.read_text())
+
+
+def cells(name: str, found: dict) -> list[str]:
+    if "error" in found:
+        return [name, found["error"], *[""] * (len(COLUMNS) - 2)]
+    memory = (found["hbm_total_bytes"] / 2**30, found["hbm_limit_bytes"] / 2**30)
+    row = [name, f"{found['chips']:,}", f"{found['batch_size_per_chip']:g}"]
+    row += [f"{gib:.1f}" for gib in memory]
+    if not found["fits"]:
+        row += ["", "", "does not fit", "", ""]
+    else:
+        told = found["estimate"]
+        row += [f"{1e3 * told['collective_seconds']:.1f}"]
+        row += [f"{1e3 * told['exposed_collective_seconds']:.1f}"]
+        row += [f"{1e3 * found['estimated_step_seconds']:.1f}"]
+        row += [f"{found['estimated_sequences_per_second_per_chip']:,.0f}"]
+        row += [f"{found['estimated_mfu']:.1%}"]
+    return [*row, f"{found['compile_seconds']:.0f}"]
+
+
+if __name__ == "__main__":
+    main()

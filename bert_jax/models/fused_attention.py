@@ -1,0 +1,224 @@
+"""Attention as one TPU kernel, forward and backward, dropout inside.
+
+Scores and probabilities never leave the chip: of the activations the backward pass keeps
+what the projections keep anyway, and computes the probabilities again. A kernel's block
+is 128 lanes wide, so it takes the heads that lie side by side in them together (two of
+depth 64) and tells them apart by masks: the matrix unit is 128 wide either way.
+
+Arrays here are [B, L, A*K], as the projections write them.
+"""
+
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec
+
+from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.dropout import keeps
+
+LANES = 128
+# A head's L x L scores lie in on-chip memory whole.
+MAX_LENGTH = 512
+# Positions a kernel's step takes, of one sequence or of several.
+_POSITIONS_A_STEP = 1024
+
+# Axes that a product contracts.
+_ROWS, _COLUMNS = (0,), (1,)
+
+
+def fits(config: BertConfig, length: int) -> bool:
+    """Whether the kernel can take a model's heads, on each of its devices, at a length."""
+    heads = config.num_attention_heads // _num_shards(_spec()[2])
+    whole_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
+    return whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
+
+
+def fused_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask_bias_Bx1xL: jax.Array,
+    mask_keys_BxA: tuple[jax.Array, jax.Array],
+    *,
+    depth: int,
+    rate: float,
+    interpret: bool = False,
+) -> jax.Array:
+    """softmax(query key^T / sqrt(depth) + bias), dropped out, times value.
+
+    Args:
+      query, key, value: bfloat16 [B, L, A*K], for which `fits` is true.
+      mask_bias_Bx1xL: float32, added to the scores of each key.
+      mask_keys_BxA: Of `dropout.mask_keys`; not read where rate is 0.
+      depth: K.
+      rate: Of the dropout of probabilities.
+      interpret: Run it as plain JAX, on any device, to test it.
+
+    Returns:
+      [B, L, A*K] bfloat16.
+    """
+    return _attention(depth, rate, interpret, query, key, value, mask_bias_Bx1xL, *mask_keys_BxA)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _attention(depth, rate, interpret, query, key, value, bias, first, second):
+    return _forward(depth, rate, interpret, query, key, value, bias, first, second)[0]
+
+
+def _forward(depth, rate, interpret, *inputs):
+    kernel = functools.partial(_forward_kernel, depth=depth, rate=rate)
+    (output,) = _run(kernel, inputs, depth, interpret, num_outputs=1, num_products=2)
+    return output, inputs
+
+
+def _backward(depth, rate, interpret, inputs, gradient):
+    kernel = functools.partial(_backward_kernel, depth=depth, rate=rate)
+    gradients = _run(kernel, (*inputs, gradient), depth, interpret, num_outputs=3, num_products=5)
+    return *gradients, None, None, None
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
+    """Calls a kernel on each device's part: its sequences, and its heads."""
+
+    def local(query, key, value, bias, first, second, *gradient):
+        batch, length, width = query.shape
+        rows = math.gcd(batch, max(1, _POSITIONS_A_STEP // length))
+        block = pl.BlockSpec((rows, length, LANES), lambda i, j: (i, 0, j))
+        scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+        bias_block = pl.BlockSpec((rows, 1, length), lambda i, j: (i, 0, 0))
+        arrays = [query, key, value, *gradient]
+        scores = batch * (width // depth) * length * length
+        return pl.pallas_call(
+            kernel,
+            grid=(batch // rows, width // LANES),
+            in_specs=[scalars, scalars, bias_block, *[block] * len(arrays)],
+            out_specs=[block] * num_outputs,
+            out_shape=[jax.ShapeDtypeStruct(query.shape, query.dtype)] * num_outputs,
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+            # The matrix unit's time: each product is LANES deep or wide, whatever the depth.
+            cost_estimate=pl.CostEstimate(
+                flops=num_products * 2 * scores * LANES,
+                transcendentals=scores,
+                bytes_accessed=(len(arrays) + num_outputs) * query.size * query.dtype.itemsize,
+            ),
+            name=kernel.func.__name__.strip("_"),
+            interpret=interpret,
+        )(first, second, bias, *arrays)
+
+    spec = _spec()
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return local(*inputs)
+    keys_spec = PartitionSpec(spec[0], spec[2])
+    bias_spec = PartitionSpec(spec[0], None, None)
+    in_specs = (spec, spec, spec, bias_spec, keys_spec, keys_spec, spec)
+    return jax.shard_map(
+        local,
+        in_specs=in_specs[: len(inputs)],
+        out_specs=(spec,) * num_outputs,
+        # The kernel's outputs do not say over which axes they vary.
+        check_vma=False,
+    )(*inputs)
+
+
+def _spec() -> PartitionSpec:
+    """How [B, L, A*K] lies on the mesh, by the logical rules in scope."""
+    spec = nn.logical_to_mesh_axes(("batch", None, "activation_heads"))
+    return PartitionSpec(None, None, None) if spec is None else spec
+
+
+def _num_shards(axes: str | tuple[str, ...] | None) -> int:
+    shape = jax.sharding.get_abstract_mesh().shape
+    names = (axes,) if isinstance(axes, str) else axes or ()
+    return math.prod(shape.get(name, 1) for name in names)
+
+
+def _forward_kernel(first, second, bias, query, key, value, output, *, depth, rate):
+    rows, length, _ = query.shape
+    sequence, heads = pl.program_id(0) * rows, _heads(depth)
+
+    @pl.loop(0, rows)
+    def one_sequence(i):
+        q, k, v = _scaled(query[i], depth), key[i], value[i]
+        total = jnp.zeros(q.shape, jnp.float32)
+        for head, lanes in heads:
+            probs = _probs(_only(lanes, q), k, bias[i])
+            if rate:
+                keys = first[sequence + i, head], second[sequence + i, head]
+                probs = jnp.where(_kept(keys, length, rate), probs, 0)
+            total += _dot(probs.astype(v.dtype), _only(lanes, v), _COLUMNS, _ROWS)
+        output[i] = (total * (1 / (1 - rate))).astype(output.dtype)
+
+
+def _backward_kernel(
+    first, second, bias, query, key, value, gradient, d_query, d_key, d_value, *, depth, rate
+):
+    rows, length, _ = query.shape
+    sequence, heads = pl.program_id(0) * rows, _heads(depth)
+
+    @pl.loop(0, rows)
+    def one_sequence(i):
+        q, k, v = _scaled(query[i], depth), key[i], value[i]
+        g = (gradient[i].astype(jnp.float32) * (1 / (1 - rate))).astype(v.dtype)
+        dq = dk = dv = jnp.zeros(q.shape, jnp.float32)
+        for head, lanes in heads:
+            q_here, k_here, g_here = (_only(lanes, x) for x in (q, k, g))
+            probs = _probs(q_here, k, bias[i])
+            d_probs = _dot(g_here, v, _COLUMNS, _COLUMNS)
+            dropped = probs
+            if rate:
+                keys = first[sequence + i, head], second[sequence + i, head]
+                kept = _kept(keys, length, rate)
+                dropped = jnp.where(kept, probs, 0)
+                d_probs = jnp.where(kept, d_probs, 0)
+            inner = jnp.sum(d_probs * probs, axis=-1, keepdims=True)
+            d_scores = (probs * (d_probs - inner)).astype(q.dtype)
+            dq += _dot(d_scores, k_here, _COLUMNS, _ROWS)
+            dk += _dot(d_scores, q_here, _ROWS, _ROWS)
+            dv += _dot(dropped.astype(v.dtype), g_here, _ROWS, _ROWS)
+        d_query[i] = (dq * depth**-0.5).astype(d_query.dtype)
+        d_key[i] = dk.astype(d_key.dtype)
+        d_value[i] = dv.astype(d_value.dtype)
+
+
+def _scaled(query: jax.Array, depth: int) -> jax.Array:
+    return query * jnp.asarray(depth**-0.5, query.dtype)
+
+
+def _heads(depth: int) -> list[tuple[jax.Array, tuple[int, int]]]:
+    """Of each head of a block its number on this device, and the lanes that are its own."""
+    group = LANES // depth
+    first = pl.program_id(1) * group
+    return [(first + h, (h * depth, (h + 1) * depth)) for h in range(group)]
+
+
+def _only(lanes: tuple[int, int], x: jax.Array) -> jax.Array:
+    """Zeros, but for some lanes."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    return jnp.where((lane >= lanes[0]) & (lane < lanes[1]), x, 0)
+
+
+def _probs(q: jax.Array, k: jax.Array, bias: jax.Array) -> jax.Array:
+    scores = _dot(q, k, _COLUMNS, _COLUMNS) + bias
+    exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return exponentials * (1 / jnp.sum(exponentials, axis=-1, keepdims=True))
+
+
+def _kept(keys: tuple[jax.Array, jax.Array], length: int, rate: float) -> jax.Array:
+    row = jax.lax.broadcasted_iota(jnp.int32, (length, length), 0)
+    column = jax.lax.broadcasted_iota(jnp.int32, (length, length), 1)
+    return keeps(row * length + column, keys, rate)
+
+
+def _dot(a, b, a_axes, b_axes):
+    return jax.lax.dot_general(
+        a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=jnp.float32
+    )

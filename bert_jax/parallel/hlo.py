@@ -1,0 +1,339 @@
+"""Reads what a compiled TPU program's text says about its cost.
+
+The TPU compiler writes its cost model's `estimated_cycles` on the operations it
+schedules. Summed over the program, bodies of loops times their trip count, they
+estimate the time of a step before any TPU is there. That is a model's figure and not
+a measurement: operations without it (scalars, copies that run beside others, waiting
+for another chip) count nothing. Collectives and Pallas kernels have none either; what
+the text does say of them is read here, and `bert_jax.parallel.estimate` makes time of it.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+# Bits an element; "s4" and their like are rounded up to a byte by the layout.
+_BITS = {"pred": 8, "bf16": 16, "f16": 16, "c64": 64, "c128": 128}
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
+_OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
+_ARRAY = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]\w*)?)\[([0-9,]*)\]")
+_OPCODE = re.compile(r"(?:^|[\s)}])([a-z][a-z0-9-]*)\(")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_METADATA = re.compile(r"metadata=\{(?:[^{}]*?op_name=\"([^\"]*)\")?[^{}]*?\}")
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
+_CALLED = re.compile(r"\b(calls|body|condition|to_apply|async_execution_thread)=%?([^\s,]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_LIMIT = re.compile(r"[su]32\[\]\S* constant\((\d+)\)")
+_OPERAND = re.compile(r"\(%([^\s,)]+)")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_KERNEL_COST = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
+# Devices that take part: {{0,1},{2,3}}, [2,2]<=[4], or axes of a mesh with their sizes.
+_GROUP = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_IOTA_GROUPS = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
+_TABLE_ROW = re.compile(r"^(\d+) (.*)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """What an operation has to do with a collective.
+
+    Attributes:
+      kind: One of `COLLECTIVES`.
+      key: The same for the start and the end of one.
+      phase: `whole`: it is waited for; `start` and `done`: others run in between.
+      output_bytes: Size of its result on one device.
+      group_size: Devices that take part together; 0 where the text does not say.
+    """
+
+    kind: str
+    key: str
+    phase: str
+    output_bytes: int
+    group_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """What the author of a Pallas kernel told the compiler of one call (pl.CostEstimate).
+
+    All three are 0 where nothing was told.
+    """
+
+    flops: int = 0
+    bytes_accessed: int = 0
+    transcendentals: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One scheduled operation of the program.
+
+    Attributes:
+      name: Its name in the program's text.
+      opcode: `fusion`, `while`, `all-reduce`, ...
+      cycles: The compiler's estimate for one execution; 0 where it gives none.
+      executions: How often a step runs it: the product of the trip counts around it.
+      output_bytes: Size of its result, all elements of a tuple together.
+      op_name: The traced call it stems from: "jit(train_step)/jvp(...)/...".
+      source: "FILE:LINE" of the call; empty where it is not known.
+      collectives: Those that it is, starts or ends; a fusion may do so with several.
+      kernel: Of a Pallas kernel.
+    """
+
+    name: str
+    opcode: str
+    cycles: int
+    executions: int
+    output_bytes: int
+    op_name: str
+    source: str
+    collectives: tuple[Collective, ...] = ()
+    kernel: Kernel | None = None
+
+    @property
+    def total_cycles(self) -> int:
+        """Cycles over all its executions in a step."""
+        return self.cycles * self.executions
+
+
+def read_operations(text: str, within: str = "") -> list[Operation]:
+    """Every scheduled operation of a compiled program's text (`compiled.as_text()`).
+
+    What is inside a fusion belongs to the fusion.
+
+    Args:
+      text: The program's text.
+      within: A directory; `source` is the innermost call in a file under it where there
+        is one, and the innermost of all where not.
+    """
+    computations, entry = _computations(text)
+    frames = _frames(text, within)
+    return list(_walk(computations, entry, 1, frames))
+
+
+def total_cycles(operations: list[Operation]) -> int:
+    """The estimate of the whole step."""
+    return sum(operation.total_cycles for operation in operations)
+
+
+def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
+    """Collectives by kind: `count` and `bytes` of their results, each over a step."""
+    totals: dict[str, dict[str, int]] = {}
+    for operation in operations:
+        for collective in operation.collectives:
+            if collective.phase != "done":
+                entry = totals.setdefault(collective.kind, {"count": 0, "bytes": 0})
+                entry["count"] += operation.executions
+                entry["bytes"] += collective.output_bytes * operation.executions
+    return totals
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Lines of each computation by its name, and the entry's name."""
+    computations: dict[str, list[str]] = {}
+    entry, lines = "", None
+    for line in text.splitlines():
+        if lines is None:
+            if header := _COMPUTATION.match(line):
+                lines = computations[header[2]] = []
+                entry = header[2] if header[1] else entry
+        elif line.startswith("}"):
+            lines = None
+        else:
+            lines.append(line)
+    if not entry:
+        raise ValueError("the text has no ENTRY computation: it is not a compiled program's")
+    return computations, entry
+
+
+def _walk(
+    computations: dict[str, list[str]], name: str, executions: int, frames: dict[str, str]
+) -> Iterator[Operation]:
+    for line in computations[name]:
+        if not (match := _OPERATION.match(line)):
+            continue
+        rest = match[2]
+        if not (opcode := _OPCODE.search(rest)):
+            continue
+        called = dict(_CALLED.findall(rest))
+        cycles = _CYCLES.search(rest)
+        metadata = _METADATA.search(rest)
+        inside = called.get("calls", "") if opcode[1] == "fusion" else ""
+        yield Operation(
+            name=match[1],
+            opcode=opcode[1],
+            cycles=int(cycles[1]) if cycles else 0,
+            executions=executions,
+            output_bytes=_bytes(rest[: opcode.start(1)]),
+            op_name=(metadata[1] or "") if metadata else "",
+            source=_source(metadata[0], frames) if metadata else "",
+            collectives=_collectives(line, inside, computations),
+            kernel=_kernel(rest),
+        )
+        if opcode[1] == "while":
+            times = _trip_count(computations[called["condition"]])
+            yield from _walk(computations, called["body"], executions * times, frames)
+        elif opcode[1] in ("call", "async-start"):
+            for key in ("to_apply", "calls"):
+                if key in called and called[key] in computations:
+                    yield from _walk(computations, called[key], executions, frames)
+        elif opcode[1] == "conditional" and (branches := _BRANCHES.search(rest)):
+            # One of them runs: the costliest stands for all.
+            names = [branch.strip().lstrip("%") for branch in branches[1].split(",")]
+            walks = [list(_walk(computations, branch, executions, frames)) for branch in names]
+            yield from max(walks, key=total_cycles)
+
+
+def _collectives(
+    line: str, inside: str, computations: dict[str, list[str]]
+) -> tuple[Collective, ...]:
+    """Of an operation, or of the computation inside a fusion."""
+    if not inside:
+        collective = _collective(line)
+        return (collective,) if collective else ()
+    lines = computations[inside]
+    found = []
+    for inner in lines:
+        if not (collective := _collective(inner)):
+            continue
+        name = _OPERATION.match(inner)[1]
+        used_by = [other for other in lines if re.search(rf"%{re.escape(name)}[,)]", other)]
+        targets = {match[1] for other in used_by if (match := _TARGET.search(other))}
+        if "AsyncCollectiveStart" in targets:
+            phase = "start"
+        elif "AsyncCollectiveDone" in targets:
+            phase = "done"
+        elif inside.startswith("async_collective_fusion"):
+            # Something else that goes on while the collective does.
+            continue
+        else:
+            phase = "whole"
+        if inside.startswith("all-reduce-scatter"):
+            # Each device keeps its part of the sum: a fusion of all-reduce and slice.
+            collective = dataclasses.replace(
+                collective,
+                kind="reduce-scatter",
+                output_bytes=collective.output_bytes // max(1, collective.group_size),
+            )
+        found.append(dataclasses.replace(collective, phase=phase))
+    return tuple(found)
+
+
+def _collective(line: str) -> Collective | None:
+    """The collective that a line is by itself."""
+    match = _OPERATION.match(line)
+    opcode = _OPCODE.search(match[2]) if match else None
+    if not opcode:
+        return None
+    kind, _, phase = opcode[1].rpartition("-")
+    if phase not in ("start", "done"):
+        kind, phase = opcode[1], "whole"
+    if kind not in COLLECTIVES:
+        return None
+    rest = match[2]
+    key, output_bytes = match[1], _bytes(rest[: opcode.start(1)])
+    if phase == "done":
+        key = _OPERAND.search(rest[opcode.start(1) :])[1]
+    elif phase == "start" and kind in ("all-gather", "collective-permute"):
+        # The tuple has the operand beside the result, and semaphores of no size.
+        output_bytes = _bytes(_elements(rest[: opcode.start(1)])[1])
+    elif phase == "whole" and (channel := _CHANNEL.search(rest)):
+        key = f"channel {channel[1]}"
+    return Collective(kind, key, phase, output_bytes, _group_size(rest))
+
+
+def _elements(shape: str) -> list[str]:
+    """The outermost elements of a tuple's shape."""
+    parts, depth = [""], 0
+    for letter in shape.strip()[1:-1]:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _group_size(rest: str) -> int:
+    if listed := _GROUP.search(rest):
+        return listed[1].count(",") + 1
+    if iota := _IOTA_GROUPS.search(rest):
+        return int(iota[1])
+    if mesh := _MESH_GROUPS.search(rest):
+        sizes = dict(re.findall(r"'([^']*)'=(\d+)", mesh[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'([^']*)'", mesh[2]))
+    return 0
+
+
+def _kernel(rest: str) -> Kernel | None:
+    target = _TARGET.search(rest)
+    if not target or target[1] != "tpu_custom_call":
+        return None
+    told = rest.partition('"cost_estimate":{')[2].partition("}")[0]
+    return Kernel(**{key: int(value) for key, value in _KERNEL_COST.findall(told)})
+
+
+def _trip_count(condition: list[str]) -> int:
+    """Of a loop that counts from 0 to the one constant it is compared with."""
+    limits = [int(match[1]) for line in condition if (match := _LIMIT.search(line))]
+    return max(limits, default=1)
+
+
+def _bytes(shapes: str) -> int:
+    total = 0
+    for kind, dimensions in _ARRAY.findall(shapes):
+        bits = _BITS.get(kind) or int(re.sub(r"^\D+", "", kind.split("e")[0]) or 0)
+        elements = math.prod(int(size) for size in dimensions.split(",") if size)
+        total += elements * max(bits, 8) // 8
+    return total
+
+
+def _source(metadata: str, frames: dict[str, str]) -> str:
+    if direct := _SOURCE.search(metadata):
+        return f"{direct[1]}:{direct[2]}" if direct[2] else direct[1]
+    frame = _FRAME.search(metadata)
+    return frames.get(frame[1], "") if frame else ""
+
+
+def _frames(text: str, within: str) -> dict[str, str]:
+    """Stack frame id -> "FILE:LINE" of a call, from the tables at the top."""
+    names = {number: row.strip('"') for number, row in _table(text, "FileNames")}
+    locations = {}
+    for number, row in _table(text, "FileLocations"):
+        fields = dict(re.findall(r"(\w+)=(\d+)", row))
+        locations[number] = f"{names.get(fields.get('file_name_id', ''), '')}:{fields.get('line')}"
+    rows = {
+        number: dict(re.findall(r"(\w+)=(\d+)", row)) for number, row in _table(text, "StackFrames")
+    }
+
+    def location(number: str) -> str:
+        return locations.get(rows[number].get("file_location_id", ""), "")
+
+    frames = {}
+    for number in rows:
+        frames[number] = location(number)
+        caller = number
+        while within and caller in rows:
+            if location(caller).startswith(within):
+                frames[number] = location(caller)
+                break
+            # Written one too high: 1 of the outermost call, which has none.
+            caller = str(int(rows[caller]["parent_frame_id"]) - 1)
+    return frames
+
+
+def _table(text: str, title: str) -> Iterator[tuple[str, str]]:
+    start = text.find(f"\n{title}\n")
+    if start < 0:
+        return
+    for line in text[start + len(title) + 2 :].splitlines():
+        if not (row := _TABLE_ROW.match(line)):
+            return
+        yield row[1], row[2]

@@ -1,0 +1,130 @@
+# shellcheck shell=bash
+# What the launchers share: flags, messages, and commands that a dry run only prints.
+# Sourced by tpu_vm.sh, gke.sh and slurm.sh, which add their flags to `flag` and `meaning`.
+set -euo pipefail
+
+if ((BASH_VERSINFO[0] < 5)); then
+  echo "error: this needs bash 5; you have $BASH_VERSION (Cloud Shell has it)" >&2
+  exit 2
+fi
+
+# Known flags and their values, the defaults at first; a switch's is false.
+declare -A flag=([dry_run]=false)
+# What a flag that must be given is, for the message where it is not.
+declare -A meaning=()
+# What follows the `--`: the flags of bert_jax.main.
+declare -a main_flags=()
+
+usage_error() {
+  echo "error: $1" >&2
+  exit 2
+}
+
+fail() {
+  echo "error: $1" >&2
+  exit 1
+}
+
+# Prints words as they would be typed in a shell.
+quoted() {
+  local word words=()
+  for word in "$@"; do
+    if [[ ! $word =~ ^[A-Za-z0-9_./:=@%+,~-]+$ ]]; then
+      word="'${word//\'/\'\\\'\'}'"
+    fi
+    words+=("$word")
+  done
+  echo "${words[*]}"
+}
+
+# Fills `flag` and `main_flags` from the command line.
+parse_flags() {
+  local name value
+  while (($#)); do
+    case $1 in
+      --)
+        shift
+        main_flags=("$@")
+        break
+        ;;
+      --*) ;;
+      *) usage_error "unexpected argument '$1': flags are written --name=value" ;;
+    esac
+    name=${1%%=*}
+    name=${name#--}
+    [[ -n $name && -v flag[$name] ]] || usage_error "unknown flag --$name"
+    if [[ $1 == *=* ]]; then
+      value=${1#*=}
+    elif [[ ${flag[$name]} == false || ${flag[$name]} == true ]]; then
+      value=true
+    else
+      usage_error "--$name needs a value: --$name=VALUE"
+    fi
+    if [[ ${flag[$name]} == false && $value != true && $value != false ]]; then
+      usage_error "--$name is a switch: it takes no value"
+    fi
+    flag[$name]=$value
+    shift
+  done
+  # Where commands are printed: what a dry run is for, and else beside the messages.
+  if [[ ${flag[dry_run]} == true ]]; then exec 3>&1; else exec 3>&2; fi
+}
+
+require_flags() {
+  local name
+  for name in "$@"; do
+    [[ -n ${flag[$name]} ]] || usage_error "--$name is missing: ${meaning[$name]}"
+  done
+}
+
+require_number() {
+  [[ ${flag[$1]} =~ ^[1-9][0-9]*$ ]] || usage_error "--$1 is '${flag[$1]}'; it must be a number above 0"
+}
+
+# Names of Google Cloud and Kubernetes resources, with room for what they append.
+require_name() {
+  [[ ${flag[$1]} =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+    usage_error "--$1 is '${flag[$1]}'; it must be at most 40 lower-case letters, digits and hyphens, and begin with a letter"
+}
+
+require_zone() {
+  [[ ${flag[zone]} =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]$ ]] ||
+    usage_error "--zone is '${flag[zone]}'; it must be a zone, such as us-central1-a"
+}
+
+require_bucket() {
+  [[ ${flag[workdir]} =~ ^gs://[a-z0-9][-_.a-z0-9]+/.+ ]] ||
+    usage_error "--workdir is '${flag[workdir]}'; it must be a directory in a bucket, gs://BUCKET/DIRECTORY: machines come and go"
+}
+
+# The flags of bert_jax.main must name a config, and leave the work directory to --workdir.
+require_main_flags() {
+  local word config=""
+  for word in "${main_flags[@]}"; do
+    [[ $word != *$'\n'* ]] || usage_error "a flag after the -- has more than one line"
+    case $word in
+      --config=*) config=$word ;;
+      --workdir | --workdir=*) usage_error "--workdir belongs before the --" ;;
+    esac
+  done
+  [[ -n $config ]] ||
+    usage_error "the flags of bert_jax.main are missing: end with -- --config=configs/large.py"
+}
+
+say() {
+  echo "# $1" >&3
+}
+
+# Runs a command, and prints it; a dry run prints it only.
+run() {
+  quoted "$@" >&3
+  [[ ${flag[dry_run]} == true ]] || "$@"
+}
+
+# The same for a question; a dry run takes the first argument for the answer.
+ask() {
+  local assumed=$1
+  shift
+  quoted "$@" >&3
+  if [[ ${flag[dry_run]} == true ]]; then echo "$assumed"; else "$@"; fi
+}

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# Trains on TPU slices of a Google Kubernetes Engine cluster.
+#
+#   launch/gke.sh COMMAND --name=NAME --project=PROJECT --zone=ZONE [flags] [-- main's flags]
+#
+#   cluster  create the cluster NAME, with JobSet in it and a node pool for each TPU slice
+#   image    build the container image and push it
+#   train    hand the run to the cluster, which restarts it after every preemption
+#   status   what the run is doing
+#   logs     what its first host prints, until Ctrl-C
+#   delete   remove the run, which saves
+#   delete_cluster
+#
+# See launch/README.md.
+
+# shellcheck source-path=SCRIPTDIR
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/common.sh"
+
+# The release that tests/launch checks jobset.yaml against.
+JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
+
+flag+=(
+  [name]="" [project]="" [zone]="" [tpu]="" [topology]="" [image]="" [workdir]=""
+  [slices]=1 [spot]=false
+)
+meaning+=(
+  [name]="what the cluster and the run in it are to be called"
+  [project]="the ID of the Google Cloud project"
+  [zone]="where the TPUs are, such as us-east5-a"
+  [tpu]="the TPU's generation: v4, v5e, v5p or v6e"
+  [topology]="the chips of a slice, such as 4x8"
+  [image]="the container image, such as us-east5-docker.pkg.dev/PROJECT/bert/bert_jax:1"
+  [workdir]="where the run is, gs://BUCKET/DIRECTORY"
+)
+
+# Sets accelerator (the nodes' label), machine (their type, always of 4 chips) and nodes
+# (in a slice); https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus has the table.
+resolve_tpu() {
+  local side='[1-9][0-9]*' shape example=4x8 chips=0
+  case ${flag[tpu]} in
+    v4) accelerator=tpu-v4-podslice machine=ct4p-hightpu-4t ;;
+    v5e) accelerator=tpu-v5-lite-podslice machine=ct5lp-hightpu-4t ;;
+    v5p) accelerator=tpu-v5p-slice machine=ct5p-hightpu-4t ;;
+    v6e) accelerator=tpu-v6e-slice machine=ct6e-standard-4t ;;
+    *) usage_error "--tpu is '${flag[tpu]}'; it must be v4, v5e, v5p or v6e" ;;
+  esac
+  shape="${side}x$side"
+  # These two have three dimensions, the others two.
+  [[ ${flag[tpu]} != v4 && ${flag[tpu]} != v5p ]] || shape+="x$side" example=4x4x8
+  [[ ! ${flag[topology]} =~ ^$shape$ ]] || chips=$((${flag[topology]//x/ * }))
+  ((chips > 0 && chips % 4 == 0)) ||
+    usage_error "--topology is '${flag[topology]}'; for ${flag[tpu]} it must be like $example, the chips a multiple of 4"
+  nodes=$((chips / 4))
+}
+
+# Any one line of text as a string of YAML.
+yaml_string() {
+  local word=${1//\\/\\\\}
+  echo "\"${word//\"/\\\"}\""
+}
+
+yaml_list() {
+  local word list=""
+  for word in "$@"; do list+="${list:+, }$(yaml_string "$word")"; done
+  echo "[$list]"
+}
+
+manifest() {
+  local text
+  text=$(<"$here/gke/jobset.yaml")
+  text=${text//__NAME__/"${flag[name]}"}
+  text=${text//__SLICES__/"${flag[slices]}"}
+  text=${text//__NODES__/"$nodes"}
+  text=${text//__ACCELERATOR__/"$accelerator"}
+  text=${text//__TOPOLOGY__/"${flag[topology]}"}
+  text=${text//__IMAGE__/"$(yaml_string "${flag[image]}")"}
+  text=${text//__ARGS__/"$(yaml_list "${flag[workdir]}" "${main_flags[@]}")"}
+  echo "$text"
+}
+
+create_cluster() {
+  local i spot=()
+  [[ ${flag[spot]} == false ]] || spot=(--spot)
+  # Its own nodes run the system's pods; the workload pool lets pods use the bucket.
+  run gcloud container clusters create "${flag[name]}" "${where[@]}" --num-nodes=1 \
+    --machine-type=e2-standard-4 --workload-pool="${flag[project]}.svc.id.goog"
+  for ((i = 0; i < flag[slices]; i++)); do
+    run gcloud container node-pools create "slice-$i" --cluster="${flag[name]}" "${where[@]}" \
+      --node-locations="${flag[zone]}" --machine-type="$machine" \
+      --tpu-topology="${flag[topology]}" --num-nodes="$nodes" "${spot[@]}"
+  done
+  run gcloud container clusters get-credentials "${flag[name]}" "${where[@]}"
+  run kubectl "${context[@]}" apply --server-side --filename="$JOBSET"
+}
+
+train() {
+  local apply=(kubectl "${context[@]}" apply --filename=-)
+  printf '%s <<'"'EOF'"'\n%s\nEOF\n' "$(quoted "${apply[@]}")" "$(manifest)" >&3
+  [[ ${flag[dry_run]} == true ]] || manifest | "${apply[@]}"
+}
+
+command=${1:-}
+[[ $command =~ ^(cluster|image|train|status|logs|delete|delete_cluster)$ ]] ||
+  usage_error "the first argument is '$command'; it must be cluster, image, train, status, logs, delete or delete_cluster"
+shift
+parse_flags "$@"
+
+if [[ $command == image ]]; then
+  require_flags image
+  run docker build --tag="${flag[image]}" --file="$here/gke/Dockerfile" "$(dirname "$here")"
+  run docker push "${flag[image]}"
+  exit
+fi
+
+require_flags name project zone
+require_name name
+require_zone
+require_number slices
+region=${flag[zone]%-*}
+where=(--project="${flag[project]}" --location="$region")
+context=(--context="gke_${flag[project]}_${region}_${flag[name]}")
+
+case $command in
+  cluster)
+    require_flags tpu topology
+    resolve_tpu
+    create_cluster
+    ;;
+  train)
+    require_flags tpu topology image workdir
+    resolve_tpu
+    require_bucket
+    require_main_flags
+    train
+    ;;
+  status)
+    run kubectl "${context[@]}" get jobset "${flag[name]}"
+    run kubectl "${context[@]}" get pods --selector="jobset.sigs.k8s.io/jobset-name=${flag[name]}"
+    ;;
+  logs)
+    run kubectl "${context[@]}" logs --follow --tail=200 \
+      --selector="jobset.sigs.k8s.io/jobset-name=${flag[name]},jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0"
+    ;;
+  delete) run kubectl "${context[@]}" delete jobset "${flag[name]}" ;;
+  delete_cluster) run gcloud container clusters delete "${flag[name]}" "${where[@]}" --quiet ;;
+esac

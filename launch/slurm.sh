@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Trains on the GPUs of a Slurm cluster; run on its login node, in bert_jax's environment.
+#
+#   launch/slurm.sh COMMAND --name=NAME [flags] [-- main's flags]
+#
+#   train    submit the run; it queues itself again until it is finished
+#   status   the job
+#   logs     what the training prints, until Ctrl-C
+#   delete   cancel the job; submitted again, the run goes on from its last checkpoint
+#
+# Account, partition and the like: Slurm's own SBATCH_ACCOUNT, SBATCH_PARTITION, ...
+# See launch/README.md.
+
+# shellcheck source-path=SCRIPTDIR
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/common.sh"
+
+flag+=(
+  [name]="" [workdir]="" [nodes]=1 [gpus_per_node]=8 [cpus_per_gpu]=8 [time]=24:00:00
+)
+meaning+=(
+  [name]="what the job is to be called"
+  [workdir]="where the run is: a directory that all nodes see, or gs://BUCKET/DIRECTORY"
+)
+
+command=${1:-}
+[[ $command =~ ^(train|status|logs|delete)$ ]] ||
+  usage_error "the first argument is '$command'; it must be train, status, logs or delete"
+shift
+parse_flags "$@"
+require_flags name
+require_name name
+
+case $command in
+  train)
+    require_flags workdir
+    require_number nodes
+    require_number gpus_per_node
+    require_number cpus_per_gpu
+    [[ ${flag[time]} =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] ||
+      usage_error "--time is '${flag[time]}'; it must be a time of Slurm's, such as 24:00:00 or 2-12:00:00"
+    require_main_flags
+    run sbatch --job-name="${flag[name]}" --output="${flag[name]}.log" --time="${flag[time]}" \
+      --nodes="${flag[nodes]}" --ntasks-per-node="${flag[gpus_per_node]}" \
+      --gpus-per-node="${flag[gpus_per_node]}" --cpus-per-task="${flag[cpus_per_gpu]}" \
+      "$here/slurm/train.sbatch" python "$here/train.py" "${flag[workdir]}" "${main_flags[@]}"
+    ;;
+  status) run squeue --me --name="${flag[name]}" ;;
+  logs) run tail --lines=200 --follow=name "${flag[name]}.log" ;;
+  delete) run scancel --me --name="${flag[name]}" ;;
+esac

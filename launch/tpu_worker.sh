@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs on every TPU VM of a slice, called by tpu_vm.sh from outside.
+#
+#   tpu_worker.sh install               bert_jax and its Python, in ~/bert_jax/env
+#   tpu_worker.sh start WORKDIR FLAGS   train, detached from the session that asks for it
+#   tpu_worker.sh status                absent, running, finished, stopped or failed STATUS
+#   tpu_worker.sh stop                  SIGTERM: save and leave; returns when it has
+set -euo pipefail
+home=$HOME/bert_jax
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+install() {
+  # The VM images come with Python 3.10, and jax wants 3.12 by now: uv brings it.
+  python3 -m pip install --quiet --user uv
+  python3 -m uv venv --quiet --clear --python=3.12 "$home/env"
+  python3 -m uv pip install --quiet --python="$home/env/bin/python" --editable "${root}[tpu,gcs]"
+  touch "$home/installed"
+}
+
+running() {
+  # A process that has ended may keep its number until someone asks for its status.
+  [[ -f $home/pid && ! -f $home/exit_status ]] && kill -0 -- "-$(<"$home/pid")" 2>/dev/null
+}
+
+start() {
+  stop
+  rm -f "$home/pid" "$home/exit_status"
+  cd "$root"
+  # A session of its own: it outlives the ssh connection, and its number is its group's.
+  # The shell around must outlive a SIGTERM to the group, to note how the training ended.
+  # shellcheck disable=SC2016
+  PATH="$home/env/bin:$PATH" setsid nohup bash -c \
+    'trap : TERM; python launch/train.py "$@"; echo $? >"$HOME/bert_jax/exit_status"' bash "$@" \
+    >>"$home/log" 2>&1 </dev/null &
+  echo $! >"$home/pid"
+}
+
+stop() {
+  running || return 0
+  kill -TERM -- "-$(<"$home/pid")"
+  while running; do sleep 1; done
+}
+
+status() {
+  local exit_status
+  if [[ ! -f $home/installed ]]; then
+    echo absent
+  elif running; then
+    echo running
+  else
+    # No exit status: never started, or the machine was rebooted under it.
+    exit_status=$(cat "$home/exit_status" 2>/dev/null || echo 75)
+    case $exit_status in
+      0) echo finished ;;
+      75) echo stopped ;;
+      *) echo "failed $exit_status" ;;
+    esac
+  fi
+}
+
+"$@"

@@ -1,0 +1,89 @@
+"""Where every parameter of base and large lies under each preset, on eight devices.
+
+tests/parallel/test_sharding.py compares. After a change that is meant, renew the files and
+look at what `git diff` shows:
+
+    python -m tests.golden.record_sharding
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.parallel.report import parameter_rows
+from bert_jax.parallel.sharding import Layout
+from bert_jax.training.state import init_params
+from configs import base, large
+from tests.parallel.fakes import slices
+
+CONFIGS = {"base": base.get_config, "large": large.get_config}
+MESHES = {
+    "dp": {"data": 8, "fsdp": 1, "model": 1},
+    "fsdp": {"data": 1, "fsdp": 8, "model": 1},
+    "tp": {"data": 2, "fsdp": 1, "model": 4},
+    "fsdp_tp": {"data": 2, "fsdp": 2, "model": 2},
+}
+
+
+def golden_path(name: str, preset: str) -> Path:
+    return Path(__file__).parent / f"sharding_{name}_{preset}.json"
+
+
+def sharding(name: str, preset: str) -> dict[str, Any]:
+    """What the file holds, as the code is today."""
+    mesh = make_mesh(MESHES[preset], slices())
+    config = CONFIGS[name]()
+    layout = Layout.create(mesh, preset, max_replicated_share=config.max_replicated_share)
+    boxed = _abstract_params(name)
+    params = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        nn.unbox(boxed),
+        layout.params(boxed),
+    )
+    rows = parameter_rows(params)
+    return {
+        "mesh": MESHES[preset],
+        "bytes_per_device": sum(row.bytes_per_device for row in rows),
+        "parameters": {
+            row.name: {
+                "count": row.count,
+                "shape": list(row.shape),
+                "divided_over": list(row.spec),
+                "bytes_per_device": row.bytes_per_device,
+            }
+            for row in rows
+        },
+    }
+
+
+def as_text(values: dict[str, Any]) -> str:
+    """JSON with a parameter a line, so that a change shows as one."""
+    head = json.dumps({key: value for key, value in values.items() if key != "parameters"})
+    rows = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in values["parameters"].items()]
+    return head[:-1] + ', "parameters": {\n' + ",\n".join(rows) + "\n}}\n"
+
+
+@functools.cache
+def _abstract_params(name: str) -> Any:
+    config = CONFIGS[name]()
+    model = BertForPreTraining(BertConfig.from_dict(config.model, scan_layers=config.scan_layers))
+    return jax.eval_shape(lambda: init_params(model, 0))
+
+
+def main() -> None:
+    for name in CONFIGS:
+        for preset in MESHES:
+            path = golden_path(name, preset)
+            values = sharding(name, preset)
+            path.write_text(as_text(values))
+            print(f"{path.name}: {values['bytes_per_device']:,} bytes a device")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Conversion to and from a bucket: bit for bit, complete or not there."""
+
+import json
+
+import pytest
+
+from bert_jax import convert
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.interop.formats import WRITERS
+from tests.interop.small_bert import TOKENS, copies, make_pretrained, same_weights
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_there_and_back(kind, bucket, gcs_server):
+    original = make_pretrained()
+    weights = copies(original.weights)
+    path = f"gs://{bucket}/models/{kind}"
+    formats.write(original, path, kind)
+    back = formats.read(path)
+    assert back.source == path
+    assert same_weights(back.weights, weights)
+    assert back.tokenizer.fingerprint == make_pretrained().tokenizer.fingerprint
+    names = gcs_server.names(bucket, f"models/{kind}/")
+    assert not [name for name in names if "unfinished" in name]
+    written = {n: gcs_server.buckets[bucket][n].generation for n in names}
+    last = max(written, key=written.get)
+    assert last.rpartition("/")[2] in ("config.json", "bert_config.json")
+    with pytest.raises(UserError, match=f"{path} exists already"):
+        formats.write(make_pretrained(), path, kind)
+
+
+def test_a_single_checkpoint_of_google(bucket):
+    formats.write(make_pretrained(), f"gs://{bucket}/google", "google")
+    for name in ("bert_model.ckpt", "bert_model.ckpt.index"):
+        back = formats.read(f"gs://{bucket}/google/{name}")
+        assert same_weights(back.weights, make_pretrained().weights)
+
+
+def test_what_a_killed_conversion_left_is_replaced(bucket, gcs_server):
+    gcs_server.put(bucket, "m/unfinished_conversion", b"")
+    gcs_server.put(bucket, "m/model.safetensors", b"half")
+    formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
+    assert same_weights(formats.read(f"gs://{bucket}/m").weights, make_pretrained().weights)
+
+
+def test_a_failed_conversion_leaves_nothing(bucket, gcs_server, monkeypatch):
+    def fail(pretrained, path):
+        (path / "vocab.txt").write_text("x")
+        raise UserError("cannot")
+
+    monkeypatch.setitem(WRITERS, "huggingface", fail)
+    with pytest.raises(UserError, match="cannot"):
+        formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
+    assert gcs_server.names(bucket) == []
+
+
+def test_mistakes_name_the_place_that_the_user_gave(bucket, gcs_server):
+    with pytest.raises(UserError, match=f"gs://{bucket}/none does not exist"):
+        formats.read(f"gs://{bucket}/none")
+    formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
+    gcs_server.put(bucket, "m/model.safetensors", b"damaged")
+    with pytest.raises(UserError, match=f"gs://{bucket}/m/model.safetensors is damaged"):
+        formats.read(f"gs://{bucket}/m")
+
+
+def test_a_vocabulary_from_a_bucket(bucket, gcs_server, tmp_path):
+    formats.write(make_pretrained(), tmp_path / "ours", "huggingface")
+    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json"):
+        (tmp_path / "ours" / name).unlink()
+    gcs_server.put(bucket, "vocab.txt", "".join(f"{token}\n" for token in TOKENS).encode())
+    vocab = f"gs://{bucket}/vocab.txt"
+    convert.convert(str(tmp_path / "ours"), f"gs://{bucket}/out", "huggingface", vocab)
+    config = json.loads(gcs_server.data(bucket, "out/tokenizer_config.json"))
+    assert config["do_lower_case"] is True

@@ -1,0 +1,70 @@
+"""What holds of every file in launch/."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.launch.fakes import LAUNCH, ROOT
+
+SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch")])
+ALSO_CHECKED = [ROOT / ".ci" / "run"]
+LAUNCHERS = ("tpu_vm.sh", "gke.sh", "slurm.sh")
+
+
+def test_there_are_scripts():
+    assert {*LAUNCHERS, "tpu_worker.sh", "train.sbatch"} <= {path.name for path in SCRIPTS}
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck_has_no_complaint(tmp_path):
+    command = ["shellcheck", "--external-sources", "--enable=quote-safe-variables"]
+    done = subprocess.run([*command, *SCRIPTS, *ALSO_CHECKED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "wrong.sh").write_text("#!/bin/bash\nrm $1\n")
+    wrong = subprocess.run([*command, str(tmp_path / "wrong.sh")], capture_output=True)
+    assert wrong.returncode == 1, "it checks nothing"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_stop_at_errors_and_can_be_run(path):
+    text = path.read_text()
+    if path.name == "common.sh":
+        assert "set -euo pipefail" in text
+        return
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in text or "common.sh" in text or path.suffix == ".sbatch"
+    assert os.access(path, os.X_OK) or path.suffix == ".sbatch"
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_readme_names_every_flag_and_command(launcher):
+    readme = (LAUNCH / "README.md").read_text()
+    text = (LAUNCH / launcher).read_text()
+    flags = re.findall(r"\[(\w+)\]=", text.partition("flag+=(")[2].partition("\n)")[0])
+    commands = re.search(r"=~ \^\(([\w|]+)\)\$ \]\] \|\|", text.partition("\ncommand=")[2])
+    assert flags and commands
+    for flag in flags:
+        assert f"--{flag}" in readme, flag
+    for command in commands[1].split("|"):
+        assert f"{launcher} {command}" in readme, command
+
+
+def test_the_readmes_files_exist():
+    readme = (LAUNCH / "README.md").read_text()
+    for path in re.findall(r"\]\(([\w./]+)\)|`(launch/[\w./]+)`", readme):
+        name = path[0] or path[1].removeprefix("launch/")
+        assert (LAUNCH / name).exists(), name
+
+
+def test_the_image_gets_files_that_are_there():
+    lines = (LAUNCH / "gke" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
+    sources = {name for names in copied for name in names}
+    assert sources == {"setup.py", "pyproject.toml", "README.md", "bert_jax", "launch", "configs"}
+    ignored = (LAUNCH / "gke" / "Dockerfile.dockerignore").read_text().split()
+    assert ignored[0] == "*" and sources == {line[1:] for line in ignored if line[0] == "!"}
+    assert all((ROOT / name).exists() for name in sources)
+    assert lines[-1] == 'ENTRYPOINT ["python", "launch/train.py"]'

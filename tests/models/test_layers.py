@@ -1,0 +1,102 @@
+"""The hand-written backward passes, against those that JAX derives."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import BertConfig
+from bert_jax.models.activations import gelu
+from bert_jax.models.dropout import keeps, mask_keys
+from bert_jax.models.layers import LayerNorm, add_bias, column_sums
+from tests.models.test_dropout import assert_independent, assert_share
+
+CONFIG = BertConfig(10, 64, 1, 1, 64)
+
+
+def normal(shape, dtype=jnp.float32, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def gradients(function, *inputs):
+    """Of a random projection of the outputs."""
+    weights = normal(jax.eval_shape(function, *inputs).shape, seed=9)
+    loss = lambda *x: jnp.sum(function(*x).astype(jnp.float32) * weights)  # noqa: E731
+    return jax.grad(loss, tuple(range(len(inputs))))(*inputs)
+
+
+def test_layer_norms_gradients_are_flax_s():
+    x, scale, bias = 3 + 2 * normal((4, 5, 64)), normal((64,), seed=1), normal((64,), seed=2)
+
+    def run(module):
+        return lambda x, scale, bias: module.apply({"params": {"scale": scale, "bias": bias}}, x)
+
+    ours, theirs = run(LayerNorm(CONFIG)), run(nn.LayerNorm(epsilon=CONFIG.layer_norm_eps))
+    np.testing.assert_allclose(ours(x, scale, bias), theirs(x, scale, bias), atol=1e-5)
+    for one, other in zip(
+        gradients(ours, x, scale, bias), gradients(theirs, x, scale, bias), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_gelu_of_bfloat16_is_the_exact_one_as_far_as_bfloat16_shows():
+    # Every bfloat16 from -10 to 10.
+    x = jnp.arange(2**16, dtype=jnp.uint16).view(jnp.bfloat16)
+    x = x[jnp.abs(x) <= 10]
+    x64 = np.asarray(x, np.float64)
+    phi = np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x64])
+    slope = phi + x64 * np.exp(-x64 * x64 / 2) / math.sqrt(2 * math.pi)
+    # Half a unit of bfloat16's last place, and the approximation's own error.
+    for found, exact in (
+        (gelu(x), x64 * phi),
+        (jax.vmap(jax.grad(lambda v: gelu(v).astype(jnp.float32)))(x), slope),
+    ):
+        error = np.abs(np.asarray(found, np.float64) - exact)
+        assert np.all(error <= np.abs(exact) * 2**-8 + 4e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_column_sums_add_up_in_float32(dtype):
+    x = normal((4, 300, 24), dtype)
+    sums = column_sums(x)
+    assert sums.dtype == jnp.float32
+    exact = np.asarray(x, np.float64).sum((0, 1))
+    # Sums of 1,200 numbers: bfloat16 accumulation would be off by whole units.
+    np.testing.assert_allclose(sums, exact, atol=1e-4)
+
+
+def test_add_bias_gives_both_their_gradients():
+    x, bias = normal((3, 7, 24)), normal((24,), seed=1)
+    np.testing.assert_array_equal(add_bias(x, bias), x + bias)
+    for one, other in zip(gradients(add_bias, x, bias), gradients(jnp.add, x, bias), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_masks_of_dropout_are_as_random_as_they_must_be():
+    """Between masks, and within one at the distances that a weak hash would show."""
+    rate, size = 0.1, 2**16
+    keys = mask_keys(jax.random.key(0), (6,))
+    place = jnp.arange(size, dtype=jnp.int32)
+    dropped = ~np.asarray(keeps(place, tuple(key[:, None] for key in keys), rate))
+    for mask in dropped:
+        assert_share(mask, rate)
+        for distance in (1, 2, 3, 4, 64, 128, 512, 1024, 4096, 2**15):
+            assert_independent(mask[distance:], mask[:-distance], rate)
+        # Each of 256 stretches of 256 places: their counts are binomially distributed.
+        counts = mask.reshape(256, 256).sum(1)
+        expected = 256 * rate * (1 - rate)
+        assert abs(counts.var() - expected) < 4 * expected * math.sqrt(2 / 255)
+    for i in range(6):
+        for j in range(i):
+            assert_independent(dropped[i], dropped[j], rate)
+    # Other keys of jax.random give other masks.
+    other = ~np.asarray(keeps(place, tuple(k[0] for k in mask_keys(jax.random.key(1), (1,))), rate))
+    assert_independent(dropped[0], other, rate)
+
+
+def test_mask_keys_differ_for_every_mask():
+    first, second = mask_keys(jax.random.key(3), (512, 16))
+    assert np.unique(first).size == np.unique(second).size == 512 * 16

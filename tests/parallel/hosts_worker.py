@@ -1,0 +1,96 @@
+"""Run by test_hosts.py: one of two processes with two devices each.
+
+    python -m tests.parallel.hosts_worker HOST:PORT PROCESS_ID FILE
+
+Writes what this process saw of batches and agreements to FILE, as JSON.
+"""
+
+import dataclasses
+import json
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh
+
+from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
+from bert_jax.parallel.launch import ByHand
+from bert_jax.parallel.sharding import Layout
+from bert_jax.training.preemption import PreemptionGuard
+
+
+def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
+    """A batch over a mesh of devices in this order, and what came together from all hosts."""
+    from bert_jax.data.pipeline import PretrainingStream, evaluation_batches
+    from tests.data.test_pipeline import SPEC, STORE, TOKENIZER
+
+    devices = np.array(jax.devices())[order].reshape(shape)
+    mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)
+    layout = Layout.create(mesh, "dp")
+    ours = hosts.batch_shards(layout.batch)
+    stream = PretrainingStream(STORE, TOKENIZER, SPEC, **ours)
+    whole = PretrainingStream(STORE, TOKENIZER, SPEC)
+    equal = True
+    for part, all_rows in zip(stream.batches(0, 5), whole.batches(0, 5), strict=True):
+        put = layout.put_batch(part)
+        for name, rows in all_rows.items():
+            gathered = multihost_utils.process_allgather(put[name], tiled=True)
+            equal &= np.array_equal(gathered, rows)
+    spec = dataclasses.replace(SPEC, seed=5)
+    parts = evaluation_batches(STORE, TOKENIZER, spec, 20, **ours)
+    for part, all_rows in zip(parts, evaluation_batches(STORE, TOKENIZER, spec, 20), strict=True):
+        put = layout.put_batch(part)
+        for name, rows in all_rows.items():
+            gathered = multihost_utils.process_allgather(put[name], tiled=True)
+            equal &= np.array_equal(gathered, rows)
+    return {"shards": ours["shards"], "num_shards": ours["num_shards"], "equal": bool(equal)}
+
+
+def failure(action) -> str:
+    try:
+        action()
+    except (UserError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def main(coordinator: str, process_id: int, file: str) -> None:
+    hosts.join(ByHand(coordinator, 2, process_id))
+
+    def fails_on(process: int, error: Exception):
+        def action():
+            if process_id == process:
+                raise error
+            return process_id
+
+        return action
+
+    seen = {
+        "straight": batches([0, 1, 2, 3], (4, 1, 1)),
+        "mixed": batches([0, 2, 1, 3], (2, 2, 1)),
+        "shared": batches([0, 2, 1, 3], (2, 1, 2)),
+        "from_first": hosts.from_first(lambda: {"I am": process_id}),
+        "together": hosts.together(lambda: process_id),
+        "first fails": failure(
+            lambda: hosts.from_first(fails_on(0, OSError(28, "No space left", "/full/disk")))
+        ),
+        "second fails": failure(lambda: hosts.together(fails_on(1, UserError("it is wrong")))),
+        "vote": int(hosts.vote(3 + process_id)),
+    }
+    with PreemptionGuard() as guard:
+        polls = [guard.poll(), guard.poll()]
+        if process_id == 1:
+            signal.raise_signal(signal.SIGTERM)
+        noted = guard.requested
+        polls += [guard.poll(), guard.poll(), guard.poll()]
+        seen["guard"] = {"polls": polls, "noted": noted, "name": guard.signal_name}
+    Path(file).write_text(json.dumps(seen))
+    hosts.leave()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

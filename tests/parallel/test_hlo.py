@@ -1,0 +1,102 @@
+"""The reader of compiled programs, on a text put together from lines of real ones.
+
+program.hlo has the tables, a scanned layer (4 times) with a windowed product in it (8 times),
+an asynchronous all-gather spread over fusions, and one of everything else that is read.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from bert_jax.parallel import hlo
+
+TEXT = (Path(__file__).parent / "program.hlo").read_text()
+
+
+@pytest.fixture(scope="module")
+def operations():
+    return {operation.name: operation for operation in hlo.read_operations(TEXT)}
+
+
+def test_cycles_are_summed_over_loops(operations):
+    # 640, a layer's 50 four times, the product's 300 in each of 8 windows of each layer, and
+    # the costlier of two branches. What is inside a fusion counts no second time.
+    assert hlo.total_cycles(list(operations.values())) == 640 + 4 * 50 + 4 * 8 * 300 + 70
+    assert operations["fusion.1186"].executions == 32
+    assert operations["fusion.1186"].total_cycles == 9600
+    assert "add.1" not in operations and "negate.1" not in operations
+    assert operations["copy-done.1"].cycles == 0
+
+
+def test_what_an_operation_is(operations):
+    fusion = operations["layer_norm.1"]
+    assert (fusion.opcode, fusion.cycles, fusion.executions) == ("fusion", 50, 4)
+    assert fusion.op_name == "jit(train_step)/jvp(B)/layer_norm/add"
+    # A tuple of f32[64] and bf16[64,1024].
+    assert fusion.output_bytes == 4 * 64 + 2 * 64 * 1024
+    assert fusion.kernel is None and fusion.collectives == ()
+    assert operations["copy-start.1"].source == "" == operations["copy-start.1"].op_name
+
+
+def test_sources(operations):
+    flax = "/python/site-packages/flax/linen/normalization.py:287"
+    assert operations["layer_norm.1"].source == flax
+    assert operations["fusion.1186"].source == "/project/bert_jax/models/attention.py:40"
+    ours = {o.name: o.source for o in hlo.read_operations(TEXT, within="/project/")}
+    # The innermost call that is ours, of the library's that it made.
+    assert ours["layer_norm.1"] == "/project/bert_jax/models/attention.py:40"
+    assert ours["reduce_scatter_fusion"] == "/project/bert_jax/training/step.py:86"
+    # None is in this directory: the innermost of all.
+    elsewhere = {o.name: o.source for o in hlo.read_operations(TEXT, within="/elsewhere/")}
+    assert elsewhere["layer_norm.1"] == flax
+
+
+def test_collectives(operations):
+    found = {
+        name: [(c.kind, c.phase, c.output_bytes, c.group_size) for c in operation.collectives]
+        for name, operation in operations.items()
+        if operation.collectives
+    }
+    gathered, permuted = 4 * 30592 * 256, 2 * 16 * 4 * 64
+    assert found == {
+        "async-collective-start": [("all-gather", "start", gathered, 16)],
+        "async-collective-done": [("all-gather", "done", gathered, 16)],
+        "collective-permute-start.72": [("collective-permute", "start", permuted, 0)],
+        "collective-permute-done.72": [("collective-permute", "done", permuted, 0)],
+        # Axes of 4 and 2 devices.
+        "all-reduce.51": [("all-reduce", "whole", 2 * 256 * 4 * 64 + 4 * 256, 8)],
+        # Four devices keep a quarter each of the padded sum.
+        "reduce_scatter_fusion": [("reduce-scatter", "whole", 2 * 1040 * 4096, 4)],
+        "all_to_all.21": [("all-to-all", "whole", 2 * 4 * 256 * 1024, 2)],
+    }
+    start, done = (
+        operations[f"async-collective-{end}"].collectives[0] for end in ("start", "done")
+    )
+    assert start.key == done.key
+    start, done = (
+        operations[f"collective-permute-{e}.72"].collectives[0] for e in ("start", "done")
+    )
+    assert start.key == done.key
+
+
+def test_bytes_of_collectives_over_a_step(operations):
+    assert hlo.collective_bytes(list(operations.values())) == {
+        "all-gather": {"count": 1, "bytes": 4 * 30592 * 256},
+        "collective-permute": {"count": 32, "bytes": 32 * 2 * 16 * 4 * 64},
+        "all-reduce": {"count": 4, "bytes": 4 * (2 * 256 * 4 * 64 + 4 * 256)},
+        "reduce-scatter": {"count": 1, "bytes": 2 * 1040 * 4096},
+        "all-to-all": {"count": 1, "bytes": 2 * 4 * 256 * 1024},
+    }
+
+
+def test_kernels(operations):
+    assert operations["flash.1"].kernel == hlo.Kernel(268435456, 3145728, 77)
+    assert operations["untold.1"].kernel == hlo.Kernel(0, 0, 0)
+    others = [o for o in operations.values() if o.kernel is None]
+    assert len(others) == len(operations) - 2
+
+
+@pytest.mark.parametrize("text", ["", "HloModule jit_f", "not a program\n"])
+def test_what_is_no_program(text):
+    with pytest.raises(ValueError, match="no ENTRY computation"):
+        hlo.read_operations(text)

@@ -1,0 +1,103 @@
+"""Meshes of one device, of a slice, and of several."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import topologies
+
+from bert_jax.errors import UserError
+from bert_jax.parallel.mesh import make_mesh, num_data_shards, num_slices
+from bert_jax.training.trainer import Trainer
+from tests.parallel.fakes import slices
+from tests.small import random_batch, small_config
+
+
+def test_on_one_device():
+    devices = jax.devices()[:1]
+    mesh = make_mesh({"data": -1, "fsdp": 1, "model": 1}, devices)
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "model": 1}
+    assert num_data_shards(mesh) == 1
+    with pytest.raises(UserError, match=r"model=2.*1 device"):
+        make_mesh({"data": -1, "fsdp": 1, "model": 2}, devices)
+
+
+def test_what_remains_is_inferred():
+    mesh = make_mesh({"data": 2, "fsdp": -1, "model": 2}, slices())
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "model": 2}
+    assert num_data_shards(mesh) == 4
+    assert sorted(device.id for device in mesh.devices.flat) == list(range(8))
+
+
+@pytest.mark.parametrize("sizes", [(16, 1, 1), (2, 2, 1), (-1, 3, 1), (-1, 16, 1)])
+def test_sizes_must_multiply_to_the_devices(sizes):
+    told = "data={}, fsdp={}, model={}".format(*sizes)
+    with pytest.raises(UserError) as error:
+        make_mesh(dict(zip(("data", "fsdp", "model"), sizes, strict=True)), slices())
+    assert str(error.value) == (
+        f"config.mesh ({told}) does not multiply to the 8 device(s) there are"
+    )
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_slices_lie_along_the_data_axis(count):
+    """A step along any other axis must stay in its slice."""
+    mesh = make_mesh({"data": -1, "fsdp": 2, "model": 2}, slices(count))
+    assert dict(mesh.shape) == {"data": 2 * count, "fsdp": 2, "model": 2}
+    of_each = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+    assert (of_each == of_each[:, :1, :1]).all()
+    # Whole slices one after another: the sum over data can be taken inside them first.
+    np.testing.assert_array_equal(of_each[:, 0, 0], np.repeat(np.arange(count), 2))
+
+
+def test_neighbours_along_model_are_neighbours_in_the_torus():
+    for mesh in (
+        make_mesh({"data": -1, "fsdp": 1, "model": 4}, slices(1, 4, 4)),
+        make_mesh({"data": -1, "fsdp": 1, "model": 4}, slices(2, 4, 4)),
+    ):
+        for row in mesh.devices.reshape(-1, 4):
+            coords = np.array([device.coords for device in row])
+            assert (np.abs(np.diff(coords, axis=0)).sum(axis=1) == 1).all()
+
+
+def test_axes_that_split_the_torus_are_possible():
+    """No product of sides of 4 x 4 is 2 or 8."""
+    mesh = make_mesh({"data": 2, "fsdp": 8, "model": 1}, slices(1, 4, 4))
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "model": 1}
+
+
+@pytest.mark.parametrize(("data", "fsdp"), [(1, 16), (2, 8)])
+def test_the_data_axis_must_be_a_multiple_of_the_slices(data, fsdp):
+    sizes, devices = {"data": data, "fsdp": fsdp, "model": 1}, slices(4, 2, 2)
+    with pytest.raises(UserError) as error:
+        make_mesh(sizes, devices)
+    assert str(error.value) == (
+        f"config.mesh.data is {data}, but the 16 devices are in 4 slices and only this axis may "
+        "run between them: make it a multiple of 4"
+    )
+
+
+def test_hosts_of_other_devices_are_no_slices():
+    """On GPUs jax calls hosts slices; NCCL runs any axis between them."""
+    devices = slices(2, platform="gpu", device_kind="NVIDIA H100")
+    assert num_slices(devices) == 1 and num_slices(slices(2)) == 2
+    assert dict(make_mesh({"data": 1, "fsdp": 16, "model": 1}, devices).shape)["fsdp"] == 16
+
+
+@pytest.mark.slow
+def test_between_real_slices_goes_the_data_axis_alone(monkeypatch):
+    """By the TPU compiler: groups of devices stay in a slice, what is left goes by DCN."""
+    pytest.importorskip("libtpu", reason="the TPU compiler is not here: pip install libtpu")
+    for name in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
+        monkeypatch.setenv(name, "1")
+    devices = topologies.get_topology_desc(
+        platform="tpu", topology_name="v5e:2x2", num_slices=2
+    ).devices
+    assert num_slices(devices) == 2
+    overrides = {"sharding": "fsdp", "mesh.fsdp": 4, "model.num_hidden_layers": 1}
+    trainer = Trainer.from_config(small_config(**overrides), devices)
+    text = trainer.train_step.lower(trainer.abstract_state(), random_batch(0)).compile().as_text()
+    groups = set(re.findall(r"replica_groups=\{\{([\d,]*)\}", text))
+    assert groups == {"0,1,2,3"}
+    assert "MegascaleRendezvousKeyName" in text

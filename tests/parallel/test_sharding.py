@@ -1,0 +1,251 @@
+"""Presets, rules of one's own, what a preset promises, and the table of parameters."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from rich.console import Console
+
+from bert_jax.errors import UserError
+from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.parallel.report import parameter_rows, parameter_table, print_parameters
+from bert_jax.parallel.sharding import (
+    ACTIVATION_AXES,
+    PARAMETER_AXES,
+    PRESETS,
+    Layout,
+    mesh_axes,
+)
+from bert_jax.training.state import init_params
+from bert_jax.training.trainer import Trainer
+from bert_jax.validation import SHARDING_PRESETS
+from tests.golden import record_sharding
+from tests.parallel.fakes import slices
+from tests.small import random_batch, small_config
+
+SIZES = {
+    "dp": {},
+    "fsdp": {"mesh.data": 2, "mesh.fsdp": 4},
+    "tp": {"mesh.model": 2},
+    "fsdp_tp": {"mesh.fsdp": 2, "mesh.model": 2},
+}
+TABLE = "bert/embeddings/word_embeddings"
+
+
+def make_trainer(preset, **overrides):
+    one_layer = {"model.num_hidden_layers": 1, "sharding": preset}
+    return Trainer.from_config(small_config(**one_layer | SIZES[preset] | overrides), slices())
+
+
+def rows_of(trainer):
+    return {row.name: row for row in parameter_rows(trainer.abstract_state().params)}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", record_sharding.CONFIGS)
+def test_parameters_lie_where_they_did(name, preset):
+    golden = json.loads(record_sharding.golden_path(name, preset).read_text())
+    actual = record_sharding.sharding(name, preset)
+    different = {
+        key: (golden["parameters"].get(key), actual["parameters"].get(key))
+        for key in sorted(golden["parameters"].keys() | actual["parameters"].keys())
+        if golden["parameters"].get(key) != actual["parameters"].get(key)
+    }
+    assert (different, golden) == ({}, actual), (
+        f"{name} under {preset} is divided otherwise than recorded: {different or 'see above'}. "
+        "If that is meant, renew the files: python -m tests.golden.record_sharding"
+    )
+
+
+def test_the_golden_files_say_what_a_preset_is_for():
+    """By hand, where the files come from the code."""
+    large = json.loads(record_sharding.golden_path("large", "fsdp_tp").read_text())
+    table = large["parameters"][TABLE]
+    assert table["shape"] == [30592, 1024] and table["divided_over"] == ["model", "fsdp"]
+    assert table["bytes_per_device"] == 30592 * 1024 * 4 / 4
+    query = large["parameters"]["bert/encoder/layers/layer/attention/query_kernel"]
+    assert query["divided_over"] == ["", "fsdp", "model", ""]
+    whole = json.loads(record_sharding.golden_path("large", "dp").read_text())["bytes_per_device"]
+    # The model's 336,226,108 parameters, and 70 rows of padding with their biases.
+    assert whole == 4 * (336_226_108 + 70 * 1025)
+    fsdp = json.loads(record_sharding.golden_path("large", "fsdp").read_text())
+    assert whole / 8 < fsdp["bytes_per_device"] < 1.01 * whole / 8
+
+
+def test_presets_are_those_of_the_config():
+    assert tuple(PRESETS) == SHARDING_PRESETS
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_models_axes_are_those_of_the_rules(scan_layers):
+    """A name that no list has could not be written in config.sharding_rules."""
+    config = BertConfig(98, 24, 1, 4, 40, scan_layers=scan_layers)
+    boxed = jax.eval_shape(lambda: init_params(BertForPreTraining(config), 0))
+    leaves = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+    names = {name for leaf in leaves for name in leaf.names}
+    assert names == set(PARAMETER_AXES) - (set() if scan_layers else {"layers"})
+    assert {name for rules in PRESETS.values() for name, _ in rules} <= names | set(ACTIVATION_AXES)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_moments_lie_with_their_parameters(preset, optimizer):
+    trainer = make_trainer(
+        preset, **{"optimizer.name": optimizer, "sharding_rules": ("norm=data",)}
+    )
+    (moments,) = [part for part in trainer.shardings.opt_state if hasattr(part, "mu")]
+    assert moments.mu == moments.nu == trainer.shardings.params
+    assert moments.count == trainer.shardings.step == trainer.layout.replicated
+    divided = [s for s in jax.tree.leaves(trainer.shardings.params) if mesh_axes(s)]
+    assert divided, "nothing is divided: the test says nothing"
+
+
+class TestRules:
+    def test_they_go_before_the_presets(self):
+        plain, own = (
+            rows_of(make_trainer("fsdp_tp", sharding_rules=rules))
+            for rules in ((), ("mlp=", "pooled=model, position=data"))
+        )
+        name = "bert/encoder/layer_*/intermediate/kernel"
+        assert plain[name].spec == ("fsdp", "model") and own[name].spec == ("fsdp", "")
+        assert own["mlm/transform/kernel"].spec == ("fsdp", "model")
+        assert own["bert/embeddings/position_embeddings"].spec == ("data", "fsdp")
+        assert own[TABLE] == plain[TABLE]
+
+    def test_one_axis_is_not_taken_twice(self):
+        """The first rule has it: of embed and mlp the one that is named before."""
+        rows = rows_of(make_trainer("fsdp", sharding_rules=("mlp=fsdp",)))
+        assert rows["bert/encoder/layer_*/intermediate/kernel"].spec == ("", "fsdp")
+        assert rows["bert/encoder/layer_*/attention/query_kernel"].spec == ("fsdp", "", "")
+
+    @pytest.mark.parametrize(
+        ("rule", "words"),
+        [
+            ("mpl=fsdp", "'mpl' is no logical axis; did you mean 'mlp'?"),
+            ("mlp=fdsp", "'fdsp' is no mesh axis; did you mean 'fsdp'? (there are data, fsdp, mod"),
+            ("mlp", "config.sharding_rules has 'mlp'; a rule is NAME=AXIS"),
+            ("=fsdp", "'' is no logical axis"),
+            (
+                "mlp=model",
+                "config.sharding_rules lays 'mlp' over 'model' but config.mesh.model is 1",
+            ),
+        ],
+    )
+    def test_mistakes_are_named(self, rule, words):
+        with pytest.raises(UserError) as error:
+            make_trainer("fsdp", sharding_rules=("vocab=data", rule))
+        assert words in str(error.value)
+
+    def test_a_rule_for_parameters_leaves_the_batch_where_it_is(self):
+        layout = make_trainer("fsdp", sharding_rules=("mlp=fsdp", "heads=data")).layout
+        axes = nn.logical_to_mesh_axes(("batch", "activation_heads", None, None), layout.rules)
+        assert axes[0] == ("data", "fsdp")
+
+
+class TestPromise:
+    def test_a_preset_needs_devices_on_its_axes(self):
+        with pytest.raises(UserError, match="sharding is 'fsdp' but config.mesh.fsdp is 1"):
+            make_trainer("fsdp", **{"mesh.fsdp": 1, "mesh.data": -1})
+
+    def test_rules_that_break_it_are_refused(self):
+        """Under fsdp_tp too, where all is still divided over the other axis."""
+        for preset, axis in (("fsdp", "fsdp"), ("fsdp_tp", "fsdp"), ("tp", "model")):
+            rules = ("embed=",) if axis == "fsdp" else ("vocab=", "heads=", "mlp=")
+            with pytest.raises(UserError) as error:
+                make_trainer(preset, sharding_rules=rules)
+            assert str(error.value).startswith(
+                f"config.sharding is {preset!r}, yet 100.0% of the parameters' bytes are not "
+                f"divided over config.mesh.{axis} (the largest: {TABLE}, 12,288 bytes), more than "
+                "config.max_replicated_share, 0.5:"
+            )
+
+    def test_the_share_is_counted_in_bytes(self):
+        mesh = make_mesh({"data": 4, "fsdp": 1, "model": 2}, slices())
+        boxed = {
+            name: nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
+            for name, shape, axes in (
+                ("a", (8, 2), ("mlp", "norm")),
+                ("b", (8, 6), ("vocab", "norm")),
+            )
+        }
+        limit = 16 / 64
+        Layout.create(mesh, "tp", ["mlp="], limit).params(boxed)
+        with pytest.raises(UserError, match=r"25.0% .* \(the largest: a, 64 bytes\)"):
+            Layout.create(mesh, "tp", ["mlp="], limit - 1e-6).params(boxed)
+
+    def test_dp_promises_nothing_and_one_device_has_nothing_to_divide(self):
+        make_trainer("dp", max_replicated_share=0.0)
+        config = small_config(sharding="fsdp_tp", max_replicated_share=0.0)
+        Trainer.from_config(config, slices(1, 1, 1))
+
+    @pytest.mark.parametrize("preset", PRESETS)
+    @pytest.mark.parametrize("name", record_sharding.CONFIGS)
+    def test_base_and_large_keep_it_as_they_are(self, name, preset):
+        assert record_sharding.CONFIGS[name]().max_replicated_share == 0.05
+        record_sharding.sharding(name, preset)
+
+    def test_sizes_that_do_not_divide(self):
+        with pytest.raises(UserError) as error:
+            make_trainer("fsdp", **{"mesh.data": 1, "mesh.fsdp": 8, "model.hidden_size": 20})
+        assert str(error.value).startswith(
+            "bert/embeddings/position_embeddings of shape (32, 20) does not divide over the 8 "
+            "devices of config.mesh.fsdp; make 20 a multiple of 8"
+        )
+        with pytest.raises(UserError, match="8 devices of config.mesh.model"):
+            make_trainer("tp", **{"mesh.model": 8})
+
+
+class TestReport:
+    def test_equal_layers_are_one_row(self):
+        trainer = make_trainer("fsdp_tp", **{"model.num_hidden_layers": 3})
+        rows = rows_of(trainer)
+        row = rows["bert/encoder/layer_*/output/kernel"]
+        assert (row.count, row.shape, row.spec) == (3, (40, 24), ("model", "fsdp"))
+        assert row.bytes_per_device == 3 * 40 * 24 * 4 // 4
+        params = trainer.abstract_state().params
+        assert sum(row.count for row in rows.values()) == len(jax.tree.leaves(params))
+        expected = sum(
+            np.prod(leaf.sharding.shard_shape(leaf.shape)) * 4 for leaf in jax.tree.leaves(params)
+        )
+        assert sum(row.bytes_per_device for row in rows.values()) == expected
+
+    def test_the_table(self):
+        trainer = make_trainer("tp", **{"model.num_hidden_layers": 2})
+        state = trainer.abstract_state()
+        with (console := Console(width=120)).capture() as capture:
+            console.print(parameter_table(state, trainer.mesh, "tp"))
+        lines = [" ".join(line.split()) for line in capture.get().splitlines()]
+        assert lines[0] == "Parameters under 'tp' on the mesh data 4, fsdp 1, model 2"
+        assert f"{TABLE} 128x24 model, - 6,144" in lines
+        assert "bert/encoder/layer_*/attention/query_bias 2 x 4x6 model, - 96" in lines
+        assert "bert/pooler/dense/kernel 24x24 whole 2,304" in lines
+        params = jax.tree.leaves(state.params)
+        here = sum(np.prod(p.sharding.shard_shape(p.shape)) * 4 for p in params)
+        everything = sum(p.size * 4 for p in params)
+        assert f"all parameters: {everything:,} bytes {here:,}" in lines
+        # Two moments, and two counters of steps: Adam's and the schedule's.
+        assert f"optimizer state: {2 * everything + 8:,} bytes {2 * here + 8:,}" in lines
+
+    def test_it_is_printed_whole_into_a_file(self, capsys):
+        trainer = make_trainer("dp")
+        print_parameters(trainer.abstract_state(), trainer.mesh, "dp")
+        assert "bert/encoder/layer_*/attention_layer_norm/scale" in capsys.readouterr().out
+
+
+def test_without_rules_the_constraints_do_nothing():
+    """Whoever calls the models by themselves has no mesh, and needs none."""
+    model = BertForPreTraining(BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32))
+    params = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
+    names = ("input_ids", "token_type_ids", "attention_mask", "masked_lm_positions")
+    inputs = [random_batch(0)[name] for name in names]
+
+    def apply(params):
+        return model.apply({"params": params}, *inputs, deterministic=True)
+
+    assert "sharding_constraint" not in str(jax.make_jaxpr(apply)(params))
+    with make_trainer("fsdp_tp").layout.in_scope():
+        assert str(jax.make_jaxpr(lambda p: apply(p))(params)).count("sharding_constraint") >= 5

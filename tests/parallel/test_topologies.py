@@ -1,0 +1,124 @@
+"""Names of slices, and, where the TPU compiler is installed, their devices."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.parallel import topologies
+
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="no TPU compiler here: pip install 'bert_jax[tpu]'",
+)
+
+
+@pytest.mark.parametrize(
+    "name, topology, chips",
+    [
+        ("v5e:16x16", "v5e:16x16", 256),
+        ("v4:4x4x4", "v4:4x4x4", 64),
+        (" V6E:1x1 ", "v6e:1x1", 1),
+        # These count cores, two a chip...
+        ("v2-8", "v2:2x2", 4),
+        ("v3-128", "v3:8x8", 64),
+        ("v4-128", "v4:4x4x4", 64),
+        ("v4-8", "v4:2x2x1", 4),
+        ("v5p-1024", "v5p:8x8x8", 512),
+        # ... and these chips.
+        ("v5litepod-256", "v5e:16x16", 256),
+        ("v5litepod-1", "v5e:1x1", 1),
+        ("v6e-64", "v6e:8x8", 64),
+    ],
+)
+def test_names(name, topology, chips):
+    found = topologies.find(name)
+    assert (found.name, found.num_chips) == (topology, chips)
+
+
+def test_every_accelerator_has_the_chips_that_its_name_counts():
+    assert len(topologies.ACCELERATORS) > 40
+    for name, topology in topologies.ACCELERATORS.items():
+        generation, _, count = name.rpartition("-")
+        cores = 1 if generation in ("v5litepod", "v6e") else 2
+        assert topologies.find(topology).num_chips * cores == int(count), name
+
+
+def test_several_slices():
+    assert topologies.find("v5e:16x16", 4).num_chips == 1024
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("v4-127", "v4-128"),
+        ("v5litepod-255", "v5litepod-256"),
+        ("v4-1", "v4-8"),
+        ("v6-64", "v6e-64"),
+        ("v9e:16x16", "v5e:16x16|v6e:16x16"),
+        ("v5e:16x16x16x1", "v5p:16x16x16"),
+        ("v5e:", ""),
+        ("v5e:0x4", ""),
+        ("v5e:4", ""),
+        ("", ""),
+    ],
+)
+def test_unknown_names(name, near):
+    with pytest.raises(UserError, match=f"no TPU is called.*{near}.*such as v5e:16x16"):
+        topologies.find(name)
+
+
+def test_a_chip_s_peak_is_that_of_its_matrix_units():
+    # 128 x 128 of them, or 256 x 256, a multiplication and an addition each and cycle.
+    units = {"v2": 2, "v3": 4, "v4": 8, "v5e": 4, "v5p": 8, "v6e": 16}
+    assert set(units) == set(topologies.CHIPS)
+    for name, count in units.items():
+        chip = topologies.CHIPS[name]
+        peak = count * 2 * 128**2 * chip.clock_hz
+        assert chip.peak_flops_per_second == pytest.approx(peak, rel=0.02), name
+
+
+def test_without_the_compiler(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):
+        topologies.devices(topologies.find("v5e:1x1"))
+
+
+DEVICES = """
+from bert_jax.errors import UserError
+from bert_jax.parallel import topologies
+for name, slices in (
+    ("v2:2x2", 1), ("v3-128", 1), ("v4-128", 1), ("v4:1x1x1", 1), ("v5e:1x1", 1), ("v5e:2x4", 1),
+    ("v5e:16x16", 1), ("v5p:8x8x8", 1), ("v6e-64", 1), ("v5e:4x4", 2),
+):
+    found = topologies.devices(topologies.find(name, slices))
+    hosts = len({device.process_index for device in found})
+    print(name, len(found), hosts, found[0].device_kind in topologies.find(name).chip.device_kinds)
+try:
+    topologies.devices(topologies.find("v5e:3x3"))
+except UserError as e:
+    print(e)
+"""
+
+
+@needs_libtpu
+def test_devices():
+    # In a process of its own: the compiler stays in the one that loaded it.
+    done = subprocess.run([sys.executable, "-c", DEVICES], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.splitlines()[:-1] == [
+        "v2:2x2 8 1 True",
+        "v3-128 128 16 True",
+        "v4-128 64 16 True",
+        "v4:1x1x1 1 1 True",
+        "v5e:1x1 1 1 True",
+        "v5e:2x4 8 1 True",
+        "v5e:16x16 256 64 True",
+        "v5p:8x8x8 512 128 True",
+        "v6e-64 64 16 True",
+        "v5e:4x4 32 8 True",
+    ]
+    assert "no slice v5e:3x3: Topology layout" in done.stdout.splitlines()[-1]

@@ -1,0 +1,154 @@
+"""The trace of a run's steps: which steps are in it, and what becomes of an interrupted one."""
+
+import os
+import signal
+
+import jax
+import pytest
+
+from bert_jax import train, workdir
+from bert_jax.training.profile import StepProfiler
+from bert_jax.training.recorder import Recorder
+from tests.small import small_config
+
+TEXT = "The quick brown fox jumps over the lazy dog. Nobody knew what the old man had seen. " * 8
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """Of a run of eight steps; steps 3 to 6 are to be traced."""
+    texts = tmp_path_factory.mktemp("texts")
+    for i in range(6):
+        (texts / f"{i}.txt").write_text(f"{TEXT} Document number {i} ends here. It does.")
+    config = small_config(
+        **{
+            "data.input": (f"{texts}/*.txt",),
+            "data.num_processes": 1,
+            "data.heldout_fraction": 0.0,
+            "model.vocab_size": 200,
+            "model.num_hidden_layers": 1,
+            "train.num_steps": 8,
+            "log.every_steps": 1,
+            "checkpoint.every_steps": 100,
+            "profile.start_step": 3,
+            "profile.num_steps": 4,
+        }
+    )
+    return config.lock()
+
+
+def annotated_steps(trace):
+    """The numbers of the steps that an xplane.pb has annotations of, in order."""
+    events = [
+        event
+        for plane in jax.profiler.ProfileData.from_file(str(trace)).planes
+        for line in plane.lines
+        for event in line.events
+        if event.name.split("#")[0] == "train"
+    ]
+    return [dict(event.stats)["step_num"] for event in events]
+
+
+def traces(directory):
+    """{session: steps annotated in it} of a work directory, laid out as TensorBoard wants it."""
+    files = sorted(directory.glob("profile/plugins/profile/*/*.xplane.pb"))
+    return {path.parent.name: annotated_steps(path) for path in files}
+
+
+@pytest.fixture(scope="module")
+def runs(config, tmp_path_factory):
+    """A run stopped in the middle of its trace, continued, and stopped once more."""
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    dispatched = Recorder.dispatched
+    results, told = [], []
+
+    def stopping(self, step, *arguments):
+        dispatched(self, step, *arguments)
+        if step in (4, 7):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "dispatched", stopping)
+        patch.setattr(train.Progress, "message", lambda _, text: told.append(text))
+        for _ in range(2):
+            assert train.train(config, directory) is None
+            results.append((traces(directory), [text for text in told if "profile" in text]))
+            told.clear()
+    return directory / workdir.PROFILE, results
+
+
+def test_a_stop_in_the_middle_keeps_the_steps_that_were_taken(runs):
+    directory, [(found, told), _] = runs
+    assert found == {"steps_3_to_6": [3, 4]}
+    (message,) = told
+    assert message.startswith(f"profile of steps 3 to 4 in {directory};")
+    assert f"xprof --logdir={directory}" in message
+
+
+def test_a_resumed_run_traces_exactly_the_steps_that_are_left(runs):
+    _, [_, (found, told)] = runs
+    assert found == {"steps_3_to_6": [3, 4], "steps_5_to_6": [5, 6]}
+    (message,) = told
+    assert message.startswith("profile of steps 5 to 6 in ")
+
+
+class Pause:
+    """Counts how often it is entered."""
+
+    def __init__(self):
+        self.entered = 0
+
+    def __call__(self):
+        return self
+
+    def __enter__(self):
+        self.entered += 1
+
+    def __exit__(self, *_):
+        pass
+
+
+def add(state, batch):
+    return state + batch, {"sum": state}
+
+
+def profile_steps(directory, said, pause, done=0, **arguments):
+    """The steps up to the sixth, of a counter; returns its end."""
+    profiler = StepProfiler(directory, done=done, say=said.append, paused=pause, **arguments)
+    state = jax.numpy.zeros(3)
+    for step in range(done + 1, 7):
+        state, _ = profiler.run(step, jax.jit(add), state, jax.numpy.ones(3))
+    profiler.close()
+    return state.tolist()
+
+
+def test_only_what_was_asked_for_is_traced(tmp_path):
+    said, pause = [], Pause()
+    assert profile_steps(tmp_path, said, pause, start_step=2, num_steps=3) == [6, 6, 6]
+    (trace,) = tmp_path.glob("plugins/profile/steps_2_to_4/*.xplane.pb")
+    assert annotated_steps(trace) == [2, 3, 4]
+    assert pause.entered == 2, "beginning and writing a trace is no training time"
+    for arguments in ({"num_steps": 0}, {"num_steps": 3, "enabled": False}):
+        other = tmp_path / "none"
+        assert profile_steps(other, said, pause, start_step=2, **arguments) == [6, 6, 6]
+        assert not other.exists()
+    assert len(said) == 1 and pause.entered == 2
+
+
+def test_a_run_past_the_steps_says_so_and_traces_nothing(tmp_path):
+    said, pause = [], Pause()
+    assert profile_steps(tmp_path, said, pause, start_step=2, num_steps=3, done=4) == [2, 2, 2]
+    assert not list(tmp_path.iterdir()) and not pause.entered
+    assert said == [
+        "warning: nothing is profiled: config.profile asks for steps 2 to 4, and this run is at "
+        "step 4 already"
+    ]
+
+
+def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    said = []
+    ended = profile_steps(tmp_path / "file", said, Pause(), start_step=1, num_steps=1)
+    assert ended == [6, 6, 6]
+    assert len(said) == 1
+    assert said[0].startswith("warning: the profile of steps 1 to 1 is lost: ")
