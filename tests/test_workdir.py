@@ -94,6 +94,20 @@ def test_what_does_not_change_the_result_may_change(tmp_path, path, value):
     assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
 
 
+def test_keys_that_came_later_have_their_defaults(tmp_path):
+    """A run that an older version began goes on."""
+    claim(tmp_path, default_config())
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values["profile"], values["fused_attention"], values["mesh"]["model"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert claim(tmp_path, default_config()) == []
+    config = default_config()
+    config.fused_attention = False
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="config.fused_attention is True, here it is False"):
+        claim(tmp_path, config)
+
+
 def test_more_steps_are_allowed_with_a_warning(tmp_path):
     claim(tmp_path, default_config())
     config = default_config()
