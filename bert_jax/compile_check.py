@@ -5,7 +5,7 @@
         --stage=2 --batch_size_per_chip=auto --output=large.json
 
 It is the very step that training runs on such a slice, and the compiler that would compile
-it there (`pip install 'bert_jax[tpu]'`), so that memory is what it will be. The time is an
+it there (`pip install -e '.[tpu]'`), so that memory is what it will be. The time is an
 estimate, and called one: the compiler's cost model and, for collectives and Pallas
 kernels, documented peaks (see `bert_jax.parallel.estimate`).
 

@@ -48,9 +48,9 @@ def default_config() -> ConfigDict:
     c.max_replicated_share = 0.05
     # One lax.scan over stacked layers: compile time no longer grows with depth.
     c.scan_layers = False
-    # On a TPU, attention as one kernel, which never writes the probabilities to memory:
-    # where dtype is bfloat16, the length is a multiple of 128 up to 512 and the heads of a
-    # device fill multiples of 128 (two of depth 64). Elsewhere it has no effect.
+    # On a TPU (v4 and later), attention as one kernel, which never writes the probabilities
+    # to memory: where dtype is bfloat16, the length is a multiple of 128 up to 512 and the
+    # heads of a device fill multiples of 128 (two of depth 64). Elsewhere it has no effect.
     c.fused_attention = True
     # What the backward pass recomputes: "none", "dots" (all but matrix
     # products) or "full" (all but each layer's input).

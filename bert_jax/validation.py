@@ -32,6 +32,8 @@ def validate(config: ConfigDict) -> None:
         _require(config, path, _get(config, path) >= 0, "it must not be negative")
     for path in _SHARES:
         _require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
+    share = "max_replicated_share"
+    _require(config, share, 0 <= _get(config, share) <= 1, "it must be from 0 to 1")
     check_heldout_fraction(config.data.heldout_fraction)
     check_static_data(config.data)
     for path in _PATHS:
@@ -157,7 +159,6 @@ _NOT_NEGATIVE = (
     "profile.num_steps",
 )
 _SHARES = (
-    "max_replicated_share",
     "model.hidden_dropout_prob",
     "model.attention_probs_dropout_prob",
     "data.masked_lm_prob",

@@ -20,7 +20,7 @@ def get_config(arg: str = ""):
     c.model.hidden_size = 1024
     c.model.num_attention_heads = 16
     c.model.intermediate_size = 4096
-    # Unrolled, a step takes a quarter less time (docs/performance.md), but compiles for
+    # Unrolled, a step takes a third less time (docs/performance.md), but compiles for
     # minutes; True compiles in one.
     c.scan_layers = False
     c.lock()

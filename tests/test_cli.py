@@ -165,6 +165,13 @@ def run(body, *arguments, **options):
         ),
         ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
         ("raise BrokenPipeError", 1, ""),
+        (
+            "raise RuntimeError('INTERNAL: RESOURCE_EXHAUSTED: Out of memory, 9 GiB.\\nlist')",
+            1,
+            "error: the device ran out of memory (Out of memory, 9 GiB); what helps: a smaller "
+            "config.train.batch_size, a larger config.train.gradient_accumulation_steps, "
+            "config.remat='full', or a sharding that divides the parameters\n",
+        ),
     ],
 )
 def test_how_programs_end(body, status, error):

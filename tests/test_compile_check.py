@@ -31,7 +31,7 @@ GIB = 2**30
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
-    reason="no TPU compiler here: pip install 'bert_jax[tpu]'",
+    reason="no TPU compiler here: pip install -e '.[tpu]'",
 )
 
 
@@ -232,6 +232,28 @@ def test_a_step_of_a_slice(tmp_path):
     assert 1 <= len(found["costliest_operations"]) <= 10
     assert found["config"]["train"]["batch_size"] == 16
     assert text.read_text().startswith("HloModule jit_")
+
+
+@needs_libtpu
+@pytest.mark.parametrize("sharding", ["dp", "tp"])
+def test_a_step_with_the_attention_kernel(tmp_path, sharding):
+    output = tmp_path / "out.json"
+    # So many sequences that the keys of all their masks would not lie on the chip at once.
+    flags = ("--topology=v5e:2x2", f"--output={output}", "--batch_size_per_chip=1100")
+    changes = {
+        "dtype": "bfloat16",
+        "sharding": sharding,
+        "max_replicated_share": 0.5,
+        "mesh__model": 2 if sharding == "tp" else 1,
+        "model__hidden_size": 256,
+        "model__max_position_embeddings": 128,
+        "train__stages[0]__max_seq_length": 128,
+    }
+    finished = runs.run(command(*flags, **changes))
+    assert finished.returncode == 0 and finished.stderr == "", finished.stderr
+    found = json.loads(output.read_text())
+    assert found["estimate"]["kernel_seconds"] > 0
+    assert found["estimate"]["kernels_without_cost"] == 0
 
 
 @needs_libtpu

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,26 @@ def test_house_rules(path):
     assert source.count("\n") <= MAX_LINES, "asking to be two"
     assert path.name != "utils.py"
     assert ast.get_docstring(ast.parse(source)) or not source.strip()
+
+
+def test_every_extra_that_is_named_can_be_installed():
+    """`.[tpu]` and the like, in what we say and in what we document."""
+    setup = ast.parse((ROOT / "setup.py").read_text())
+    (extras,) = [
+        {key.value for key in keyword.value.keys}
+        for keyword in ast.walk(setup)
+        if isinstance(keyword, ast.keyword) and keyword.arg == "extras_require"
+    ]
+    folders = [path for name in ("launch", "docs") for path in (ROOT / name).rglob("*")]
+    texts = [ROOT / "README.md", *FILES, *folders]
+    named = {
+        extra
+        for path in texts
+        if path.is_file() and path.suffix != ".png"
+        for found in re.findall(r"(?:-e|--editable) ['\"]?\S*[.}]\[([\w,]+)\]", path.read_text())
+        for extra in found.split(",")
+    }
+    assert {"test", "tpu", "gcs"} <= named <= extras
 
 
 def test_the_models_load_no_tensorflow():

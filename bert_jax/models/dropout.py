@@ -74,14 +74,15 @@ def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
     x = x ^ jax.lax.shift_right_logical(x, jnp.int32(15))
     x = (x ^ second) * jnp.int32(_SECOND_MULTIPLIER)
     # Uniform over all int32; the highest bits, which decide, are the best mixed ones.
-    return x >= jnp.int32(round(rate * 2**32) - 2**31)
+    return x >= jnp.int32(min(round(rate * 2**32) - 2**31, 2**31 - 1))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _dropped(x: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
     place = _places((1,) * (x.ndim - 2) + x.shape[-2:])
     kept = keeps(place, tuple(key[..., None, None] for key in keys), rate)
-    return jnp.where(kept, x * jnp.asarray(1 / (1 - rate), x.dtype), 0)
+    # In float32: of bfloat16, 1 / (1 - rate) would be rounded, and every mean with it.
+    return jnp.where(kept, x.astype(jnp.float32) * (1 / (1 - rate)), 0).astype(x.dtype)
 
 
 def _forward(x, keys, rate):

@@ -33,9 +33,9 @@ _ROWS, _COLUMNS = (0,), (1,)
 
 def fits(config: BertConfig, length: int) -> bool:
     """Whether the kernel can take a model's heads, on each of its devices, at a length."""
-    heads = config.num_attention_heads // _num_shards(_spec()[2])
+    heads, rest = divmod(config.num_attention_heads, _num_shards(_spec()[2]))
     whole_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
-    return whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
+    return not rest and whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
 
 
 def fused_attention(
@@ -92,7 +92,10 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
         batch, length, width = query.shape
         rows = math.gcd(batch, max(1, _POSITIONS_A_STEP // length))
         block = pl.BlockSpec((rows, length, LANES), lambda i, j: (i, 0, j))
-        scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+        # On-chip memory for scalars is small: a step gets its own sequences' keys only.
+        first, second = (keys.reshape(batch // rows, rows, -1) for keys in (first, second))
+        keys_shape = (1, rows, first.shape[-1])
+        scalars = pl.BlockSpec(keys_shape, lambda i, j: (i, 0, 0), memory_space=pltpu.SMEM)
         bias_block = pl.BlockSpec((rows, 1, length), lambda i, j: (i, 0, 0))
         arrays = [query, key, value, *gradient]
         scores = batch * (width // depth) * length * length
@@ -143,7 +146,7 @@ def _num_shards(axes: str | tuple[str, ...] | None) -> int:
 
 def _forward_kernel(first, second, bias, query, key, value, output, *, depth, rate):
     rows, length, _ = query.shape
-    sequence, heads = pl.program_id(0) * rows, _heads(depth)
+    heads = _heads(depth)
 
     @pl.loop(0, rows)
     def one_sequence(i):
@@ -152,7 +155,7 @@ def _forward_kernel(first, second, bias, query, key, value, output, *, depth, ra
         for head, lanes in heads:
             probs = _probs(_only(lanes, q), k, bias[i])
             if rate:
-                keys = first[sequence + i, head], second[sequence + i, head]
+                keys = first[0, i, head], second[0, i, head]
                 probs = jnp.where(_kept(keys, length, rate), probs, 0)
             total += _dot(probs.astype(v.dtype), _only(lanes, v), _COLUMNS, _ROWS)
         output[i] = (total * (1 / (1 - rate))).astype(output.dtype)
@@ -162,7 +165,7 @@ def _backward_kernel(
     first, second, bias, query, key, value, gradient, d_query, d_key, d_value, *, depth, rate
 ):
     rows, length, _ = query.shape
-    sequence, heads = pl.program_id(0) * rows, _heads(depth)
+    heads = _heads(depth)
 
     @pl.loop(0, rows)
     def one_sequence(i):
@@ -175,7 +178,7 @@ def _backward_kernel(
             d_probs = _dot(g_here, v, _COLUMNS, _COLUMNS)
             dropped = probs
             if rate:
-                keys = first[sequence + i, head], second[sequence + i, head]
+                keys = first[0, i, head], second[0, i, head]
                 kept = _kept(keys, length, rate)
                 dropped = jnp.where(kept, probs, 0)
                 d_probs = jnp.where(kept, d_probs, 0)

@@ -87,7 +87,8 @@ class Layout:
 
         Raises:
           UserError: a rule names what is not there, or the mesh has one device only on
-            an axis that is to divide something; the message names it.
+            an axis that is to divide something, or several on one that divides nothing;
+            the message names it.
         """
         texts = [text.strip() for texts in prepended for text in texts.split(",")]
         own = tuple(_parse_rule(text, tuple(mesh.shape)) for text in texts if text)
@@ -101,6 +102,14 @@ class Layout:
                 raise UserError(
                     f"{reason} but config.mesh.{axis} is 1; give the axis devices, for example "
                     f"--config.mesh.{axis}=-1 --config.mesh.data=1"
+                )
+        used = {name for _, axes in layout.rules for name in _names(axes)}
+        for axis, size in mesh.shape.items():
+            if size > 1 and axis not in used:
+                raise UserError(
+                    f"config.mesh.{axis} is {size}, but config.sharding {preset!r} divides nothing "
+                    f"over {axis!r}: its devices would all do the same; give them to another axis, "
+                    f"for example --config.mesh.{axis}=1 --config.mesh.data=-1"
                 )
         return layout
 
@@ -182,10 +191,12 @@ class Layout:
 
 def mesh_axes(sharding: NamedSharding) -> tuple[str, ...]:
     """The mesh axes that an array is divided over, of more than one device."""
-    entries = [axes if isinstance(axes, tuple) else (axes,) for axes in sharding.spec]
-    return tuple(
-        axis for axes in entries for axis in axes if axis and sharding.mesh.shape[axis] > 1
-    )
+    names = [name for axes in sharding.spec for name in _names(axes)]
+    return tuple(name for name in names if sharding.mesh.shape[name] > 1)
+
+
+def _names(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else axes or ()
 
 
 def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
@@ -208,14 +219,12 @@ def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
 
 def _check_divides(path: tuple, shape: tuple[int, ...], sharding: NamedSharding) -> None:
     for size, axes in zip(shape, sharding.spec, strict=False):
-        if axes is None:
-            continue
-        axes = (axes,) if isinstance(axes, str) else axes
-        parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
+        parts = math.prod(sharding.mesh.shape[axis] for axis in _names(axes))
         if size % parts:
             raise UserError(
                 f"{_name(path)} of shape {shape} does not divide over the {parts} devices of "
-                f"config.mesh.{axes[0]}; make {size} a multiple of {parts} or take fewer devices"
+                f"config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or take fewer "
+                "devices"
             )
 
 

@@ -213,7 +213,7 @@ def devices(topology: Topology) -> list[jax.Device]:
       UserError: there is no TPU compiler here, or it knows no such slice.
     """
     if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
-        raise UserError("the TPU compiler is not installed: pip install 'bert_jax[tpu]'")
+        raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
     os.environ.update(_COMPILER_ENVIRONMENT)
     options = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
     if bounds := _chips_per_host(topology):

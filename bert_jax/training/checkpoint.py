@@ -114,7 +114,7 @@ class Checkpointer:
             whatever mesh the checkpoint was written on.
 
         Raises:
-          UserError: there are checkpoints, and not one is whole.
+          UserError: there are checkpoints, and not one is whole, or of these shapes.
         """
         # What is damaged, and is set aside, all processes must hear from one.
         step = hosts.from_first(lambda: self._newest_whole(self.steps()))
@@ -135,7 +135,8 @@ class Checkpointer:
           The checkpoint's step and its parameters; None where there is none.
 
         Raises:
-          UserError: there are checkpoints, and not one is whole; or not that one.
+          UserError: there are checkpoints, and not one is whole, or not that one; or it is
+            not of these shapes.
         """
 
         def choose() -> int | None:
@@ -148,6 +149,8 @@ class Checkpointer:
         self._manager.reload()
         if chosen is None:
             return None
+
+        self._check_shapes(chosen, abstract_params)
 
         def how(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
             if leaf.sharding is None:
@@ -184,11 +187,27 @@ class Checkpointer:
         return None
 
     def _restore(self, step: int, abstract_state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        self._check_shapes(step, abstract_state.params)
         args = ocp.args.Composite(
             state=ocp.args.StandardRestore(abstract_state), resume=ocp.args.JsonRestore()
         )
         restored = self._manager.restore(step, args=args)
         return restored["state"], restored["resume"]
+
+    def _check_shapes(self, step: int, abstract_params: Any) -> None:
+        """Refuses parameters that another version of bert_jax laid out in other shapes."""
+        folder = self._directory / str(step)
+        saved = ocp.PyTreeCheckpointHandler().metadata(folder / "state").tree["params"]
+        shapes = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(saved)}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params):
+            if (found := shapes.get(path)) != leaf.shape:
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                there = "not there" if found is None else f"of shape {found}"
+                raise UserError(
+                    f"{folder}: {name} is {there}, and of shape {leaf.shape} in this run's model; "
+                    "another version of bert_jax wrote it: go on with that, or start in another "
+                    "work directory"
+                )
 
     def _problem(self, step: int) -> str | None:
         """What is wrong with a checkpoint's files, if anything."""

@@ -14,11 +14,13 @@ import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.attention import SelfAttention
+from bert_jax.models.dropout import Dropout, keeps, mask_keys
 from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Block, Encoder
 from tests.models.test_bert import ODD, apply, batch, compiled, params  # noqa: F401
 
 RATE = 0.1
+RNGS = {"dropout": jax.random.key(0)}
 CONFIG = BertConfig(50, 64, 2, 2, 32, max_position_embeddings=64, attention_probs_dropout_prob=RATE)
 
 
@@ -32,6 +34,21 @@ def assert_independent(one, other, rate=RATE):
     """Two masks that do not know of each other are both dropped rate^2 of the time."""
     assert one.shape == other.shape
     assert_share(one & other, rate**2)
+
+
+def test_what_is_kept_is_scaled_as_exactly_as_bfloat16_can():
+    x = jnp.full((1, 4, 8), 0.9, jnp.bfloat16)
+    values = set(np.asarray(Dropout(RATE).apply({}, x, False, rngs=RNGS), np.float64).ravel())
+    # Scaled by 1 / 0.9 rounded to bfloat16, which is 1.109375, it would be 0.9961.
+    assert values == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1 - 2**-40])
+def test_rates_at_the_ends(rate):
+    """Of the 2^32 values of a hash the last is kept at any rate below 1."""
+    places = jnp.arange(1000, dtype=jnp.int32)
+    kept = keeps(places, mask_keys(jax.random.key(0), ()), rate)
+    assert kept.all() if rate < 0.5 else not kept.any()
 
 
 def zeros(module, *arguments):

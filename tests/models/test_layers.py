@@ -56,6 +56,7 @@ def test_gelu_of_bfloat16_is_the_exact_one_as_far_as_bfloat16_shows():
     ):
         error = np.abs(np.asarray(found, np.float64) - exact)
         assert np.all(error <= np.abs(exact) * 2**-8 + 4e-5)
+    assert not np.any(gelu(x[x < -5]))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

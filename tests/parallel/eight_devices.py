@@ -6,15 +6,24 @@ Reads DIR/one (a checkpoint of one device) and DIR/one.npz (its values); writes
 DIR/MESH and DIR/MESH.npz of several meshes, and DIR/results.json.
 """
 
+import dataclasses
+import functools
 import json
 import re
 import sys
+import unittest.mock
 import warnings
 from pathlib import Path
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.models import BertConfig, fused_attention
+from bert_jax.models.encoder import Encoder
+from bert_jax.parallel.mesh import make_mesh
+from bert_jax.parallel.sharding import Layout
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.trainer import Trainer
 from tests.small import flat, random_batch, small_config
@@ -34,6 +43,11 @@ CASES = {
     "tp model=2": SMALL | {"sharding": "tp", "mesh.model": 2},
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},
+}
+KERNEL_MESHES = {
+    "dp": {"data": 8, "fsdp": 1, "model": 1},
+    "tp": {"data": 4, "fsdp": 1, "model": 2},
+    "fsdp_tp": {"data": 2, "fsdp": 2, "model": 2},
 }
 # Between any two of these a checkpoint goes.
 MESHES = [name for name in CASES if "accumulated" not in name]
@@ -106,6 +120,57 @@ def evaluate(trainer, state):
     return {name: float(value) for name, value in sums.items()}
 
 
+def kernel_on_meshes():
+    """How far output and gradients of the attention kernel, interpreted, are from one device's.
+
+    Dropout on; in units of the largest value.
+    """
+    fused = functools.partial(fused_attention.fused_attention, interpret=True)
+    config = BertConfig(10, 256, 1, 4, 64, dtype=jnp.bfloat16, fused_attention=True)
+    generator = np.random.default_rng(0)
+    hidden = jnp.asarray(generator.normal(size=(8, 128, 256)), jnp.bfloat16)
+    mask = np.ones((8, 128), np.int32)
+    mask[3, 100:] = 0
+    encoder, keys = Encoder(config), {"dropout": jax.random.key(3)}
+    plain = Encoder(dataclasses.replace(config, fused_attention=False))
+    params = nn.unbox(jax.jit(plain.init, static_argnums=3)(keys["dropout"], hidden, mask, True))
+
+    def output_and_gradients(params, hidden, mask):
+        def loss(params, hidden):
+            output = encoder.apply(params, hidden, mask, False, rngs=keys).astype(jnp.float32)
+            return jnp.mean(output**2 * jnp.arange(256)), output
+
+        (d_params, d_hidden), output = jax.grad(loss, (0, 1), has_aux=True)(params, hidden)
+        d_attention = dict(d_params["params"]["layer_0"]["attention"])
+        # Zero, but for rounding: what is added to all of a row's scores moves no softmax.
+        d_attention.pop("key_bias")
+        return output, d_hidden, d_attention
+
+    def difference(found, expected):
+        found, expected = (np.asarray(x, np.float64) for x in (found, expected))
+        return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+    with unittest.mock.patch.object(fused_attention, "fused_attention", fused):
+        expected = jax.jit(output_and_gradients)(params, hidden, mask)
+        results = {}
+        for preset, sizes in KERNEL_MESHES.items():
+            layout = Layout.create(make_mesh(sizes), preset)
+
+            def laid_out(*arguments, layout=layout):
+                with layout.in_scope():
+                    return output_and_gradients(*arguments)
+
+            rows = jax.device_put((hidden, mask), layout.batch)
+            step = jax.jit(laid_out)
+            found = step(params, *rows)
+            differences = jax.tree.map(difference, found, expected)
+            results[preset] = {
+                "difference": max(jax.tree.leaves(differences)),
+                "divided": "shard_map" in str(jax.make_jaxpr(laid_out)(params, *rows)),
+            }
+    return results
+
+
 def main(folder: Path) -> None:
     devices = jax.devices()
     assert len(devices) == 8
@@ -134,6 +199,7 @@ def main(folder: Path) -> None:
             results["restored"][f"{source} -> {target}"] = restore(folder, source, trainer)
     for name in ("one", "fsdp_tp"):
         results["evaluated"][name] = evaluate(trainers[name], trainers[name].init_state())
+    results["kernel"] = kernel_on_meshes()
     (folder / "results.json").write_text(json.dumps(results))
 
 

@@ -30,7 +30,7 @@ def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
 
     devices = np.array(jax.devices())[order].reshape(shape)
     mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)
-    layout = Layout.create(mesh, "dp")
+    layout = Layout.create(mesh, "tp" if mesh.shape["model"] > 1 else "dp")
     ours = hosts.batch_shards(layout.batch)
     stream = PretrainingStream(STORE, TOKENIZER, SPEC, **ours)
     whole = PretrainingStream(STORE, TOKENIZER, SPEC)

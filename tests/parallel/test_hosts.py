@@ -462,6 +462,8 @@ class TestFlags:
             (["--num_processes=2", "--process_id=0"], "--coordinator missing"),
             (["--coordinator=a:1", "--process_id=0"], "--num_processes missing"),
             (["--coordinator=a", "--num_processes=2", "--process_id=0"], "no HOST:PORT"),
+            (["--coordinator=a:0", "--num_processes=2", "--process_id=0"], "no HOST:PORT"),
+            (["--coordinator=a:65536", "--num_processes=2", "--process_id=0"], "no HOST:PORT"),
             (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "from 0 to 1"),
             (["--coordinator=a:1", "--num_processes=2", "--process_id=-1"], "from 0 to 1"),
             (["--coordinator=a:1", "--num_processes=0", "--process_id=0"], "must be 1 or more"),

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.trainer import Trainer
-from tests.parallel.eight_devices import CASES, MESHES, SMALL, STEPS, restore
+from tests.parallel.eight_devices import CASES, KERNEL_MESHES, MESHES, SMALL, STEPS, restore
 from tests.small import LENGTH, flat, random_batch, small_config
 
 # Eight devices; and the least optimization, since nearly all the time is compiling.
@@ -140,6 +140,15 @@ def test_a_checkpoint_of_eight_devices_restores_where_there_is_one(folder, train
     state, resume = Checkpointer(folder / case).restore_newest(trainer.abstract_state())
     assert resume == {"name": case} and int(state.step) == STEPS
     assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("preset", KERNEL_MESHES)
+def test_the_attention_kernel_gives_the_same_on_every_mesh(results, preset):
+    """Each device runs it on its own sequences and heads, with its own dropout masks."""
+    found = results["kernel"][preset]
+    assert found["divided"]
+    # Sums over devices of what was rounded to bfloat16, 8 bits; another mask is off by 1.
+    assert found["difference"] < 2**-6
 
 
 def test_evaluation_does_not_depend_on_the_devices(results):

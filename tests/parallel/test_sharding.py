@@ -188,6 +188,14 @@ class TestPromise:
         assert record_sharding.CONFIGS[name]().max_replicated_share == 0.05
         record_sharding.sharding(name, preset)
 
+    def test_devices_that_would_do_the_same_are_refused(self):
+        mesh = make_mesh({"data": 4, "fsdp": 1, "model": 2}, slices())
+        with pytest.raises(UserError, match="model=1 --config.mesh.data=-1"):
+            Layout.create(mesh, "dp")
+        Layout.create(mesh, "dp", ["mlp=model", "activation_mlp=model"])
+        # Sequences lie over it.
+        Layout.create(make_mesh({"data": 2, "fsdp": 4, "model": 1}, slices()), "dp")
+
     def test_sizes_that_do_not_divide(self):
         with pytest.raises(UserError) as error:
             make_trainer("fsdp", **{"mesh.data": 1, "mesh.fsdp": 8, "model.hidden_size": 20})

@@ -11,7 +11,7 @@ from bert_jax.parallel import topologies
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
-    reason="no TPU compiler here: pip install 'bert_jax[tpu]'",
+    reason="no TPU compiler here: pip install -e '.[tpu]'",
 )
 
 
@@ -83,7 +83,7 @@ def test_a_chip_s_peak_is_that_of_its_matrix_units():
 def test_without_the_compiler(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    with pytest.raises(UserError, match=r"pip install 'bert_jax\[tpu\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[tpu\]'"):
         topologies.devices(topologies.find("v5e:1x1"))
 
 

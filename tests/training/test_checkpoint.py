@@ -86,6 +86,18 @@ def test_round_trip_is_exact(copy, trainer, states):
     assert_same(expected, actual)
 
 
+def test_parameters_of_other_shapes_are_told(copy):
+    other = small_config(scan_layers=True, **{"model.intermediate_size": 48})
+    other = Trainer.from_config(other, jax.devices()[:1])
+    message = r"2: bert/encoder/layers/layer/intermediate/bias is of shape \(2, 40\), .*48\)"
+    with pytest.raises(UserError, match=message):
+        restore(copy, other)
+    checkpointer = Checkpointer(copy, read_only=True)
+    with pytest.raises(UserError, match=message):
+        checkpointer.restore_params(other.abstract_state().params)
+    checkpointer.close()
+
+
 def test_nothing_saved_is_none(tmp_path, trainer):
     assert restore(tmp_path / "checkpoints", trainer) is None
 
