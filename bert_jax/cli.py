@@ -33,10 +33,19 @@ class UsageError(Exception):
     """A mistake in the flags, told in one sentence; exit status 2."""
 
 
-def run(main: Callable[[list[str]], int | None]) -> NoReturn:
-    """Parses the flags, calls `main` with what is left (the program's name), and exits."""
+def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoReturn:
+    """Parses the flags, calls `main` with what is left, and exits.
+
+    Args:
+      main: Takes the program's name and, with `words`, the arguments that are no flags.
+      words: Whether there may be such arguments, before, between or after the flags.
+    """
+
+    def flags_parser(argv: Sequence[str]) -> list[str]:
+        return parse(argv, words=words)
+
     try:
-        app.run(lambda argv: _quietly(main, argv), flags_parser=parse)
+        app.run(lambda argv: _quietly(main, argv), flags_parser=flags_parser)
     except (Exception, KeyboardInterrupt) as error:
         ending = _ending(error)
         if ending is None:
@@ -134,8 +143,10 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
-def parse(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
-    """Parses flags; returns what is left, the program's name.
+def parse(
+    argv: Sequence[str], values: flags.FlagValues = flags.FLAGS, *, words: bool = False
+) -> list[str]:
+    """Parses flags; returns what is left, the program's name and, where there may be, words.
 
     Raises:
       UsageError: for an unknown flag or config key, a value of the wrong type, a
@@ -143,6 +154,7 @@ def parse(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[s
       UserError: if the config file cannot be loaded.
     """
     argv = list(argv)
+    values.set_gnu_getopt(words)
     for name in list(values):
         if config_flags.is_config_flag(values[name]):
             config = _check_config(name, argv, values)
@@ -154,7 +166,7 @@ def parse(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[s
         raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
     except flags.Error as e:
         raise UsageError(_one_sentence(str(e))) from e
-    if len(left) > 1:
+    if len(left) > 1 and not words:
         raise UsageError(f"unexpected argument {left[1]!r}: flags are written --NAME=VALUE")
     for name in list(values):
         if config_flags.is_config_flag(values[name]) and values[name].value is None:

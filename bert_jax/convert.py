@@ -4,7 +4,9 @@
 
 The input's kind is recognised: a work directory or one of its checkpoints; a directory
 with model.safetensors or pytorch_model.bin; a TF1 checkpoint with its bert_config.json.
-Weights come out bit for bit as they went in, along any chain of conversions.
+Weights come out bit for bit as they went in, along any chain of conversions. Of a work
+directory of fine-tuning it is the best checkpoint, and it becomes the class of `transformers`
+that its head belongs to, with its labels.
 """
 
 import signal
@@ -50,7 +52,8 @@ def convert(
         pretrained.tokenizer = read_vocabulary_file(vocab, lowercase)
     if not pretrained.tokenizer:
         raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")
-    pretrained.complete()
+    if not pretrained.head:
+        pretrained.complete()
     formats.write(pretrained, output, kind)
     return pretrained.warnings
 

@@ -123,6 +123,11 @@ def evaluate_workdir(
       What `evaluate` returns, and `step`.
     """
     config = workdir.load_config(directory)
+    if workdir.is_finetuning(config):
+        raise UserError(
+            f"{directory} holds a fine-tuned model, which predicts no masked words; its scores "
+            f"are in {epath.Path(directory) / workdir.RESULTS}"
+        )
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)

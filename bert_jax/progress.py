@@ -99,7 +99,9 @@ class Progress:
                 parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
         if self._note:
             parts.append(self._note)
-        print(f"{self._name}: " + ", ".join(parts), flush=True)
+        # Of work done in one go there is no rate, and may be nothing to say.
+        if parts:
+            print(f"{self._name}: " + ", ".join(parts), flush=True)
 
 
 def say(text: str, console: Console | None = None) -> None:

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from bert_jax import evaluate as evaluate_lib
 from bert_jax import start, validation, workdir
-from bert_jax.data.pipeline import PretrainingStream
-from bert_jax.data.static_stream import StaticStream
 from bert_jax.errors import UserError
+from bert_jax.non_finite import non_finite
 from bert_jax.parallel import hosts
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.report import print_parameters
@@ -101,7 +100,7 @@ def _train(
                     if is_evaluated(config, corpus, step) and not (guard.poll() or last):
                         with recorder.paused():
                             results = evaluate(config, trainer, corpus, state.params, stage, guard)
-                        recorder.log_evaluation(step, results)
+                        log_evaluation(recorder, step, results)
                     stop = guard.poll()
                     if step % config.checkpoint.every_steps == 0 or last or stop:
                         with recorder.paused():
@@ -110,7 +109,8 @@ def _train(
                             writer.flush()
                             checkpointer.save(step, state, resume)
                 except NonFiniteError as error:
-                    raise non_finite(error, directory, stage, stream, checkpointer) from error
+                    batch = stream.describe_batch(error.step - 1 - stage.first_step)
+                    raise non_finite(error, directory, batch, checkpointer) from error
                 if stop:
                     break
             profiler.close()
@@ -118,7 +118,7 @@ def _train(
             results = {}
             if corpus.heldout and not guard.requested:
                 results = evaluate(config, trainer, corpus, state.params, trainer.stages[-1], guard)
-                recorder.log_evaluation(step, results)
+                log_evaluation(recorder, step, results)
             if guard.requested:
                 progress.message(
                     f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is saved; "
@@ -189,34 +189,17 @@ def evaluate(
     )
 
 
-def non_finite(
-    error: NonFiniteError,
-    directory: epath.PathLike,
-    stage: Stage,
-    stream: PretrainingStream | StaticStream,
-    checkpointer: Checkpointer,
-) -> UserError:
-    """Writes down what is known of a step that was not finite; returns what to say."""
-    checkpointer.wait()
-    steps = checkpointer.steps()
-    report = {
-        "step": error.step,
-        # NaN is no JSON.
-        "metrics": {name: str(value) for name, value in error.metrics.items()},
-        "last_good_checkpoint": steps[-1] if steps else None,
-        "batch": stream.describe_batch(error.step - 1 - stage.first_step),
-    }
-    path = epath.Path(directory) / f"non_finite_step_{error.step}.json"
-    if hosts.is_first():
-        workdir.write_json(path, report)
-    last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
-    return UserError(
-        f"the loss or the gradient of step {error.step} is not finite (loss "
-        f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
-        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; what "
-        "usually helps is to start in another --workdir with a lower "
-        "config.schedule.peak_learning_rate or a longer warm-up"
-    )
+def log_evaluation(recorder: Recorder, step: int, results: dict[str, float]) -> None:
+    """Writes an evaluation down and tells of it; nothing if it was stopped."""
+    if results:
+        recorder.log_evaluation(
+            step,
+            results,
+            f"held-out MLM loss {results['mlm_loss']:.3f} "
+            f"(unigram {results['unigram_mlm_loss']:.3f}), "
+            f"MLM accuracy {results['mlm_accuracy']:.1%}, "
+            f"NSP accuracy {results['nsp_accuracy']:.1%}",
+        )
 
 
 def finished_results(directory: epath.PathLike, step: int, num_steps: int) -> dict[str, Any] | None:
@@ -287,7 +270,9 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
         print(f"trained at {speed:,.0f} sequences/s")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
-    print("what next    score it on text of your own:")
+    print("what next    ask it for a word:")
+    print(f"             python -m bert_jax.predict --model={path} fill-mask 'It is [MASK].'")
+    print("             score it on text of your own:")
     print(f"             python -m bert_jax.evaluate --workdir={path} --data='my_text/*.txt'")
     print("             train on text of your own:")
     print("             python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\")

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -21,19 +22,9 @@ def validate(config: ConfigDict) -> None:
     Raises:
       UserError: names the key, its value and what would be right.
     """
-    _check_keys(config)
-    for path, allowed in _CHOICES.items():
-        value = _get(config, path)
-        if value not in allowed:
-            raise UserError(f"config.{path} is {value!r}; it must be one of {', '.join(allowed)}")
-    for path in _POSITIVE:
-        _require(config, path, _get(config, path) > 0, "it must be above 0")
-    for path in _NOT_NEGATIVE:
-        _require(config, path, _get(config, path) >= 0, "it must not be negative")
-    for path in _SHARES:
-        _require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
-    share = "max_replicated_share"
-    _require(config, share, 0 <= _get(config, share) <= 1, "it must be from 0 to 1")
+    check_keys(config, default_config())
+    _check_stage_keys(config)
+    check_values(config, _CHOICES, _POSITIVE, _NOT_NEGATIVE, _SHARES)
     check_heldout_fraction(config.data.heldout_fraction)
     check_static_data(config.data)
     for path in _PATHS:
@@ -46,9 +37,44 @@ def validate(config: ConfigDict) -> None:
             "run is to start"
         )
     _check_model(config.model)
-    _check_mesh(config.mesh)
+    check_mesh(config.mesh)
     _check_stages(config)
-    _check_profile(config)
+    check_profile(config.profile, config.train.num_steps)
+
+
+def check_keys(config: ConfigDict, defaults: ConfigDict) -> None:
+    """Refuses keys that the defaults do not have, and lacks of those that they have."""
+    known = dict(flatten(defaults))
+    given = dict(flatten(config))
+    for path in given:
+        if path not in known:
+            near = difflib.get_close_matches(path, known, n=1, cutoff=0.0)
+            raise UserError(f"config.{path} is not a known key; did you mean config.{near[0]}?")
+    for path in known:
+        if path not in given:
+            raise UserError(f"config.{path} is missing; start from config.default_config()")
+
+
+def check_values(
+    config: ConfigDict,
+    choices: Mapping[str, Sequence[str]],
+    positive: Sequence[str],
+    not_negative: Sequence[str],
+    shares: Sequence[str],
+) -> None:
+    """Refuses values out of range; each key that is named must be there."""
+    for path, allowed in choices.items():
+        value = _get(config, path)
+        if value not in allowed:
+            raise UserError(f"config.{path} is {value!r}; it must be one of {', '.join(allowed)}")
+    for path in positive:
+        require(config, path, _get(config, path) > 0, "it must be above 0")
+    for path in not_negative:
+        require(config, path, _get(config, path) >= 0, "it must not be negative")
+    for path in shares:
+        require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
+    share = "max_replicated_share"
+    require(config, share, 0 <= _get(config, share) <= 1, "it must be from 0 to 1")
 
 
 def check_heldout_fraction(fraction: float) -> None:
@@ -178,16 +204,7 @@ _NOT_OF_STATIC_DATA = (
 _PATHS = ("workdir", "data.store", "data.vocab", "init_from", "resume_from")
 
 
-def _check_keys(config: ConfigDict) -> None:
-    known = dict(flatten(default_config()))
-    given = dict(flatten(config))
-    for path in given:
-        if path not in known:
-            near = difflib.get_close_matches(path, known, n=1, cutoff=0.0)
-            raise UserError(f"config.{path} is not a known key; did you mean config.{near[0]}?")
-    for path in known:
-        if path not in given:
-            raise UserError(f"config.{path} is missing; start from config.default_config()")
+def _check_stage_keys(config: ConfigDict) -> None:
     stage_keys = set(default_config().train.stages[0])
     for i, entry in enumerate(config.train.stages):
         for key in set(entry) ^ stage_keys:
@@ -210,7 +227,8 @@ def _check_model(model: ConfigDict) -> None:
         )
 
 
-def _check_mesh(mesh: ConfigDict) -> None:
+def check_mesh(mesh: ConfigDict) -> None:
+    """Refuses sizes that no number of devices has."""
     wrong = [axis for axis, size in mesh.items() if size != -1 and size < 1]
     if wrong:
         raise UserError(f"config.mesh.{wrong[0]} is {mesh[wrong[0]]}; it must be above 0, or -1")
@@ -245,9 +263,9 @@ def _check_stages(config: ConfigDict) -> None:
             raise UserError(f"{here} has a negative batch_size, peak_learning_rate or warmup_steps")
 
 
-def _check_profile(config: ConfigDict) -> None:
-    first, count = config.profile.start_step, config.profile.num_steps
-    num_steps = config.train.num_steps
+def check_profile(profile: ConfigDict, num_steps: int) -> None:
+    """Refuses to trace steps that the run does not have."""
+    first, count = profile.start_step, profile.num_steps
     last = first + count - 1
     if count and last > num_steps:
         raise UserError(
@@ -257,7 +275,8 @@ def _check_profile(config: ConfigDict) -> None:
         )
 
 
-def _require(config: ConfigDict, path: str, condition: bool, rule: str) -> None:
+def require(config: ConfigDict, path: str, condition: bool, rule: str) -> None:
+    """Refuses the value of a key unless the condition holds."""
     if not condition:
         raise UserError(f"config.{path} is {_get(config, path)}; {rule}")
 

@@ -5,7 +5,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,12 +16,15 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax import storage, tokenizers
 from bert_jax.errors import UserError
+from bert_jax.finetuning import config as finetuning_config
 from bert_jax.tokenizers import Tokenizer
 
 CONFIG = "config.json"
 DATA = "data"
 TOKENIZER = "tokenizer"
 CHECKPOINTS = "checkpoints"
+# Of fine-tuning: the parameters that were best by the dev metric.
+BEST = "best"
 # int64 [V]: how often each token occurs in the training text; the unigram
 # baseline of evaluation.
 TOKEN_COUNTS = "token_counts.npy"
@@ -78,7 +81,14 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
             f"them: --config.init_from={path}"
         )
     if (path / CONFIG).exists():
-        changed = config_lib.differences(_values(path), now)
+        values = _values(path)
+        if is_finetuning(values) != is_finetuning(now):
+            kind = "fine-tuning" if is_finetuning(values) else "pre-training"
+            raise UserError(
+                f"{path} holds a run of {kind}; choose another --workdir (to start from its "
+                f"weights: --config.init_from={path})"
+            )
+        changed = config_lib.differences(values, now)
         for key, (old, new) in changed.items():
             if not key.startswith(_FREE):
                 raise UserError(
@@ -194,24 +204,38 @@ def load_config(workdir: epath.PathLike) -> ConfigDict:
     path = epath.Path(storage.open_path(workdir, "--workdir"))
     values = _read_config(path)
     try:
-        return config_lib.from_dict(values)
+        return parse_config(values)
     except UserError as error:
         raise UserError(f"{path / CONFIG}: {error}") from error
+
+
+def parse_config(values: Mapping[str, Any]) -> ConfigDict:
+    """The config of a pre-training or a fine-tuning run, of plain dicts and lists.
+
+    Raises:
+      UserError: an unknown key or a value of another type.
+    """
+    return (finetuning_config if is_finetuning(values) else config_lib).from_dict(values)
+
+
+def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
+    """Whether a config is of fine-tuning: pre-training's has no task."""
+    return "task" in config
 
 
 def claim_corpus(
     workdir: epath.PathLike,
     metadata: dict[str, Any],
     tokenizer: Tokenizer,
-    token_counts_V: np.ndarray,
+    token_counts_V: np.ndarray | None,
 ) -> None:
     """Makes the work directory usable without its token store, or checks they belong together.
 
     Args:
       workdir: The work directory.
-      metadata: The store's metadata.json.
+      metadata: The store's metadata.json; of fine-tuning, what tells its data from others.
       tokenizer: The store's tokenizer, copied.
-      token_counts_V: int64 counts of the training split, copied.
+      token_counts_V: int64 counts of the training split, copied; None in fine-tuning.
 
     Raises:
       UserError: the run began with another corpus; the message names the difference.
@@ -222,14 +246,17 @@ def claim_corpus(
             old, new = _first_difference(old, new)
             raise UserError(
                 f"the run in {path} began with another corpus: there {key} is {old!r}, in the "
-                f"token store it is now {new!r}; choose another --workdir"
+                f"{'data' if token_counts_V is None else 'token store'} it is now {new!r}; choose "
+                "another --workdir"
             )
-        if (path / TOKENIZER).exists() and (path / TOKEN_COUNTS).exists():
+        has_counts = token_counts_V is None or (path / TOKEN_COUNTS).exists()
+        if (path / TOKENIZER).exists() and has_counts:
             return
     tokenizer.save(path / TOKENIZER)
-    counts = io.BytesIO()
-    np.save(counts, np.asarray(token_counts_V), allow_pickle=False)
-    storage.write_whole(path / TOKEN_COUNTS, counts.getvalue())
+    if token_counts_V is not None:
+        counts = io.BytesIO()
+        np.save(counts, np.asarray(token_counts_V), allow_pickle=False)
+        storage.write_whole(path / TOKEN_COUNTS, counts.getvalue())
     # Last: its presence means that the other two are there.
     write_json(path / CORPUS, metadata)
 

@@ -200,3 +200,16 @@ def test_a_reader_that_goes_away():
         child.stdout.readline()
         child.stdout.close()
         assert child.stderr.read() == b""
+
+
+def test_words_stand_before_between_and_after_the_flags():
+    def left(*arguments, words):
+        values = flags.FlagValues()
+        flags.DEFINE_integer("steps", 3, "", flag_values=values)
+        argv = cli.parse(["program", *arguments], values, words=words)
+        return argv[1:], values.steps
+
+    assert left("a", "--steps=5", "b", words=True) == (["a", "b"], 5)
+    assert left("--steps=5", "--", "--steps=6", words=True) == (["--steps=6"], 5)
+    with pytest.raises(cli.UsageError, match="unexpected argument 'a'"):
+        left("--steps=5", "a", words=False)

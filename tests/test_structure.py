@@ -27,7 +27,19 @@ ALLOWED = {
     "objectives": {"models"},
     "training": {"models", "parallel", "objectives", "progress", "errors", "storage"},
     "data": {"tokenizers", "errors", "storage", "progress"},
-    "interop": {"models", "tokenizers", "training", "config", "workdir", "errors", "storage"},
+    "tasks": {"tokenizers", "errors", "storage"},
+    "inference": {"models", "tasks", "tokenizers", "interop", "errors", "storage"},
+    "predict": {"inference", "cli", "progress", "storage", "errors"},
+    "interop": {
+        "models",
+        "tokenizers",
+        "training",
+        "config",
+        "finetuning",
+        "workdir",
+        "errors",
+        "storage",
+    },
 }
 # TensorFlow: the pipeline, the task readers, and the Google-checkpoint reader.
 TENSORFLOW_IN = ("data", "tasks", "interop")
@@ -105,6 +117,7 @@ def test_every_extra_that_is_named_can_be_installed():
 def test_the_models_load_no_tensorflow():
     code = (
         "import sys, bert_jax.models, bert_jax.objectives.mlm, bert_jax.training.trainer\n"
+        "import bert_jax.finetuning.run, bert_jax.finetuning.glue_table\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0].startswith('tensorflow')))"
     )
     done = subprocess.run(

@@ -31,7 +31,7 @@ _KINDS = (
 )
 
 
-def read(path: str | Path, lowercase: bool | None = None) -> Pretrained:
+def read(path: str | Path, lowercase: bool | None = None, step: int | None = None) -> Pretrained:
     """Reads a BERT of any known kind.
 
     Args:
@@ -39,11 +39,16 @@ def read(path: str | Path, lowercase: bool | None = None) -> Pretrained:
         `transformers`; a TF1 checkpoint of google-research/bert or its directory.
       lowercase: Whether the vocabulary is an uncased one, where the source does not
         say it (Google's); None: as its entries suggest.
+      step: Of a work directory, the step of the checkpoint; None: the newest.
 
     Raises:
       UserError: it is none of these, or damaged.
     """
     path = storage.open_path(path, "the BERT to read")
+    if step is not None:
+        if not (path / CHECKPOINTS).is_dir():
+            raise UserError(f"{path} is no work directory with checkpoints: it has no step {step}")
+        path = path / CHECKPOINTS / str(step)
     if storage.is_remote(path):
         return _read_remote(_without_file(path), lowercase)
     return _read(_without_file(path.absolute()), lowercase)
@@ -96,8 +101,14 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     """Writes a directory, complete with its last file; the weights are used up.
 
     Raises:
-      UserError: the directory is not empty, or cannot be written to.
+      UserError: the directory is not empty, or cannot be written to; a fine-tuned model is
+        to be another kind than "huggingface".
     """
+    if pretrained.head and kind != "huggingface":
+        raise UserError(
+            f"{pretrained.source} is fine-tuned, which only Hugging Face's classes have a place "
+            "for; write --to=huggingface"
+        )
     path = storage.open_path(path, "the directory to write")
     if storage.is_remote(path):
         _write_remote(pretrained, path, kind)

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError, naming
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.names import huggingface_names
+from bert_jax.interop.names import huggingface_head_names, huggingface_names
 from bert_jax.interop.pretrained import (
     Pretrained,
     collect_weights,
@@ -24,6 +24,7 @@ from bert_jax.interop.pretrained import (
 )
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.torch_file import read_torch_file
+from bert_jax.models.tasks import TASK_MODELS
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
@@ -93,9 +94,22 @@ def read_huggingface(path: Path) -> Pretrained:
 
 
 def write_huggingface(pretrained: Pretrained, path: Path) -> None:
-    """Writes what `BertForPreTraining` and `AutoTokenizer` load; the weights are used up."""
+    """Writes what `AutoTokenizer` and `BertForPreTraining` load; the weights are used up.
+
+    A fine-tuned model is that of its head's class, with its labels' names.
+
+    Raises:
+      UserError: `transformers` has no such model.
+    """
+    if pretrained.features:
+        raise UserError(
+            f"{pretrained.source} reads the states of several layers (config.train.features), "
+            "which no class of transformers does: it cannot be written for it"
+        )
     model = pretrained.model
     names = huggingface_names(model["num_hidden_layers"])
+    if pretrained.head:
+        names |= huggingface_head_names(pretrained.head)
     weights = pretrained.weights
     tensors = {}
     # One after another, so that never all of them are there twice.
@@ -107,12 +121,13 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     except SafetensorError as error:
         raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
     config = {
-        "architectures": ["BertForPreTraining"],
+        "architectures": [_class_name(pretrained.head)],
         "model_type": "bert",
         **model,
         "position_embedding_type": "absolute",
         "torch_dtype": "float32",
         "use_cache": True,
+        **_head_config(pretrained),
     }
     if pretrained.tokenizer:
         config["pad_token_id"] = pretrained.tokenizer.pad_id
@@ -123,6 +138,27 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     write_training(pretrained, path)
     with naming(path / "README.md"):
         (path / "README.md").write_text(model_card(pretrained), encoding="utf-8")
+
+
+def _class_name(head: str) -> str:
+    """transformers' name of the model with this head."""
+    return TASK_MODELS[head].__name__ if head else "BertForPreTraining"
+
+
+def _head_config(pretrained: Pretrained) -> dict[str, Any]:
+    """What a config.json says of a fine-tuned model beside its encoder."""
+    if not pretrained.head:
+        return {}
+    config: dict[str, Any] = {"classifier_dropout": TASK_MODELS[pretrained.head].DROPOUT}
+    if pretrained.head == "sequence_classification":
+        kind = "single_label_classification" if pretrained.labels else "regression"
+        config["problem_type"] = kind
+    if pretrained.head.endswith("classification"):
+        # A number is the one label of its class.
+        names = pretrained.labels or ("LABEL_0",)
+        config["id2label"] = {str(i): name for i, name in enumerate(names)}
+        config["label2id"] = {name: i for i, name in enumerate(names)}
+    return config
 
 
 def _read_config(path: Path) -> dict[str, Any]:

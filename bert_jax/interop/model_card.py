@@ -5,8 +5,15 @@ from typing import Any
 from bert_jax.config import flatten
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import HEADS
+from bert_jax.models.tasks import TASK_MODELS
 
 MLM_HEAD = HEADS["mlm/"]
+_PIPELINES = {
+    "sequence_classification": "text-classification",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    "multiple_choice": "multiple-choice",
+}
 _SCORES = {
     "mlm_loss": "masked-LM loss (nats)",
     "mlm_accuracy": "masked-LM accuracy",
@@ -23,23 +30,28 @@ _SCORES = {
 
 def model_card(pretrained: Pretrained) -> str:
     """Markdown with the front matter that Hugging Face's hub reads."""
-    model, training = pretrained.model, pretrained.training
+    model, training, head = pretrained.model, pretrained.training, pretrained.head
+    pipeline, tags = _PIPELINES.get(head), "bert"
+    if not head:
+        # Untrained, the head would fill masks at random.
+        pipeline = None if MLM_HEAD in pretrained.untrained_heads else "fill-mask"
+        tags = "bert, masked-lm, next-sentence-prediction"
+    name = TASK_MODELS[head].__name__ if head else "BertForPreTraining"
     lines = [
         "---",
         "library_name: transformers",
-        # Untrained, the head would fill masks at random.
-        *([] if MLM_HEAD in pretrained.untrained_heads else ["pipeline_tag: fill-mask"]),
-        "tags: [bert, masked-lm, next-sentence-prediction]",
+        *([f"pipeline_tag: {pipeline}"] if pipeline else []),
+        f"tags: [{tags}]",
         "---",
         "",
         f"# BERT, L{model['num_hidden_layers']} H{model['hidden_size']}",
         "",
-        "Written by bert_jax; loads as `transformers.BertForPreTraining`, with `AutoTokenizer`.",
+        f"Written by bert_jax; loads as `transformers.{name}`, with `AutoTokenizer`.",
         "",
-        *_table("Model", model),
+        *_table("Model", model | ({"labels": pretrained.labels} if pretrained.labels else {})),
         *_tokenizer(pretrained),
         *_training(training),
-        *_results(training.get("results") or {}, training.get("step")),
+        *(_scores if head else _results)(training.get("results") or {}, training.get("step")),
     ]
     if pretrained.warnings:
         lines += ["## Mind", "", *(f"- {warning}" for warning in pretrained.warnings), ""]
@@ -60,6 +72,7 @@ def _training(training: dict[str, Any]) -> list[str]:
     facts: dict[str, Any] = {"steps": training.get("step")}
     # Where it did not begin from scratch.
     facts |= {key: config.get(key) or None for key in ("init_from", "resume_from")}
+    facts |= {"task": config.get("task")}
     for section in ("train", "optimizer", "schedule", "data"):
         for key, value in (config.get(section) or {}).items():
             # The sequence lengths are told one by one below.
@@ -88,6 +101,14 @@ def _results(results: dict[str, Any], step: int | None) -> list[str]:
     where = "On documents that were held out of the training, fixed pairs, 15 % masked"
     where += f", after step {step:,}." if step is not None else "."
     return ["## Results", "", where, "", *_table("", scores)]
+
+
+def _scores(results: dict[str, Any], step: int | None) -> list[str]:
+    """Of a fine-tuned model: what its task's metrics are called, they are called there too."""
+    if not results:
+        return ["## Results", "", "Not measured.", ""]
+    scores = {name: f"{value:.4g}" for name, value in results.items()}
+    return ["## Results", "", f"On the validation split, step {step:,}.", "", *_table("", scores)]
 
 
 def _table(title: str, facts: dict[str, Any]) -> list[str]:

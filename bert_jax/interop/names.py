@@ -95,6 +95,12 @@ _NSP = """
 classes dense/kernel weight output_weights
 vector dense/bias bias output_bias
 """
+# Of fine-tuned models; the original has no one name for them.
+_CLASSIFIER = """
+classes dense/kernel weight -
+vector dense/bias bias -
+"""
+_HEADS = {"question_answering": "qa_outputs."}
 _TABLES = (
     ("bert/embeddings/", "bert.embeddings.", "bert/embeddings/", _EMBEDDINGS),
     ("bert/pooler/", "bert.pooler.", "bert/pooler/", _POOLER),
@@ -109,6 +115,16 @@ def huggingface_names(num_hidden_layers: int) -> dict[str, Outside]:
     return {
         ours: Outside(huggingface, layout, layout in _TRANSPOSED_BY_HUGGINGFACE)
         for layout, ours, huggingface, _ in _rows(num_hidden_layers)
+    }
+
+
+def huggingface_head_names(head: str) -> dict[str, Outside]:
+    """Of a fine-tuned model's output layer: our name -> that of transformers' class."""
+    prefix = _HEADS.get(head, "classifier.")
+    rows = [line.split() for line in _CLASSIFIER.strip().splitlines()]
+    return {
+        f"classifier/{ours}": Outside(prefix + theirs, layout, layout in _TRANSPOSED_BY_HUGGINGFACE)
+        for layout, ours, theirs, _ in rows
     }
 
 

@@ -12,34 +12,44 @@ from etils import epath
 from bert_jax import config as config_lib
 from bert_jax import tokenizers, workdir
 from bert_jax.errors import UserError
+from bert_jax.finetuning.config import feature_layers
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
 from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models.tasks import make_task_model
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import TrainState, init_params
 
 _EVALUATION = "eval_"
+# Fine-tuning's best is what is wanted of it.
+_CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
 def is_native(path: Path | epath.Path) -> bool:
     """Whether it is a work directory with checkpoints, or WORKDIR/checkpoints/STEP."""
-    return (_split(path)[0] / workdir.CHECKPOINTS).is_dir()
+    directory = _split(path)[0]
+    return any((directory / name).is_dir() for name in _CHECKPOINTS)
 
 
 def read_native(path: Path | epath.Path) -> Pretrained:
-    """Reads the newest checkpoint of a work directory, or the one that is named.
+    """Reads the best or newest checkpoint of a work directory, or the one that is named.
 
     Raises:
       UserError: there is none, or it is damaged.
     """
-    directory, step = _split(path)
+    directory, folder, step = _split(path)
     config = workdir.load_config(directory)
     model_config = BertConfig.from_dict(config.model, scan_layers=config.scan_layers)
-    model = BertForPreTraining(model_config)
+    head: dict[str, Any] = {}
+    model: nn.Module = BertForPreTraining(model_config)
+    if workdir.is_finetuning(config):
+        features = feature_layers(config)
+        head = {"head": config.head, "labels": tuple(config.labels), "features": features}
+        model = make_task_model(config.head, len(config.labels), model_config, features)
     abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
-    checkpoints = Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)
+    checkpoints = Checkpointer(folder, read_only=True)
     with closing(checkpoints):
         restored = checkpoints.restore_params(abstract, step)
     if restored is None:
@@ -55,6 +65,7 @@ def read_native(path: Path | epath.Path) -> Pretrained:
         tokenizer=tokenizer,
         warnings=[],
         training=_training(directory, step),
+        **head,
     )
 
 
@@ -62,7 +73,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     """Writes a directory to be named by `config.init_from`, or evaluated as it is."""
     config = config_lib.default_config()
     trained = pretrained.training.get("config")
-    if trained:
+    if trained and not workdir.is_finetuning(trained):
         config = config_lib.from_dict(trained)
     config.model.update({key: pretrained.model[key] for key in MODEL_KEYS})
     config.workdir, config.data.store, config.data.vocab = "", "", ""
@@ -83,11 +94,14 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     workdir.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
 
 
-def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, int | None]:
-    """The work directory, and the step where a single checkpoint is named."""
-    if path.parent.name == workdir.CHECKPOINTS and path.name.isdecimal():
-        return path.parent.parent, int(path.name)
-    return path, None
+def _split(
+    path: Path | epath.Path,
+) -> tuple[Path | epath.Path, Path | epath.Path, int | None]:
+    """The work directory, the folder of its checkpoints, and the step where one is named."""
+    if path.parent.name in _CHECKPOINTS and path.name.isdecimal():
+        return path.parent.parent, path.parent, int(path.name)
+    folders = [path / name for name in _CHECKPOINTS]
+    return path, next((folder for folder in folders if folder.is_dir()), folders[-1]), None
 
 
 def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
@@ -98,11 +112,19 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     corpus = workdir.read_json(directory / workdir.CORPUS)
     # Their number says enough: names of files are nobody else's business.
     corpus["sources"] = len(corpus.pop("sources", []))
+    config = workdir.load_config(directory)
+    if workdir.is_finetuning(config):
+        results = _finetuning_results(directory, step)
+        return {
+            "step": step,
+            "config": config_lib.to_dict(config),
+            "corpus": corpus,
+            "results": results,
+        }
     results = {}
     for line in read_metrics(directory):
         if line["step"] == step and f"{_EVALUATION}mlm_loss" in line:
             results = {k.removeprefix(_EVALUATION): v for k, v in line.items() if k != "step"}
-    config = workdir.load_config(directory)
     if results:
         # The score depends on it: held-out documents are cut as the stage's sequences are.
         stages = resolve_stages(config.train)
@@ -114,3 +136,12 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
         "corpus": corpus,
         "results": results,
     }
+
+
+def _finetuning_results(directory: Path | epath.Path, step: int) -> dict[str, Any]:
+    """The scores of a checkpoint on the validation split, where it was scored."""
+    for line in read_metrics(directory):
+        scores = {k: v for k, v in line.items() if k.startswith(_EVALUATION)}
+        if line["step"] == step and scores:
+            return {name.removeprefix(_EVALUATION): value for name, value in scores.items()}
+    return {}

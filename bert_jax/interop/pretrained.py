@@ -10,13 +10,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bert_jax.config import from_dict
+from bert_jax import workdir
 from bert_jax.errors import UserError, naming
 from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.names import Outside, Shape, match
 from bert_jax.interop.weights import Weights, expected_shapes
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.stages import resolve_stages
 
 # BERT's own keys (bert_config.json); those without a value here must be in any config.
 MODEL_KEYS = {
@@ -53,13 +54,18 @@ class Pretrained:
     tokenizer: Tokenizer | None
     warnings: list[str]
     training: dict[str, Any]
+    head: str = ""
+    labels: tuple[str, ...] = ()
+    features: tuple[int, ...] = ()
 
     @property
     def model_config(self) -> BertConfig:
         return BertConfig.from_dict(self.model)
 
     def complete(self, seed: int = 0) -> None:
-        """Initialises the heads that the source lacks, and cuts a padded vocabulary.
+        """Makes it a model for pre-training, with all heads and a vocabulary without padding.
+
+        A fine-tuned model's own head is left out; heads that the source lacks are initialised.
 
         Args:
           seed: What the new heads are drawn from.
@@ -67,6 +73,10 @@ class Pretrained:
         Raises:
           UserError: the embedding and the vocabulary do not belong together.
         """
+        if self.head:
+            self.warnings.append(f"the head of {self.source} is of a task, and is left out")
+            self.leave_out("classifier/")
+            self.head, self.labels, self.features = "", (), ()
         missing = weights_lib.add_missing_heads(self.weights, self.model_config, seed)
         if missing:
             heads = " and no ".join(missing)
@@ -82,8 +92,35 @@ class Pretrained:
         if missing or earlier:
             # It travels with the weights: nothing in them tells that they mean nothing.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
+        self.fit_vocabulary()
+
+    def leave_out(self, *prefixes: str) -> None:
+        """Drops the weights whose names begin so."""
+        for name in [name for name in self.weights if name.startswith(prefixes)]:
+            del self.weights[name]
+
+    def fit_vocabulary(self) -> None:
+        """Cuts rows of the embeddings that only pad the tokenizer's vocabulary.
+
+        Raises:
+          UserError: the embedding and the vocabulary do not belong together.
+        """
         if self.tokenizer and self.tokenizer.vocab_size != self.model["vocab_size"]:
             self._cut_vocabulary(self.tokenizer.vocab_size)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest sequence that it has learned, [CLS] and [SEP] counted.
+
+        Where a run of ours began at random, positions beyond its stages so far are noise.
+        """
+        positions = self.model["max_position_embeddings"]
+        config = self.training.get("config")
+        if not config or config["init_from"] or config["resume_from"]:
+            return positions
+        stages = resolve_stages(workdir.parse_config(config).train)
+        begun = [s.max_seq_length for s in stages if s.first_step < self.training.get("step", 0)]
+        return min(positions, max(begun, default=positions))
 
     @property
     def untrained_heads(self) -> list[str]:
@@ -230,7 +267,7 @@ def read_training(directory: Path) -> dict[str, Any]:
     training = read_object(path)
     try:
         if training.get("config"):
-            from_dict(training["config"])
+            workdir.parse_config(training["config"])
         whole = all(isinstance(training.get(key, {}), dict) for key in ("corpus", "results"))
         heads = training.get(UNTRAINED, [])
         if not whole or not set(heads) <= set(weights_lib.HEADS.values()):

@@ -8,7 +8,7 @@ through it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,9 +43,12 @@ def flatten(params: Any, config: BertConfig) -> Weights:
 
 
 def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
-    """The inverse: the pytree of a model of this config, its layers stacked or not."""
+    """The inverse: the pytree of a model of this config, its layers stacked or not.
+
+    A head that the weights lack is not in the tree either.
+    """
     flat = dict(weights)
-    for name in _VOCABULARY:
+    for name in _with_vocabulary(flat):
         padding = [(0, config.padded_vocab_size - config.vocab_size)]
         flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
     if config.scan_layers:
@@ -66,22 +69,32 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape for name, leaf in jax.eval_shape(fresh).items()}
 
 
+def initial_weights(model: nn.Module, seed: int, wanted: Callable[[str], bool]) -> Weights:
+    """Flat weights of a model, drawn from the seed: those whose names are wanted."""
+
+    def fresh() -> dict[str, jax.Array]:
+        flat = flatten(nn.unbox(init_params(model, seed)), model.config)
+        return {name: x for name, x in flat.items() if wanted(name)}
+
+    # Compiled, so that what is not wanted is not made either.
+    return {name: np.asarray(x) for name, x in jax.jit(fresh)().items()}
+
+
 def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[str]:
     """Initialises, in place, the heads of which not one tensor is there; names them."""
     missing = [head for head in HEADS if not any(name.startswith(head) for name in weights)]
     if missing:
         model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
-
-        def fresh() -> dict[str, jax.Array]:
-            flat = flatten(nn.unbox(init_params(model, seed)), model.config)
-            return {name: x for name, x in flat.items() if name.startswith(tuple(missing))}
-
-        # Compiled, so that the encoder, which is not wanted, is not made either.
-        weights.update({name: np.asarray(x) for name, x in jax.jit(fresh)().items()})
+        weights.update(initial_weights(model, seed, lambda name: name.startswith(tuple(missing))))
     return [HEADS[head] for head in missing]
 
 
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
     """Drops, in place, the rows beyond the vocabulary."""
-    for name in _VOCABULARY:
+    for name in _with_vocabulary(weights):
         weights[name] = weights[name][:vocab_size]
+
+
+def _with_vocabulary(weights: Weights) -> list[str]:
+    """A model without the masked-LM head lacks its bias."""
+    return [name for name in _VOCABULARY if name in weights]

@@ -11,5 +11,20 @@ Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
 
 from bert_jax.models.bert import BertEncoder, BertForPreTraining, PreTrainingOutput
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.tasks import (
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 
-__all__ = ["BertConfig", "BertEncoder", "BertForPreTraining", "PreTrainingOutput"]
+__all__ = [
+    "BertConfig",
+    "BertEncoder",
+    "BertForMultipleChoice",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "PreTrainingOutput",
+]

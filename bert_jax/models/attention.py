@@ -50,6 +50,8 @@ class SelfAttention(nn.Module):
             preferred_element_type=jnp.float32,
         )
         probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + mask_bias_Bx1x1xL).astype(c.dtype)
+        # Kept for who asks for "intermediates"; nothing is, and nothing computed, otherwise.
+        self.sow("intermediates", "probabilities", probs_BxAxLxL)
         probs_BxAxLxL = Dropout(c.attention_probs_dropout_prob)(probs_BxAxLxL, deterministic)
         context_BxAxLxK = jnp.einsum("BAQL,BALK->BAQK", probs_BxAxLxL, value_BxAxLxK)
         kernel_AxKxD, bias_D = self._output_projection()

@@ -1,5 +1,7 @@
 """BERT: the encoder, and the encoder under its two pre-training heads."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import flax.struct
 import jax
@@ -7,7 +9,7 @@ import jax
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Encoder
-from bert_jax.models.heads import MaskedLanguageModelHead, NextSentenceHead, Pooler
+from bert_jax.models.heads import MaskedLanguageModelHead, OutputLayer, Pooler
 
 
 @flax.struct.dataclass
@@ -32,14 +34,21 @@ class PreTrainingOutput:
 
 
 class BertEncoder(nn.Module):
-    """Embeddings, blocks and pooler: what every task builds on."""
+    """Embeddings, blocks and pooler: what every task builds on.
+
+    Attributes:
+      config: The model's hyperparameters.
+      has_pooler: Without it there are none of its parameters either.
+    """
 
     config: BertConfig
+    has_pooler: bool = True
 
     def setup(self):
         self.embeddings = BertEmbeddings(self.config)
         self.encoder = Encoder(self.config)
-        self.pooler = Pooler(self.config)
+        if self.has_pooler:
+            self.pooler = Pooler(self.config)
 
     def __call__(
         self,
@@ -48,7 +57,7 @@ class BertEncoder(nn.Module):
         attention_mask_BxL: jax.Array,
         *,
         deterministic: bool,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Encodes token ids.
 
         Args:
@@ -58,11 +67,24 @@ class BertEncoder(nn.Module):
           deterministic: True for evaluation: no dropout, no "dropout" rng needed.
 
         Returns:
-          hidden_BxLxD and pooled_BxD, in `config.dtype`.
+          hidden_BxLxD and pooled_BxD (None without a pooler), in `config.dtype`.
         """
         hidden_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
         hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
-        return hidden_BxLxD, self.pooler(hidden_BxLxD)
+        return hidden_BxLxD, self.pooler(hidden_BxLxD) if self.has_pooler else None
+
+    def hidden_states(
+        self,
+        input_ids_BxL: jax.Array,
+        token_type_ids_BxL: jax.Array,
+        attention_mask_BxL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> list[jax.Array]:
+        """All hidden_BxLxD: the embeddings, then each block's output, the first block's first."""
+        embedded_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
+        blocks = self.encoder(embedded_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
+        return [embedded_BxLxD, *blocks]
 
     def decode(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
         """The product with the (tied) word embeddings, float32 [B, M, W]."""
@@ -72,12 +94,21 @@ class BertEncoder(nn.Module):
 class BertForPreTraining(nn.Module):
     """BERT with the masked-LM and next-sentence heads (paper, section 3.1)."""
 
+    # What of a batch the model is called with.
+    INPUTS: ClassVar[tuple[str, ...]] = (
+        "input_ids",
+        "token_type_ids",
+        "attention_mask",
+        "masked_lm_positions",
+    )
+
     config: BertConfig
 
     def setup(self):
         self.bert = BertEncoder(self.config)
         self.mlm = MaskedLanguageModelHead(self.config)
-        self.nsp = NextSentenceHead(self.config)
+        # 0 is the next sentence, 1 a random one.
+        self.nsp = OutputLayer(self.config, 2)
 
     def __call__(
         self,

@@ -48,20 +48,26 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array, deterministic: bool
-    ) -> jax.Array:
-        """Returns the last hidden states, [B, L, D] in `config.dtype`."""
+        self,
+        hidden_BxLxD: jax.Array,
+        attention_mask_BxL: jax.Array,
+        deterministic: bool,
+        all_layers: bool = False,
+    ) -> jax.Array | list[jax.Array]:
+        """Returns the last hidden states, [B, L, D] in `config.dtype`, or a list of all blocks'."""
         c = self.config
         mask_bias_Bx1x1xL = jnp.where(
             attention_mask_BxL[:, None, None, :] > 0, 0.0, jnp.finfo(jnp.float32).min
         )
         if not c.scan_layers:
             block = _rematerialized(Block, c.remat, prevent_cse=True)
+            outputs = []
             for i in range(c.num_hidden_layers):
                 hidden_BxLxD = block(c, deterministic, name=f"layer_{i}")(
                     hidden_BxLxD, mask_bias_Bx1x1xL
                 )
-            return hidden_BxLxD
+                outputs.append(hidden_BxLxD)
+            return outputs if all_layers else hidden_BxLxD
 
         layers = nn.scan(
             _ScannedBlock,
@@ -70,9 +76,9 @@ class Encoder(nn.Module):
             in_axes=nn.broadcast,
             length=c.num_hidden_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
-        )(c, deterministic, name="layers")
-        hidden_BxLxD, _ = layers(hidden_BxLxD, mask_bias_Bx1x1xL)
-        return hidden_BxLxD
+        )(c, deterministic, all_layers, name="layers")
+        hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, mask_bias_Bx1x1xL)
+        return list(outputs_NxBxLxD) if all_layers else hidden_BxLxD
 
 
 class _ScannedBlock(nn.Module):
@@ -80,6 +86,7 @@ class _ScannedBlock(nn.Module):
 
     config: BertConfig
     deterministic: bool
+    has_output: bool
 
     @nn.compact
     def __call__(self, hidden_BxLxD: jax.Array, mask_bias_Bx1x1xL: jax.Array):
@@ -87,7 +94,7 @@ class _ScannedBlock(nn.Module):
         hidden_BxLxD = block(self.config, self.deterministic, name="layer")(
             hidden_BxLxD, mask_bias_Bx1x1xL
         )
-        return hidden_BxLxD, None
+        return hidden_BxLxD, hidden_BxLxD if self.has_output else None
 
 
 def _rematerialized(block: type[nn.Module], policy: str, prevent_cse: bool) -> type[nn.Module]:

@@ -1,4 +1,4 @@
-"""What stands on the encoder: the pooler and the two pre-training heads."""
+"""What stands on the encoder: the pooler, the masked-LM head and the layer that ends all others."""
 
 import dataclasses
 from collections.abc import Callable
@@ -67,15 +67,16 @@ class MaskedLanguageModelHead(nn.Module):
         return decode(hidden_BxMxD, jnp.where(is_entry_W, bias_W, NO_PROBABILITY))
 
 
-class NextSentenceHead(nn.Module):
-    """Two classes on the pooled [CLS]: 0 is the next sentence, 1 a random one."""
+class OutputLayer(nn.Module):
+    """Logits of next sentence, of labels, of the ends of spans: few numbers, a loss on each."""
 
     config: BertConfig
+    features: int
 
     @nn.compact
-    def __call__(self, pooled_BxD: jax.Array) -> jax.Array:
-        """Returns float32 logits_Bx2."""
-        # So few numbers, and a loss hangs on each: float32 whatever the rest is.
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns float32 [..., features] for x [..., D]."""
+        # So few numbers: float32 whatever the rest is.
         config = dataclasses.replace(self.config, dtype=jnp.float32)
-        logits_Bx2 = Projection(config, 2, ("embed", "classes"), name="dense")(pooled_BxD)
-        return nn.with_logical_constraint(logits_Bx2, ("batch", None))
+        logits = Projection(config, self.features, ("embed", "classes"), name="dense")(x)
+        return nn.with_logical_constraint(logits, ("batch",) + (None,) * (x.ndim - 1))

@@ -88,6 +88,17 @@ class Tokenizer(abc.ABC):
         """
 
     @abc.abstractmethod
+    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids that `encode_batch` gives, and where in the text they are.
+
+        Returns:
+          ids, int32 [T]; and characters, int32 [T, 2]: piece t stands for
+          text[start:end]. Starts and ends never decrease. Pieces of one
+          character (half a Hangul syllable) share it; accents that were stripped
+          belong to the piece before them.
+        """
+
+    @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids; special tokens are spelt out."""
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 from etils import epath
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.tokenizers.alignment import decompose, monotone
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, Tokenizer, require_special_tokens
 
 MODEL_FILE = "sentencepiece.model"
@@ -45,6 +46,26 @@ class SentencePieceTokenizer(Tokenizer):
         batch = self._backend.encode(list(sentences), out_type=int, num_threads=1)
         return [np.array(ids, np.int32) for ids in batch]
 
+    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        folded, sources = fold_aligned(text) if self._lowercase else (text, range(len(text)))
+        encoded = sentencepiece_pb2.SentencePieceText()
+        encoded.ParseFromString(self._backend.encode(folded, out_type="serialized_proto"))
+        # Its places are bytes; character c of `folded` comes from the text's bounds[c] on, up to
+        # the next one's, as stripped accents count to what they stood on.
+        widths = [len(character.encode()) for character in folded]
+        character_at = [*np.repeat(np.arange(len(folded)), widths).tolist(), len(folded)]
+        bounds = [*sources, len(text)]
+        spans = []
+        for piece in encoded.pieces:
+            start, end = character_at[piece.begin], character_at[piece.end]
+            # A piece that starts a word holds the space before it.
+            while start < end and folded[start].isspace():
+                start += 1
+            # A piece of a part of a character (a ligature, a Hangul syllable) takes all of it.
+            last = min(max(start, end - 1), len(folded) - 1)
+            spans.append((bounds[start], max(bounds[end], bounds[last] + 1)))
+        return np.array([piece.id for piece in encoded.pieces], np.int32), monotone(spans)
+
     def decode(self, ids: Sequence[int]) -> str:
         special, words, text = set(self.special_ids), [], []
         # The library drops control symbols; they are spelt out instead.
@@ -67,6 +88,20 @@ def fold(text: str) -> str:
         return text
     text = unicodedata.normalize("NFD", text)
     return "".join(c for c in text if unicodedata.category(c) != "Mn")
+
+
+def fold_aligned(text: str) -> tuple[str, list[int]]:
+    """`fold`, and for each character left the index in `text` of the one it came from."""
+    lowered = text.lower()
+    # By itself or in a word a character becomes as many: only sigma asks what is around it.
+    indices = [i for i, character in enumerate(text) for _ in character.lower()]
+    parts, sources = decompose(lowered)
+    kept = [
+        (part, indices[source])
+        for part, source in zip(parts, sources, strict=True)
+        if unicodedata.category(part) != "Mn"
+    ]
+    return "".join(part for part, _ in kept), [index for _, index in kept]
 
 
 def read_model(path: epath.PathLike) -> bytes:

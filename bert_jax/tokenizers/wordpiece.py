@@ -13,6 +13,7 @@ from tokenizers import decoders, models
 
 from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import Tokenizer, require_special_tokens
 from bert_jax.tokenizers.words import WordSplitter
 
@@ -29,7 +30,8 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, tokens: Sequence[str], *, lowercase: bool, max_input_chars_per_word: int):
         options = {"lowercase": lowercase, "max_input_chars_per_word": max_input_chars_per_word}
         super().__init__(options, "\n".join(tokens).encode(), tokens)
-        self._split = WordSplitter(lowercase).split
+        splitter = WordSplitter(lowercase)
+        self._split, self._split_aligned = splitter.split, splitter.split_aligned
         self._word_ids = _WordIds(
             models.WordPiece(
                 {token: i for i, token in enumerate(tokens)},
@@ -49,6 +51,20 @@ class WordPieceTokenizer(Tokenizer):
             np.fromiter(chain.from_iterable(map(ids_of, self._split(sentence))), np.int32)
             for sentence in sentences
         ]
+
+    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for word in self._split_aligned(text):
+            first, piece_ids = 0, self._word_ids["".join(word.characters)]
+            for piece_id in piece_ids:
+                length = len(self._tokens[piece_id].removeprefix("##"))
+                # Alone, a piece is the whole word: "##" may be two characters of it, [UNK] all.
+                stop = first + length if len(piece_ids) > 1 else len(word.characters)
+                spans.append((min(word.starts[first:stop]), max(word.ends[first:stop])))
+                first = stop
+            ids += piece_ids
+        return np.array(ids, np.int32), monotone(spans)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._decoder.decode([self.id_to_token(int(i)) for i in ids])

@@ -21,6 +21,9 @@ The differences to others that are known (tests/tokenizers/test_parity.py holds 
 """
 
 import unicodedata
+from typing import NamedTuple
+
+from bert_jax.tokenizers.alignment import decompose
 
 _CJK = (
     (0x4E00, 0x9FFF),
@@ -34,6 +37,14 @@ _CJK = (
 )
 
 
+class AlignedWord(NamedTuple):
+    """The characters of a word, and where in the text each of them is: [start, end)."""
+
+    characters: list[str]
+    starts: list[int]
+    ends: list[int]
+
+
 class WordSplitter:
     """Splits text into words; `lowercase` strips accents too."""
 
@@ -45,6 +56,28 @@ class WordSplitter:
         if self._lowercase:
             text = unicodedata.normalize("NFD", text)
         return text.translate(self._table).split()
+
+    def split_aligned(self, text: str) -> list[AlignedWord]:
+        """The words of `split`, with the places of their characters.
+
+        A character's place takes in the accents after it that were stripped.
+        """
+        indices: range | list[int] = range(len(text))
+        if self._lowercase:
+            text, indices = decompose(text)
+        words = [AlignedWord([], [], [])]
+        for character, index in zip(text, indices, strict=True):
+            replacement, word = self._table[ord(character)], words[-1]
+            if not replacement and word.ends and unicodedata.category(character) == "Mn":
+                word.ends[-1] = max(word.ends[-1], index + 1)
+            for part in replacement:
+                if not part.isspace():
+                    words[-1].characters.append(part)
+                    words[-1].starts.append(index)
+                    words[-1].ends.append(index + 1)
+                elif words[-1].characters:
+                    words.append(AlignedWord([], [], []))
+        return words if words[-1].characters else words[:-1]
 
 
 class _CharacterTable(dict):

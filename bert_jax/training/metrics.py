@@ -5,7 +5,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from tensorboardX import SummaryWriter
 
 from bert_jax import storage
 from bert_jax.errors import naming
+from bert_jax.objectives.pretraining import PreTraining
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_DIRECTORY = "tensorboard"
-# Averaged over the steps of a line; all others are the last step's.
-AVERAGED = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy")
+# Pre-training's, averaged over the steps of a line; all others are the last step's.
+AVERAGED = PreTraining.averaged
 # Between copies to object storage, which takes one a second of an object at most.
 UPLOAD_SECONDS = 30.0
 RATES = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
@@ -163,10 +164,20 @@ class Meter:
 
     Its sums travel in the checkpoint, so that the line after a resume is the line
     that would have been written without the interruption (but for the times).
+
+    Args:
+      sums, count: `state()` of the meter that this one goes on from.
+      averaged: Names of what is averaged.
     """
 
-    def __init__(self, sums: Mapping[str, float] | None = None, count: int = 0):
-        self._sums = dict(sums) if sums else dict.fromkeys(AVERAGED, 0.0)
+    def __init__(
+        self,
+        sums: Mapping[str, float] | None = None,
+        count: int = 0,
+        *,
+        averaged: Sequence[str] = AVERAGED,
+    ):
+        self._sums = dict(sums) if sums else dict.fromkeys(averaged, 0.0)
         self._count = count
         self._since: float | None = None
         self._clear_times()
@@ -195,7 +206,7 @@ class Meter:
 
     def add(self, metrics: Mapping[str, float], sequences: int, tokens: int, flops: float) -> None:
         """Counts one finished step of so many sequences, tokens and FLOPs."""
-        for name in AVERAGED:
+        for name in self._sums:
             self._sums[name] += float(metrics[name])
         self._count += 1
         if self._since is not None:
@@ -225,7 +236,7 @@ class Meter:
         self.stop()
         self._run_sequences += self._sequences
         self._run_seconds += self._seconds
-        self._sums, self._count = dict.fromkeys(AVERAGED, 0.0), 0
+        self._sums, self._count = dict.fromkeys(self._sums, 0.0), 0
         self._clear_times()
         if running:
             self.start()

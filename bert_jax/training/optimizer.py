@@ -22,9 +22,13 @@ class AdamMoments(NamedTuple):
 
 
 def make_optimizer(
-    config: ConfigDict, schedule: Callable[[jax.typing.ArrayLike], jax.Array]
+    config: ConfigDict,
+    schedule: Callable[[jax.typing.ArrayLike], jax.Array],
+    scaling: optax.GradientTransformation | None = None,
 ) -> optax.GradientTransformation:
     """Builds the optimizer of `config.optimizer`.
+
+    `scaling`, where given, comes just before the rate.
 
     adamw: google-research/bert's AdamWeightDecayOptimizer. Clip by global norm,
     then update = m / (sqrt(v) + eps) + decay * parameter, times the rate.
@@ -39,6 +43,8 @@ def make_optimizer(
     chain.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
     if config.name == "lamb":
         chain.append(optax.masked(scale_by_layer_trust_ratio(), decayed))
+    if scaling:
+        chain.append(scaling)
     chain.append(optax.scale_by_learning_rate(schedule))
     return optax.chain(*chain)
 
@@ -51,7 +57,7 @@ def decayed(params: Any) -> Any:
     """
 
     def decays(path, _):
-        names = _names(path)
+        names = names_of(path)
         return not any("layer_norm" in name for name in names) and not names[-1].endswith("bias")
 
     return jax.tree_util.tree_map_with_path(decays, params)
@@ -100,7 +106,7 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """
 
     def scale(path, update, param):
-        stacked = STACKED_LAYERS in _names(path)
+        stacked = STACKED_LAYERS in names_of(path)
         axes = tuple(range(1 if stacked else 0, param.ndim))
         param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axis=axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axis=axes, keepdims=True))
@@ -113,5 +119,6 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def _names(path: tuple) -> list[str]:
+def names_of(path: tuple) -> list[str]:
+    """The names on the way to a leaf of a pytree."""
     return [str(getattr(key, "key", getattr(key, "name", key))) for key in path]

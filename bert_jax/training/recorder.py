@@ -1,6 +1,7 @@
 """Reads each step's metrics while the next one runs, and reports them."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,7 +26,7 @@ class Recorder:
     """Turns the metrics of single steps into lines, curves and a progress bar.
 
     Args:
-      trainer: For the FLOPs of a step and the peak of the devices.
+      trainer: For the objective, the FLOPs of a step and the peak of the devices.
       writer: Where lines go.
       progress: What a person sees.
       meter_state: `state()` of the run this one goes on from.
@@ -39,30 +40,40 @@ class Recorder:
         meter_state: Mapping[str, Any],
     ):
         self._trainer, self._writer, self._progress = trainer, writer, progress
-        self._meter = Meter(**meter_state)
+        self._meter = Meter(**meter_state, averaged=trainer.objective.averaged)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
-        self._pending: tuple[int, Any] | None = None
+        # Sequence lengths that the stage has compiled.
+        self._lengths: set[int] = set()
+        self._pending: tuple[int, int, Any] | None = None
         self._last: dict[str, float] = {}
 
-    def dispatched(self, step: int, stage: Stage, metrics: Any) -> None:
+    def dispatched(self, step: int, stage: Stage, metrics: Any, length: int | None = None) -> None:
         """Takes a step just dispatched, and reads the one before, which is done.
+
+        Args:
+          step: Its number, from 1.
+          stage: Its stage.
+          metrics: On the devices.
+          length: Of its sequences, where that is not the stage's.
 
         Raises:
           NonFiniteError: the step before was not finite.
         """
-        if stage is not self._stage:
-            # A stage's first step compiles: it is counted, not timed.
+        length = length or stage.max_seq_length
+        if stage is not self._stage or length not in self._lengths:
+            # The first step of its length compiles: it is counted, not timed.
             self.flush()
             self._meter.stop()
+            self._lengths = {length} | (self._lengths if stage is self._stage else set())
             self._stage = stage
-            self._pending = (step, metrics)
+            self._pending = (step, length, metrics)
             self.flush()
             if step < stage.end_step:
                 self._meter.start()
             return
         self.flush()
-        self._pending = (step, metrics)
+        self._pending = (step, length, metrics)
         if step == stage.end_step:
             # A step that fails is told of while its stage's data are at hand; and
             # opening and compiling the next stage is no training.
@@ -73,15 +84,15 @@ class Recorder:
         """Waits for the pending step, if any, and counts it; raises as `dispatched`."""
         if self._pending is None:
             return
-        (step, metrics), self._pending = self._pending, None
+        (step, length, metrics), self._pending = self._pending, None
         self._last = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not all(math.isfinite(self._last[name]) for name in ("loss", "grad_norm")):
             raise NonFiniteError(step, self._last)
-        stage = self._stage
+        stage = dataclasses.replace(self._stage, max_seq_length=length)
         self._meter.add(
             self._last,
             sequences=stage.batch_size,
-            tokens=stage.batch_size * stage.max_seq_length,
+            tokens=stage.batch_size * length,
             flops=self._trainer.flops_per_step(stage),
         )
         self._progress.advance(1, self._note())
@@ -94,17 +105,10 @@ class Recorder:
         self._writer.write(step, line | last | {"seq_length": self._stage.max_seq_length})
         self._meter.reset()
 
-    def log_evaluation(self, step: int, results: Mapping[str, float]) -> None:
-        """Writes a held-out evaluation, each name with the prefix `eval_`; nothing if empty."""
-        if not results:
-            return
+    def log_evaluation(self, step: int, results: Mapping[str, float], message: str) -> None:
+        """Writes a held-out evaluation, each name with the prefix `eval_`, and says `message`."""
         self._writer.write(step, {f"eval_{name}": value for name, value in results.items()})
-        self._progress.message(
-            f"step {step:,}: held-out MLM loss {results['mlm_loss']:.3f} "
-            f"(unigram {results['unigram_mlm_loss']:.3f}), "
-            f"MLM accuracy {results['mlm_accuracy']:.1%}, "
-            f"NSP accuracy {results['nsp_accuracy']:.1%}"
-        )
+        self._progress.message(f"step {step:,}: {message}")
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -123,11 +127,9 @@ class Recorder:
 
     def _note(self) -> str:
         line = self._meter.summary(self._peak)
-        parts = [
-            f"loss {line['loss']:.3f}",
-            f"MLM {line['mlm_accuracy']:.1%}",
-            f"NSP {line['nsp_accuracy']:.1%}",
-        ]
+        parts = [f"loss {line['loss']:.3f}"]
+        accuracies = self._trainer.objective.accuracies
+        parts += [f"{text} {line[name]:.1%}" for name, text in accuracies.items()]
         if line["sequences_per_second"]:
             parts.append(f"{line['sequences_per_second']:,.0f} seq/s")
         if line["mfu"]:

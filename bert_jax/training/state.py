@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.models import BertForPreTraining
-
 
 @flax.struct.dataclass
 class TrainState:
@@ -25,17 +23,16 @@ class TrainState:
         return cls(jnp.zeros([], jnp.int32), params, optimizer.init(params))
 
 
-def init_params(model: BertForPreTraining, seed: int) -> Any:
+def init_params(model: nn.Module, seed: int) -> Any:
     """Fresh parameters, each in its box of logical axis names (see flax's `meta`)."""
     one_BxL = jnp.zeros((1, 1), jnp.int32)
-    variables = model.init(
-        jax.random.key(seed), one_BxL, one_BxL, one_BxL, one_BxL, deterministic=True
-    )
+    inputs = (one_BxL,) * len(model.INPUTS)
+    variables = model.init(jax.random.key(seed), *inputs, deterministic=True)
     return variables["params"]
 
 
 def init_state(
-    model: BertForPreTraining,
+    model: nn.Module,
     optimizer: optax.GradientTransformation,
     seed: int,
     shardings: TrainState,
@@ -49,7 +46,7 @@ def init_state(
 
 
 def state_shardings(
-    model: BertForPreTraining,
+    model: nn.Module,
     optimizer: optax.GradientTransformation,
     shardings_of: Callable[[Any], Any],
     replicated: jax.sharding.Sharding,
@@ -76,7 +73,7 @@ def state_shardings(
 
 
 def abstract_state(
-    model: BertForPreTraining, optimizer: optax.GradientTransformation, shardings: TrainState
+    model: nn.Module, optimizer: optax.GradientTransformation, shardings: TrainState
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
     state = jax.eval_shape(lambda: TrainState.create(nn.unbox(init_params(model, 0)), optimizer))

@@ -9,18 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.objectives.objective import Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
 from bert_jax.training import state as state_lib
+from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.stages import Stage, resolve_stages
-from bert_jax.training.step import make_eval_step, make_train_step
+from bert_jax.training.step import PRE_TRAINING, make_eval_step, make_train_step
 
 # Batches already on the devices while a step runs.
 DEVICE_PREFETCH = 2
@@ -33,13 +36,16 @@ class Trainer:
     Attributes:
       train_step: (state, batch) -> (state, metrics), compiled once for each stage's
         shapes; the state given is donated.
-      eval_step: (params, batch, unigram_log_probs_V) -> sums.
+      eval_step: (params, batch, *operands) -> what the objective's `evaluate` gives, whole
+        on every device; of pre-training (params, batch, unigram_log_probs_V) -> sums.
+      objective: What the model is trained for.
       layout: What lies where on the mesh.
       shardings: Of the whole state.
     """
 
     model_config: BertConfig
-    model: BertForPreTraining
+    model: nn.Module
+    objective: Objective
     layout: Layout
     stages: Sequence[Stage]
     optimizer: optax.GradientTransformation
@@ -50,7 +56,34 @@ class Trainer:
 
     @classmethod
     def from_config(cls, config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Self:
-        """Builds one for a validated config, on all devices unless told otherwise.
+        """Builds pre-training's for a validated config, on all devices unless told otherwise.
+
+        Raises:
+          UserError: as `create`.
+        """
+        stages = resolve_stages(config.train)
+        return cls.create(config, BertForPreTraining, PRE_TRAINING, stages, devices=devices)
+
+    @classmethod
+    def create(
+        cls,
+        config: ConfigDict,
+        make_model: Callable[[BertConfig], nn.Module],
+        objective: Objective,
+        stages: Sequence[Stage],
+        *,
+        rates: LayerRates | None = None,
+        devices: Sequence[jax.Device] | None = None,
+    ) -> Self:
+        """Builds one of any model and objective.
+
+        Args:
+          config: Validated; what pre-training's and fine-tuning's have in common is used.
+          make_model: The model of a BertConfig.
+          objective: What it is trained for.
+          stages: The run's.
+          rates: Where learning rates differ between layers.
+          devices: All unless told otherwise.
 
         Raises:
           UserError: the mesh or a parameter does not divide over the devices, or
@@ -64,13 +97,12 @@ class Trainer:
             remat=config.remat,
             fused_attention=config.fused_attention and _has_kernels(mesh.devices.flat[0]),
         )
-        model = BertForPreTraining(model_config)
+        model = make_model(model_config)
         layout = Layout.create(
             mesh, config.sharding, config.sharding_rules, config.max_replicated_share
         )
-        stages = resolve_stages(config.train)
         schedule = make_schedule(config.schedule, stages)
-        optimizer = make_optimizer(config.optimizer, schedule)
+        optimizer = make_optimizer(config.optimizer, schedule, rates.scaling() if rates else None)
         rows, everywhere = layout.batch, layout.replicated
         shardings = state_lib.state_shardings(model, optimizer, layout.params, everywhere)
         train_step = make_train_step(
@@ -79,10 +111,13 @@ class Trainer:
             schedule,
             seed=config.seed,
             accumulation_steps=config.train.gradient_accumulation_steps,
+            objective=objective,
+            rates=rates,
         )
         return cls(
             model_config=model_config,
             model=model,
+            objective=objective,
             layout=layout,
             stages=stages,
             optimizer=optimizer,
@@ -95,8 +130,8 @@ class Trainer:
                 donate_argnums=0,
             ),
             eval_step=jax.jit(
-                _laid_out(make_eval_step(model), layout),
-                in_shardings=(shardings.params, rows, everywhere),
+                _laid_out(make_eval_step(model, objective), layout),
+                in_shardings=(shardings.params, rows, *[everywhere] * objective.eval_operands),
                 out_shardings=everywhere,
             ),
             seed=config.seed,
@@ -161,8 +196,12 @@ class Trainer:
 
     def num_parameters(self) -> int:
         """The model's own; what fills up the vocabulary is none of it."""
-        leaves = jax.tree.leaves(self.abstract_state().params)
-        return sum(leaf.size for leaf in leaves) - self.model_config.num_padding_parameters
+        params, c = self.abstract_state().params, self.model_config
+        padding = c.num_padding_parameters
+        if "mlm" not in params:
+            # The masked-LM head's bias has a number for each row of the embeddings.
+            padding -= c.padded_vocab_size - c.vocab_size
+        return sum(leaf.size for leaf in jax.tree.leaves(params)) - padding
 
 
 def _laid_out(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:

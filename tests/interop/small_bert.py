@@ -7,8 +7,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
-from bert_jax.interop.weights import expected_shapes
+from bert_jax.interop.weights import expected_shapes, initial_weights
 from bert_jax.models import BertConfig
+from bert_jax.models.tasks import make_task_model
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -58,3 +59,17 @@ def edit_tensors(directory: Path, change) -> None:
 
 def edit_json(path: Path, **values) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pretrained:
+    """The same under the head of a task."""
+    config = BertConfig.from_dict(MODEL)
+    model = make_task_model(head, len(labels), config)
+    rng = np.random.default_rng(seed)
+    weights = {
+        name: rng.standard_normal(x.shape).astype(np.float32)
+        for name, x in initial_weights(model, 0, lambda name: True).items()
+    }
+    return Pretrained(
+        "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels
+    )

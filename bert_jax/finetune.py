@@ -1,0 +1,46 @@
+"""Fine-tunes a BERT on a task.
+
+    python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
+        --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
+
+PATH is a work directory of pre-training, a Hugging Face directory or a Google checkpoint.
+A second start of the same command in the same work directory goes on where the first
+stopped. With --sweep it tries the grid of config.sweep, each run in a directory of its own,
+and prints medians and spreads; `glue.py:all` goes through all of GLUE.
+"""
+
+from absl import flags
+from ml_collections import config_flags
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.finetuning.config import ALL
+
+
+def define_flags() -> None:
+    """Called by the command line only."""
+    config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+    flags.DEFINE_string("workdir", "", "Where the run is; wins over config.workdir.")
+    flags.DEFINE_bool("sweep", False, "Try all rates, batches and seeds of config.sweep.")
+    cli.define_host_flags()
+
+
+def main(_) -> None:
+    args = flags.FLAGS
+    workdir = args.workdir or args.config.workdir
+    if not workdir:
+        raise UserError("--workdir is missing: the directory where the run is to be written")
+    with cli.joined_hosts():
+        from bert_jax.finetuning import glue_table, run, sweep
+
+        if args.config.task == ALL:
+            glue_table.finetune_all(args.config, workdir, args.sweep)
+        elif args.sweep:
+            sweep.sweep(args.config, workdir)
+        else:
+            run.finetune(args.config, workdir)
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

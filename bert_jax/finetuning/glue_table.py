@@ -1,0 +1,113 @@
+"""All of GLUE with one BERT: a run (or sweep) a task, and the table with the average."""
+
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax import storage, workdir
+from bert_jax.errors import UserError
+from bert_jax.finetuning.config import GLUE_TASKS, finetune_config
+from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning.sweep import best_of, sweep
+from bert_jax.parallel import hosts
+from bert_jax.progress import say
+from bert_jax.tasks.glue import SPECS
+from bert_jax.tasks.sources import TFDS_PREFIX
+
+TABLE = "glue.json"
+
+
+def finetune_all(
+    config: ConfigDict, directory: epath.PathLike, is_sweep: bool
+) -> dict[str, Any] | None:
+    """Fine-tunes on every task of GLUE, one after another, each in a directory of its name.
+
+    Args:
+      config: Of the task "all"; its values hold for every task, `data.input` is the folder
+        that has theirs, or "tfds:glue".
+      directory: Gets TASK/ for each, and glue.json.
+      is_sweep: Whether each is a sweep; its best run counts.
+
+    Returns:
+      What glue.json holds: `scores`, 100 times the dev metric of each task, and their
+      `average`; None when asked to stop before the end.
+
+    Raises:
+      UserError: a task's data are missing, or as `finetune`.
+    """
+    directory = epath.Path(directory)
+    if not config.data.input:
+        raise UserError(
+            "config.data.input is missing: the folder with all of GLUE's (glue_data), or tfds:glue"
+        )
+    configs = {task: task_config(config, task) for task in GLUE_TASKS}
+    check_folders(configs)
+    scores = {}
+    for task, own in configs.items():
+        say(f"=== {task} ===")
+        results = (sweep if is_sweep else finetune)(own, directory / task)
+        if results is None:
+            return None
+        results = best_of(results["runs"]) if is_sweep else results
+        scores[task] = {
+            split: 100 * values[results["metric"]]
+            for split, values in results.items()
+            if isinstance(values, dict)
+        }
+    summary = {"scores": scores, "average": average(scores)}
+    if hosts.is_first():
+        workdir.write_json(directory / TABLE, summary)
+        Console().print(glue_table(summary))
+        print(f"all scores   {directory / TABLE}")
+    return summary
+
+
+def task_config(config: ConfigDict, task: str) -> ConfigDict:
+    """The config of one task, with the values of the config for all."""
+    own = finetune_config(task)
+    values = {key: value for key, value in config.items() if key != "task"}
+    own.update(ConfigDict(values))
+    source = config.data.input
+    if source.startswith(TFDS_PREFIX):
+        own.data.input = f"{source.rstrip('/')}/{task}"
+    else:
+        own.data.input = str(epath.Path(source) / SPECS[task].folder)
+    if task == "qqp":
+        # Some rows of its training file lack a question.
+        own.data.bad_rows = "skip"
+    return own.lock()
+
+
+def check_folders(configs: dict[str, ConfigDict]) -> None:
+    """Refuses, before hours of training, what lacks a task."""
+    for config in configs.values():
+        source = config.data.input
+        if not source.startswith(TFDS_PREFIX):
+            folder = storage.open_path(source, "config.data.input")
+            if not folder.exists():
+                raise UserError(f"config.data.input has no {folder.name}: {folder} is not there")
+
+
+def average(scores: dict[str, dict[str, float]]) -> float:
+    """The mean over the dev sets but WNLI's; MNLI has two, as in the paper's table 1."""
+    counted = [
+        score for task, splits in scores.items() if task != "wnli" for score in splits.values()
+    ]
+    return sum(counted) / len(counted)
+
+
+def glue_table(summary: dict[str, Any]) -> Table:
+    """A row a task, the average below."""
+    table = Table(title="GLUE, dev sets", title_justify="left")
+    table.add_column("task")
+    table.add_column("metric")
+    table.add_column("score", justify="right")
+    for task, splits in summary["scores"].items():
+        cells = "/".join(f"{score:.1f}" for score in splits.values())
+        table.add_row(task, SPECS[task].metric, cells)
+    table.add_section()
+    table.add_row("average", "without WNLI", f"{summary['average']:.1f}")
+    return table

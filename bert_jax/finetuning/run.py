@@ -1,0 +1,362 @@
+"""The fine-tuning loop, from weights and a task to a scored work directory."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax import storage, validation, workdir
+from bert_jax.finetuning import start
+from bert_jax.finetuning.config import filled_in
+from bert_jax.finetuning.data import examples_of_step, predict, training_batches
+from bert_jax.finetuning.start import Setting
+from bert_jax.non_finite import non_finite
+from bert_jax.parallel import hosts
+from bert_jax.progress import Progress, say
+from bert_jax.tasks.task import Rows, Task
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.profile import StepProfiler
+from bert_jax.training.recorder import NonFiniteError, Recorder
+from bert_jax.training.state import TrainState
+
+PREDICTIONS = "predictions"
+
+
+@dataclasses.dataclass
+class Best:
+    """The best scores so far, and the last step that was scored; a checkpoint holds it.
+
+    Attributes:
+      step: Whose scores they are; -1 before the first.
+      scores: Of each validation split, by its name.
+      last_step: The last that was scored.
+    """
+
+    step: int = -1
+    scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    last_step: int = -1
+
+
+def finetune(
+    config: ConfigDict, directory: epath.PathLike, setting: Setting | None = None
+) -> dict[str, Any] | None:
+    """Fine-tunes to the end of the last epoch, or goes on from where a run was stopped.
+
+    Args:
+      config: As the files in configs/finetune/ make them.
+      directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
+        metrics.jsonl, tensorboard/, and at the end results.json.
+      setting: What `start.open_setting` gives, where several runs share it.
+
+    Returns:
+      What results.json holds; None when the run was asked to stop before.
+
+    Raises:
+      UserError: whatever the user can mend, in one sentence.
+    """
+    with ExitStack() as stack:
+
+        def opened() -> Run:
+            start.validate(config)
+            storage.open_path(directory, "--workdir")
+            stack.enter_context(workdir.lock(directory))
+            return Run(config, directory, setting or start.open_setting(config, directory))
+
+        return hosts.together(opened).to_the_end()
+
+
+class Run:
+    """One run of fine-tuning: all that its loop needs.
+
+    Raises:
+      UserError: the work directory is another run's, or something does not fit.
+    """
+
+    def __init__(self, config: ConfigDict, directory: epath.PathLike, setting: Setting):
+        self.task, self.setting = setting.task, setting
+        self.directory = epath.Path(directory)
+        self.config = filled_in(config, setting.model, self.task.head, self.task.labels)
+        self.warnings = workdir.check(directory, self.config)
+        self.train_rows = self.task.rows("train")
+        self.stage = start.make_stage(self.config, self.train_rows)
+        validation.check_profile(self.config.profile, self.stage.num_steps)
+        self.trainer = start.make_trainer(self.config, self.stage)
+        # Read before the first step: a bad row must not end a run at its end.
+        for split in self.validation_splits:
+            self.task.rows(split)
+
+    @property
+    def num_steps(self) -> int:
+        return self.stage.num_steps
+
+    @property
+    def validation_splits(self) -> list[str]:
+        """Those that are scored; the best checkpoint is judged by the first."""
+        return [split for split in self.task.splits if split.startswith("validation")]
+
+    def to_the_end(self) -> dict[str, Any] | None:
+        """Trains, scores and predicts what is still to be done."""
+        if finished := hosts.from_first(self._finished):
+            return finished
+        config, directory, trainer = self.config, self.directory, self.trainer
+        with PreemptionGuard() as guard, closing(self._checkpoints()) as checkpointer:
+            own = checkpointer.restore_newest(trainer.abstract_state())
+            state, resume = own or (start.initial_state(config, trainer, self.setting), {})
+            step, best = int(state.step), Best(**resume.get("best", {}))
+            hosts.from_first(lambda: self._claim(step))
+            self._announce(step)
+            first = hosts.is_first()
+            progress = Progress("finetune", self.num_steps, "steps", done=step, enabled=first)
+            with (
+                progress,
+                closing(MetricsWriter(directory, resumed_step=step, enabled=first)) as writer,
+                # With the one before: a process killed now goes back beyond the newest.
+                closing(Checkpointer(directory / workdir.BEST, keep=2)) as best_checkpoints,
+            ):
+                recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+                if step and self._is_scored(step) and best.last_step < step:
+                    # The signal that stopped the run came before the score.
+                    self._judge(state, best, best_checkpoints, recorder, guard)
+                batches = training_batches(
+                    self.train_rows,
+                    trainer,
+                    batch_size=config.train.batch_size,
+                    seed=config.seed,
+                    first_step=step,
+                    # Stopped while it was scored: as it was, the next start scores it.
+                    end_step=step if guard.poll() else self.num_steps,
+                    length_multiple=config.data.length_multiple,
+                )
+                profiler = StepProfiler(
+                    directory / workdir.PROFILE,
+                    **config.profile,
+                    done=step,
+                    say=progress.message,
+                    paused=recorder.paused,
+                    enabled=first,
+                )
+                for batch in batches:
+                    try:
+                        # Dispatched before the metrics of the step before are read.
+                        state, metrics = profiler.run(step + 1, trainer.train_step, state, batch)
+                        step += 1
+                        last = step == self.num_steps
+                        length = batch["input_ids"].shape[-1]
+                        recorder.dispatched(step, self.stage, metrics, length)
+                        if step % config.log.every_steps == 0 or last:
+                            recorder.log(step)
+                        if self._is_scored(step) and not guard.poll():
+                            with recorder.paused():
+                                self._judge(state, best, best_checkpoints, recorder, guard)
+                        stop = guard.poll()
+                        if step % config.checkpoint.every_steps == 0 or last or stop:
+                            with recorder.paused():
+                                resume = {
+                                    "meter": recorder.state(),
+                                    "best": dataclasses.asdict(best),
+                                }
+                                # No checkpoint may be newer than the lines of its steps.
+                                writer.flush()
+                                checkpointer.save(step, state, resume)
+                    except NonFiniteError as error:
+                        raise self._non_finite(error, checkpointer) from error
+                    if stop:
+                        break
+                profiler.close()
+                checkpointer.wait()
+                if guard.requested:
+                    progress.message(
+                        f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is "
+                        "saved; the same command goes on from it."
+                    )
+                    return None
+                self._write_predictions()
+        results = self._results(best, recorder.run_sequences_per_second())
+        if first:
+            workdir.write_json(directory / workdir.RESULTS, results)
+            summarize(results, directory)
+        return results
+
+    def _checkpoints(self) -> Checkpointer:
+        return Checkpointer(
+            self.directory / workdir.CHECKPOINTS,
+            keep=self.config.checkpoint.keep,
+            keep_every_steps=self.config.checkpoint.keep_every_steps,
+        )
+
+    def _claim(self, step: int) -> None:
+        """Makes the directory this run's, and takes out what a killed process did beyond `step`."""
+        workdir.claim(self.directory, self.config)
+        metadata = start.describe_data(self.task, self.setting.tokenizer)
+        workdir.claim_corpus(self.directory, metadata, self.setting.tokenizer, None)
+        folder = self.directory / workdir.BEST
+        for path in folder.iterdir() if folder.exists() else ():
+            # It will be saved again; the newest is taken for the best.
+            if path.name.isdecimal() and int(path.name) > step:
+                storage.remove_directory(path)
+
+    def _is_scored(self, step: int) -> bool:
+        """Whether the validation split is scored after this step."""
+        if step == self.num_steps:
+            return True
+        if self.config.eval.every_steps:
+            return step % self.config.eval.every_steps == 0
+        # The steps in which an epoch's last example is.
+        per_epoch, size = len(self.train_rows), self.config.train.batch_size
+        return math.floor(step * size / per_epoch) > math.floor((step - 1) * size / per_epoch)
+
+    def _judge(
+        self,
+        state: TrainState,
+        best: Best,
+        checkpoints: Checkpointer,
+        recorder: Recorder,
+        guard: PreemptionGuard,
+    ) -> None:
+        """Scores the state, and keeps it where it is the best; does nothing when stopped."""
+        step, scores = int(state.step), {}
+        for split in self.validation_splits:
+            rows = self.task.rows(split)
+            outputs = self._predict(state.params, rows, guard.poll)
+            if outputs is None:
+                return
+            scores[split] = self.task.score(split, outputs)
+        judged = self.validation_splits[0]
+        score = scores[judged][self.task.metric]
+        if best.step < 0 or score > best.scores[judged][self.task.metric]:
+            if step not in checkpoints.steps():
+                checkpoints.save(step, TrainState(state.step, state.params, opt_state=()), {})
+                # It must not be newer than the run's own checkpoint says.
+                checkpoints.wait()
+            best.step, best.scores = step, scores
+        best.last_step = step
+        line = {
+            f"{split.removeprefix(judged).removeprefix('validation_')}_{name}".lstrip("_"): value
+            for split, values in scores.items()
+            for name, value in values.items()
+        }
+        recorder.log_evaluation(
+            step, line, f"validation {self.task.metric} {score:.4f} (best: step {best.step:,})"
+        )
+
+    def _predict(
+        self, params: Any, rows: Rows, stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any] | None:
+        multiple = self.config.data.length_multiple
+        return predict(self.trainer, params, rows, self.config.eval.batch_size, stop, multiple)
+
+    def _unpredicted(self) -> list[str]:
+        """Splits whose predictions are asked for and not there."""
+        folder = self.directory / PREDICTIONS
+        asked = {"": (), "test": ("test",), "all": ("test", "validation")}[self.config.eval.predict]
+        return [
+            split
+            for split in self.task.splits
+            if split.startswith(asked) and not (folder / self.task.predictions_name(split)).exists()
+        ]
+
+    def _write_predictions(self) -> None:
+        """Predicts with the best checkpoint what is asked for."""
+        splits = hosts.from_first(self._unpredicted)
+        if not splits:
+            return
+        abstract = self.trainer.abstract_state().params
+        with closing(Checkpointer(self.directory / workdir.BEST, read_only=True)) as checkpoints:
+            _, params = checkpoints.restore_params(abstract)
+        storage.make_directory(self.directory / PREDICTIONS)
+        for split in splits:
+            rows = self.task.rows(split)
+            outputs = self._predict(params, rows)
+            if hosts.is_first():
+                path = self.directory / PREDICTIONS / self.task.predictions_name(split)
+                self.task.write_predictions(split, outputs, path)
+                say(f"predictions of {len(rows):,} rows ({split}) written to {path}")
+
+    def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
+        scores = best.scores[self.validation_splits[0]]
+        return {
+            "task": self.task.name,
+            "metric": self.task.metric,
+            "score": scores[self.task.metric],
+            "best_step": best.step,
+            "step": self.num_steps,
+            **best.scores,
+            "train_sequences_per_second": sequences_per_second,
+        }
+
+    def _finished(self) -> dict[str, Any] | None:
+        """The results of a run that is at its end, told once more."""
+        path = self.directory / workdir.RESULTS
+        if not path.exists():
+            return None
+        try:
+            results = workdir.read_json(path)
+            if results["step"] != self.num_steps:
+                return None
+            if self._unpredicted() and workdir.has_checkpoints(self.directory):
+                return None
+            say(f"This run is finished: step {self.num_steps:,} is done.")
+            summarize(results, self.directory)
+        except (ValueError, KeyError, TypeError):
+            # Damaged: it is written anew.
+            return None
+        return results
+
+    def _announce(self, step: int) -> None:
+        """Says what is about to run, before the long silence of the first compilation."""
+        trainer, config, task = self.trainer, self.config, self.task
+        devices = trainer.mesh.devices
+        rows = ", ".join(f"{len(task.rows(s)):,} {s}" for s in ["train", *self.validation_splits])
+        what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
+        say(
+            f"{task.name} ({what}; rows: {rows}) by a BERT of {trainer.num_parameters():,} "
+            f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
+        )
+        say(
+            f"{self.num_steps:,} steps of {config.train.batch_size:,} examples, "
+            f"{config.train.num_epochs:g} epochs"
+        )
+        for reason, count in _dropped(task).items():
+            say(f"warning: {count:,} bad rows: {reason}")
+        for warning in self.warnings:
+            say(f"warning: {warning}")
+        scratch = " (shape and vocabulary only)" if config.from_scratch else ""
+        beginning = f"starting with {config.init_from}{scratch}"
+        say(f"{f'going on from step {step:,}' if step else beginning} in {self.directory}")
+
+    def _non_finite(self, error: NonFiniteError, checkpointer: Checkpointer) -> Exception:
+        config = self.config
+        rows_B = examples_of_step(
+            error.step - 1, config.train.batch_size, len(self.train_rows), config.seed
+        )
+        batch = {"split": "train", "rows": rows_B.tolist()}
+        return non_finite(error, self.directory, batch, checkpointer)
+
+
+def _dropped(task: Task) -> dict[str, int]:
+    return dict(getattr(task, "dropped", {}))
+
+
+def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
+    """The scores of the best checkpoint, and what to do with it."""
+    path = epath.Path(directory)
+    splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+    table = Table()
+    table.add_column("")
+    for split in splits:
+        table.add_column(split, justify="right")
+    for name in next(iter(splits.values())):
+        table.add_row(name, *(f"{scores[name]:.4f}" for scores in splits.values()))
+    say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
+    Console().print(table)
+    print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
+    print("what next    take it to transformers:")
+    print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")

@@ -1,0 +1,284 @@
+"""How a fine-tuning run starts: its weights, its tokenizer, its task, its trainer."""
+
+import dataclasses
+import difflib
+import hashlib
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import linen as nn
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers, validation, workdir
+from bert_jax.errors import UserError
+from bert_jax.finetuning.config import OPTIONS, feature_layers, finetune_config
+from bert_jax.interop import formats
+from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
+from bert_jax.interop.weights import flatten, initial_weights, unflatten
+from bert_jax.models.tasks import make_task_model
+from bert_jax.objectives.finetuning import make_objective
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.progress import say
+from bert_jax.tasks.factory import NAMES, make_task
+from bert_jax.tasks.task import Rows, Task
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.layer_rates import LayerRates
+from bert_jax.training.stages import Stage
+from bert_jax.training.state import TrainState, init_params
+from bert_jax.training.trainer import Trainer
+
+_POSITIVE = (
+    "data.max_seq_length",
+    "train.num_epochs",
+    "train.batch_size",
+    "train.gradient_accumulation_steps",
+    "optimizer.eps",
+    "schedule.peak_learning_rate",
+    "schedule.decay_power",
+    "checkpoint.every_steps",
+    "checkpoint.keep",
+    "eval.batch_size",
+    "log.every_steps",
+    "profile.start_step",
+)
+_NOT_NEGATIVE = (
+    "seed",
+    "data.length_multiple",
+    "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
+    "schedule.warmup_steps",
+    "checkpoint.keep_every_steps",
+    "eval.every_steps",
+    "profile.num_steps",
+)
+_SHARES = (
+    "model.hidden_dropout_prob",
+    "model.attention_probs_dropout_prob",
+    "optimizer.b1",
+    "optimizer.b2",
+)
+_CHOICES = {
+    "task": NAMES,
+    "dtype": ("float32", "bfloat16"),
+    "sharding": validation.SHARDING_PRESETS,
+    "remat": validation.REMAT_POLICIES,
+    "optimizer.name": ("adamw", "lamb"),
+    "data.bad_rows": ("refuse", "skip"),
+    "eval.predict": ("", "test", "all"),
+}
+_ROWS_AT_ONCE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all runs of a task on the same weights share.
+
+    Attributes:
+      model: BERT's keys of the weights.
+      tokenizer: Theirs.
+      task: With its data.
+      pretrained: The weights; None where a run goes on from its own checkpoint.
+    """
+
+    model: dict[str, Any]
+    tokenizer: Tokenizer
+    task: Task
+    pretrained: Pretrained | None
+
+
+def validate(config: ConfigDict) -> None:
+    """Checks all that can be known of a user's config before any work is done.
+
+    Raises:
+      UserError: names the key, its value and what would be right.
+    """
+    if config.task not in NAMES:
+        near = difflib.get_close_matches(str(config.task), NAMES, n=1, cutoff=0.0)
+        raise UserError(
+            f"config.task is {config.task!r}; it must be one of {', '.join(NAMES)} (the nearest: "
+            f"{near[0]})"
+        )
+    validation.check_keys(config, finetune_config(config.task))
+    validation.check_values(config, _CHOICES, _POSITIVE, _NOT_NEGATIVE, _SHARES)
+    if not 0 < config.optimizer.layer_decay <= 1:
+        raise UserError(
+            f"config.optimizer.layer_decay is {config.optimizer.layer_decay}; it must be above 0 "
+            "and at most 1"
+        )
+    if config.data.max_seq_length < 5:
+        raise UserError(
+            f"config.data.max_seq_length is {config.data.max_seq_length}; [CLS] A [SEP] B [SEP] "
+            "needs at least 5"
+        )
+    if not config.init_from:
+        raise UserError(
+            "config.init_from is missing: the pre-trained BERT to begin with, a work directory, a "
+            "Hugging Face directory or a Google checkpoint"
+        )
+    if not config.data.input:
+        raise UserError(
+            "config.data.input is missing: the task's folder (glue_data/MRPC), its files "
+            "(train=FILE,validation=FILE) or tfds:NAME"
+        )
+    feature_layers(config)
+    validation.check_mesh(config.mesh)
+
+
+def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) -> Setting:
+    """Reads the weights and finds the data.
+
+    Args:
+      config: A user's.
+      directory: Of a run: where it goes on, its own config and tokenizer do instead of the
+        weights, which need not be there any more.
+
+    Raises:
+      UserError: they do not fit the config.
+    """
+    pretrained = None
+    if directory is not None and workdir.has_checkpoints(directory):
+        own = workdir.load_config(directory)
+        model = {key: own.model[key] for key in MODEL_KEYS}
+        tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
+    else:
+        pretrained = formats.read(config.init_from)
+        pretrained.fit_vocabulary()
+        if pretrained.tokenizer is None:
+            raise UserError(
+                f"config.init_from: {config.init_from} has no tokenizer; python -m "
+                "bert_jax.convert --vocab=vocab.txt --to=bert_jax adds one"
+            )
+        model, tokenizer = pretrained.model, pretrained.tokenizer
+    _check_model(config, model)
+    options = config[config.task] if config.task in OPTIONS else {}
+    task = make_task(
+        config.task,
+        config.data.input,
+        tokenizer,
+        options,
+        max_seq_length=config.data.max_seq_length,
+        bad_rows=config.data.bad_rows,
+    )
+    return Setting(model, tokenizer, task, pretrained)
+
+
+def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
+    """Refuses lengths and layers that the weights do not have."""
+    positions, layers = model["max_position_embeddings"], model["num_hidden_layers"]
+    if config.data.max_seq_length > positions:
+        raise UserError(
+            f"config.data.max_seq_length is {config.data.max_seq_length}, longer than the "
+            f"{positions} positions of {config.init_from}"
+        )
+    if not -1 <= config.optimizer.frozen_layers <= layers:
+        raise UserError(
+            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; "
+            f"{config.init_from} has {layers} blocks: it must be from -1 (none) to {layers}"
+        )
+    for layer in feature_layers(config):
+        if not -layers - 1 <= layer <= layers:
+            raise UserError(
+                f"config.train.features has {layer}; of the {layers} blocks of {config.init_from} "
+                f"it must be from {-layers - 1} to {layers}"
+            )
+
+
+def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
+    """The trainer of a filled-in config.
+
+    Raises:
+      UserError: as `Trainer.create`, or the batch does not divide over the devices.
+    """
+    features = feature_layers(config)
+    num_labels = len(config.labels)
+    rates = LayerRates(
+        config.model.num_hidden_layers,
+        decay=config.optimizer.layer_decay,
+        frozen_layers=config.optimizer.frozen_layers,
+        frozen_encoder=bool(features),
+    )
+    trainer = Trainer.create(
+        config,
+        lambda model_config: make_task_model(config.head, num_labels, model_config, features),
+        make_objective(config.head, num_labels),
+        [stage],
+        rates=rates if rates != LayerRates(rates.num_layers) else None,
+    )
+    shards = num_data_shards(trainer.mesh)
+    accumulation = config.train.gradient_accumulation_steps
+    parts = math.lcm(shards, jax.process_count()) * accumulation
+    if config.train.batch_size % parts:
+        raise UserError(
+            f"config.train.batch_size is {config.train.batch_size}, which does not divide over "
+            f"{shards} data shards times {accumulation} gradient accumulation step(s)"
+        )
+    return trainer
+
+
+def make_stage(config: ConfigDict, rows: Rows) -> Stage:
+    """All steps of the run; a sequence is what the encoder reads, of choices each one.
+
+    Raises:
+      UserError: the epochs have not one whole batch.
+    """
+    num_steps = int(len(rows) * config.train.num_epochs / config.train.batch_size)
+    if not num_steps:
+        raise UserError(
+            f"config.train.num_epochs is {config.train.num_epochs:g}: that is not one batch of "
+            f"{config.train.batch_size} (config.train.batch_size) of {len(rows)} examples"
+        )
+    *_, choices, length = (1, *rows.take(np.arange(1))["input_ids"].shape[1:])
+    return Stage(
+        index=0,
+        first_step=0,
+        end_step=num_steps,
+        max_seq_length=length,
+        max_predictions_per_seq=0,
+        batch_size=config.train.batch_size * choices,
+        peak_learning_rate=0.0,
+        warmup_steps=0.0,
+    )
+
+
+def initial_state(config: ConfigDict, trainer: Trainer, setting: Setting) -> TrainState:
+    """Step 0: the encoder's weights as they come, the head drawn from the seed."""
+    if config.from_scratch:
+        return trainer.init_state()
+    pretrained, model = setting.pretrained, trainer.model
+    for warning in pretrained.warnings:
+        say(f"warning: {warning}")
+    given = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}
+    wanted = _weight_names(model)
+    pooler = "bert/pooler/dense/kernel"
+    if pooler in wanted and (pooler not in given or "pooler" in pretrained.untrained_heads):
+        say(f"warning: {config.init_from} has no trained pooler: it starts at random")
+    weights = initial_weights(model, config.seed, lambda name: name not in given)
+    weights |= {name: x for name, x in given.items() if name in wanted}
+    return trainer.state_of(unflatten(weights, trainer.model_config))
+
+
+def _weight_names(model: nn.Module) -> set[str]:
+    return set(jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), model.config)))
+
+
+def describe_data(task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tells a task's data from others: for a work directory to refuse another's."""
+    splits = [split for split in task.splits if not split.startswith("test")]
+    return {
+        "task": task.name,
+        "rows": {split: len(task.rows(split)) for split in splits},
+        "sha256": {split: _fingerprint(task.rows(split)) for split in splits},
+        "tokenizer": tokenizer.fingerprint,
+    }
+
+
+def _fingerprint(rows: Rows) -> str:
+    digest = hashlib.sha256()
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        batch = rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
+        for name in sorted(batch):
+            digest.update(np.ascontiguousarray(batch[name]).tobytes())
+    return digest.hexdigest()

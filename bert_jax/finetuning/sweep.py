@@ -1,0 +1,166 @@
+"""Many runs of a task over a grid of rates, batches and seeds, and what came of them."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import jax
+from etils import epath
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax import storage, workdir
+from bert_jax.errors import UserError
+from bert_jax.finetuning import start
+from bert_jax.finetuning.run import finetune
+from bert_jax.parallel import hosts
+from bert_jax.progress import say
+
+RUNS = "runs"
+SWEEP = "sweep.json"
+
+
+def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
+    """Runs the grid of `config.sweep`; what is finished already is only read.
+
+    Of finished runs the checkpoints are removed, but for the best one of the best run.
+
+    Args:
+      config: As for `finetune`; each run has its own rate, batch and seed.
+      directory: Gets runs/NAME/, a work directory each, and sweep.json.
+
+    Returns:
+      What sweep.json holds: `runs`, each with its results; `settings`, for each rate and
+      batch the median, lowest and highest score and the standard deviation over the seeds;
+      `best_run`. None when asked to stop before the end.
+
+    Raises:
+      UserError: the grid is empty or wrong, or as `finetune`.
+    """
+    directory = epath.Path(directory)
+    grid = _grid(config)
+    with ExitStack() as stack:
+
+        def opened() -> start.Setting:
+            start.validate(config)
+            storage.open_path(directory, "--workdir")
+            stack.enter_context(workdir.lock(directory))
+            return start.open_setting(config)
+
+        # Weights and rows are read once for all.
+        setting = hosts.together(opened)
+        runs: list[dict[str, Any]] = []
+        for number, (name, values) in enumerate(grid, 1):
+            run_config = config.copy_and_resolve_references()
+            with run_config.unlocked():
+                run_config.update_from_flattened_dict(values)
+            say(f"run {number} of {len(grid)}: {name}")
+            results = finetune(run_config, directory / RUNS / name, setting)
+            if results is None:
+                return None
+            runs.append({"name": name, **values, **results})
+            hosts.from_first(lambda: _remove_checkpoints(directory / RUNS, runs))
+            # What each run has compiled is of its own rate.
+            jax.clear_caches()
+    summary = {
+        "task": setting.task.name,
+        "metric": setting.task.metric,
+        "best_run": best_of(runs)["name"],
+        "settings": summarized(runs),
+        "runs": runs,
+    }
+    if hosts.is_first():
+        workdir.write_json(directory / SWEEP, summary)
+        Console().print(sweep_table(summary))
+        print(f"best run     {directory / RUNS / summary['best_run']}")
+        print(f"all scores   {directory / SWEEP}")
+    return summary
+
+
+def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run of the highest score; of equal ones the first."""
+    return max(runs, key=lambda run: run["score"])
+
+
+def summarized(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each rate and batch the scores of its seeds, the best median first."""
+
+    def setting_of(run: dict[str, Any]) -> tuple[float, int]:
+        return run["schedule.peak_learning_rate"], run["train.batch_size"]
+
+    settings = []
+    for rate, batch_size in dict.fromkeys(map(setting_of, runs)):
+        scores = [run["score"] for run in runs if setting_of(run) == (rate, batch_size)]
+        settings.append(
+            {
+                "learning_rate": rate,
+                "batch_size": batch_size,
+                "seeds": len(scores),
+                "median": statistics.median(scores),
+                "lowest": min(scores),
+                "highest": max(scores),
+                "standard_deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+            }
+        )
+    return sorted(settings, key=lambda setting: -setting["median"])
+
+
+def sweep_table(summary: dict[str, Any]) -> Table:
+    """Medians and spreads, the best setting first."""
+    table = Table(title=f"{summary['task']}: {summary['metric']}", title_justify="left")
+    for column in ("rate", "batch", "seeds", "median", "lowest", "highest", "deviation"):
+        table.add_column(column, justify="right")
+    for setting in summary["settings"]:
+        table.add_row(
+            f"{setting['learning_rate']:g}",
+            str(setting["batch_size"]),
+            str(setting["seeds"]),
+            *(
+                f"{setting[name]:.4f}"
+                for name in ("median", "lowest", "highest", "standard_deviation")
+            ),
+        )
+    return table
+
+
+def _grid(config: ConfigDict) -> list[tuple[str, dict[str, Any]]]:
+    """Names of the runs and what each sets."""
+    for key in ("learning_rates", "batch_sizes", "seeds"):
+        values = config.sweep[key]
+        smallest = 0 if key == "seeds" else 1e-12
+        wrong = [value for value in values if not _is_number(value) or value < smallest]
+        if wrong or not values or len(set(values)) < len(values):
+            raise UserError(
+                f"config.sweep.{key} is {tuple(values)}; it must be numbers, each once, with "
+                "commas between them"
+            )
+    return list(_runs(config.sweep))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
+    for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
+        yield (
+            f"rate_{rate:g}_batch_{size}_seed_{seed}",
+            {
+                "schedule.peak_learning_rate": float(rate),
+                "train.batch_size": int(size),
+                "seed": int(seed),
+            },
+        )
+
+
+def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:
+    """Leaves the weights of the best run alone: a sweep's would fill a disk."""
+    best = best_of(runs)["name"]
+    for run in runs:
+        storage.remove_directory(folder / run["name"] / workdir.CHECKPOINTS)
+        if run["name"] != best:
+            storage.remove_directory(folder / run["name"] / workdir.BEST)

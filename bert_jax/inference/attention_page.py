@@ -1,0 +1,39 @@
+"""A page on which a person looks at attention: one file, which asks the network for nothing."""
+
+import base64
+import json
+from importlib import resources
+
+import numpy as np
+
+from bert_jax.inference.bert import Attention
+
+_TEMPLATE = "attention_page.html"
+_DATA = "__DATA__"
+_DECIMALS = 4
+
+
+def attention_page(view: Attention) -> str:
+    """The page as HTML, its script and its data within.
+
+    Args:
+      view: Of `Bert.attention`. Probabilities are kept to 1/255, a byte each: those of 12
+        layers and 12 heads on 128 tokens make 3 MB.
+    """
+    layers, heads = view.probabilities_NxAxLxL.shape[:2]
+    levels = np.round(view.probabilities_NxAxLxL * 255).astype(np.uint8)
+    data = {
+        "tokens": view.tokens,
+        "first": view.num_first,
+        "layers": layers,
+        "heads": heads,
+        "guesses": [
+            [position, [[guess.token, round(guess.probability, _DECIMALS)] for guess in guesses]]
+            for position, guesses in view.guesses.items()
+        ],
+        "attention": base64.b64encode(levels.tobytes()).decode(),
+    }
+    # No token can end the script that the data stands in, nor begin a comment there.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    template = resources.files("bert_jax.inference").joinpath(_TEMPLATE).read_text("utf-8")
+    return template.replace(_DATA, text)

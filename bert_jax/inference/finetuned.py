@@ -1,0 +1,190 @@
+"""A fine-tuned BERT, and what its head answers."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.programs import Inputs
+from bert_jax.inference.rows import Row
+from bert_jax.interop import formats
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.models.tasks import make_task_model
+from bert_jax.tasks import squad_data
+from bert_jax.tasks.ner_rows import TaggedRows
+from bert_jax.tasks.squad_answers import Answer, rank_answers
+from bert_jax.tasks.squad_windows import Windows
+from bert_jax.tasks.task import Rows
+
+# What a text's words are where it comes in one piece: runs of letters, and each sign alone.
+_WORD = re.compile(r"\w+|[^\w\s]")
+_QUESTIONS = {
+    "sequence_classification": "classify",
+    "question_answering": "answer",
+    "token_classification": "tag",
+}
+# As configs/finetune/squad.py has them, for weights that do not tell.
+_ANSWERING = {"doc_stride": 128, "max_query_length": 64, "max_answer_length": 30}
+
+
+class Label(NamedTuple):
+    """A class of a text and its probability."""
+
+    label: str
+    probability: float
+
+
+class TaggedWord(NamedTuple):
+    """A word, its tag, and the tag's probability."""
+
+    word: str
+    tag: str
+    probability: float
+
+
+class FineTuned(Bert):
+    """A `Bert` with the head of a task; features can be asked of it as well.
+
+    Attributes:
+      head: A key of `models.tasks.TASK_MODELS`.
+      labels: Their names, in the order of the logits.
+    """
+
+    def __init__(self, pretrained: Pretrained):
+        super().__init__(pretrained)
+        self.head, self.labels = pretrained.head, pretrained.labels
+        trained: dict[str, Any] = pretrained.training.get("config") or {}
+        # Longer ones it has not seen.
+        self.max_length = min(
+            self.max_length, trained.get("data", {}).get("max_seq_length", self.max_length)
+        )
+        self._answering = _ANSWERING | trained.get("squad", {})
+        model = make_task_model(self.head, len(self.labels), self.config, pretrained.features)
+
+        def outputs(params: Any, inputs: Inputs) -> jax.Array:
+            mask_BxL = jnp.arange(inputs.input_ids_BxL.shape[1]) < inputs.lengths_B[:, None]
+            arguments = inputs.input_ids_BxL, inputs.token_type_ids_BxL, mask_BxL
+            by_name = model.apply({"params": params}, *arguments, deterministic=True)
+            # "logits", or "end_logits" and "start_logits".
+            return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
+
+        self._task_program = jax.jit(outputs)
+
+    def classify(self, text: str, text_b: str | None = None) -> list[Label] | float:
+        """The classes of a sentence or a pair, the likeliest first; of regression the number.
+
+        Raises:
+          UserError: a sentence is empty, or the model classifies no sentences.
+        """
+        self._require_head("classify")
+        rows = self.rows([text if text_b is None else (text, text_b)])
+        ((logits_C,),) = self._outputs(rows)
+        if not self.labels:
+            return float(logits_C[0])
+        probs_C = _softmax(logits_C)
+        ranked = np.argsort(-probs_C, kind="stable").tolist()
+        return [Label(self.labels[i], float(probs_C[i])) for i in ranked]
+
+    def answer(
+        self, question: str, context: str, *, n_best: int = 5, with_no_answer: bool = False
+    ) -> list[Answer]:
+        """What in a text answers a question, the likeliest first.
+
+        A text of any length is read in windows that overlap.
+
+        Args:
+          question: Its first tokens count, as many as in training.
+          context: The text.
+          n_best: Answers to return, at the most.
+          with_no_answer: For a model of SQuAD 2.0: an empty answer, there is none, competes.
+
+        Raises:
+          UserError: question or text is empty, or the model answers no questions.
+        """
+        self._require_head("answer")
+        if n_best < 1:
+            raise UserError(f"n_best is {n_best}; it must be at least 1")
+        questions = squad_data.of_pairs(
+            [(question, context)], self.tokenizer, with_no_answer=with_no_answer
+        )
+        cut = {key: self._answering[key] for key in ("doc_stride", "max_query_length")}
+        windows = Windows(questions, self.tokenizer, max_seq_length=self.max_length, **cut)
+        logits = self._outputs(_rows(windows))
+        end_NxL, start_NxL = (_padded([x[i] for x in logits]) for i in (0, 1))
+        longest = self._answering["max_answer_length"]
+        (ranking,) = rank_answers(windows, start_NxL, end_NxL, max_answer_length=longest)
+        return ranking.answers[:n_best]
+
+    def tag(self, text: str | Sequence[str]) -> list[TaggedWord]:
+        """The tag of every word.
+
+        Args:
+          text: Words as they are; or a text, whose words are its runs of letters and digits,
+            and each other sign by itself.
+
+        Raises:
+          UserError: there is no word, or the model tags none.
+        """
+        self._require_head("tag")
+        words = _WORD.findall(text) if isinstance(text, str) else list(text)
+        if not words:
+            raise UserError("the text has no word to be tagged")
+        rows = TaggedRows([words], None, self.tokenizer, self.max_length)
+        logits = [x[0] for x in self._outputs(_rows(rows))]
+        tagged = []
+        for word, row, position in zip(words, rows.word_row_W, rows.word_position_W, strict=True):
+            probs_C = _softmax(logits[row][position])
+            best = int(np.argmax(probs_C))
+            tagged.append(TaggedWord(word, self.labels[best], float(probs_C[best])))
+        return tagged
+
+    def _outputs(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """Of each row the head's outputs, stacked in the order of their names."""
+
+        def program(inputs: Inputs) -> jax.Array:
+            return self._task_program(self._programs.params, inputs)
+
+        outputs: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        for i, x in self._run(rows, program):
+            outputs[i] = x
+        return outputs
+
+    def _require_head(self, question: str) -> None:
+        asked = _QUESTIONS.get(self.head)
+        if asked != question:
+            can = f"it can {asked}" if asked else "features are all that can be asked of it here"
+            raise UserError(f"{self.source} is fine-tuned for {self.head}: {can}")
+
+
+def load_bert(path: str, step: int | None = None) -> Bert:
+    """Reads a model; see `bert_jax.load`."""
+    pretrained = formats.read(path, step=step)
+    return (FineTuned if pretrained.head else Bert)(pretrained)
+
+
+def _rows(task_rows: Rows) -> list[Row]:
+    batch = task_rows.take(np.arange(len(task_rows)))
+    lengths_N = batch["attention_mask"].sum(axis=1).astype(int)
+    second_N = batch["token_type_ids"].sum(axis=1).astype(int)
+    return [
+        Row(ids_L[:length].astype(np.int32), length - second, 0)
+        for ids_L, length, second in zip(batch["input_ids"], lengths_N, second_N, strict=True)
+    ]
+
+
+def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of floats as one array; what is missing is never read."""
+    padded = np.zeros((len(rows), max(map(len, rows))), np.float32)
+    for n, row in enumerate(rows):
+        padded[n, : len(row)] = row
+    return padded
+
+
+def _softmax(logits_C: np.ndarray) -> np.ndarray:
+    weights_C = np.exp(logits_C.astype(np.float64) - logits_C.max())
+    return weights_C / weights_C.sum()

@@ -1,0 +1,47 @@
+"""What is written and said when a step's loss or gradient is not a number."""
+
+from typing import Any
+
+from etils import epath
+
+from bert_jax import workdir
+from bert_jax.errors import UserError
+from bert_jax.parallel import hosts
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.recorder import NonFiniteError
+
+
+def non_finite(
+    error: NonFiniteError,
+    directory: epath.PathLike,
+    batch: dict[str, Any],
+    checkpointer: Checkpointer,
+) -> UserError:
+    """Writes down what is known of a step that was not finite; returns what to say.
+
+    Args:
+      error: The step and its metrics.
+      directory: The work directory.
+      batch: What describes the step's batch, ready for JSON.
+      checkpointer: The run's.
+    """
+    checkpointer.wait()
+    steps = checkpointer.steps()
+    report = {
+        "step": error.step,
+        # NaN is no JSON.
+        "metrics": {name: str(value) for name, value in error.metrics.items()},
+        "last_good_checkpoint": steps[-1] if steps else None,
+        "batch": batch,
+    }
+    path = epath.Path(directory) / f"non_finite_step_{error.step}.json"
+    if hosts.is_first():
+        workdir.write_json(path, report)
+    last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
+    return UserError(
+        f"the loss or the gradient of step {error.step} is not finite (loss "
+        f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
+        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; what "
+        "usually helps is to start in another --workdir with a lower "
+        "config.schedule.peak_learning_rate or a longer warm-up"
+    )

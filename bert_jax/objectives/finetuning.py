@@ -1,0 +1,101 @@
+"""The losses of fine-tuning: labels, a number, the ends of a span (paper, section 4)."""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.objectives.objective import Batch, Metrics, apply
+
+Outputs = dict[str, jax.Array]
+
+
+class FineTuning(abc.ABC):
+    """The mean of a loss over what a batch has labels for; see `Objective`."""
+
+    averaged: tuple[str, ...] = ("loss", "accuracy")
+    accuracies = {"accuracy": "accuracy"}
+    eval_operands = 0
+
+    @abc.abstractmethod
+    def totals(self, batch: Batch) -> jax.Array | int:
+        """How many labels the batch has."""
+
+    @abc.abstractmethod
+    def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
+        """Sums over all labels of the batch of what `averaged` names."""
+
+    def loss(
+        self,
+        model: Any,
+        params: Any,
+        batch: Batch,
+        dropout_key: jax.Array,
+        totals: jax.Array | int,
+    ) -> tuple[jax.Array, Metrics]:
+        sums = self.sums(apply(model, params, batch, dropout_key), batch)
+        means = {name: value / totals for name, value in sums.items()}
+        return means["loss"], means
+
+    def evaluate(self, model: Any, params: Any, batch: Batch) -> Outputs:
+        """The model's outputs, float32."""
+        return apply(model, params, batch)
+
+
+class Labels(FineTuning):
+    """Cross-entropy of `labels`, int32 [...], for logits [..., C]; -1 where there is none.
+
+    Of sequences, of tokens, and of choices.
+    """
+
+    def totals(self, batch: Batch) -> jax.Array:
+        return jnp.maximum(jnp.sum(batch["labels"] >= 0), 1)
+
+    def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
+        loss, correct = _cross_entropy(outputs["logits"], batch["labels"])
+        return {"loss": loss, "accuracy": correct}
+
+
+class Number(FineTuning):
+    """Squared error of `labels`, float32 [B], for logits [B, 1]."""
+
+    averaged = ("loss",)
+    accuracies = {}
+
+    def totals(self, batch: Batch) -> int:
+        return batch["labels"].shape[0]
+
+    def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
+        return {"loss": jnp.sum((outputs["logits"][:, 0] - batch["labels"]) ** 2)}
+
+
+class Span(FineTuning):
+    """The mean of the cross-entropies of both ends, each of all L positions (run_squad.py).
+
+    An end is right by itself: `accuracy` is the share of right ends.
+    """
+
+    def totals(self, batch: Batch) -> int:
+        return batch["start_positions"].shape[0]
+
+    def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
+        start = _cross_entropy(outputs["start_logits"], batch["start_positions"])
+        end = _cross_entropy(outputs["end_logits"], batch["end_positions"])
+        return {"loss": (start[0] + end[0]) / 2, "accuracy": (start[1] + end[1]) / 2}
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sums over the labels that are not negative: of -log p, and of right guesses."""
+    is_label = labels >= 0
+    log_probs = jax.nn.log_softmax(logits)
+    losses = -jnp.take_along_axis(log_probs, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+    correct = jnp.argmax(logits, axis=-1) == labels
+    return jnp.sum(losses * is_label), jnp.sum(correct & is_label, dtype=jnp.float32)
+
+
+def make_objective(head: str, num_labels: int) -> FineTuning:
+    """The loss of a head (a key of `models.tasks.TASK_MODELS`)."""
+    if head == "question_answering":
+        return Span()
+    return Number() if head == "sequence_classification" and not num_labels else Labels()

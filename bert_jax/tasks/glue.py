@@ -1,0 +1,240 @@
+"""GLUE (Wang et al. 2019): its files, labels, metrics and submissions.
+
+The files are those of the standard download (a folder a task, TSV without quoting) or
+TensorFlow Datasets'.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+from etils import epath
+
+from bert_jax import storage
+from bert_jax.errors import UserError
+from bert_jax.tasks import sources
+from bert_jax.tasks.readers import read_rows
+from bert_jax.tasks.rows import Example
+from bert_jax.tasks.sentences import SentenceTask
+from bert_jax.tokenizers import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What one of GLUE's tasks is.
+
+    Attributes:
+      folder: Its name in the standard download and of its submission.
+      texts: Columns of the one or two sentences.
+      label: The label's column.
+      labels: Names in the order of the logits; empty: a number from 0 to 5.
+      values: How the files and submissions spell the labels, in the same order.
+      metric: Its score on the leaderboard; the mean of two where there are two.
+      header: Of train.tsv and dev.tsv, where they have none.
+      tfds: TensorFlow Datasets' columns of the sentences, where they differ.
+    """
+
+    folder: str
+    texts: tuple[str, ...]
+    label: str = "label"
+    labels: tuple[str, ...] = ()
+    values: tuple[str, ...] = ("0", "1")
+    metric: str = "accuracy"
+    header: tuple[str, ...] = ()
+    tfds: tuple[str, ...] = ()
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_SENTENCES = ("sentence1", "sentence2")
+_MNLI = Spec(
+    "MNLI",
+    _SENTENCES,
+    "gold_label",
+    # The order of run_classifier.py.
+    labels=("contradiction", "entailment", "neutral"),
+    values=("contradiction", "entailment", "neutral"),
+    tfds=("premise", "hypothesis"),
+)
+SPECS = {
+    "cola": Spec(
+        "CoLA",
+        ("sentence",),
+        labels=("unacceptable", "acceptable"),
+        metric="matthews",
+        header=("source", "label", "star", "sentence"),
+    ),
+    "sst2": Spec("SST-2", ("sentence",), labels=("negative", "positive")),
+    "mrpc": Spec(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        "Quality",
+        labels=("not_equivalent", "equivalent"),
+        metric="f1_accuracy",
+        tfds=_SENTENCES,
+    ),
+    "stsb": Spec("STS-B", _SENTENCES, "score", metric="pearson_spearman"),
+    "qqp": Spec(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        labels=("not_duplicate", "duplicate"),
+        metric="f1_accuracy",
+    ),
+    "mnli": _MNLI,
+    "qnli": Spec("QNLI", ("question", "sentence"), labels=_ENTAILMENT, values=_ENTAILMENT),
+    "rte": Spec("RTE", _SENTENCES, labels=_ENTAILMENT, values=_ENTAILMENT),
+    "wnli": Spec("WNLI", _SENTENCES, labels=("not_entailment", "entailment")),
+    # Has no training set: MNLI's model answers it.
+    "ax": _MNLI,
+}
+_FILES = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
+# MNLI's folder, beside which the diagnostic set may lie.
+_MNLI_FILES = {
+    "train": ("train.tsv",),
+    "validation_matched": ("dev_matched.tsv",),
+    "validation_mismatched": ("dev_mismatched.tsv",),
+    "test_matched": ("test_matched.tsv",),
+    "test_mismatched": ("test_mismatched.tsv",),
+    "test_ax": ("../AX/AX.tsv", "../AX/test.tsv", "../diagnostic/diagnostic.tsv"),
+}
+_SUBMISSIONS = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"}
+
+
+class Glue(SentenceTask):
+    """One of GLUE's tasks; see `bert_jax.tasks.task.Task`.
+
+    Args:
+      name: A key of SPECS. "ax" is "mnli" that must have the diagnostic set.
+      source: The task's folder, its files as "train=FILE,validation=FILE,test=FILE", or
+        "tfds:glue/NAME".
+      tokenizer, max_seq_length, bad_rows: As of `SentenceTask`.
+
+    Raises:
+      UserError: the data are not there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tokenizer: Tokenizer,
+        *,
+        max_seq_length: int = 128,
+        bad_rows: str = "refuse",
+    ):
+        self._spec = spec = SPECS[name]
+        self._files = {}
+        names = _MNLI_FILES if spec is _MNLI else _FILES
+        if source.startswith(sources.TFDS_PREFIX):
+            self._builders = _tfds_splits(name, source, names)
+            splits = tuple(self._builders)
+        else:
+            self._files = sources.find_files(source, names)
+            splits = tuple(split for split in names if split in self._files)
+        needed = [n for n in names if not n.startswith("test") and "mismatched" not in n]
+        for split in needed + (["test_ax"] if name == "ax" else []):
+            if split not in splits:
+                raise UserError(
+                    f"config.data.input is {source}, where {' or '.join(names[split])} is missing, "
+                    f"the {split} split of {name}"
+                )
+        super().__init__(
+            name,
+            spec.labels,
+            spec.metric,
+            splits,
+            tokenizer,
+            max_seq_length=max_seq_length,
+            bad_rows=bad_rows,
+        )
+
+    def examples(self, split: str) -> Iterator[Example]:
+        if not self._files:
+            yield from self._tfds_examples(split)
+            return
+        spec, is_test = self._spec, split.startswith("test")
+        needed = spec.texts if is_test else (*spec.texts, spec.label)
+        rows = read_rows(
+            self._files[split],
+            needed,
+            self._bad_rows,
+            must_stay=is_test,
+            header=() if is_test else spec.header,
+        )
+        for number, row in enumerate(rows):
+            label = None
+            if not is_test and (label := self._label(row.where, row.values[spec.label])) is None:
+                continue
+            # The first column of a test set is the index.
+            index = next(iter(row.values.values())) if is_test else str(number)
+            text, *others = (row.values[column] for column in spec.texts)
+            yield Example(row.where, text, others[0] if others else None, label, index)
+
+    def write_predictions(
+        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+    ) -> None:
+        """Writes the TSV of gluebenchmark.com; its name there is `predictions_name`."""
+        predictions_N = self.predictions(outputs)
+        if self.labels:
+            texts = [self._spec.values[i] for i in predictions_N]
+        else:
+            texts = [f"{value:.3f}" for value in np.clip(predictions_N, 0, 5)]
+        lines = zip(self.rows(split).index_N, texts, strict=True)
+        content = "index\tprediction\n" + "".join(f"{i}\t{text}\n" for i, text in lines)
+        storage.write_whole(path, content.encode())
+
+    def predictions_name(self, split: str) -> str:
+        """The name that the leaderboard wants for the file of a split."""
+        default = self._spec.folder if split == "test" else f"{self._spec.folder}-{split}"
+        return f"{_SUBMISSIONS.get(split, default)}.tsv"
+
+    def _label(self, where: str, text: str) -> int | float | None:
+        """The label of a row; None of a bad one that is left out."""
+        spec = self._spec
+        if spec.labels:
+            if text in spec.values:
+                return spec.values.index(text)
+            known = ", ".join(spec.values)
+            self._bad_rows.bad("unknown label", where, f"the label is {text!r}, not one of {known}")
+            return None
+        number = as_number(text)
+        if number is None:
+            self._bad_rows.bad("no number", where, f"{spec.label} is {text!r}, no number")
+        return number
+
+    def _tfds_examples(self, split: str) -> Iterator[Example]:
+        """In the order of the files that TensorFlow Datasets read."""
+        spec, (builder, there) = self._spec, self._builders[split]
+        names = builder.info.features["label"]
+        columns = spec.tfds or spec.texts
+        examples = sorted(sources.tfds_examples(builder, there), key=lambda e: int(e["idx"]))
+        for example in examples:
+            index = str(int(example["idx"]))
+            text, *others = (example[column].decode() for column in columns)
+            label = None
+            if not split.startswith("test"):
+                label = float(example["label"])
+                if spec.labels:
+                    # By name: TensorFlow Datasets' MNLI has another order.
+                    label = spec.labels.index(names.int2str(int(label)))
+            where = f"{builder.info.full_name} {there}:{index}"
+            yield Example(where, text, others[0] if others else None, label, index)
+
+
+def as_number(text: str) -> float | None:
+    """A finite number, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
+
+
+def _tfds_splits(name: str, source: str, names: dict) -> dict[str, tuple]:
+    """Builder and split there, of each of ours."""
+    mnli = source.replace("glue/ax", "glue/mnli") if name == "ax" else source
+    builder = sources.tfds_builder(mnli)
+    splits = {split: (builder, split) for split in names if split in builder.info.splits}
+    if name == "ax":
+        splits["test_ax"] = sources.tfds_builder(mnli.replace("glue/mnli", "glue/ax")), "test"
+    return splits

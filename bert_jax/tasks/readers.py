@@ -1,0 +1,174 @@
+"""Files of rows with named columns: TSV, CSV and JSONL, each row with its line."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from etils import epath
+
+from bert_jax import storage
+from bert_jax.errors import UserError
+from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sources import is_encodable
+
+FORMATS = ("tsv", "csv", "jsonl")
+# csv's own limit, 131,072 characters, is a page of a book or two.
+_MOST_CHARACTERS = 2**26
+
+
+class Row(NamedTuple):
+    """A row: where it begins, FILE:LINE, and its values by column."""
+
+    where: str
+    values: dict[str, str]
+
+
+def format_of(path: Path | epath.Path) -> str:
+    """By the file's name.
+
+    Raises:
+      UserError: the name ends in none of FORMATS.
+    """
+    suffix = path.suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        raise UserError(f"{path} must be named .tsv, .csv or .jsonl, as it is read by its name")
+    return suffix
+
+
+def read_rows(
+    path: Path | epath.Path,
+    needed: Sequence[str],
+    bad_rows: BadRows,
+    *,
+    must_stay: bool = False,
+    header: Sequence[str] = (),
+) -> Iterator[Row]:
+    """The rows of a file, in order.
+
+    TSV has one row a line, without quoting; CSV is as spreadsheets write it (RFC 4180); JSONL
+    has one object a line. The first line of TSV and CSV names the columns.
+
+    Args:
+      path: What it is, its name says.
+      needed: Columns that must be there.
+      bad_rows: What is done with a row that lacks a column or is no text.
+      must_stay: No row may be left out; see `BadRows.bad`.
+      header: The columns' names, of a file that does not have them.
+
+    Raises:
+      UserError: the file cannot be read or lacks a column, or a row is bad.
+    """
+    format = format_of(path)
+    try:
+        with storage.open_input(path) as stream:
+            if format == "jsonl":
+                yield from _json_rows(path, stream, needed, bad_rows, must_stay)
+            else:
+                split = _tsv_lines if format == "tsv" else _csv_lines
+                lines = split(path, _decoded(stream))
+                yield from _table_rows(path, lines, needed, bad_rows, must_stay, header)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or 'no such file'}") from None
+
+
+def _decoded(stream: BinaryIO) -> Iterator[str]:
+    """Lines with their ends; what is no UTF-8 becomes lone surrogates, which no text has."""
+    for number, line in enumerate(stream):
+        yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
+
+
+def _tsv_lines(path: Path | epath.Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, 1):
+        yield number, line.rstrip("\r\n").split("\t")
+
+
+def _csv_lines(path: Path | epath.Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_MOST_CHARACTERS)
+    reader = csv.reader(lines, strict=True)
+    while True:
+        # A quoted value may go on over several lines.
+        first = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UserError(f"{path}:{first}: not valid CSV: {error}") from None
+        yield first, fields
+
+
+def _table_rows(
+    path: Path | epath.Path,
+    lines: Iterator[tuple[int, list[str]]],
+    needed: Sequence[str],
+    bad_rows: BadRows,
+    must_stay: bool,
+    header: Sequence[str],
+) -> Iterator[Row]:
+    columns = list(header) or next(lines, (1, []))[1]
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        raise UserError(
+            f"{path}:1: no column {missing[0]!r}; there is: {', '.join(columns) or 'nothing'}"
+        )
+    for number, fields in lines:
+        where = f"{path}:{number}"
+        # A blank line; of a table of one column, an empty value.
+        if fields in ([], [""]) and len(columns) > 1:
+            continue
+        if len(fields) != len(columns):
+            bad_rows.bad(
+                "wrong number of columns",
+                where,
+                f"{len(fields)} columns instead of {len(columns)}",
+                must_stay,
+            )
+        elif not all(is_encodable(field) for field in fields):
+            bad_rows.bad("invalid UTF-8", where, "not valid UTF-8", must_stay)
+        else:
+            yield Row(where, dict(zip(columns, fields, strict=True)))
+
+
+def _json_rows(
+    path: Path | epath.Path,
+    stream: BinaryIO,
+    needed: Sequence[str],
+    bad_rows: BadRows,
+    must_stay: bool,
+) -> Iterator[Row]:
+    for number, line in enumerate(_decoded(stream), 1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            bad_rows.bad("broken JSON", where, f"not a JSON object: {error}", must_stay)
+            continue
+        if not isinstance(values, dict):
+            bad_rows.bad("broken JSON", where, "not a JSON object", must_stay)
+            continue
+        missing = [column for column in needed if values.get(column) is None]
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.items()
+            if not isinstance(value, dict | list)
+        }
+        if missing:
+            known = ", ".join(values) or "none"
+            bad_rows.bad(
+                "missing field",
+                where,
+                f"no field {missing[0]!r}; there is: {known}",
+                must_stay,
+            )
+        elif lists := [column for column in needed if column not in texts]:
+            bad_rows.bad(
+                "not a text", where, f"field {lists[0]!r} is not a text or a number", must_stay
+            )
+        elif not all(is_encodable(text) for text in texts.values()):
+            bad_rows.bad("invalid UTF-8", where, "not valid UTF-8", must_stay)
+        else:
+            yield Row(where, texts)

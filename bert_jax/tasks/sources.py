@@ -1,0 +1,130 @@
+"""Where a task's data are: a folder with the files' usual names, named files, or TFDS."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bert_jax import storage
+from bert_jax.errors import UserError
+
+TFDS_PREFIX = "tfds:"
+BAD_ROW_POLICIES = ("refuse", "skip")
+
+
+def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path | epath.Path]:
+    """The file of each split.
+
+    Args:
+      source: As data.input gives it: a folder, or "SPLIT=FILE,SPLIT=FILE".
+      names: For each split the names that its file may have in a folder, first choice first.
+
+    Raises:
+      UserError: there is no such file, or none of these names in the folder.
+    """
+    if "=" in source:
+        return _named_files(source, names)
+    folder = storage.open_path(source, "data.input")
+    if not folder.exists():
+        raise UserError(f"data.input is {source}, but there is no such folder")
+    if not folder.is_dir():
+        raise UserError(
+            f"data.input is {source}, a file: say of which split, as in validation={source}, "
+            "with commas between several"
+        )
+    found = {
+        split: next((folder / name for name in choices if (folder / name).exists()), None)
+        for split, choices in names.items()
+    }
+    found = {split: path for split, path in found.items() if path is not None}
+    if not found:
+        known = ", ".join(name for choices in names.values() for name in choices)
+        raise UserError(f"data.input is {source}, but that folder has none of {known}")
+    return found
+
+
+def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path | epath.Path]:
+    found: dict[str, Path | epath.Path] = {}
+    for item in source.split(","):
+        split, _, name = (part.strip() for part in item.partition("="))
+        if split not in names:
+            raise UserError(
+                f"data.input has {item!r}, but it must be SPLIT=FILE with a split of "
+                + ", ".join(names)
+            )
+        found[split] = storage.open_path(name, "data.input")
+        if not found[split].is_file():
+            raise UserError(f"data.input has {item!r}, but there is no such file")
+    return found
+
+
+def split_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of a list in which one text may hold several, with commas between them."""
+    return tuple(name.strip() for text in names for name in text.split(",") if name.strip())
+
+
+def check_bad_rows(policy: str) -> None:
+    """Raises UserError unless `policy` is one of BAD_ROW_POLICIES."""
+    if policy not in BAD_ROW_POLICIES:
+        raise UserError(
+            f"data.bad_rows is {policy!r}, but it must be one of {', '.join(BAD_ROW_POLICIES)}"
+        )
+
+
+def read_text(path: Path | epath.Path) -> str:
+    """A file's text without a byte order mark.
+
+    Raises:
+      UserError: it cannot be read, or is not UTF-8; names the line.
+    """
+    try:
+        with storage.open_input(path) as stream:
+            return stream.read().decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        line = e.object.count(b"\n", 0, e.start) + 1
+        raise UserError(f"{path}:{line}: not valid UTF-8") from None
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror or 'no such file'}") from None
+
+
+def read_json(path: Path | epath.Path) -> Any:
+    """A file of one JSON value; UserError if it is none."""
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"{path} is not whole JSON: {e}") from None
+
+
+def is_encodable(text: str) -> bool:
+    """Whether there is UTF-8 for it: JSON can spell a lone surrogate ("\\ud800")."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def tfds_builder(source: str) -> Any:
+    """TensorFlow Datasets' builder of "tfds:NAME", its data on disk.
+
+    Raises:
+      UserError: it does not know the name, or cannot prepare the data.
+    """
+    # TensorFlow takes seconds to import: only when it is asked for.
+    import tensorflow_datasets as tfds
+
+    name = source.removeprefix(TFDS_PREFIX)
+    try:
+        builder = tfds.builder(name)
+        builder.download_and_prepare()
+    except tfds.core.DatasetNotFoundError:
+        raise UserError(f"data.input: TensorFlow Datasets has no data set {name!r}") from None
+    except ImportError as e:
+        raise UserError(f"data.input: cannot prepare {name!r}: {e}: install it") from None
+    # The last is what it raises for a version that it does not know.
+    except (ValueError, AssertionError) as e:
+        raise UserError(f"data.input: cannot load {name!r}: {str(e).splitlines()[0]}") from None
+    return builder
+
+
+def tfds_examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
+    """The examples of a split as numpy values, texts as bytes, in the order on disk."""
+    yield from builder.as_dataset(split=split, shuffle_files=False).as_numpy_iterator()

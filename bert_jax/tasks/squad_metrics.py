@@ -1,0 +1,136 @@
+"""Exact match and F1 of SQuAD 1.1 and 2.0, by the rules of the official evaluation scripts.
+
+Those are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. Answers
+are compared as words: lower-cased, without ASCII punctuation and then without the articles
+a, an and the. The versions differ where nothing is left of an answer: in 1.1 such answers are
+the same but share no words (F1 0); in 2.0 they agree (F1 1), and right answers of which
+nothing is left do not count.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalize(text: str) -> str:
+    """What of an answer is compared, with single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1.0 or 0.0."""
+    return float(normalize(prediction) == normalize(answer))
+
+
+def f1(prediction: str, answer: str, *, empty_agree: bool = False) -> float:
+    """Harmonic mean of the shares of the prediction's and the answer's words that they share.
+
+    Args:
+      empty_agree: SQuAD 2.0's rule: two texts of no words have 1.0, not 0.0.
+    """
+    predicted, right = normalize(prediction).split(), normalize(answer).split()
+    if empty_agree and not (predicted and right):
+        return float(predicted == right)
+    shared = sum((Counter(predicted) & Counter(right)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(right)
+    return 2 * precision * recall / (precision + recall)
+
+
+def score_1(
+    answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
+) -> dict[str, float]:
+    """SQuAD 1.1: the best over the right answers, in percent, on average over the questions.
+
+    Args:
+      answers: The right ones of each question, at least one.
+      predictions: A question without one scores 0.
+
+    Returns:
+      "exact_match" and "f1".
+    """
+    given = {q: predictions[q] for q in answers if q in predictions}
+    exact = sum(max(exact_match(p, a) for a in answers[q]) for q, p in given.items())
+    shared = sum(max(f1(p, a) for a in answers[q]) for q, p in given.items())
+    return {"exact_match": 100 * exact / len(answers), "f1": 100 * shared / len(answers)}
+
+
+def score_2(
+    answers: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    null_threshold: float,
+) -> dict[str, float]:
+    """SQuAD 2.0: in percent, with the threshold given and with the best ones.
+
+    Args:
+      answers: The right ones of each question; none where there is no answer.
+      predictions: For every question the answer it has if it has one; may be empty.
+      null_odds: For every question how much there seems to be no answer: odds, or
+        probabilities.
+      null_threshold: A question whose odds are above it counts as not answered.
+
+    Returns:
+      "exact", "f1" and "total" of all questions; the same of those with an answer
+      ("HasAns_exact", ...) and those without ("NoAns_exact", ...), if there are any; and
+      "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh".
+    """
+    exact, shared = {}, {}
+    for question, right in answers.items():
+        right = [answer for answer in right if normalize(answer)] or [""]
+        prediction = predictions[question]
+        exact[question] = max(exact_match(prediction, answer) for answer in right)
+        shared[question] = max(f1(prediction, answer, empty_agree=True) for answer in right)
+    scores = {"exact": exact, "f1": shared}
+    has_answer = {question: bool(right) for question, right in answers.items()}
+    groups = {
+        "": list(answers),
+        "HasAns_": [question for question, has in has_answer.items() if has],
+        "NoAns_": [question for question, has in has_answer.items() if not has],
+    }
+    result: dict[str, float] = {}
+    for prefix, group in groups.items():
+        for name, score in scores.items():
+            if group:
+                total = sum(
+                    score[question]
+                    if null_odds[question] <= null_threshold
+                    else float(not has_answer[question])
+                    for question in group
+                )
+                result[f"{prefix}{name}"] = 100 * total / len(group)
+        if group:
+            result[f"{prefix}total"] = float(len(group))
+    for name, score in scores.items():
+        best, threshold = _best_threshold(score, predictions, null_odds, has_answer)
+        result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return result
+
+
+def _best_threshold(
+    score: Mapping[str, float],
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+    """The best score in percent, and the least threshold that gives it.
+
+    If to answer nothing is best, that is 0, as the official script has it, whose odds are
+    probabilities; but one below the least of odds that are negative.
+    """
+    total = best = sum(not has for has in has_answer.values())
+    least = min(null_odds[question] for question in score)
+    threshold = 0.0 if least >= 0 else least - 1
+    for question in sorted(score, key=null_odds.__getitem__):
+        if has_answer[question]:
+            total += score[question]
+        elif predictions[question]:
+            total -= 1
+        if total > best:
+            best, threshold = total, null_odds[question]
+    return 100 * best / len(score), threshold

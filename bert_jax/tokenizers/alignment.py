@@ -1,0 +1,41 @@
+"""Which characters of a text its normal form came from."""
+
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def decompose(text: str) -> tuple[str, list[int]]:
+    """`unicodedata.normalize("NFD", text)`, and for each of its characters the index in `text`.
+
+    Decomposition takes a character at a time; then the marks that follow one another are put
+    in the order of their combining classes (Unicode 15.0, section 3.11).
+    """
+    if text.isascii():
+        return text, list(range(len(text)))
+    characters = [
+        (part, index)
+        for index, character in enumerate(text)
+        for part in unicodedata.normalize("NFD", character)
+    ]
+    first = 0
+    for stop in range(len(characters) + 1):
+        if stop == len(characters) or not unicodedata.combining(characters[stop][0]):
+            characters[first:stop] = sorted(characters[first:stop], key=_combining_class)
+            first = stop + 1
+    return "".join(part for part, _ in characters), [index for _, index in characters]
+
+
+def monotone(spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """int32 [T, 2] of these [start, end), widened so that neither starts nor ends decrease.
+
+    Only marks that changed places need it.
+    """
+    spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
+    starts_T = np.minimum.accumulate(spans_Tx2[::-1, 0])[::-1]
+    return np.stack([starts_T, np.maximum.accumulate(spans_Tx2[:, 1])], axis=1)
+
+
+def _combining_class(character: tuple[str, int]) -> int:
+    return unicodedata.combining(character[0])

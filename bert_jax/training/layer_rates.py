@@ -1,0 +1,74 @@
+"""Learning rates that differ between layers, down to none: frozen ones."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from bert_jax.training.optimizer import STACKED_LAYERS, names_of
+
+_EMBEDDINGS, _ENCODER, _POOLER = ("bert", "embeddings"), ("bert", "encoder"), ("bert", "pooler")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerRates:
+    """By what each parameter's learning rate is multiplied.
+
+    Attributes:
+      num_layers: Blocks of the encoder.
+      decay: The head and the pooler have the whole rate, the last block this much of it,
+        each block below so much of the one above, and the embeddings the least (Howard &
+        Ruder 2018; Clark et al. 2020 for BERT's kind).
+      frozen_layers: Blocks, from the first, that keep their weights, and with them the
+        embeddings; 0 freezes these alone, -1 nothing.
+      frozen_encoder: Nothing below the head changes.
+    """
+
+    num_layers: int
+    decay: float = 1.0
+    frozen_layers: int = -1
+    frozen_encoder: bool = False
+
+    def factors(self, params: Any) -> Any:
+        """A tree like `params` of float32 numpy arrays that broadcast against its leaves."""
+        return jax.tree_util.tree_map_with_path(self._factor, params)
+
+    def without_gradients(self, params: Any) -> Any:
+        """The same values; frozen ones get a gradient of 0, at no cost where all of them are."""
+
+        def stopped(factor: np.ndarray, leaf: jax.Array) -> jax.Array:
+            if factor.all():
+                return leaf
+            still = jax.lax.stop_gradient(leaf)
+            return jax.numpy.where(factor > 0, leaf, still) if factor.any() else still
+
+        return jax.tree.map(stopped, self.factors(params), params)
+
+    def scaling(self) -> optax.GradientTransformation:
+        """Multiplies updates, weight decay included, just before they get the learning rate."""
+
+        def update(updates, state, params=None):
+            del params
+            return jax.tree.map(lambda x, f: x * f, updates, self.factors(updates)), state
+
+        return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+    def _factor(self, path: tuple, leaf: Any) -> np.ndarray:
+        names = names_of(path)
+        part = tuple(names[:2])
+        if part == _EMBEDDINGS:
+            return self._of_depth(np.array(0))
+        if part == _ENCODER and names[2] == STACKED_LAYERS:
+            depths = 1 + np.arange(self.num_layers)
+            return self._of_depth(depths.reshape(-1, *[1] * (len(leaf.shape) - 1)))
+        if part == _ENCODER:
+            return self._of_depth(np.array(1 + int(names[2].removeprefix("layer_"))))
+        frozen = part == _POOLER and self.frozen_encoder
+        return np.array(not frozen, np.float32)
+
+    def _of_depth(self, depth: np.ndarray) -> np.ndarray:
+        """Of the embeddings, 0, and the blocks, from 1."""
+        trained = (depth > self.frozen_layers) & (not self.frozen_encoder)
+        return np.where(trained, self.decay ** (self.num_layers + 1 - depth), 0).astype(np.float32)

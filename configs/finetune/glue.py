@@ -1,0 +1,27 @@
+"""GLUE (Wang et al. 2019): `glue.py:TASK`, of cola sst2 mrpc stsb qqp mnli qnli rte wnli ax.
+
+Source: Devlin et al. 2019, section 4.1: batch 32, 3 epochs, the best of the rates 5e-5, 4e-5,
+3e-5 and 2e-5 on the dev set (`--sweep`).
+
+    python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
+        --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
+
+`glue.py:all` (--config.data.input=glue_data) does one after another and prints the table;
+`ax` is MNLI's model with predictions for the diagnostic set, which lies beside MNLI's folder.
+
+Hardware meant: one GPU or one TPU chip; of the small tasks (CoLA, MRPC, STS-B, RTE, WNLI) also
+a laptop with a small model (--config.dtype=float32).
+Expected: with BERT-base the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC F1 88.9, STS-B
+85.8, QQP F1 71.2, MNLI 84.6/83.4, QNLI 90.5, RTE 66.4); not reproduced here.
+"""
+
+from bert_jax.finetuning.config import finetune_config
+
+
+def get_config(arg: str = "mrpc"):
+    c = finetune_config(arg)
+    if arg == "qqp":
+        # Some rows of its training file lack a question.
+        c.data.bad_rows = "skip"
+    c.lock()
+    return c

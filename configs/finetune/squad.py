@@ -1,0 +1,28 @@
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018): `squad.py`, `squad.py:2.0`.
+
+Source: Devlin et al. 2019, sections 4.2 and 4.3: 1.1 in 3 epochs of batch 32 at the rate 5e-5;
+2.0 in 2 epochs of batch 48 at 5e-5.
+
+    python -m bert_jax.finetune --config=configs/finetune/squad.py \\
+        --config.data.input=FOLDER --config.init_from=PATH --workdir=DIR
+
+FOLDER holds train-v1.1.json and dev-v1.1.json, or those of v2.0 (tfds:squad/v1.1 works too).
+Hardware meant: one GPU of 16 GB or more, or one TPU chip (--config.train.batch_size=12 and
+--config.schedule.peak_learning_rate=3e-5 where memory is short).
+Expected: with BERT-base the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
+"""
+
+from bert_jax.finetuning.config import finetune_config
+
+
+def get_config(arg: str = "1.1"):
+    if arg not in ("1.1", "2.0"):
+        raise ValueError(f"squad.py:{arg}: it must be squad.py:1.1 or squad.py:2.0")
+    c = finetune_config("squad")
+    c.data.max_seq_length = 384
+    c.schedule.peak_learning_rate = 5e-5
+    if arg == "2.0":
+        c.train.batch_size = 48
+        c.train.num_epochs = 2.0
+    c.lock()
+    return c

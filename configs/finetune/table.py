@@ -1,0 +1,22 @@
+"""Classification or regression on rows of one's own: TSV, CSV or JSONL with named columns.
+
+Source: Devlin et al. 2019, section 4.1, for the recipe.
+
+    python -m bert_jax.finetune --config=configs/finetune/table.py \\
+        --config.data.input=train=train.csv,validation=dev.csv \\
+        --config.table.text_column=review --config.table.label_column=stars \\
+        --config.init_from=PATH --workdir=DIR
+
+Hardware meant: one GPU or one TPU chip; a laptop for some thousand rows and a small model
+(--config.dtype=float32).
+Expected: depends on the rows.
+"""
+
+from bert_jax.finetuning.config import finetune_config
+
+
+def get_config(arg: str = ""):
+    del arg
+    c = finetune_config("table")
+    c.lock()
+    return c

@@ -1,0 +1,117 @@
+"""Which examples a step has, and what a model says of all rows."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.finetuning.data import cut, examples_of_step, predict, training_batches
+from bert_jax.models.tasks import make_task_model
+from bert_jax.objectives.finetuning import Labels
+from bert_jax.training.stages import resolve_stages
+from bert_jax.training.trainer import Trainer
+from tests.small import small_config
+
+
+def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
+    size, rows = 7, 45
+    stream = np.concatenate([examples_of_step(step, size, rows, 3) for step in range(27)])
+    epochs = stream[: 4 * rows].reshape(4, rows)
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(rows))
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    other = np.concatenate([examples_of_step(step, size, rows, 4) for step in range(7)])
+    assert not np.array_equal(other[:rows], epochs[0])
+
+
+def test_a_batch_larger_than_the_data_is_whole():
+    batch = examples_of_step(1, 16, 5, 0)
+    assert len(batch) == 16 and set(batch) == set(range(5))
+
+
+class FakeRows:
+    """Row i has i + 1 tokens of id i; counts how it is asked."""
+
+    def __init__(self, size):
+        self.size, self.taken = size, []
+
+    def __len__(self):
+        return self.size
+
+    def take(self, indices):
+        self.taken.append(list(indices))
+        mask = (np.arange(16) <= indices[:, None]).astype(np.int32)
+        return {
+            "input_ids": mask * indices[:, None].astype(np.int32),
+            "token_type_ids": np.zeros_like(mask),
+            "attention_mask": mask,
+            "labels": (indices % 2).astype(np.int32),
+        }
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    config = small_config()
+    return Trainer.create(
+        config,
+        lambda model_config: make_task_model("sequence_classification", 2, model_config),
+        Labels(),
+        resolve_stages(config.train),
+        devices=jax.devices()[:1],
+    )
+
+
+def test_training_goes_on_anywhere(trainer):
+    options = {"batch_size": 4, "seed": 5, "end_step": 6}
+    whole = list(training_batches(FakeRows(11), trainer, first_step=0, **options))
+    rest = list(training_batches(FakeRows(11), trainer, first_step=4, **options))
+    assert len(whole) == 6 and len(rest) == 2
+    for one, other in zip(whole[4:], rest, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_predictions_are_of_every_row_in_order_whatever_the_batch(trainer):
+    params = trainer.init_state().params
+    rows = FakeRows(11)
+    whole = predict(trainer, params, rows, batch_size=11)["logits"]
+    assert whole.shape == (11, 2) and len(np.unique(whole[:, 0])) == 11
+    parts = predict(trainer, params, rows, batch_size=4)["logits"]
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-6)
+    assert rows.taken[-1] == [8, 9, 10, 10]
+    assert predict(trainer, params, rows, batch_size=4, stop=lambda: True) is None
+    cut_ones = predict(trainer, params, rows, batch_size=4, length_multiple=4)["logits"]
+    np.testing.assert_allclose(cut_ones, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_that_all_have_is_cut(trainer):
+    batch = FakeRows(11).take(np.array([2, 4])) | {"labels": np.zeros((2, 16), np.int32)}
+    shapes = {name: array.shape for name, array in cut(batch, 4).items()}
+    assert set(shapes.values()) == {(2, 8)}
+    assert cut(batch, 5)["input_ids"].shape == (2, 5)
+    assert cut(batch, 32)["input_ids"].shape == cut(batch, 0)["input_ids"].shape == (2, 16)
+    options = {"batch_size": 4, "seed": 5, "first_step": 0, "end_step": 6}
+    batches = list(training_batches(FakeRows(11), trainer, length_multiple=2, **options))
+    whole = list(training_batches(FakeRows(11), trainer, **options))
+    assert len({batch["input_ids"].shape for batch in batches}) > 1
+    for one, other in zip(batches, whole, strict=True):
+        length = one["input_ids"].shape[1]
+        np.testing.assert_array_equal(one["input_ids"], other["input_ids"][:, :length])
+        assert not np.any(other["attention_mask"][:, length:])
+
+
+def test_outputs_of_tokens_are_as_long_as_the_rows():
+    config = small_config()
+    tagger = Trainer.create(
+        config,
+        lambda model_config: make_task_model("token_classification", 3, model_config),
+        Labels(),
+        resolve_stages(config.train),
+        devices=jax.devices()[:1],
+    )
+    params, rows = tagger.init_state().params, FakeRows(11)
+    whole = predict(tagger, params, rows, batch_size=4)["logits"]
+    short = predict(tagger, params, rows, batch_size=4, length_multiple=4)["logits"]
+    assert whole.shape == short.shape == (11, 16, 3)
+    real = rows.take(np.arange(11))["attention_mask"] > 0
+    np.testing.assert_allclose(short[real], whole[real], rtol=1e-5, atol=1e-6)
+    assert np.all(short[:4, 4:] < -1e30), "four rows of at most four tokens"

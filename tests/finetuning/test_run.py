@@ -1,0 +1,282 @@
+"""Whole runs of fine-tuning, in real processes: learning, being killed, being refused."""
+
+import json
+import random
+import re
+import shutil
+import signal
+import time
+from contextlib import closing
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import evaluate, workdir
+from bert_jax.errors import UserError
+from bert_jax.finetuning import start
+from bert_jax.finetuning.config import finetune_config
+from bert_jax.finetuning.run import finetune
+from bert_jax.interop import formats
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.metrics import read_metrics
+from tests import runs
+from tests.finetuning import small
+from tests.test_train import assert_same_bits, newest_checkpoint, wait_for
+from tests.test_train import start as start_process
+
+STEPS = 80
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bert") / "hf"
+    small.write_bert(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("data")
+    small.write_rows(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, bert, data):
+    """The work directory of a run that nothing disturbed, and what it printed."""
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    finished = runs.run(small.command(directory, bert, data, eval__predict="test"))
+    assert finished.returncode == 0, finished.stderr
+    return directory, finished
+
+
+def results(directory):
+    return json.loads((directory / "results.json").read_text())
+
+
+def final_state(directory):
+    """The newest checkpoint's state and the best one's parameters, as numpy arrays."""
+    config = workdir.load_config(directory)
+    rows = start.open_setting(config_of(directory), directory).task.rows("train")
+    trainer = start.make_trainer(config, start.make_stage(config, rows))
+    with closing(Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
+        state, _ = checkpoints.restore_newest(trainer.abstract_state())
+    best = formats.read(directory)
+    return jax.tree.map(np.asarray, state), best.weights
+
+
+def config_of(directory):
+    """The config of a run as its user gave it."""
+    config = workdir.load_config(directory)
+    with config.unlocked():
+        del config["head"], config["labels"]
+    return config
+
+
+def same_end(one, other):
+    """Bits of states and best weights, and every number but the times."""
+    for ours, theirs in zip(final_state(one), final_state(other), strict=True):
+        assert_same_bits(ours, theirs)
+    ours, theirs = results(one), results(other)
+    for values in (ours, theirs):
+        del values["train_sequences_per_second"]
+    assert ours == theirs
+    ours, theirs = (
+        [{k: v for k, v in line.items() if "per_second" not in k} for line in read_metrics(d)]
+        for d in (one, other)
+    )
+    assert ours == theirs
+
+
+class TestUninterruptedRun:
+    def test_learns(self, uninterrupted):
+        directory, _ = uninterrupted
+        assert results(directory)["score"] > 0.9
+        losses = [line["loss"] for line in read_metrics(directory) if "loss" in line]
+        assert losses[-1] < losses[0] / 2
+
+    def test_leaves_the_promised_files(self, uninterrupted):
+        directory, finished = uninterrupted
+        config = json.loads((directory / "config.json").read_text())
+        assert config["labels"] == ["no", "yes"] and config["head"] == "sequence_classification"
+        assert config["model"]["hidden_size"] == 24, "the weights' own"
+        assert (directory / "tokenizer" / "vocab.txt").exists()
+        assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
+        assert newest_checkpoint(directory) == STEPS
+        best = [int(path.name) for path in (directory / "best").iterdir()]
+        assert max(best) == results(directory)["best_step"] and len(best) <= 2
+        for expected in ("2 labels", "160 train", "accuracy", "bert_jax.convert"):
+            assert expected in finished.stdout, expected
+        assert "Traceback" not in finished.stderr
+
+    def test_is_scored_at_the_end_of_each_epoch_and_keeps_the_best(self, uninterrupted):
+        directory, _ = uninterrupted
+        lines = {
+            line["step"]: line["eval_accuracy"]
+            for line in read_metrics(directory)
+            if "eval_accuracy" in line
+        }
+        assert list(lines) == [20, 40, 60, 80]
+        assert results(directory)["score"] == max(lines.values())
+        assert lines[results(directory)["best_step"]] == max(lines.values())
+
+    def test_writes_predictions_for_every_row_of_the_test(self, uninterrupted, data):
+        directory, _ = uninterrupted
+        lines = (directory / "predictions" / "test.csv").read_text().splitlines()
+        assert lines[0] == "index,prediction,p(no),p(yes)" and len(lines) == 13
+        truth = [line.split("\t")[1] for line in (data / "test.tsv").read_text().splitlines()[1:]]
+        right = [line.split(",")[1] == label for line, label in zip(lines[1:], truth, strict=True)]
+        assert sum(right) >= 10
+
+    def test_a_second_start_says_that_it_is_finished(self, uninterrupted, bert, data):
+        directory, _ = uninterrupted
+        before = (directory / "metrics.jsonl").read_bytes()
+        again = runs.run(small.command(directory, bert, data, eval__predict="test"))
+        assert again.returncode == 0, again.stderr
+        assert "finished" in again.stdout and "accuracy" in again.stdout
+        assert (directory / "metrics.jsonl").read_bytes() == before
+
+    def test_is_taken_to_transformers_with_its_labels(self, uninterrupted, tmp_path):
+        directory, _ = uninterrupted
+        command = [runs.sys.executable, "-m", "bert_jax.convert", f"--input={directory}"]
+        finished = runs.run([*command, f"--output={tmp_path / 'hf'}", "--to=huggingface"])
+        assert finished.returncode == 0, finished.stderr
+        config = json.loads((tmp_path / "hf" / "config.json").read_text())
+        assert config["architectures"] == ["BertForSequenceClassification"]
+        assert config["id2label"] == {"0": "no", "1": "yes"}
+        assert "accuracy" in (tmp_path / "hf" / "README.md").read_text()
+
+    def test_evaluate_says_where_its_scores_are(self, uninterrupted):
+        with pytest.raises(UserError, match="fine-tuned.*results.json"):
+            evaluate.evaluate_workdir(uninterrupted[0])
+
+    def test_is_no_directory_for_pre_training(self, uninterrupted):
+        with pytest.raises(UserError, match="holds a run of fine-tuning; choose another"):
+            workdir.check(uninterrupted[0], config_lib.default_config())
+
+    def test_its_config_reads_back(self, uninterrupted):
+        directory, _ = uninterrupted
+        stored = json.loads((directory / "config.json").read_text())
+        assert config_lib.to_dict(workdir.load_config(directory)) == stored
+
+
+class TestInterruptedRun:
+    def test_killed_again_and_again_it_ends_with_the_same_bits(
+        self, uninterrupted, bert, data, tmp_path
+    ):
+        command = small.command(tmp_path, bert, data, eval__predict="test")
+        moments = random.Random(3)
+        killed_at = []
+        while len(killed_at) < 4:
+            process = start_process(command)
+            goal = newest_checkpoint(tmp_path) + moments.choice([0, 10, 10])
+            wait_for(lambda goal=goal: newest_checkpoint(tmp_path) >= goal, process)
+            # Anywhere: while loading, between steps, while scoring, in the middle of a save.
+            time.sleep(moments.uniform(0.0, 0.4))
+            if process.poll() is not None:
+                break
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            killed_at.append(newest_checkpoint(tmp_path))
+        assert len(killed_at) >= 2, "finished before it was killed twice"
+        finished = runs.run(command)
+        assert finished.returncode == 0, finished.stderr
+        same_end(tmp_path, uninterrupted[0])
+
+    def test_sigterm_saves_and_the_same_command_goes_on(self, uninterrupted, bert, data, tmp_path):
+        command = small.command(
+            tmp_path, bert, data, eval__predict="test", checkpoint__every_steps=1000
+        )
+        process = start_process(command)
+        wait_for(lambda: len(read_metrics(tmp_path)) >= 2, process)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+        saved = newest_checkpoint(tmp_path)
+        if "SIGTERM" in output:
+            assert 0 < saved <= STEPS
+            finished = runs.run(command)
+            assert f"going on from step {saved}" in finished.stdout
+        same_end(tmp_path, uninterrupted[0])
+
+    def test_goes_on_without_the_weights_it_began_with(self, uninterrupted, bert, data, tmp_path):
+        there = tmp_path / "moved"
+        shutil.copytree(bert, there)
+        directory = tmp_path / "run"
+        process = start_process(small.command(directory, there, data))
+        wait_for(lambda: newest_checkpoint(directory) >= 10, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        shutil.rmtree(there)
+        finished = runs.run(small.command(directory, there, data))
+        assert finished.returncode == 0, finished.stderr
+
+
+class TestRefusals:
+    """What a user can do wrong; each ends with one clear sentence."""
+
+    @pytest.mark.parametrize(
+        "overrides,said",
+        [
+            ({"train__batch_size": 7}, r"config.train.batch_size is 8, here it is 7"),
+            ({"table__label_column": "text"}, r"holds another run"),
+        ],
+    )
+    def test_another_runs_directory(self, uninterrupted, bert, data, overrides, said):
+        self.refused(small.command(uninterrupted[0], bert, data, **overrides), said)
+
+    def test_other_data(self, uninterrupted, bert, tmp_path, data):
+        directory = tmp_path / "run"
+        shutil.copytree(uninterrupted[0], directory)
+        (directory / "results.json").unlink()
+        shutil.rmtree(directory / "predictions")
+        other = tmp_path / "data"
+        small.write_rows(other, seed=5)
+        text = (directory / "config.json").read_text()
+        (directory / "config.json").write_text(text.replace(str(data), str(other)))
+        self.refused(small.command(directory, bert, other), "began with another corpus")
+
+    def test_bad_rows_with_their_line(self, bert, data, tmp_path):
+        shutil.copytree(data, tmp_path / "data")
+        path = tmp_path / "data" / "validation.tsv"
+        lines = path.read_text().splitlines()
+        lines[4] = "no label here"
+        path.write_text("\n".join(lines) + "\n")
+        bad = small.command(tmp_path / "run", bert, tmp_path / "data")
+        self.refused(bad, rf"{path}:5: 1 columns instead of 2 \(--config.data.bad_rows=skip")
+        assert not (tmp_path / "run" / "config.json").exists()
+
+    @pytest.mark.parametrize(
+        "overrides,said",
+        [
+            ({"data__max_seq_length": 41}, "longer than the 40 positions"),
+            ({"optimizer__frozen_layers": 4}, "it must be from -1"),
+            ({"optimizer__layer_decay": 1.5}, "config.optimizer.layer_decay is 1.5"),
+            ({"train__features": "5"}, "config.train.features has 5"),
+            ({"train__features": "last"}, "config.train.features is 'last'"),
+            ({"train__num_epochs": 0.01}, "not one batch of 8"),
+            ({"train__gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
+            ({"data__bad_rows": "drop"}, "config.data.bad_rows is 'drop'"),
+            ({"table__metric": "recall"}, "config.table.metric is 'recall'"),
+            ({"table__text_column": "sentence"}, "no column 'sentence'; there is: text, label"),
+        ],
+    )
+    def test_values(self, bert, data, tmp_path, overrides, said):
+        with pytest.raises(UserError, match=said):
+            self.in_process(bert, data, tmp_path, **overrides)
+
+    def in_process(self, bert, data, tmp_path, **overrides):
+        config = finetune_config("table")
+        values = small.OVERRIDES | {k.replace("__", "."): v for k, v in overrides.items()}
+        config.update_from_flattened_dict(
+            values | {"init_from": str(bert), "data.input": str(data)}
+        )
+        finetune(config, tmp_path / "run")
+
+    def refused(self, command, said):
+        finished = runs.run(command)
+        assert finished.returncode == 1
+        assert finished.stderr.startswith("error: ") and "Traceback" not in finished.stderr
+        assert re.search(said, finished.stderr), finished.stderr

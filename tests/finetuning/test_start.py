@@ -1,0 +1,157 @@
+"""What a run of fine-tuning starts with."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.finetuning import start
+from bert_jax.finetuning.config import filled_in, finetune_config
+from bert_jax.finetuning.run import finetune
+from bert_jax.interop import formats
+from bert_jax.interop.weights import flatten
+from tests.finetuning import small
+from tests.interop.small_bert import edit_tensors
+
+
+@pytest.fixture
+def files(tmp_path):
+    small.write_bert(tmp_path / "hf")
+    small.write_rows(tmp_path / "data", train=24)
+    return tmp_path
+
+
+def begin(files, **overrides):
+    """The setting and flat weights of step 0."""
+    config = finetune_config("table")
+    config.update_from_flattened_dict(
+        {
+            **small.OVERRIDES,
+            "init_from": str(files / "hf"),
+            "data.input": str(files / "data"),
+            **{key.replace("__", "."): value for key, value in overrides.items()},
+        }
+    )
+    start.validate(config)
+    setting = start.open_setting(config)
+    config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
+    trainer = start.make_trainer(config, start.make_stage(config, setting.task.rows("train")))
+    state = start.initial_state(config, trainer, setting)
+    assert int(state.step) == 0
+    return setting, flatten(jax.device_get(state.params), trainer.model_config)
+
+
+def same(one, other, names):
+    return [np.array_equal(one[name], other[name]) for name in names]
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_encoder_comes_as_it_is_and_the_head_from_the_seed(files, scan_layers):
+    setting, weights = begin(files, scan_layers=scan_layers)
+    given = setting.pretrained.weights
+    encoder = [name for name in weights if name.startswith("bert/")]
+    assert set(weights) - set(encoder) == {"classifier/dense/kernel", "classifier/dense/bias"}
+    assert all(same(weights, given, encoder))
+    _, again = begin(files, scan_layers=scan_layers)
+    _, other = begin(files, scan_layers=scan_layers, seed=1)
+    assert all(same(weights, again, weights))
+    assert not np.array_equal(other["classifier/dense/kernel"], weights["classifier/dense/kernel"])
+
+
+def test_from_scratch_only_shape_and_vocabulary_are_taken(files):
+    setting, weights = begin(files, from_scratch=True)
+    given = setting.pretrained.weights
+    kernels = [name for name in weights if name.startswith("bert/") and name.endswith("kernel")]
+    assert not any(same(weights, given, kernels))
+    assert weights[kernels[0]].shape == given[kernels[0]].shape
+    assert setting.tokenizer.vocab_size == 28
+
+
+def test_a_missing_pooler_is_drawn_and_told_of(files, capsys):
+    def remove(tensors):
+        for name in [name for name in tensors if "pooler" in name]:
+            del tensors[name]
+
+    edit_tensors(files / "hf", remove)
+    _, weights = begin(files)
+    assert "no trained pooler: it starts at random" in capsys.readouterr().out
+    assert np.any(weights["bert/pooler/dense/kernel"])
+
+
+def short_run(files, **overrides):
+    """Of one epoch; what it began with, and what `formats.read` makes of its end."""
+    config = finetune_config("table")
+    values = {"init_from": str(files / "hf"), "data.input": str(files / "data")}
+    config.update_from_flattened_dict(
+        {**small.OVERRIDES, **values, "train.num_epochs": 1.0, **overrides}
+    )
+    finetune(config, files / "run")
+    return formats.read(files / "hf").weights, formats.read(files / "run")
+
+
+def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
+    overrides = {"optimizer.frozen_layers": 1, "optimizer.layer_decay": 1e-3}
+    before, after = short_run(files, **overrides)
+    kept, moved = ("bert/embeddings/", "bert/encoder/layer_0/"), ("bert/encoder/layer_1/",)
+    assert all(same(before, after.weights, [n for n in before if n.startswith(kept)]))
+    names = [n for n in before if n.startswith(moved) and n.endswith("kernel")]
+    assert not any(same(before, after.weights, names))
+    steps = [
+        np.abs(after.weights[n] - before[n]).max() for n in (names[0], "bert/pooler/dense/kernel")
+    ]
+    assert steps[0] < 0.01 * steps[1]
+
+
+def test_the_key_of_features_trains_a_head_alone(files):
+    before, after = short_run(files, **{"train.features": "-1,-2"})
+    encoder = [name for name in after.weights if name.startswith("bert/")]
+    assert all(same(before, after.weights, encoder))
+    assert after.features == (-1, -2) and after.head == "sequence_classification"
+    assert after.labels == ("no", "yes")
+    assert after.weights["classifier/dense/kernel"].shape == (48, 2)
+    assert np.abs(after.weights["classifier/dense/bias"]).max() > 0
+
+
+def test_predictions_may_be_asked_for_afterwards(files):
+    short_run(files)
+    assert not (files / "run" / "predictions").exists()
+    before = (files / "run" / "metrics.jsonl").read_bytes()
+    short_run(files, **{"eval.predict": "test"})
+    assert len((files / "run" / "predictions" / "test.csv").read_text().splitlines()) == 13
+    assert (files / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_steps_and_epochs(files):
+    rows = begin(files)[0].task.rows("train")
+    config = finetune_config("table")
+    for epochs, size, steps in ((1.0, 8, 3), (3.0, 16, 4), (0.5, 8, 1)):
+        config.train.num_epochs, config.train.batch_size = epochs, size
+        stage = start.make_stage(config, rows)
+        assert (stage.num_steps, stage.batch_size) == (steps, size)
+        assert stage.max_seq_length == 16
+
+
+def test_what_is_missing_is_named(files):
+    for key in ("init_from", "data.input"):
+        with pytest.raises(UserError, match=f"config.{key} is missing"):
+            begin(files, **{key.replace(".", "__"): ""})
+    (files / "hf" / "vocab.txt").unlink()
+    (files / "hf" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="has no tokenizer; python -m bert_jax.convert --vocab"):
+        begin(files)
+    with pytest.raises(UserError, match="config.task is 'tabel'.*nearest: table"):
+        config = finetune_config("tabel")
+        start.validate(config)
+
+
+def test_data_that_are_others_are_told_apart(files):
+    setting, _ = begin(files)
+    before = start.describe_data(setting.task, setting.tokenizer)
+    assert before["rows"] == {"train": 24, "validation": 48}
+    path = files / "data" / "train.tsv"
+    path.write_text(path.read_text().replace("yes", "no", 1))
+    setting, _ = begin(files)
+    after = start.describe_data(setting.task, setting.tokenizer)
+    assert after["rows"] == before["rows"]
+    assert after["sha256"]["train"] != before["sha256"]["train"]
+    assert after["sha256"]["validation"] == before["sha256"]["validation"]

@@ -1,0 +1,132 @@
+"""Sweeps: the grid, the summary, and going on after a kill; and the table of GLUE."""
+
+import json
+import signal
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.finetuning import glue_table
+from bert_jax.finetuning.config import finetune_config
+from bert_jax.finetuning.sweep import best_of, summarized, sweep
+from tests import runs
+from tests.finetuning import small
+from tests.test_train import start as start_process
+from tests.test_train import wait_for
+
+
+def run_of(rate, size, seed, score):
+    return {
+        "name": f"{rate} {size} {seed}",
+        "schedule.peak_learning_rate": rate,
+        "train.batch_size": size,
+        "seed": seed,
+        "score": score,
+    }
+
+
+def test_a_setting_is_summed_up_over_its_seeds():
+    scores = {(1e-3, 16): (0.5, 0.9, 0.6), (1e-4, 16): (0.7, 0.8, 0.7)}
+    runs_of_it = [
+        run_of(*setting, seed, score)
+        for setting, values in scores.items()
+        for seed, score in enumerate(values)
+    ]
+    best, other = summarized(runs_of_it)
+    assert best["learning_rate"] == 1e-4 and best["median"] == 0.7 and best["seeds"] == 3
+    assert (other["median"], other["lowest"], other["highest"]) == (0.6, 0.5, 0.9)
+    assert other["standard_deviation"] == pytest.approx(0.2081666)
+    assert best_of(runs_of_it)["name"] == "0.001 16 1"
+    assert summarized(runs_of_it[:1])[0]["standard_deviation"] == 0
+
+
+@pytest.mark.parametrize(
+    "key,value",
+    [
+        ("learning_rates", ()),
+        ("learning_rates", (0.0,)),
+        ("learning_rates", (float("nan"),)),
+        ("batch_sizes", ("x",)),
+        ("seeds", (-1,)),
+        ("seeds", (1, 1)),
+    ],
+)
+def test_a_grid_that_is_none(tmp_path, key, value):
+    config = finetune_config("mrpc")
+    with config.ignore_type():
+        config.sweep[key] = value
+    with pytest.raises(UserError, match=f"config.sweep.{key}"):
+        sweep(config, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_sweep_goes_on(tmp_path):
+    bert, data, directory = tmp_path / "hf", tmp_path / "data", tmp_path / "sweep"
+    small.write_bert(bert)
+    small.write_rows(data, train=64)
+    command = small.command(
+        directory,
+        bert,
+        data,
+        "--sweep",
+        train__num_epochs=1.0,
+        sweep__learning_rates="1e-3,5e-3",
+        sweep__batch_sizes="8",
+        sweep__seeds="0",
+    )
+    first = directory / "runs" / "rate_0.001_batch_8_seed_0" / "results.json"
+    second = directory / "runs" / "rate_0.005_batch_8_seed_0"
+    process = start_process(command)
+    wait_for(lambda: first.exists() and second.exists(), process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert first.exists() and not (directory / "sweep.json").exists()
+    before = first.read_bytes()
+    finished = runs.run(command)
+    assert finished.returncode == 0, finished.stderr
+    assert first.read_bytes() == before, "what was finished is not done again"
+    assert "This run is finished: step 8 is done." in finished.stdout
+    assert "median" in finished.stdout and "best run" in finished.stdout
+    summary = json.loads((directory / "sweep.json").read_text())
+    assert [run["seed"] for run in summary["runs"]] == [0, 0]
+    assert len(summary["settings"]) == 2 and summary["metric"] == "accuracy"
+    kept = [path.parent.name for path in directory.glob("runs/*/best")]
+    assert kept == [summary["best_run"]], "only the best run's weights are kept"
+    assert not list(directory.glob("runs/*/checkpoints"))
+
+
+class TestAllOfGlue:
+    def test_the_average_is_the_papers(self):
+        """Devlin et al. 2019, table 1, BERT-base: 79.6 over nine columns."""
+        scores = {
+            "mnli": {"validation_matched": 84.6, "validation_mismatched": 83.4},
+            **{
+                task: {"validation": score}
+                for task, score in zip(
+                    "qqp qnli sst2 cola stsb mrpc rte wnli".split(),
+                    (71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4, 0.0),
+                    strict=True,
+                )
+            },
+        }
+        assert glue_table.average(scores) == pytest.approx(79.6, abs=0.01)
+
+    def test_each_task_has_the_values_and_its_own_folder(self):
+        config = finetune_config("all")
+        config.data.input, config.train.num_epochs = "glue_data", 2.0
+        own = glue_table.task_config(config, "stsb")
+        assert (own.task, own.data.input, own.train.num_epochs) == ("stsb", "glue_data/STS-B", 2.0)
+        assert glue_table.task_config(config, "qqp").data.bad_rows == "skip"
+        config.data.input = "tfds:glue"
+        assert glue_table.task_config(config, "sst2").data.input == "tfds:glue/sst2"
+
+    def test_a_missing_task_is_told_before_any_work(self, tmp_path):
+        config = finetune_config("all")
+        (tmp_path / "glue" / "CoLA").mkdir(parents=True)
+        config.data.input, config.init_from = str(tmp_path / "glue"), str(tmp_path)
+        with pytest.raises(UserError, match="has no SST-2"):
+            glue_table.finetune_all(config, tmp_path / "out", False)
+        config.data.input = ""
+        with pytest.raises(UserError, match="config.data.input is missing"):
+            glue_table.finetune_all(config, tmp_path / "out", False)
+        assert not (tmp_path / "out").exists()

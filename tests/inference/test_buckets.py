@@ -1,0 +1,35 @@
+"""Texts to batches of few shapes."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax.inference import buckets
+
+LENGTHS = st.lists(st.integers(2, 512), max_size=300)
+
+
+@given(LENGTHS, st.sampled_from([64, 1024, 2**15]))
+def test_every_text_is_in_one_batch_and_fits(lengths, batch_tokens):
+    batches = list(buckets.plan(lengths, max_length=512, batch_tokens=batch_tokens))
+    assert sorted(i for batch in batches for i in batch.indices) == list(range(len(lengths)))
+    for batch in batches:
+        assert 0 < len(batch.indices) <= batch.rows
+        assert batch.rows * batch.length <= max(batch_tokens, batch.length)
+        assert batch.length == buckets.bucket(max(lengths[i] for i in batch.indices), 512)
+
+
+def test_the_shapes_are_few_and_the_padding_is_small():
+    lengths = np.random.default_rng(0).gamma(2.0, 20.0, 4000).astype(int).clip(3, 512).tolist()
+    batches = list(buckets.plan(lengths, max_length=512, batch_tokens=1024))
+    shapes = {(batch.rows, batch.length) for batch in batches}
+    # One full batch for each length, and one of what is left at the end.
+    assert len(shapes) <= len(buckets.LENGTHS) + 1
+    padded = sum(batch.rows * batch.length for batch in batches)
+    assert 1 - sum(lengths) / padded < 0.2
+
+
+def test_the_model_has_the_last_word_on_length():
+    assert buckets.bucket(35, 40) == 40
+    assert buckets.bucket(30, 40) == 32
+    assert buckets.bucket(600, 1024) == 1024

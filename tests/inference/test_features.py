@@ -1,0 +1,186 @@
+"""A file of texts to a file of features."""
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.inference import features as features_lib
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.features import count_texts, write_features
+from tests.interop.small_bert import make_pretrained
+
+TEXTS = ["a b c", ("the a", "b"), "j " * 30, "d", ("a b c d e f", "g")]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return Bert(make_pretrained())
+
+
+def write_texts(path, texts):
+    lines = [
+        {"text": t} if isinstance(t, str) else dict(zip(("text", "text_b"), t, strict=True))
+        for t in texts
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_texts(tmp_path / "texts.jsonl", TEXTS)
+
+
+def read_npz(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("window_texts", [1, 2, 100])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
+@pytest.mark.parametrize("layers", [(-1,), (0, -1)])
+def test_the_files_hold_what_encode_returns(
+    bert, source, tmp_path, monkeypatch, layers, pooling, window_texts
+):
+    monkeypatch.setattr(features_lib, "_WINDOW_TEXTS", window_texts)
+    wanted = bert.encode(TEXTS, pooling=pooling, layers=layers[0] if len(layers) == 1 else layers)
+    for name in ("f.npz", "f.jsonl"):
+        summary = write_features(bert, source, tmp_path / name, layers=layers, pooling=pooling)
+        assert summary == (5, 0, "")
+    arrays = read_npz(tmp_path / "f.npz")
+    lines = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
+    assert arrays["features"].dtype == np.float32
+    if pooling == "tokens":
+        assert arrays.keys() == {"features", "input_ids", "offsets"}
+        assert (arrays["input_ids"].dtype, arrays["offsets"].dtype) == (np.int32, np.int64)
+        found = np.split(arrays["features"], arrays["offsets"][1:-1])
+        rows = [row.input_ids_L for row in bert.rows(TEXTS)]
+        np.testing.assert_array_equal(arrays["input_ids"], np.concatenate(rows))
+        for line, row in zip(lines, rows, strict=True):
+            assert line["tokens"] == [bert.tokenizer.id_to_token(i) for i in row]
+    else:
+        assert arrays.keys() == {"features"}
+        found = arrays["features"]
+    for line, x, expected in zip(lines, found, wanted, strict=True):
+        np.testing.assert_allclose(x, expected, atol=1e-5)
+        # Six decimals are written.
+        np.testing.assert_allclose(line["features"], x, atol=6e-7)
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "f.npz", "f.jsonl"}
+
+
+def test_blank_lines_and_null_are_passed_over(bert, tmp_path):
+    source = tmp_path / "texts.jsonl"
+    source.write_bytes(b'\xef\xbb\xbf{"text": "a", "text_b": null, "id": 7}\r\n\n  \n{"text": "b"}')
+    write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
+    np.testing.assert_allclose(
+        read_npz(tmp_path / "f.npz")["features"],
+        bert.encode(["a", "b"], pooling="cls"),
+        atol=1e-5,
+    )
+
+
+def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
+    source = write_texts(tmp_path / "texts.jsonl", ["a", "b " * 60, "c", "d " * 50])
+    summary = write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
+    assert summary == (4, 2, f"{source}:2")
+    summary = write_features(
+        bert, source, tmp_path / "f.npz", layers=(-1,), pooling="tokens", max_length=20
+    )
+    assert summary.num_cut == 2
+    assert np.diff(read_npz(tmp_path / "f.npz")["offsets"]).tolist() == [3, 20, 3, 20]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"text": "a"', "is not a JSON object"),
+        (b'["a"]', "is not a JSON object"),
+        (b'{"txt": "a"}', "no field `text`; its fields: txt"),
+        (b"{}", "no field `text`; its fields: none"),
+        (b'{"text": 7}', "`text` is 7"),
+        (b'{"text": null}', "`text` is null"),
+        (b'{"text": "a", "text_b": ["b"]}', "`text_b` is"),
+        (b'{"text": "a", "text_b": ""}', "`text_b` is empty"),
+        (b'{"text": " "}', "`text` is empty"),
+        (b'{"text": "\\u0000"}', "without a token"),
+        (b'{"text": "\\ud800"}', "lone surrogate"),
+        (b'{"text": "\xff"}', "not valid UTF-8"),
+        (b"[" * 100_000, "is not a JSON object"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
+    source = tmp_path / "texts.jsonl"
+    source.write_bytes(b'{"text": "a"}\n\n' + line + b'\n{"text": "b"}\n')
+    output = tmp_path / "f.npz"
+    output.write_bytes(b"as it was")
+    with pytest.raises(UserError, match=f"{source}:3 .*{words}|{source}:3: .*{words}"):
+        write_features(bert, source, output, layers=(-1,), pooling="cls")
+    assert output.read_bytes() == b"as it was"
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "f.npz"}
+
+
+def test_a_line_without_end(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(features_lib, "_LINE_BYTES", 1000)
+    source = write_texts(tmp_path / "texts.jsonl", ["a", "b" * 2000])
+    with pytest.raises(UserError, match=f"{source}:2 is longer than 1,000 bytes"):
+        write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
+
+
+@pytest.mark.parametrize(
+    ("source_name", "output_name", "words"),
+    [
+        ("nothing.jsonl", "f.npz", "no such file"),
+        ("", "f.npz", "no such file"),
+        ("texts.jsonl", "f.csv", "FILE.npz or FILE.jsonl"),
+        ("texts.jsonl", "s3://bucket/f.npz", "s3:// paths are not supported"),
+    ],
+)
+def test_files_that_cannot_be(bert, source, tmp_path, source_name, output_name, words):
+    output = output_name if "://" in output_name else tmp_path / output_name
+    with pytest.raises(UserError, match=words):
+        write_features(bert, tmp_path / source_name, output, layers=(-1,), pooling="cls")
+    assert not list(tmp_path.glob("f.*"))
+
+
+def test_a_file_is_looked_at_before_it_is_worked_on(source, tmp_path):
+    assert count_texts(source) == len(TEXTS)
+    source.write_text(source.read_text() + "\n{}\n")
+    with pytest.raises(UserError, match=f"{source}:7 has no field `text`"):
+        count_texts(source)
+    (tmp_path / "empty.jsonl").write_bytes(b"\n")
+    with pytest.raises(UserError, match="empty.jsonl holds no text"):
+        count_texts(tmp_path / "empty.jsonl")
+
+
+def test_one_segment_takes_no_text_b(source, tmp_path):
+    bert = Bert(make_pretrained(type_vocab_size=1))
+    with pytest.raises(UserError, match=f"{source}:2: .*one segment"):
+        write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
+
+
+@pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])
+def test_memory_is_the_windows_not_the_files(bert, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(features_lib, "_WINDOW_FEATURE_BYTES", 2**16)
+    monkeypatch.setattr(features_lib, "_CHUNK_TEXTS", 16)
+    peaks = []
+    for count in (1_000, 4_000):
+        source = write_texts(tmp_path / "texts.jsonl", ["a b c d e f g h"] * count)
+        write_features(bert, source, tmp_path / name, layers=(-1,), pooling="tokens")
+        tracemalloc.start()
+        write_features(bert, source, tmp_path / name, layers=(-1,), pooling="tokens")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0] < 2**22
+
+
+def test_to_and_from_a_bucket(bert, source, tmp_path, bucket):
+    from bert_jax import storage
+
+    remote = f"gs://{bucket}/texts.jsonl"
+    storage.write_whole(remote, source.read_bytes())
+    write_features(bert, remote, f"gs://{bucket}/f.npz", layers=(-1,), pooling="mean")
+    write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="mean")
+    assert storage.read_range(f"gs://{bucket}/f.npz", 0, 2**20) == (tmp_path / "f.npz").read_bytes()

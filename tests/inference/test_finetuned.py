@@ -1,0 +1,137 @@
+"""What fine-tuned models answer, against the bare model's logits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.finetuned import FineTuned
+from bert_jax.interop.weights import unflatten
+from bert_jax.models.tasks import make_task_model
+from tests.interop.small_bert import TOKENS, make_finetuned, make_pretrained
+
+LABELS = ("no", "perhaps", "yes")
+
+
+def logits(pretrained, words, num_first=None, length=None):
+    """The bare model's outputs for tokens, padded to a length or not."""
+    ids = [TOKENS.index(word) for word in words.split()]
+    length = length or len(ids)
+    at = np.arange(length)
+    ids_BxL = np.zeros((1, length), np.int32)
+    ids_BxL[0, : len(ids)] = ids
+    mask_BxL = (at < len(ids)).astype(np.int32)[None]
+    types_BxL = mask_BxL * (at >= (num_first or len(ids)))
+    config = pretrained.model_config
+    model = make_task_model(pretrained.head, len(pretrained.labels), config)
+    params = unflatten(pretrained.weights, config)
+    outputs = model.apply(
+        {"params": params}, *map(jnp.array, (ids_BxL, types_BxL, mask_BxL)), deterministic=True
+    )
+    return jax.tree.map(lambda x: np.asarray(x[0, ...]), outputs)
+
+
+def test_classes_of_a_sentence_and_of_a_pair():
+    make = lambda: make_finetuned("sequence_classification", LABELS)  # noqa: E731
+    bert = FineTuned(make())
+    for texts, words, first in (
+        (["a b."], "[CLS] a b . [SEP]", None),
+        (["a b", "the c"], "[CLS] a b [SEP] the c [SEP]", 4),
+    ):
+        expected = np.asarray(jax.nn.softmax(logits(make(), words, first)["logits"]))
+        found = bert.classify(*texts)
+        assert [label for label, _ in found] == [LABELS[i] for i in np.argsort(-expected)]
+        for label, probability in found:
+            assert probability == pytest.approx(expected[LABELS.index(label)], abs=1e-4)
+
+
+def test_a_number():
+    bert = FineTuned(make_finetuned("sequence_classification"))
+    pretrained = make_finetuned("sequence_classification")
+    expected = logits(pretrained, "[CLS] a [SEP]")["logits"]
+    assert bert.classify("a") == pytest.approx(float(expected[0]), abs=1e-3)
+
+
+def test_answers_are_slices_of_the_text():
+    bert = FineTuned(make_finetuned("question_answering"))
+    bert._answering |= {"max_query_length": 8}
+    context = "A  b, c?  The d"
+    found = bert.answer("the a", context, n_best=3)
+    assert 1 <= len(found) <= 3
+    outputs = logits(
+        make_finetuned("question_answering"),
+        "[CLS] the a [SEP] a b [UNK] c [UNK] the d [SEP]",
+        4,
+    )
+    # The best of all pairs of tokens of the text, by hand.
+    start_T, end_T = (outputs[f"{side}_logits"][4:-1] for side in ("start", "end"))
+    pairs = [(start_T[i] + end_T[j], i, j) for i in range(7) for j in range(i, 7)]
+    score, i, j = max(pairs)
+    spans = [(0, 1), (3, 4), (4, 5), (6, 7), (7, 8), (10, 13), (14, 15)]
+    best = found[0]
+    assert (best.start, best.end) == (spans[i][0], spans[j][1])
+    assert best.text == context[best.start : best.end]
+    assert best.score == pytest.approx(score, abs=1e-3)
+    probabilities = [x.probability for x in found]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_an_answer_in_a_long_text_and_none_at_all():
+    bert = FineTuned(make_finetuned("question_answering"))
+    # More than the model's 40 positions; the windows' own settings are made for long ones.
+    bert._answering = {"doc_stride": 8, "max_query_length": 8, "max_answer_length": 2}
+    context = " ".join("abcdefghij"[i % 10] for i in range(90))
+    found = bert.answer("a", context)
+    assert all(context[x.start : x.end] == x.text and len(x.text) <= 3 for x in found)
+    assert any(not x.text for x in bert.answer("a", context, n_best=50, with_no_answer=True))
+    assert all(x.text for x in bert.answer("a", context, n_best=50))
+
+
+def test_tags_of_words_in_a_sentence_of_any_length():
+    labels = ("O", "B-X", "I-X")
+    bert = FineTuned(make_finetuned("token_classification", labels))
+    found = bert.tag("A bc.")
+    assert [word for word, *_ in found] == ["A", "bc", "."]
+    outputs = logits(make_finetuned("token_classification", labels), "[CLS] a b ##c . [SEP]")[
+        "logits"
+    ]
+    # "bc" has its tag at its first piece.
+    for (_, tag, probability), position in zip(found, (1, 2, 4), strict=True):
+        expected = jax.nn.softmax(outputs[position])
+        assert tag == labels[int(np.argmax(expected))]
+        assert probability == pytest.approx(float(expected.max()), abs=1e-4)
+    assert [word for word, *_ in bert.tag(["bc.", "the"])] == ["bc.", "the"]
+    words = ["abcdefghij"[i % 10] for i in range(100)]
+    assert [word for word, *_ in bert.tag(words)] == words
+
+
+def test_it_is_a_bert_without_the_heads_of_pre_training():
+    bert = FineTuned(make_finetuned("token_classification", LABELS))
+    plain = make_pretrained()
+    tuned = make_finetuned("token_classification", LABELS)
+    plain.weights |= {n: x for n, x in tuned.weights.items() if n.startswith("bert/")}
+    np.testing.assert_allclose(bert.encode(["a b"]), Bert(plain).encode(["a b"]), atol=1e-5)
+    with pytest.raises(UserError, match="no masked-LM head"):
+        bert.fill_mask("a [MASK]")
+
+
+@pytest.mark.parametrize(
+    ("head", "ask", "message"),
+    [
+        ("token_classification", lambda b: b.classify("a"), "token_classification: it can tag"),
+        ("sequence_classification", lambda b: b.tag("a"), "it can classify"),
+        ("multiple_choice", lambda b: b.answer("a", "b"), "features are all"),
+        ("question_answering", lambda b: b.answer("a", " "), "context"),
+        ("question_answering", lambda b: b.answer("a", "b", n_best=0), "n_best is 0"),
+        ("token_classification", lambda b: b.tag(" "), "no word"),
+        ("sequence_classification", lambda b: b.classify(""), "without a token"),
+    ],
+)
+def test_mistakes(head, ask, message):
+    labels = LABELS if head.endswith("classification") else ()
+    bert = FineTuned(make_finetuned(head, labels))
+    bert._answering |= {"max_query_length": 8}
+    with pytest.raises(UserError, match=message):
+        ask(bert)

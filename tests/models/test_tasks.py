@@ -1,0 +1,140 @@
+"""The heads of fine-tuning over the encoder."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import BertConfig
+from bert_jax.models.bert import BertEncoder
+from bert_jax.models.tasks import TASK_MODELS, make_task_model
+from bert_jax.parallel.sharding import PARAMETER_AXES
+from bert_jax.training.state import init_params
+from tests.small import randomized
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=16,
+)
+RNG = np.random.default_rng(0)
+IDS_BxL = RNG.integers(5, 50, (4, 9)).astype(np.int32)
+TYPES_BxL = (np.arange(9) > 4).astype(np.int32) * np.ones((4, 1), np.int32)
+MASK_BxL = (np.arange(9) < np.array([[9], [5], [7], [3]])).astype(np.int32)
+INPUTS = IDS_BxL, TYPES_BxL, MASK_BxL
+
+
+def built(head, num_labels=3, features=(), **changes):
+    """A model of random weights, biases included, and these."""
+    model = make_task_model(head, num_labels, dataclasses.replace(CONFIG, **changes), features)
+    return model, randomized(nn.unbox(init_params(model, 0)), seed=1, scale=0.1)
+
+
+def run(model, params, inputs=INPUTS):
+    return model.apply({"params": params}, *inputs, deterministic=True)
+
+
+def encode(params, has_pooler):
+    encoder = BertEncoder(CONFIG, has_pooler)
+    return encoder.apply({"params": params["bert"]}, *INPUTS, deterministic=True)
+
+
+def affine(x, params):
+    dense = params["classifier"]["dense"]
+    return x @ dense["kernel"] + dense["bias"]
+
+
+def test_a_sequence_is_classified_by_the_pooler():
+    model, params = built("sequence_classification")
+    logits = run(model, params)["logits"]
+    assert logits.shape == (4, 3) and logits.dtype == jnp.float32
+    _, pooled_BxD = encode(params, has_pooler=True)
+    np.testing.assert_allclose(logits, affine(pooled_BxD, params), rtol=1e-5, atol=1e-6)
+    assert built("sequence_classification", num_labels=0)[0].num_outputs == 1, "a number"
+
+
+def test_tokens_and_spans_are_read_off_the_last_states():
+    for head, num_outputs in (("token_classification", 3), ("question_answering", 2)):
+        model, params = built(head)
+        assert "pooler" not in params["bert"], "what is not read is not there to decay"
+        hidden_BxLxD, nothing = encode(params, has_pooler=False)
+        assert nothing is None
+        expected = affine(hidden_BxLxD, params)
+        outputs = run(model, params)
+        if head == "question_answering":
+            outputs = jnp.stack([outputs["start_logits"], outputs["end_logits"]], axis=-1)
+        else:
+            outputs = outputs["logits"]
+        assert outputs.shape == (4, 9, num_outputs)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_choice_is_scored_as_a_sequence_of_its_own():
+    model, params = built("multiple_choice")
+    choices = tuple(x.reshape(2, 2, 9) for x in INPUTS)
+    logits = run(model, params, choices)["logits"]
+    single, _ = built("sequence_classification", num_labels=0)
+    expected = run(single, params)["logits"].reshape(2, 2)
+    assert logits.shape == (2, 2)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_features_are_the_chosen_layers_side_by_side_and_fixed(scan_layers):
+    for head, at in (("sequence_classification", 0), ("token_classification", slice(None))):
+        model, params = built(head, features=(-1, 0), scan_layers=scan_layers)
+        encoder = BertEncoder(dataclasses.replace(CONFIG, scan_layers=scan_layers), False)
+        layers = encoder.apply(
+            {"params": params["bert"]},
+            *INPUTS,
+            deterministic=True,
+            method=BertEncoder.hidden_states,
+        )
+        assert len(layers) == 3
+        last, _ = encoder.apply({"params": params["bert"]}, *INPUTS, deterministic=True)
+        np.testing.assert_array_equal(layers[-1], last)
+        expected = affine(jnp.concatenate([layers[2], layers[0]], axis=-1)[:, at], params)
+        np.testing.assert_allclose(run(model, params)["logits"], expected, rtol=1e-5, atol=1e-6)
+        gradients = jax.grad(lambda p, m=model: jnp.sum(run(m, p)["logits"] ** 2))(params)
+        assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients["bert"]))
+        assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["classifier"]))
+
+
+def test_what_the_head_reads_is_dropped_in_training_alone():
+    model, params = built("sequence_classification", hidden_dropout_prob=0.0)
+    model = dataclasses.replace(
+        model, config=dataclasses.replace(model.config, attention_probs_dropout_prob=0.0)
+    )
+
+    def logits(seed):
+        key = {"dropout": jax.random.key(seed)}
+        return model.apply({"params": params}, *INPUTS, deterministic=False, rngs=key)["logits"]
+
+    assert not np.array_equal(logits(0), logits(1))
+    np.testing.assert_array_equal(logits(0), logits(0))
+    # Each of 48 numbers is kept with 0.9: the mean over many draws is the undropped one.
+    mean = np.mean([logits(seed) for seed in range(300)], axis=0)
+    np.testing.assert_allclose(mean, run(model, params)["logits"], atol=0.05)
+
+
+@pytest.mark.parametrize("head", TASK_MODELS)
+def test_every_axis_has_a_name_that_the_layout_knows(head):
+    model = make_task_model(head, 3, CONFIG)
+    boxed = jax.eval_shape(lambda: init_params(model, 0))
+    for spec in jax.tree.leaves(
+        nn.get_partition_spec(boxed), is_leaf=lambda x: isinstance(x, jax.sharding.PartitionSpec)
+    ):
+        assert set(spec) <= set(PARAMETER_AXES)
+
+
+def test_the_new_layer_starts_as_bert_does():
+    kernel = nn.unbox(init_params(make_task_model("sequence_classification", 3, CONFIG), 3))
+    dense = kernel["classifier"]["dense"]
+    assert not np.any(dense["bias"])
+    assert 0 < np.abs(dense["kernel"]).max() <= 2 * CONFIG.initializer_range

@@ -1,0 +1,79 @@
+"""The losses of fine-tuning, against plain numpy."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.objectives.finetuning import Labels, Number, Span, make_objective
+
+RNG = np.random.default_rng(0)
+
+
+def log_softmax(x):
+    x = x.astype(np.float64)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def means(objective, outputs, batch):
+    total = objective.totals(batch)
+    return {name: float(x / total) for name, x in objective.sums(outputs, batch).items()}
+
+
+def test_classes():
+    logits, labels = RNG.normal(size=(5, 3)).astype(np.float32), np.array([0, 2, 1, 1, 0])
+    result = means(Labels(), {"logits": logits}, {"labels": labels})
+    assert result["loss"] == pytest.approx(-log_softmax(logits)[np.arange(5), labels].mean())
+    assert result["accuracy"] == pytest.approx((logits.argmax(-1) == labels).mean())
+
+
+def test_tokens_without_a_label_count_for_nothing():
+    logits = RNG.normal(size=(2, 4, 3)).astype(np.float32)
+    labels = np.array([[0, -1, 2, -1], [-1, -1, -1, 1]])
+    result = means(Labels(), {"logits": logits}, {"labels": labels})
+    real = labels >= 0
+    losses = -log_softmax(logits)[real][np.arange(3), labels[real]]
+    assert result["loss"] == pytest.approx(losses.mean())
+    assert result["accuracy"] == pytest.approx((logits.argmax(-1) == labels)[real].mean())
+    nothing = means(Labels(), {"logits": logits}, {"labels": np.full((2, 4), -1)})
+    assert nothing == {"loss": 0, "accuracy": 0}
+
+
+def test_numbers():
+    logits, labels = RNG.normal(size=(5, 1)).astype(np.float32), RNG.normal(size=5)
+    labels = labels.astype(np.float32)
+    result = means(Number(), {"logits": logits}, {"labels": labels})
+    assert result == {"loss": pytest.approx(((logits[:, 0] - labels) ** 2).mean())}
+
+
+def test_spans():
+    start, end = RNG.normal(size=(2, 5, 7)).astype(np.float32)
+    batch = {"start_positions": RNG.integers(0, 7, 5), "end_positions": RNG.integers(0, 7, 5)}
+    result = means(Span(), {"start_logits": start, "end_logits": end}, batch)
+    losses = [
+        -log_softmax(logits)[np.arange(5), batch[name]].mean()
+        for logits, name in ((start, "start_positions"), (end, "end_positions"))
+    ]
+    assert result["loss"] == pytest.approx(sum(losses) / 2)
+
+
+def test_parts_of_a_batch_add_up_to_it():
+    """Whatever the number of labels in each: what accumulated gradients rest on."""
+    objective = Labels()
+    logits, labels = RNG.normal(size=(4, 6, 3)), RNG.integers(-1, 3, (4, 6))
+    labels[0] = -1
+    batch, outputs = {"labels": labels}, {"logits": logits}
+    whole = objective.sums(outputs, batch)
+    parts = [
+        objective.sums({"logits": logits[i : i + 2]}, {"labels": labels[i : i + 2]}) for i in (0, 2)
+    ]
+    total = jax.tree.map(lambda a, b: a + b, *parts)
+    assert float(total["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
+    assert total["accuracy"] == whole["accuracy"]
+
+
+def test_each_head_has_its_loss():
+    assert isinstance(make_objective("sequence_classification", 3), Labels)
+    assert isinstance(make_objective("sequence_classification", 0), Number)
+    assert isinstance(make_objective("token_classification", 9), Labels)
+    assert isinstance(make_objective("multiple_choice", 0), Labels)
+    assert isinstance(make_objective("question_answering", 0), Span)

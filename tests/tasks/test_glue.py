@@ -1,0 +1,207 @@
+"""GLUE's files, labels, metrics and submissions."""
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.factory import make_task
+from bert_jax.tasks.glue import SPECS, Glue
+from tests.interop.small_bert import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+# The headers of the standard download, and a row of each.
+FILES = {
+    "CoLA": {
+        "train.tsv": "gj04\t1\t\ta b c\ngj04\t0\t*\tb a\n",
+        "dev.tsv": "gj04\t0\t*\tc\ngj04\t1\t\td\n",
+        "test.tsv": "index\tsentence\n0\ta\n1\tb\n",
+    },
+    "STS-B": {
+        "train.tsv": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\t"
+        "sentence2\tscore\n0\tx\tx\t2012\t1\tn\tn\ta\tb\t3.800\n",
+        "dev.tsv": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\t"
+        "sentence2\tscore\n0\tx\tx\t2012\t1\tn\tn\ta\tb\t5.000\n1\tx\tx\t2012\t1\tn\tn\tc\td\t0\n",
+        "test.tsv": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\t"
+        "sentence2\n0\tx\tx\t2012\t1\tn\tn\ta\tb\n",
+    },
+    "QQP": {
+        "train.tsv": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\tb\t1\n"
+        "4\t5\t6\ta\n",
+        "dev.tsv": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\tb\t0\n",
+        "test.tsv": "id\tquestion1\tquestion2\n0\t\tb\n1\ta\tb\n",
+    },
+    "MNLI": {
+        "train.tsv": "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label\n"
+        "0\t1\ta\tb\tneutral\tneutral\n1\t1\ta\tc\tx\tcontradiction\n",
+        "dev_matched.tsv": "index\tsentence1\tsentence2\tlabel1\tlabel2\tgold_label\n"
+        "0\ta\tb\tx\ty\tentailment\n",
+        "dev_mismatched.tsv": "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n",
+        "test_matched.tsv": "index\tsentence1\tsentence2\n7\ta\tb\n",
+        "test_mismatched.tsv": "index\tsentence1\tsentence2\n8\ta\tb\n",
+    },
+    "AX": {"AX.tsv": "index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n"},
+    "RTE": {
+        "train.tsv": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n",
+        "dev.tsv": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    root = tmp_path_factory.mktemp("glue_data")
+    for folder, files in FILES.items():
+        (root / folder).mkdir()
+        for name, content in files.items():
+            (root / folder / name).write_text(content)
+    return root
+
+
+def make(glue, name, folder=None, **options):
+    source = str(glue / (folder or SPECS[name].folder))
+    return Glue(name, source, TOKENIZER, max_seq_length=16, **options)
+
+
+def labels(task, split):
+    return task.rows(split).labels_N.tolist()
+
+
+def logits_of(classes, num_labels):
+    return {"logits": np.eye(num_labels, dtype=np.float32)[classes]}
+
+
+def test_cola_has_no_header_but_in_its_test(glue):
+    task = make(glue, "cola")
+    assert task.splits == ("train", "validation", "test")
+    assert labels(task, "train") == [1, 0] and labels(task, "test") == [-1, -1]
+    assert task.labels == ("unacceptable", "acceptable") and task.metric == "matthews"
+    ids = task.rows("train").take(np.array([0]))["input_ids"][0]
+    assert TOKENIZER.decode(ids[1:4]) == "a b c"
+    assert task.score("validation", logits_of([0, 1], 2))["matthews"] == 1
+
+
+def test_stsb_is_a_number(glue, tmp_path):
+    task = make(glue, "stsb")
+    assert task.labels == () and labels(task, "train") == pytest.approx([3.8])
+    scores = task.score("validation", {"logits": np.array([[4.0], [1.0]], np.float32)})
+    assert scores["pearson_spearman"] == pytest.approx(1) and task.metric in scores
+    assert scores["negative_mean_squared_error"] == -1
+    task.write_predictions("test", {"logits": np.array([[5.4]], np.float32)}, tmp_path / "x")
+    assert (tmp_path / "x").read_text() == "index\tprediction\n0\t5.000\n"
+
+
+def test_mnli_has_two_sets_and_the_diagnostic_one(glue, tmp_path):
+    task = make(glue, "mnli")
+    assert task.splits == (
+        "train",
+        "validation_matched",
+        "validation_mismatched",
+        "test_matched",
+        "test_mismatched",
+        "test_ax",
+    )
+    assert labels(task, "train") == [2, 0] and labels(task, "validation_matched") == [1]
+    names = {split: task.predictions_name(split) for split in task.splits if "test" in split}
+    assert names == {
+        "test_matched": "MNLI-m.tsv",
+        "test_mismatched": "MNLI-mm.tsv",
+        "test_ax": "AX.tsv",
+    }
+    task.write_predictions("test_matched", logits_of([1], 3), tmp_path / "m")
+    assert (tmp_path / "m").read_text() == "index\tprediction\n7\tentailment\n"
+    assert len(make(glue, "ax", "MNLI").rows("test_ax")) == 2
+
+
+def test_ax_asks_for_the_diagnostic_set(glue, tmp_path):
+    (tmp_path / "MNLI").mkdir()
+    for name, content in FILES["MNLI"].items():
+        (tmp_path / "MNLI" / name).write_text(content)
+    assert "test_ax" not in make(tmp_path, "mnli").splits
+    with pytest.raises(UserError, match=r"AX/AX.tsv or .* is missing, the test_ax split of ax"):
+        make(tmp_path, "ax", "MNLI")
+
+
+def test_bad_rows_of_qqp_but_never_of_a_test(glue):
+    with pytest.raises(UserError, match=r"train.tsv:3: 4 columns instead of 6"):
+        make(glue, "qqp").rows("train")
+    task = make(glue, "qqp", bad_rows="skip")
+    assert len(task.rows("train")) == 1 and task.dropped == {"wrong number of columns": 1}
+    assert len(task.rows("test")) == 2, "also with an empty question"
+    assert task.predictions_name("test") == "QQP.tsv"
+
+
+def test_what_is_in_no_file(glue, tmp_path):
+    for name, content in FILES["RTE"].items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "train.tsv").write_text(
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n1\t \tb\tentailment\n"
+    )
+    task = Glue("rte", str(tmp_path), TOKENIZER)
+    with pytest.raises(UserError, match="train.tsv:2: the label is 'maybe', not one of entailment"):
+        task.rows("train")
+    task = Glue("rte", str(tmp_path), TOKENIZER, bad_rows="skip")
+    with pytest.raises(UserError, match="the train split of rte has no rows"):
+        task.rows("train")
+    assert task.dropped == {"unknown label": 1, "empty sentence": 1}
+    (tmp_path / "dev.tsv").unlink()
+    with pytest.raises(UserError, match="dev.tsv is missing, the validation split of rte"):
+        Glue("rte", str(tmp_path), TOKENIZER)
+    with pytest.raises(UserError, match="no such folder"):
+        Glue("rte", str(tmp_path / "nowhere"), TOKENIZER)
+
+
+def test_the_factory_knows_them_all(glue):
+    task = make_task("cola", str(glue / "CoLA"), TOKENIZER, {}, max_seq_length=8, bad_rows="refuse")
+    assert task.name == "cola"
+    with pytest.raises(UserError, match="config.task is 'colla'"):
+        make_task("colla", "", TOKENIZER, {})
+
+
+@pytest.mark.parametrize(
+    "name,rows,positive",
+    [
+        # Counts and shares of the standard download (Wang et al. 2019, table 1, for train).
+        ("cola", {"train": 8551, "validation": 1043, "test": 1063}, 0.7044),
+        ("mrpc", {"train": 3668, "validation": 408, "test": 1725}, 0.6745),
+        ("sst2", {"train": 67349, "validation": 872, "test": 1821}, 0.5578),
+        ("stsb", {"train": 5749, "validation": 1500, "test": 1379}, None),
+    ],
+)
+def test_the_real_files(shared_data, name, rows, positive):
+    folder = shared_data / "glue" / SPECS[name].folder
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}")
+    task = Glue(name, str(folder), TOKENIZER)
+    assert {split: len(task.rows(split)) for split in task.splits} == rows
+    if positive:
+        assert task.rows("train").labels_N.mean() == pytest.approx(positive, abs=1e-4)
+    else:
+        assert 0 <= task.rows("train").labels_N.min() <= task.rows("train").labels_N.max() <= 5
+
+
+def test_tfds_labels_go_by_name(monkeypatch):
+    """TensorFlow Datasets' MNLI has another order of labels, and of rows."""
+    from bert_jax.tasks import sources
+
+    class Label:
+        def int2str(self, i):
+            return ("entailment", "neutral", "contradiction")[i]
+
+    class Info:
+        features = {"label": Label()}
+        full_name = "glue/mnli/2.0.0"
+        splits = ("train", "validation_matched", "validation_mismatched", "test_matched")
+
+    class Builder:
+        info = Info()
+
+    def examples(builder, split):
+        for idx, label in ((3, 2), (1, 0), (2, 1)):
+            yield {"premise": b"a", "hypothesis": b"b", "label": label, "idx": idx}
+
+    monkeypatch.setattr(sources, "tfds_builder", lambda source: Builder())
+    monkeypatch.setattr(sources, "tfds_examples", examples)
+    task = Glue("mnli", "tfds:glue/mnli", TOKENIZER)
+    rows = task.rows("train")
+    assert rows.index_N == ["1", "2", "3"] and rows.labels_N.tolist() == [1, 2, 0]
+    assert task.rows("test_matched").labels_N.tolist() == [-1] * 3

@@ -1,0 +1,291 @@
+"""CoNLL's files, windows of long sentences, scores and predictions."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax import tokenizers
+from bert_jax.errors import UserError
+from bert_jax.tasks.ner import Ner
+from bert_jax.tasks.ner_rows import TaggedRows
+from tests.golden.record_squad import VOCABULARY
+
+TRAIN = """-DOCSTART- -X- O O
+
+The DT O
+Senate NN B-ORG
+of IN I-ORG
+Zanzibar NNP B-LOC
+
+Ann NNP B-PER
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizers.from_file(
+        "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+
+
+def make(folder, tokenizer, *, bad_rows="refuse", **files):
+    options = {key: files.pop(key) for key in ("types", "scheme") if key in files}
+    for split, text in files.items():
+        (folder / f"{split}.conll").write_bytes(text.encode())
+    options = {"max_seq_length": 16, "bad_rows": bad_rows} | options
+    return Ner(str(folder), tokenizer, **options)
+
+
+def tags_of(task, split):
+    return [" ".join(sentence.tags) for sentence in task._read(split)]
+
+
+def outputs_of(rows, labels, wanted):
+    """Logits whose best are these tags, one of each word."""
+    logits = np.zeros((len(rows), 16, len(labels)), np.float32)
+    for row, position, tag in zip(rows.word_row_W, rows.word_position_W, wanted, strict=True):
+        logits[row, position, labels.index(tag)] = 1
+    return {"logits": logits}
+
+
+def test_rows(tmp_path, tokenizer):
+    task = make(tmp_path, tokenizer, train=TRAIN)
+    assert task.splits == ("train",)
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    rows = task.rows("train")
+    batch = rows.take(np.array([1, 0]))
+    assert all(array.shape == (2, 16) and array.dtype == np.int32 for array in batch.values())
+    assert batch["attention_mask"].sum(axis=1)[0] == 2 + len(tokenizer.encode_batch(["Ann"])[0])
+    (ids,) = tokenizer.encode_batch(["The Senate of Zanzibar"])
+    assert len(ids) > 4
+    row = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+    assert batch["input_ids"][1, : len(row)].tolist() == row
+    assert not batch["input_ids"][1, len(row) :].any() and not batch["token_type_ids"].any()
+    # Of the words of several pieces the first alone.
+    labels = [-1, 0, 3, -1, -1, 4, 1]
+    assert batch["labels"][1].tolist() == labels + 9 * [-1]
+
+
+def test_from_files_to_scores_and_predictions(tmp_path, tokenizer):
+    dev = "Ann\tB-PER\nmet\tO\n\n\nSenate\tB-ORG\nof\tI-ORG\nRome\tI-ORG"
+    task = make(tmp_path, tokenizer, train=TRAIN, dev=dev)
+    wanted = "B-PER O B-ORG I-ORG O".split()
+    outputs = outputs_of(task.rows("validation"), task.labels, wanted)
+    scores = task.score("validation", outputs)
+    assert (scores["precision"], scores["recall"], scores["f1"]) == (0.5, 0.5, 0.5)
+    assert scores["accuracy"] == pytest.approx(4 / 5)
+    assert (scores["PER_f1"], scores["ORG_f1"]) == (1, 0)
+    path = tmp_path / task.predictions_name("validation")
+    task.write_predictions("validation", outputs, path)
+    assert path.read_text() == (
+        "Ann\tB-PER\tB-PER\nmet\tO\tO\n\nSenate\tB-ORG\tB-ORG\nof\tI-ORG\tI-ORG\nRome\tI-ORG\tO\n\n"
+    )
+    again = Ner(f"train={tmp_path}/train.conll,validation={path}", tokenizer)
+    assert tags_of(again, "validation") == ["B-PER O", "B-ORG I-ORG O"]
+
+
+def test_a_test_set_without_tags(tmp_path, tokenizer):
+    task = make(tmp_path, tokenizer, train=TRAIN, test="Ann\nmet\n\nZanzibar\n")
+    rows = task.rows("test")
+    assert "labels" not in rows.take(np.arange(2))
+    outputs = outputs_of(rows, task.labels, ["B-PER", "O", "B-LOC"])
+    task.write_predictions("test", outputs, tmp_path / "out.conll")
+    assert (tmp_path / "out.conll").read_text() == "Ann\tB-PER\nmet\tO\n\nZanzibar\tB-LOC\n\n"
+    with pytest.raises(UserError, match="the test sentences .* have no tags"):
+        task.score("test", outputs)
+
+
+def test_a_test_set_with_tags_is_scored_whatever_they_are(tmp_path, tokenizer):
+    task = make(tmp_path, tokenizer, train=TRAIN, test="Ann I-PER\nmet B-MISC\n")
+    outputs = outputs_of(task.rows("test"), task.labels, ["B-PER", "O"])
+    assert task.rows("test").take(np.array([0]))["labels"][0, 1:3].tolist() == [5, -1]
+    assert task.score("test", outputs)["recall"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        ("O I-A B-A I-A I-B O I-A", "iob1"),
+        ("O B-A B-A I-A B-B O B-A", "iob2"),
+        ("O S-A B-A E-A S-B O S-A", "iobes"),
+        ("O U-A B-A L-A U-B O U-A", "iobes"),
+    ],
+)
+def test_schemes(tmp_path, tokenizer, tags, scheme):
+    text = "".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split()))
+    for given_scheme in ("auto", scheme):
+        task = make(tmp_path, tokenizer, train=text, scheme=given_scheme)
+        assert tags_of(task, "train") == ["O B-A B-A I-A B-B O B-A"]
+    others = {"iob1", "iob2", "iobes"} - {scheme}
+    for other in others:
+        with pytest.raises(UserError, match=rf"train.conll:\d: the tag is .* {other.upper()} has"):
+            make(tmp_path, tokenizer, train=text, scheme=other)
+
+
+def test_all_white_space_and_line_ends(tmp_path, tokenizer):
+    text = (
+        "\ufeffAnn  NNP   B-PER \r\nde la\tB-ORG\r\n \t \r\n\r\nO'Neil B-PER\r\n-DOCSTART-\r\nx O"
+    )
+    task = make(tmp_path, tokenizer, train=text)
+    assert [sentence.words for sentence in task._read("train")] == [
+        ["Ann", "de la"],
+        ["O'Neil"],
+        ["x"],
+    ]
+    assert task._read("train")[1].where == [f"{tmp_path}/train.conll:5"]
+
+
+@pytest.mark.parametrize(
+    "line, words, reason",
+    [
+        ("Rome", r"train.conll:7: there is a word, but no tag", "missing column"),
+        ("\tO", r"train.conll:7: the first column, the word, is empty", "missing column"),
+        ("Rome LOC", "train.conll:7: the tag is 'LOC', not O, or one of B, I", "unknown tag"),
+        ("Rome X-LOC", "train.conll:7: the tag is 'X-LOC'", "unknown tag"),
+        ("Rome\t", "train.conll:7: there is a word, but no tag", "missing column"),
+    ],
+)
+def test_bad_lines(tmp_path, tokenizer, line, words, reason):
+    text = TRAIN.replace("\n\nAnn", f"\n{line}\n\nAnn")
+    with pytest.raises(UserError, match=words) as error:
+        make(tmp_path, tokenizer, train=text)
+    assert "data.bad_rows=skip" in str(error.value)
+    task = make(tmp_path, tokenizer, train=text, bad_rows="skip")
+    assert tags_of(task, "train") == ["B-PER"]
+    assert task.dropped == {reason: 1}
+
+
+def test_inconsistent_tags_are_refused_or_repaired(tmp_path, tokenizer):
+    dev = "Ann O\nRome I-LOC\nx I-LOC\ny I-PER\n"
+    with pytest.raises(UserError, match="dev.conll:2: the tag is I-LOC, .* IOB2 has B-LOC"):
+        make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
+    task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
+    assert tags_of(task, "validation") == ["O B-LOC I-LOC B-PER"]
+    assert task.dropped == {"inconsistent tag, repaired": 2}
+
+
+def test_types_that_training_does_not_have(tmp_path, tokenizer):
+    dev = "Ann B-PER\n\nRome B-CITY\n"
+    with pytest.raises(
+        UserError, match="dev.conll:3: the type of B-CITY is not one of LOC, ORG, PER"
+    ):
+        make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
+    task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
+    assert len(task.rows("validation")) == 1 and task.dropped == {"unknown type": 1}
+    task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, types=("PER, CITY,LOC", "ORG"))
+    assert task.labels[:5] == ("O", "B-PER", "I-PER", "B-CITY", "I-CITY")
+    assert len(task.rows("validation")) == 2
+
+
+@pytest.mark.parametrize(
+    "files, words",
+    [
+        ({"train": "\n\n"}, "there is no sentence that can be used"),
+        ({"train": "Ann O\n"}, "has no tag but O"),
+        ({"dev": "Ann B-PER\n"}, "no training set, of whose types the labels are"),
+        ({"train": TRAIN, "scheme": "iob"}, "config.ner.scheme is 'iob'"),
+        ({"train": TRAIN, "bad_rows": "mend"}, "data.bad_rows is 'mend'"),
+        ({"train": TRAIN, "dev": "Ann B-X\n", "bad_rows": "skip"}, "has no usable sentence"),
+    ],
+)
+def test_data_that_cannot_be_used(tmp_path, tokenizer, files, words):
+    with pytest.raises(UserError, match=words):
+        make(tmp_path, tokenizer, **files).rows("validation")
+
+
+def test_a_word_without_pieces_is_unknown(tmp_path, tokenizer):
+    task = make(tmp_path, tokenizer, train="\u200b\tO\nAnn\tB-PER\n")
+    batch = task.rows("train").take(np.array([0]))
+    assert batch["input_ids"][0, 1] == tokenizer.unk_id
+    assert batch["labels"][0, 1:3].tolist() == [0, 1]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["the", "Zanzibar", "unaccountable" * 3, "a"]), min_size=1, max_size=60
+    ),
+    st.integers(3, 24),
+)
+def test_every_word_of_a_long_sentence_has_one_label(words, length):
+    tokenizer = tokenizers.from_file(
+        "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+    labels = np.arange(len(words))
+    rows = TaggedRows([words, words], [labels, labels + len(words)], tokenizer, length)
+    batch = rows.take(np.arange(len(rows)))
+    scored = batch["labels"] >= 0
+    assert sorted(batch["labels"][scored]) == list(range(2 * len(words)))
+    first_pieces = [tokenizer.encode_batch([word])[0][0] for word in words * 2]
+    for row, position in zip(*np.nonzero(scored), strict=True):
+        label = batch["labels"][row, position]
+        assert batch["input_ids"][row, position] == first_pieces[label]
+        assert (rows.word_row_W[label], rows.word_position_W[label]) == (row, position)
+    used = batch["attention_mask"].sum(axis=1)
+    ends = batch["input_ids"][np.arange(len(rows)), used - 1]
+    assert (batch["input_ids"][:, 0] == tokenizer.cls_id).all() and (ends == tokenizer.sep_id).all()
+
+
+def test_words_have_context_on_both_sides():
+    """Of a sentence three rows long no word but the first and last is at a row's end."""
+    tokenizer = tokenizers.from_file(
+        "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+    rows = TaggedRows([["the"] * 40], None, tokenizer, 18)
+    assert len(rows) == 4
+    # 16 words a window, from every eighth on: at least 4 on either side.
+    inner = rows.word_position_W[4:-4]
+    assert inner.min() >= 1 + 4 - 1 and inner.max() <= 16 - 4 + 1
+
+
+def test_tfds(monkeypatch, tokenizer):
+    import tensorflow_datasets as tfds
+
+    names = ["O", "B-PER", "I-PER"]
+    splits = {
+        "train": [{"tokens": np.array([b"Ann", b"met"], object), "ner": np.array([1, 0])}],
+        "dev": [{"tokens": np.array(["Zoë".encode()], object), "ner": np.array([2])}],
+    }
+    feature = SimpleNamespace(feature=SimpleNamespace(names=names))
+    info = SimpleNamespace(
+        full_name="conll2003/1.0.0", splits=splits, features={"tokens": None, "ner": feature}
+    )
+    builder = SimpleNamespace(
+        info=info,
+        download_and_prepare=lambda: None,
+        as_dataset=lambda split, shuffle_files: SimpleNamespace(
+            as_numpy_iterator=lambda: iter(splits[split])
+        ),
+    )
+    monkeypatch.setattr(tfds, "builder", lambda name: builder)
+    task = Ner("tfds:conll2003", tokenizer)
+    assert task.splits == ("train", "validation")
+    assert task.labels == ("O", "B-PER", "I-PER")
+    assert tags_of(task, "train") == ["B-PER O"]
+    with pytest.raises(UserError, match="conll2003/1.0.0 dev:1, word 1: the tag is I-PER"):
+        task.rows("validation")
+    del info.features["ner"]
+    with pytest.raises(UserError, match="has no `tokens` with `ner` or `tags`"):
+        Ner("tfds:conll2003", tokenizer)
+
+
+def test_the_real_wnut_17(shared_data):
+    tokenizer = tokenizers.from_file(
+        "wordpiece",
+        shared_data / "vocab" / "bert-base-cased" / "vocab.txt",
+        lowercase=False,
+        max_input_chars_per_word=200,
+    )
+    task = Ner(str(shared_data / "ner" / "wnut17"), tokenizer, max_seq_length=64)
+    assert task.splits == ("train", "validation", "test")
+    assert len(task.labels) == 13
+    assert [len(task._read(split)) for split in task.splits] == [3394, 1009, 1287]
+    for split in task.splits:
+        rows = task.rows(split)
+        right = [tag for sentence in task._read(split) for tag in sentence.tags]
+        logits = np.zeros((len(rows), 64, 13), np.float32)
+        index = [task.labels.index(tag) for tag in right]
+        logits[rows.word_row_W, rows.word_position_W, index] = 1
+        assert task.score(split, {"logits": logits})["f1"] == 1

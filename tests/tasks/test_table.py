@@ -1,0 +1,108 @@
+"""Rows of one's own."""
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.table import Table
+from tests.interop.small_bert import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+
+
+def write(folder, **files):
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(content)
+    return str(folder)
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    return write(
+        tmp_path,
+        train__csv='text,label\na b,good\n"c, d",bad\ne,so-so\nf,bad\n',
+        dev__csv="text,label\na,bad\nb,good\n",
+        test__csv="text\na\nb\n",
+    )
+
+
+def test_labels_are_the_training_files_in_order(reviews):
+    task = Table(reviews, TOKENIZER)
+    assert task.labels == ("bad", "good", "so-so") and task.metric == "accuracy"
+    assert task.splits == ("train", "validation", "test")
+    assert task.rows("train").labels_N.tolist() == [1, 0, 2, 0]
+    scores = task.score("validation", {"logits": np.eye(3)[[0, 0]]})
+    assert scores == {"accuracy": 0.5}, "no F1 of three"
+
+
+def test_labels_as_given_and_numbers_in_their_order(reviews, tmp_path):
+    task = Table(reviews, TOKENIZER, labels=("good,bad", "so-so"))
+    assert task.labels == ("good", "bad", "so-so")
+    write(tmp_path, train__csv="text,label\na,10\nb,9\nc,1\n", dev__csv="text,label\na,9\n")
+    assert Table(str(tmp_path), TOKENIZER).labels == ("1", "9", "10")
+
+
+def test_pairs_numbers_and_named_files(tmp_path):
+    write(
+        tmp_path,
+        one__tsv="x\ty\tscore\na\tb\t1.5\nc\td\t-2\n",
+        two__jsonl='{"x": "a", "y": "b", "score": 3}\n{"x": "a", "y": "c", "score": 4}\n',
+    )
+    task = Table(
+        f"train={tmp_path / 'one.tsv'},validation={tmp_path / 'two.jsonl'}",
+        TOKENIZER,
+        text_column="x",
+        text_b_column="y",
+        label_column="score",
+        regression=True,
+        metric="spearman",
+    )
+    assert task.labels == () and task.metric == "spearman"
+    assert task.rows("train").labels_N.tolist() == [1.5, -2]
+    assert task.rows("train").take(np.array([0]))["token_type_ids"].sum() == 2
+    scores = task.score("validation", {"logits": np.array([[0.0], [9.0]])})
+    assert scores["spearman"] == pytest.approx(1)
+    assert scores["negative_mean_squared_error"] == -17
+
+
+def test_predictions_with_probabilities(reviews, tmp_path):
+    task = Table(reviews, TOKENIZER)
+    logits = np.log(np.array([[0.2, 0.7, 0.1], [0.5, 0.25, 0.25]], np.float32))
+    task.write_predictions("test", {"logits": logits}, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().splitlines() == [
+        "index,prediction,p(bad),p(good),p(so-so)",
+        "0,good,0.200000,0.700000,0.100000",
+        "1,bad,0.500000,0.250000,0.250000",
+    ]
+
+
+@pytest.mark.parametrize(
+    "options,said",
+    [
+        ({"label_column": "stars"}, "train.csv:1: no column 'stars'; there is: text, label"),
+        ({"labels": ("good", "bad")}, "train.csv:4: label is 'so-so', not one of the labels good"),
+        ({"regression": True}, "train.csv:2: label is 'good', no number"),
+        ({"regression": True, "labels": ("a", "b")}, "a number has no labels"),
+        ({"metric": "matthews"}, "config.table.metric is 'matthews'; here it must be one of"),
+    ],
+)
+def test_what_does_not_fit(reviews, options, said):
+    with pytest.raises(UserError, match=said):
+        Table(reviews, TOKENIZER, **options).rows("train")
+
+
+def test_an_unknown_label_of_the_validation(reviews, tmp_path):
+    write(tmp_path, dev__csv="text,label\na,bad\nb,ugly\n")
+    with pytest.raises(UserError, match=r"dev.csv:3: label is 'ugly', not one of .*bad, good"):
+        Table(reviews, TOKENIZER).rows("validation")
+    task = Table(reviews, TOKENIZER, bad_rows="skip")
+    assert len(task.rows("validation")) == 1 and task.dropped == {"unknown label": 1}
+
+
+def test_files_that_are_not_enough(tmp_path):
+    write(tmp_path, train__csv="text,label\na,x\nb,x\n")
+    with pytest.raises(UserError, match=r"has no validation file \(such as validation.tsv\)"):
+        Table(str(tmp_path), TOKENIZER)
+    write(tmp_path, dev__csv="text,label\na,x\n")
+    with pytest.raises(UserError, match="has 1 label.s. in column label"):
+        Table(str(tmp_path), TOKENIZER)

@@ -1,0 +1,157 @@
+"""Where in the text the pieces are: by their own tokenization, and some by hand."""
+
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax.tokenizers.alignment import decompose, monotone
+from bert_jax.tokenizers.sentencepiece import fold, fold_aligned
+from tests.golden.record_tokenization import HAND_PICKED
+from tests.tokenizers.test_parity import GOLDEN
+from tests.tokenizers.test_tokenizers import from_file, sample_texts, train
+
+MARKS = "\u0301\u0323\u0327\u0308\u302e\U0001d165\u0345"
+CHARACTERS = st.one_of(
+    st.sampled_from(list("aeouABInthe  .,$-'\n\t中国한국éÅñİßΣσς�\x00\u00ad\u200d㎏½" + MARKS)),
+    st.characters(exclude_categories=["Cs"]),
+)
+TEXT = st.one_of(st.text(CHARACTERS, max_size=30), st.sampled_from(HAND_PICKED))
+ALL = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
+def lowercase(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def wordpiece(lowercase):
+    path = GOLDEN / "tokenization_vocab.txt"
+    return from_file("wordpiece", path, lowercase=lowercase, max_chars=100)
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def sentencepiece(request, lowercase):
+    return train("sentencepiece", sample_texts(4), 500, request.param, lowercase)
+
+
+def check_shape(tokenizer, text):
+    ids, spans = tokenizer.encode_aligned(text)
+    assert ids.dtype == spans.dtype == np.int32
+    np.testing.assert_array_equal(ids, tokenizer.encode_batch([text])[0])
+    assert spans.shape == (len(ids), 2)
+    assert (np.diff(spans, axis=0) >= 0).all()
+    assert (spans[:, 0] < spans[:, 1]).all()
+    if len(ids):
+        assert spans[0, 0] >= 0 and spans[-1, 1] <= len(text)
+    return ids.tolist(), spans.tolist()
+
+
+@given(TEXT)
+def test_decomposition_is_unicodes(text):
+    decomposed, indices = decompose(text)
+    assert decomposed == unicodedata.normalize("NFD", text)
+    for character, index in zip(decomposed, indices, strict=True):
+        assert character in unicodedata.normalize("NFD", text[index])
+
+
+@given(TEXT)
+def test_folding_knows_its_characters(text):
+    folded, indices = fold_aligned(text)
+    assert folded == fold(text)
+    for character, index in zip(folded, indices, strict=True):
+        assert character in fold(text[index]) or character == "ς"
+
+
+def test_the_slice_of_any_words_gives_their_pieces(wordpiece):
+    @given(TEXT, st.data())
+    def check(text, data):
+        ids, spans = check_shape(wordpiece, text)
+        starts = [i for i, token in enumerate(ids) if wordpiece.is_word_start_V[token]]
+        if not starts:
+            return
+        first = data.draw(st.integers(0, len(starts) - 1))
+        last = data.draw(st.integers(first, len(starts) - 1))
+        i, j = starts[first], [*starts, len(ids)][last + 1]
+        there = text[spans[i][0] : spans[j - 1][1]]
+        assert wordpiece.encode_batch([there])[0].tolist() == ids[i:j]
+
+    check()
+
+
+def test_what_no_piece_stands_for_is_nothing(wordpiece):
+    @given(TEXT)
+    def check(text):
+        _, spans = check_shape(wordpiece, text)
+        covered = {i for start, end in spans for i in range(start, end)}
+        between = "".join(c if i not in covered else " " for i, c in enumerate(text))
+        assert wordpiece.encode_batch([between])[0].size == 0
+
+    check()
+
+
+def test_every_character_by_itself(wordpiece):
+    text = " ".join(ALL)
+    ids, spans = check_shape(wordpiece, text)
+    # Each piece of it lies on one character, which is every second one.
+    assert all(start % 2 == 0 and (end - start) in (1, 3) for start, end in spans)
+    assert len({start for start, _ in spans}) > 140_000
+
+
+def test_sentencepiece(sentencepiece):
+    @given(TEXT)
+    def check(text):
+        text = text.strip() + "x"
+        _, spans = check_shape(sentencepiece, text)
+        assert not any(text[start].isspace() for start, _ in spans)
+
+    check()
+
+
+def test_sentencepiece_slices_of_words_give_their_pieces(sentencepiece):
+    text = "fellow citizens of the  senate, and of the house of representatives."
+    ids, spans = check_shape(sentencepiece, text)
+    starts = [i for i, token in enumerate(ids) if sentencepiece.is_word_start_V[token]]
+    for i, j in zip(starts, [*starts[1:], len(ids)], strict=True):
+        there = text[spans[i][0] : spans[j - 1][1]]
+        assert sentencepiece.encode_batch([there])[0].tolist() == ids[i:j]
+
+
+@pytest.mark.parametrize(
+    "text, slices",
+    [
+        ("The Cafe\u0301, Café.", ["The", "Cafe\u0301", ",", "Café", "."]),
+        ("soft\u00adly\x00 the", ["soft\u00adly", "the"]),
+        ("中国the力", ["中", "国", "the", "力"]),
+        ("$3 zq\U0010ffff\u200bzq", ["$", "3", "zq\U0010ffff\u200bzq"]),
+        (" \u0301 the \u0301", ["the"]),
+    ],
+)
+def test_words_by_hand(text, slices):
+    tokenizer = from_file("wordpiece", GOLDEN / "tokenization_vocab.txt", max_chars=100)
+    ids, spans = check_shape(tokenizer, text)
+    starts = [i for i, token in enumerate(ids) if tokenizer.is_word_start_V[token]]
+    ends = [*starts[1:], len(ids)]
+    assert [
+        text[spans[i][0] : spans[j - 1][1]] for i, j in zip(starts, ends, strict=True)
+    ] == slices
+
+
+def test_the_pieces_of_a_word_divide_it():
+    tokenizer = from_file("wordpiece", GOLDEN / "tokenization_vocab.txt", max_chars=100)
+    text = "The Unáffáble"
+    ids, spans = tokenizer.encode_aligned(text)
+    assert len(ids) > 3
+    assert "".join(text[start:end] for start, end in spans[1:]) == "Unáffáble"
+    pieces = [tokenizer.id_to_token(i).removeprefix("##") for i in ids]
+    assert [end - start for start, end in spans] == [len(piece) for piece in pieces]
+
+
+def test_spans_that_changed_places_are_widened():
+    spans = monotone([(0, 1), (2, 3), (1, 2), (3, 4)])
+    assert spans.tolist() == [[0, 1], [1, 3], [1, 3], [3, 4]]
+    assert monotone([]).shape == (0, 2)

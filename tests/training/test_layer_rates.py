@@ -1,0 +1,103 @@
+"""Learning rates that differ between layers, and frozen ones."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.models.tasks import make_task_model
+from bert_jax.objectives.finetuning import Labels
+from bert_jax.training.layer_rates import LayerRates
+from bert_jax.training.stages import resolve_stages
+from bert_jax.training.trainer import Trainer
+from tests.small import flat, random_batch, small_config
+
+
+def make_trainer(rates, scan_layers=False, features=()):
+    config = small_config(scan_layers=scan_layers)
+    return Trainer.create(
+        config,
+        lambda model_config: make_task_model("sequence_classification", 2, model_config, features),
+        Labels(),
+        resolve_stages(config.train),
+        rates=rates,
+        devices=jax.devices()[:1],
+    )
+
+
+def batch(seed):
+    rows = random_batch(seed)
+    rows["labels"] = rows.pop("next_sentence_labels")
+    return {name: x for name, x in rows.items() if not name.startswith("masked")}
+
+
+def test_factors_fall_from_the_head_to_the_embeddings():
+    params = make_trainer(None).abstract_state().params
+    factors = flat(LayerRates(2, decay=0.5).factors(params))
+    expected = {
+        "bert/embeddings/word_embeddings": 0.125,
+        "bert/embeddings/layer_norm/scale": 0.125,
+        "bert/encoder/layer_0/attention/query_kernel": 0.25,
+        "bert/encoder/layer_1/output_layer_norm/bias": 0.5,
+        "bert/pooler/dense/kernel": 1.0,
+        "classifier/dense/bias": 1.0,
+    }
+    for name, factor in expected.items():
+        assert factors[name] == factor, name
+    frozen = flat(LayerRates(2, frozen_layers=1).factors(params))
+    assert {n for n, f in frozen.items() if not f.all()} == {
+        n for n in frozen if n.startswith(("bert/embeddings/", "bert/encoder/layer_0/"))
+    }
+    only_embeddings = flat(LayerRates(2, frozen_layers=0).factors(params))
+    assert {n.split("/")[1] for n, f in only_embeddings.items() if not f} == {"embeddings"}
+
+
+def steps(rates, scan_layers=False, features=(), count=3):
+    trainer = make_trainer(rates, scan_layers, features)
+    before = trainer.init_state()
+    kept = flat(jax.tree.map(np.asarray, before.params))
+    state = before
+    for seed in range(count):
+        state, metrics = trainer.train_step(state, batch(seed))
+    return kept, flat(jax.tree.map(np.asarray, state.params)), metrics
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_frozen_layers_keep_every_bit(scan_layers):
+    before, after, _ = steps(LayerRates(2, frozen_layers=1), scan_layers)
+    for name, value in before.items():
+        if name.startswith("bert/encoder/layers/"):
+            # Stacked: the first layer is frozen, the second not.
+            np.testing.assert_array_equal(after[name][0], value[0], err_msg=name)
+            assert not np.array_equal(after[name][1], value[1]), name
+        else:
+            frozen = name.startswith(("bert/embeddings/", "bert/encoder/layer_0/"))
+            assert np.array_equal(after[name], value) == frozen, name
+
+
+def test_frozen_gradients_do_not_count_in_the_norm():
+    _, _, all_of_it = steps(None, count=1)
+    _, _, part = steps(LayerRates(2, frozen_layers=2), count=1)
+    assert 0 < float(part["grad_norm"]) < float(all_of_it["grad_norm"])
+
+
+def test_the_feature_based_mode_changes_the_head_alone():
+    before, after, _ = steps(LayerRates(2, frozen_encoder=True), features=(-1, -2))
+    changed = {name for name, value in before.items() if not np.array_equal(after[name], value)}
+    assert changed == {"classifier/dense/kernel", "classifier/dense/bias"}
+    assert before["classifier/dense/kernel"].shape == (48, 2)
+
+
+def test_smaller_rates_move_the_lower_layers_less():
+    """Adam's steps have the size of the rate: a factor shows in them as it is."""
+    before, whole, _ = steps(None, count=2)
+    _, decayed, _ = steps(LayerRates(2, decay=0.1), count=2)
+    for name, factor in (
+        ("bert/embeddings/position_embeddings", 1e-3),
+        ("bert/encoder/layer_0/intermediate/kernel", 1e-2),
+        ("bert/encoder/layer_1/intermediate/kernel", 1e-1),
+        ("classifier/dense/kernel", 1),
+    ):
+        moved = np.abs(decayed[name] - before[name]).max()
+        expected = factor * np.abs(whole[name] - before[name]).max()
+        # The position table's are so small that float32 rounds them.
+        assert moved == pytest.approx(expected, rel=0.05), name
