@@ -65,6 +65,7 @@ def test_it_says_what_it_reads_and_learns(uninterrupted):
     assert not [line for line in read_metrics(directory) if "eval_mlm_loss" in line]
 
 
+@pytest.mark.slow
 def test_killed_it_ends_with_the_same_bits(uninterrupted, records, tmp_path):
     process = start(command(tmp_path, records))
     wait_for(lambda: newest_checkpoint(tmp_path) > 0, process)

@@ -240,6 +240,7 @@ class TestInterruptedRun:
         assert train.train(config, tmp_path) is None
         assert newest_checkpoint(tmp_path) == 7
 
+    @pytest.mark.slow
     def test_more_steps_are_allowed_only_where_nothing_is_read_twice(
         self, uninterrupted, store, tmp_path
     ):

@@ -201,6 +201,7 @@ class TestInterruptedRun:
             assert f"going on from step {saved}" in finished.stdout
         same_end(tmp_path, uninterrupted[0])
 
+    @pytest.mark.slow
     def test_goes_on_without_the_weights_it_began_with(self, uninterrupted, bert, data, tmp_path):
         there = tmp_path / "moved"
         shutil.copytree(bert, there)

@@ -112,6 +112,7 @@ def test_what_the_head_reads_is_dropped_in_training_alone():
         model, config=dataclasses.replace(model.config, attention_probs_dropout_prob=0.0)
     )
 
+    @jax.jit
     def logits(seed):
         key = {"dropout": jax.random.key(seed)}
         return model.apply({"params": params}, *INPUTS, deterministic=False, rngs=key)["logits"]
