@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 import signal
+import sys
 import time
 from contextlib import closing
 
@@ -121,6 +122,22 @@ class TestUninterruptedRun:
         assert list(lines) == [20, 40, 60, 80]
         assert results(directory)["score"] == max(lines.values())
         assert lines[results(directory)["best_step"]] == max(lines.values())
+
+    def test_can_be_asked(self, uninterrupted, data):
+        """`predict classify` says of a test row what the run's own predictions say."""
+        directory, _ = uninterrupted
+        command = [sys.executable, "-m", "bert_jax.predict", f"--model={directory}", "--json"]
+        text = (data / "test.tsv").read_text().splitlines()[1].split("\t")[0]
+        finished = runs.run([*command, "classify", text])
+        assert finished.returncode == 0, finished.stderr
+        found = {x["label"]: x["probability"] for x in json.loads(finished.stdout)["labels"]}
+        lines = (directory / "predictions" / "test.csv").read_text().splitlines()
+        _, best, *probabilities = lines[1].split(",")
+        assert next(iter(found)) == best
+        expected = [float(probability) for probability in probabilities]
+        np.testing.assert_allclose([found["no"], found["yes"]], expected, atol=1e-4)
+        finished = runs.run([*command, "tag", text])
+        assert finished.returncode == 1 and "it can classify" in finished.stderr
 
     def test_writes_predictions_for_every_row_of_the_test(self, uninterrupted, data):
         directory, _ = uninterrupted

@@ -117,7 +117,11 @@ def test_predictions_may_be_asked_for_afterwards(files):
     assert not (files / "run" / "predictions").exists()
     before = (files / "run" / "metrics.jsonl").read_bytes()
     short_run(files, **{"eval.predict": "test"})
-    assert len((files / "run" / "predictions" / "test.csv").read_text().splitlines()) == 13
+    folder = files / "run" / "predictions"
+    assert [path.name for path in folder.iterdir()] == ["test.csv"]
+    assert len((folder / "test.csv").read_text().splitlines()) == 13
+    short_run(files, **{"eval.predict": "all"})
+    assert len((folder / "validation.csv").read_text().splitlines()) == 49
     assert (files / "run" / "metrics.jsonl").read_bytes() == before
 
 
