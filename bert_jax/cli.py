@@ -9,7 +9,9 @@ import difflib
 import errno
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -51,6 +53,25 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
         if ending is None:
             raise
         _exit(*ending)
+
+
+def end_on_sigterm() -> None:
+    """From now on SIGTERM ends this process as Ctrl-C does: what is half written is removed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = sys.unraisablehook
+
+    def hook(unraisable):
+        if unraisable.exc_type not in (SystemExit, KeyboardInterrupt):
+            before(unraisable)
+            return
+        # The handler ran inside a callback (JAX has one in the garbage collector), where
+        # Python drops what is raised: once more, when that is over.
+        again = signal.SIGTERM if unraisable.exc_type is SystemExit else signal.SIGINT
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), again))
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = hook
 
 
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:

@@ -9,9 +9,6 @@ directory of fine-tuning it is the best checkpoint, and it becomes the class of 
 that its head belongs to, with its labels.
 """
 
-import signal
-import sys
-
 from absl import flags
 from etils import epath
 
@@ -68,8 +65,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    # Ends as Ctrl-C does: what is half written is removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    cli.end_on_sigterm()
     args = flags.FLAGS
     for name in ("input", "output"):
         if not args[name].value:

@@ -16,7 +16,6 @@ directory, or a Google checkpoint. `bert_jax.load(PATH)` answers the same in Pyt
 
 import difflib
 import json
-import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -232,8 +231,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-    # Ends as Ctrl-C does: what is half written is removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    cli.end_on_sigterm()
     command, texts = _command(argv[1:])
     args = flags.FLAGS
     if not args.model:

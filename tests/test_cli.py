@@ -213,3 +213,34 @@ def test_words_stand_before_between_and_after_the_flags():
     assert left("--steps=5", "--", "--steps=6", words=True) == (["--steps=6"], 5)
     with pytest.raises(cli.UsageError, match="unexpected argument 'a'"):
         left("--steps=5", "a", words=False)
+
+
+INTERRUPTED = """
+import gc, os, signal, sys, time
+from bert_jax import cli
+
+def callback(phase, info):
+    gc.callbacks.clear()
+    os.kill(os.getpid(), signal.{signal})
+
+def main(argv):
+    cli.end_on_sigterm()
+    gc.callbacks.append(callback)
+    try:
+        gc.collect()
+        print("lost", flush=True)
+        time.sleep(60)
+    finally:
+        print("tidied up", flush=True)
+
+cli.run(main)
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_inside_a_callback_is_not_lost(name, status):
+    command = [sys.executable, "-c", INTERRUPTED.format(signal=name)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    # Python did drop what the handler raised.
+    assert finished.stdout.split("\n") == ["lost", "tidied up", ""]
+    assert finished.returncode == status
