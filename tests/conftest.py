@@ -1,12 +1,18 @@
 """What several tests need."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 # Nearly all the time of these tests goes into compiling small programs once. Whole
-# runs (runs.py) compile as a user's do.
+# runs (runs.py) compile as a user's do, but each program once only: what one process has
+# compiled all others of this session find here, those of pytest-xdist too.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 ).strip()

@@ -1,0 +1,138 @@
+"""Dev scores of fine-tuning beside transformers' PyTorch BERT: same weights, recipe and seeds.
+
+    python benchmarks/finetune_against_transformers.py --model=HF_DIRECTORY --glue=glue_data \\
+        --workdir=DIR --torch_python=OTHER_VENV/bin/python [--output=docs/finetuning_scores.md]
+
+For each task `--seeds` runs of each side: ours by `python -m bert_jax.finetune --sweep`, theirs
+by transformers_finetune.py, whose rows are written out from our reading of the files. The score
+is the last step's. Both sides: AdamW with bias correction and a decay of 0.01 (none on biases and
+LayerNorms), gradients clipped at 1, a tenth of the steps warm-up, then linearly to 0, float32.
+Heads, dropout and the order of rows are drawn from the seed by each side's own generator, so the
+scores are two samples of one distribution if the implementations agree: medians are compared, and
+a Mann-Whitney test says how likely so large a difference of the seeds' ranks is by chance.
+
+What is finished in `--workdir` is not run again.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from bert_jax.interop import formats
+from bert_jax.tasks.glue import SPECS, Glue
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True, help="a Hugging Face directory")
+    parser.add_argument("--glue", required=True, type=Path, help="the standard download")
+    parser.add_argument("--workdir", required=True, type=Path)
+    parser.add_argument("--torch_python", default=sys.executable, help="has torch, transformers")
+    parser.add_argument("--tasks", default="mrpc:2,stsb:1,cola:1", help="TASK:EPOCHS, ...")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--learning_rate", type=float, default=2e-4)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--sides", default="ours,theirs", help="one of them, to divide the work")
+    parser.add_argument("--output", type=Path, help="the table, in Markdown")
+    args = parser.parse_args()
+    epochs = {task: float(count) for task, count in (t.split(":") for t in args.tasks.split(","))}
+    for task in epochs:
+        if "theirs" in args.sides:
+            run_theirs(args, task, epochs[task])
+        if "ours" in args.sides:
+            run_ours(args, task, epochs[task])
+    if set(args.sides.split(",")) == {"ours", "theirs"}:
+        text = report(args, epochs)
+        print(text)
+        if args.output:
+            args.output.write_text(text)
+
+
+def run_ours(args: argparse.Namespace, task: str, epochs: float) -> None:
+    settings = {
+        "config": f"configs/finetune/glue.py:{task}",
+        "config.data.input": args.glue / SPECS[task].folder,
+        "config.data.max_seq_length": args.max_seq_length,
+        "config.init_from": args.model,
+        "config.dtype": "float32",
+        "config.optimizer.bias_correction": True,
+        "config.train.num_epochs": epochs,
+        "config.eval.every_steps": 1_000_000,
+        "config.checkpoint.every_steps": 1_000_000,
+        "config.sweep.learning_rates": f"({args.learning_rate},)",
+        "config.sweep.batch_sizes": f"({args.batch_size},)",
+        "config.sweep.seeds": f"{tuple(range(args.seeds))}",
+        "workdir": args.workdir / f"ours_{task}",
+    }
+    command = [sys.executable, "-m", "bert_jax.finetune", "--sweep"]
+    command += [f"--{key}={value}" for key, value in settings.items()]
+    subprocess.run(command, check=True)
+
+
+def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
+    folder = args.workdir / f"theirs_{task}"
+    folder.mkdir(parents=True, exist_ok=True)
+    data = make_task(args, task)
+    for split in ("train", "validation"):
+        with open(folder / f"{split}.jsonl", "w", encoding="utf-8") as file:
+            for example in data.examples(split):
+                file.write(json.dumps(example._asdict()) + "\n")
+    for seed in range(args.seeds):
+        output = folder / f"outputs_{seed}.npy"
+        if output.exists():
+            continue
+        command = [args.torch_python, str(HERE / "transformers_finetune.py")]
+        command += [f"--model={args.model}", f"--data={folder}", f"--output={output}"]
+        command += [f"--seed={seed}", f"--num_labels={len(data.labels) or 1}"]
+        command += [f"--epochs={epochs}"]
+        for name in ("batch_size", "learning_rate", "max_seq_length"):
+            command.append(f"--{name}={getattr(args, name)}")
+        subprocess.run(command, check=True)
+
+
+def make_task(args: argparse.Namespace, task: str) -> Glue:
+    tokenizer = formats.read(args.model).tokenizer
+    return Glue(
+        task,
+        str(args.glue / SPECS[task].folder),
+        tokenizer,
+        max_seq_length=args.max_seq_length,
+    )
+
+
+def report(args: argparse.Namespace, epochs: dict[str, float]) -> str:
+    lines = [
+        "| task | epochs | metric | bert_jax, median of "
+        f"{args.seeds} (lowest to highest) | transformers, the same | p |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task in epochs:
+        data = make_task(args, task)
+        sweep = json.loads((args.workdir / f"ours_{task}" / "sweep.json").read_text())
+        ours = [run["validation"] for run in sweep["runs"]]
+        theirs = []
+        for seed in range(args.seeds):
+            logits = np.load(args.workdir / f"theirs_{task}" / f"outputs_{seed}.npy")
+            theirs.append(data.score("validation", {"logits": logits}))
+        for metric in theirs[0]:
+            sides = [[scores[metric] for scores in side] for side in (ours, theirs)]
+            p = stats.mannwhitneyu(*sides).pvalue
+            cells = [f"{statistics.median(s):.4f} ({min(s):.4f} to {max(s):.4f})" for s in sides]
+            name = f"{SPECS[task].folder} | {epochs[task]:g} | {metric}"
+            lines.append(f"| {name} | {' | '.join(cells)} | {p:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""BERT-mini (L4 H256) in a few hours on two CPU cores: a small encoder that is of use.
+
+Source: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the
+size. The recipe is ours: what differs from the paper's is marked.
+
+    python -m bert_jax.main --config=configs/mini_laptop.py --workdir=DIR \\
+        --config.data.input='TEXT/*.txt'
+
+Hardware meant: two CPU cores and 3 GB of memory.
+Expected: what README.md's section "Does it work?" reports of it.
+"""
+
+from bert_jax.config import default_config, stage
+
+
+def get_config(arg: str = ""):
+    del arg
+    c = default_config()
+    c.dtype = "float32"
+    # A smaller vocabulary than BERT's: a third of each step would be its softmax.
+    c.model.vocab_size = 16384
+    c.model.num_hidden_layers = 4
+    c.model.hidden_size = 256
+    c.model.num_attention_heads = 4
+    c.model.intermediate_size = 1024
+    # 0.02 suits a width of 768.
+    c.model.initializer_range = 0.04
+    # About one pass over 100 MB of text: nothing to overfit.
+    c.model.hidden_dropout_prob = 0.0
+    c.model.attention_probs_dropout_prob = 0.0
+    # Many small steps learn more in the same time than few large ones.
+    c.train.num_steps = 8000
+    c.train.batch_size = 32
+    c.train.stages = (
+        stage(fraction=0.9, max_seq_length=64, max_predictions_per_seq=10),
+        stage(fraction=0.1, max_seq_length=128, max_predictions_per_seq=20),
+    )
+    c.optimizer.bias_correction = True
+    c.schedule.peak_learning_rate = 1e-3
+    c.schedule.warmup_steps = 500.0
+    c.checkpoint.every_steps = 1000
+    c.eval.every_steps = 2000
+    c.eval.max_sequences = 1024
+    c.log.every_steps = 100
+    c.lock()
+    return c
