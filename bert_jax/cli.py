@@ -20,7 +20,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags, config_path
 
-from bert_jax import storage
+from bert_jax import host_memory, storage
 from bert_jax.errors import UserError
 from bert_jax.parallel import launch
 
@@ -91,13 +91,14 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     """The time in which this process is one of several, where flags or environment say so.
 
     On Cloud TPU VMs of a pod slice, Google Kubernetes Engine and Slurm the processes find
-    each other by themselves; elsewhere the three flags say how. Without either this does
-    nothing. What is raised inside ends all the processes of the run.
+    each other by themselves; elsewhere the three flags say how. Without either it is one
+    process. What is raised inside ends all the processes of the run.
 
     Raises:
       UsageError: the flags are half given, or cannot be.
     """
     by_hand = _by_hand(values)
+    host_memory.keep_freed_memory()
     if by_hand is None and not launch.is_one_of_several():
         yield
         return

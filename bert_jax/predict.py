@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax import cli, inference, storage
+from bert_jax import cli, host_memory, inference, storage
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress
 
@@ -236,6 +236,7 @@ def main(argv: list[str]) -> None:
     args = flags.FLAGS
     if not args.model:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
+    host_memory.keep_freed_memory()
     # After the checks: it loads JAX.
     import bert_jax
 

@@ -29,7 +29,8 @@ ALLOWED = {
     "data": {"tokenizers", "errors", "storage", "progress"},
     "tasks": {"tokenizers", "errors", "storage"},
     "inference": {"models", "tasks", "tokenizers", "interop", "errors", "storage"},
-    "predict": {"inference", "cli", "progress", "storage", "errors"},
+    "host_memory": set(),
+    "predict": {"inference", "cli", "host_memory", "progress", "storage", "errors"},
     "interop": {
         "models",
         "tokenizers",

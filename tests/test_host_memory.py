@@ -1,0 +1,64 @@
+"""Pages are asked of the kernel once, not at every step."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax import host_memory
+from tests import runs
+
+CALLS = 10
+# Of a program with 64 MiB of temporaries, after as many to settle.
+PAGES = 2**26 // 4096
+PROGRAM = f"""
+import resource
+from bert_jax import host_memory
+print(host_memory.keep_freed_memory())
+import jax, jax.numpy as jnp
+
+@jax.jit
+def program(x):
+    large = jnp.sin(x + jnp.arange(2**24, dtype=jnp.float32)).reshape(4096, 4096)
+    return jnp.sum(large @ jnp.ones((4096, 2)))
+
+def faults(calls):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for i in range(calls):
+        program(float(i)).block_until_ready()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults({CALLS})
+print(faults({CALLS}))
+"""
+
+
+def run(**environment):
+    env = runs.environment() | environment
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=runs.ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    kept, faults = done.stdout.split()
+    return kept == "True", int(faults)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+def test_a_programs_memory_is_kept_for_its_next_call():
+    kept, faults = run()
+    assert kept
+    assert faults < CALLS * PAGES / 3
+    # The user's own settings stay as they are.
+    kept, faults = run(MALLOC_TRIM_THRESHOLD_="100000")
+    assert not kept
+    assert faults >= CALLS * PAGES
+
+
+@pytest.mark.parametrize("name", ["nvidia0", "accel0", "vfio/0", "kfd"])
+def test_with_an_accelerator_nothing_is_changed(name, tmp_path, monkeypatch):
+    (tmp_path / "nvidiactl").touch()
+    assert not host_memory._has_accelerator(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert host_memory._has_accelerator(tmp_path)
