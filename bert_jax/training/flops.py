@@ -3,7 +3,9 @@
 import jax
 
 from bert_jax.models import BertConfig
+from bert_jax.models.tasks import TaskModel
 from bert_jax.parallel.topologies import CHIPS
+from bert_jax.training.layer_rates import LayerRates
 
 # Dense bf16 FLOP/s of one jax device; of GPUs from the vendor's data sheets.
 PEAK_FLOPS_PER_SECOND = {
@@ -29,13 +31,56 @@ def train_flops_per_sequence(config: BertConfig, length: int, num_predictions: i
     and the backward pass twice the forward. Padding counts as nothing saved;
     recomputation (remat) is not counted.
     """
-    c, width = config, config.hidden_size
-    layers = c.num_hidden_layers
-    products = 2 * length * layers * (4 * width**2 + 2 * width * c.intermediate_size)
-    attention = 4 * length**2 * width * layers
-    mlm_head = 2 * num_predictions * (width**2 + width * c.vocab_size)
+    width = config.hidden_size
+    blocks = config.num_hidden_layers * _block(config, length)
+    mlm_head = 2 * num_predictions * (width**2 + width * config.vocab_size)
     pooler = 2 * width**2
-    return 3.0 * (products + attention + mlm_head + pooler)
+    return 3.0 * (blocks + mlm_head + pooler)
+
+
+def task_flops_per_sequence(
+    model: TaskModel, length: int, rates: LayerRates | None = None
+) -> float:
+    """The same of a task's model: only what its gradients need is counted.
+
+    Blocks above the highest of `model.features` are not run; what is frozen has no gradient of
+    its weights; and where all below a product is frozen, its input needs none either.
+
+    Args:
+      model: The encoder and the head.
+      length: Tokens of a sequence; of C choices each is a sequence.
+      rates: What of it is frozen; None: nothing.
+    """
+    c, width = model.config, model.config.hidden_size
+    rates = rates or LayerRates(c.num_hidden_layers)
+    block = _block(c, length)
+    depths = [layer % (c.num_hidden_layers + 1) for layer in model.features]
+    num_run = max(depths, default=c.num_hidden_layers)
+    num_frozen = num_run if rates.frozen_encoder else min(max(rates.frozen_layers, 0), num_run)
+    num_trained = num_run - num_frozen
+    embeddings_trained = rates.frozen_layers < 0 and not rates.frozen_encoder
+    encoder_trained = num_trained > 0 or embeddings_trained
+    has_pooler = model.POOLED and not model.features
+    pooler = 2 * width**2 * has_pooler
+    head_width = width * max(1, len(model.features))
+    head = 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
+
+    forward = num_run * block + pooler + head
+    of_weights = head + pooler
+    of_inputs = head * (has_pooler or encoder_trained) + pooler * encoder_trained
+    # Of a block's products the two of attention have two inputs, and no weights.
+    blocks = 2 * num_trained * block
+    if num_trained and not embeddings_trained:
+        # Query, key and value of the lowest one.
+        blocks -= 2 * length * 3 * width**2
+    return float(forward + of_weights + of_inputs + blocks)
+
+
+def _block(config: BertConfig, length: int) -> int:
+    """Of the forward pass of one block of the encoder."""
+    width = config.hidden_size
+    products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
+    return products + 4 * length**2 * width
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

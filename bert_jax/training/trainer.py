@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models.tasks import TaskModel
 from bert_jax.objectives.objective import Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.sharding import Layout
@@ -41,6 +42,7 @@ class Trainer:
       objective: What the model is trained for.
       layout: What lies where on the mesh.
       shardings: Of the whole state.
+      rates: Where learning rates differ between layers.
     """
 
     model_config: BertConfig
@@ -53,6 +55,7 @@ class Trainer:
     train_step: Callable[..., Any]
     eval_step: Callable[..., Any]
     seed: int
+    rates: LayerRates | None = None
 
     @classmethod
     def from_config(cls, config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Self:
@@ -135,6 +138,7 @@ class Trainer:
                 out_shardings=everywhere,
             ),
             seed=config.seed,
+            rates=rates,
         )
 
     @property
@@ -185,9 +189,14 @@ class Trainer:
 
     def flops_per_step(self, stage: Stage) -> float:
         """Analytic FLOPs of one train step over all devices."""
-        return stage.batch_size * flops.train_flops_per_sequence(
-            self.model_config, stage.max_seq_length, stage.max_predictions_per_seq
-        )
+        length = stage.max_seq_length
+        if isinstance(self.model, TaskModel):
+            one = flops.task_flops_per_sequence(self.model, length, self.rates)
+        else:
+            one = flops.train_flops_per_sequence(
+                self.model_config, length, stage.max_predictions_per_seq
+            )
+        return stage.batch_size * one
 
     def peak_flops_per_second(self) -> float | None:
         """bf16 peak of all the mesh's devices; None where it is not known."""

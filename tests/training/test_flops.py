@@ -1,11 +1,25 @@
 """The analytic FLOPs of a step, and the table of peaks."""
 
+import math
+import re
 import types
 
+import jax
+import numpy as np
 import pytest
 
 from bert_jax.models import BertConfig
-from bert_jax.training.flops import peak_flops_per_second, train_flops_per_sequence
+from bert_jax.models.tasks import make_task_model
+from bert_jax.objectives.finetuning import make_objective
+from bert_jax.training.flops import (
+    peak_flops_per_second,
+    task_flops_per_sequence,
+    train_flops_per_sequence,
+)
+from bert_jax.training.layer_rates import LayerRates
+from bert_jax.training.stages import Stage, resolve_stages
+from bert_jax.training.trainer import Trainer
+from tests.small import LENGTH, small_config
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)
 LARGE = BertConfig(30522, 1024, 24, 16, 4096)
@@ -45,6 +59,80 @@ def test_designs_formula_by_hand():
     # BERT-base at 128 with 20 predictions: 3 * (21,743,271,936 + 603,979,776 + 961,228,800
     # + 1,179,648).
     assert train_flops_per_sequence(BASE, 128, 20) == 69_928_980_480
+
+
+def test_a_tasks_by_hand():
+    """S 2, L 2, H 2, F 3, 5 labels: a block is 2*2*(4*4 + 2*2*3) + 4*4*2 = 144, the pooler 8,
+    the head 2*2*5 = 20 of a sequence and 40 of two tokens."""
+    small = BertConfig(7, 2, 2, 1, 3)
+
+    def flops(head, features=(), **rates):
+        model = make_task_model(head, 5, small, features)
+        return task_flops_per_sequence(model, 2, LayerRates(2, **rates) if rates else None)
+
+    one, tokens = "sequence_classification", "token_classification"
+    assert flops(one) == flops(one, decay=0.9) == 3 * (2 * 144 + 8 + 20)
+    assert flops(tokens) == 3 * (2 * 144 + 40)
+    # The gradient of what query, key and value of the lowest trained block read, 2*2*3*4 = 48,
+    # is not needed where the embeddings are frozen.
+    assert flops(one, frozen_layers=0) == 3 * (2 * 144 + 8 + 20) - 48
+    assert flops(one, frozen_layers=1) == 144 + 3 * (144 + 8 + 20) - 48
+    # Of the pooler only the weights have a gradient; of a head by itself too.
+    assert flops(one, frozen_layers=2) == 2 * 144 + 2 * 8 + 3 * 20
+    assert flops(tokens, frozen_layers=2) == 2 * 144 + 2 * 40
+    # Nothing of the encoder has; the head reads two layers, or the first, above which none runs.
+    assert flops(one, (-1, -2), frozen_encoder=True) == 2 * 144 + 2 * 40
+    assert flops(tokens, (1,), frozen_encoder=True) == 144 + 2 * 40
+    assert flops(tokens, (0,), frozen_encoder=True) == 2 * 40
+
+
+_SHAPE = re.compile(r"%?([\w.-]+) = \w+\[([\d,]*)\]")
+_DOT = re.compile(r"dot\(.*?%([\w.-]+),.*lhs_contracting_dims=\{([\d,]*)\}")
+
+
+def compiled_flops(trainer, batch):
+    """2 m k n of every matrix product that is left in the compiled step."""
+    text = trainer.train_step.lower(trainer.abstract_state(), batch).compile().as_text()
+    sizes = {name: [int(n) for n in dims.split(",") if n] for name, dims in _SHAPE.findall(text)}
+    total = 0
+    for line in text.splitlines():
+        if found := _DOT.search(line):
+            operand, contracted = found.groups()
+            inner = math.prod(sizes[operand][int(axis)] for axis in contracted.split(",") if axis)
+            total += 2 * math.prod(sizes[_SHAPE.search(line)[1]]) * inner
+    return total
+
+
+@pytest.mark.parametrize(
+    ("head", "features", "frozen_layers"),
+    [
+        ("sequence_classification", (), -1),
+        ("token_classification", (), 1),
+        ("question_answering", (1, 0), -1),
+    ],
+)
+def test_a_tasks_are_those_of_the_compiled_step(head, features, frozen_layers):
+    config, size = small_config(), 4
+    labels = 0 if head == "question_answering" else 3
+    rates = LayerRates(2, frozen_layers=frozen_layers, frozen_encoder=bool(features))
+    trainer = Trainer.create(
+        config,
+        lambda model_config: make_task_model(head, labels, model_config, features),
+        make_objective(head, labels),
+        resolve_stages(config.train),
+        rates=rates,
+        devices=jax.devices()[:1],
+    )
+    each, of_tokens = np.zeros(size, np.int32), np.zeros((size, LENGTH), np.int32)
+    batch = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), of_tokens)
+    batch["labels"] = of_tokens if head == "token_classification" else each
+    if not labels:
+        del batch["labels"]
+        batch |= {"start_positions": each, "end_positions": each}
+    stage = Stage(0, 0, 1, LENGTH, 0, size, 0.0, 0.0)
+    # Token types are a product too, of [S, 2] and [2, H]; the formula leaves them out.
+    types_ = 2 * LENGTH * 2 * config.model.hidden_size * (2 if rates == LayerRates(2) else 1)
+    assert compiled_flops(trainer, batch) == trainer.flops_per_step(stage) + size * types_
 
 
 @pytest.mark.parametrize(
