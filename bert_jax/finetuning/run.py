@@ -20,6 +20,7 @@ from bert_jax.non_finite import non_finite
 from bert_jax.parallel import hosts
 from bert_jax.progress import Progress, say
 from bert_jax.tasks.task import Rows, Task
+from bert_jax.training import curves
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
@@ -53,7 +54,7 @@ def finetune(
     Args:
       config: As the files in configs/finetune/ make them.
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
-        metrics.jsonl, tensorboard/, and at the end results.json.
+        metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
       setting: What `start.open_setting` gives, where several runs share it.
 
     Returns:
@@ -182,6 +183,7 @@ class Run:
         results = self._results(best, recorder.run_sequences_per_second())
         if first:
             workdir.write_json(directory / workdir.RESULTS, results)
+            self._draw(best)
             summarize(results, directory)
         return results
 
@@ -239,13 +241,27 @@ class Run:
             best.step, best.scores = step, scores
         best.last_step = step
         line = {
-            f"{split.removeprefix(judged).removeprefix('validation_')}_{name}".lstrip("_"): value
+            self._logged_name(split, name): value
             for split, values in scores.items()
             for name, value in values.items()
         }
         recorder.log_evaluation(
             step, line, f"validation {self.task.metric} {score:.4f} (best: step {best.step:,})"
         )
+
+    def _logged_name(self, split: str, name: str) -> str:
+        """What a score is called in metrics.jsonl: that of other splits with theirs before."""
+        if split == self.validation_splits[0]:
+            return name
+        return f"{split.removeprefix('validation_')}_{name}"
+
+    def _draw(self, best: Best) -> None:
+        """Writes curves.png."""
+        metric = self.task.metric
+        scores = {f"eval_{self._logged_name(s, metric)}": s for s in self.validation_splits}
+        has_accuracy = "accuracy" in self.trainer.objective.averaged
+        panels = curves.fine_tuning(metric, scores, best.step, has_accuracy)
+        curves.write_curves(self.directory, self.directory / workdir.CURVES, panels)
 
     def _predict(
         self, params: Any, rows: Rows, stop: Callable[[], bool] = lambda: False
@@ -358,5 +374,6 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
     Console().print(table)
     print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
+    print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
     print("what next    take it to transformers:")
     print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")

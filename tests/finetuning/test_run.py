@@ -105,6 +105,7 @@ class TestUninterruptedRun:
         assert config["model"]["hidden_size"] == 24, "the weights' own"
         assert (directory / "tokenizer" / "vocab.txt").exists()
         assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
+        assert (directory / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         assert newest_checkpoint(directory) == STEPS
         best = [int(path.name) for path in (directory / "best").iterdir()]
         assert max(best) == results(directory)["best_step"] and len(best) <= 2

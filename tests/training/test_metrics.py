@@ -7,6 +7,7 @@ import time
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from bert_jax.training import curves
 from bert_jax.training.curves import write_curves
 from bert_jax.training.metrics import AVERAGED, RATES, Meter, MetricsWriter, read_metrics
 
@@ -145,3 +146,35 @@ def test_curves_are_a_picture(tmp_path):
     (tmp_path / "empty").mkdir()
     write_curves(tmp_path / "empty", tmp_path / "empty.png")
     assert len(content) > 1.5 * (tmp_path / "empty.png").stat().st_size
+
+
+def test_curves_of_fine_tuning(tmp_path, monkeypatch):
+    drawn = {}
+
+    def remember(axes, panel, lines):
+        draw(axes, panel, lines)
+        drawn[panel.title] = axes
+
+    draw = curves._draw
+    monkeypatch.setattr(curves, "_draw", remember)
+    writer = MetricsWriter(tmp_path, resumed_step=0)
+    for step in range(10, 60, 10):
+        line = {"loss": 50.0 + step / 100, "accuracy": step / 100, "learning_rate": 1e-3}
+        writer.write(step, line | {"grad_norm": 2.0, "sequences_per_second": None})
+        writer.write(step, {"eval_f1": 80 + step, "eval_mismatched_f1": 70 + step})
+    writer.close()
+    names = {"eval_f1": "matched", "eval_mismatched_f1": "mismatched"}
+    write_curves(tmp_path, tmp_path / "a.png", curves.fine_tuning("f1", names, 40, True))
+    assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (1650, 700)
+    assert [len(axes.lines) for axes in drawn.values()] == [1, 1, 3, 1, 1, 0]
+    matched, mismatched, best = drawn["f1; the best: step 40"].lines
+    assert list(matched.get_xdata()) == [10, 20, 30, 40, 50]
+    assert list(mismatched.get_ydata()) == [80, 90, 100, 110, 120]
+    assert list(best.get_xdata()) == [40, 40]
+    # All of a curve that is far from 0 and nearly flat is inside.
+    bottom, top = drawn["Loss, training"].get_ylim()
+    assert bottom == 0 and top > 50.5
+    assert list(drawn["Accuracy, training"].lines[0].get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
+    drawn.clear()
+    write_curves(tmp_path, tmp_path / "b.png", curves.fine_tuning("f1", names, 40, False))
+    assert len(drawn) == 5 and "Accuracy, training" not in drawn
