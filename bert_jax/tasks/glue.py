@@ -131,13 +131,7 @@ class Glue(SentenceTask):
         else:
             self._files = sources.find_files(source, names)
             splits = tuple(split for split in names if split in self._files)
-        needed = [n for n in names if not n.startswith("test") and "mismatched" not in n]
-        for split in needed + (["test_ax"] if name == "ax" else []):
-            if split not in splits:
-                raise UserError(
-                    f"config.data.input is {source}, where {' or '.join(names[split])} is missing, "
-                    f"the {split} split of {name}"
-                )
+        _check_splits(name, source, splits)
         super().__init__(
             name,
             spec.labels,
@@ -221,13 +215,32 @@ class Glue(SentenceTask):
             yield Example(where, text, others[0] if others else None, label, index)
 
 
+def check_source(name: str, source: str) -> None:
+    """Refuses a folder, or files, in which a task lacks one."""
+    if not source.startswith(sources.TFDS_PREFIX):
+        names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
+        _check_splits(name, source, tuple(sources.find_files(source, names)))
+
+
+def _check_splits(name: str, source: str, splits: tuple[str, ...]) -> None:
+    names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
+    needed = [n for n in names if not n.startswith("test") and "mismatched" not in n]
+    for split in needed + (["test_ax"] if name == "ax" else []):
+        if split not in splits:
+            raise UserError(
+                f"config.data.input is {source}, where {' or '.join(names[split])} is missing, "
+                f"the {split} split of {name}"
+            )
+
+
 def as_number(text: str) -> float | None:
-    """A finite number, or None."""
+    """A number that is finite in float32 too, or None."""
     try:
-        number = float(text)
+        # Python's own 1_000 is more likely something else.
+        number = float("" if "_" in text else text)
     except ValueError:
         return None
-    return number if np.isfinite(number) else None
+    return number if abs(number) <= float(np.finfo(np.float32).max) else None
 
 
 def _tfds_splits(name: str, source: str, names: dict) -> dict[str, tuple]:

@@ -113,6 +113,9 @@ def _table_rows(
         raise UserError(
             f"{path}:1: no column {missing[0]!r}; there is: {', '.join(columns) or 'nothing'}"
         )
+    twice = [column for column in needed if columns.count(column) > 1]
+    if twice:
+        raise UserError(f"{path}:1: there are {columns.count(twice[0])} columns {twice[0]!r}")
     for number, fields in lines:
         where = f"{path}:{number}"
         # A blank line; of a table of one column, an empty value.

@@ -1,6 +1,7 @@
 """Where a task's data are: a folder with the files' usual names, named files, or TFDS."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,15 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Pat
     Raises:
       UserError: there is no such file, or none of these names in the folder.
     """
-    if "=" in source:
+    if re.match(r"\s*\w+\s*=", source):
         return _named_files(source, names)
-    folder = storage.open_path(source, "data.input")
+    folder = storage.open_path(source, "config.data.input")
     if not folder.exists():
-        raise UserError(f"data.input is {source}, but there is no such folder")
+        raise UserError(f"config.data.input is {source}, but there is no such folder")
     if not folder.is_dir():
         raise UserError(
-            f"data.input is {source}, a file: say of which split, as in validation={source}, "
-            "with commas between several"
+            f"config.data.input is {source}, a file: say of which split, as in "
+            f"validation={source}, with commas between several"
         )
     found = {
         split: next((folder / name for name in choices if (folder / name).exists()), None)
@@ -41,22 +42,25 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Pat
     found = {split: path for split, path in found.items() if path is not None}
     if not found:
         known = ", ".join(name for choices in names.values() for name in choices)
-        raise UserError(f"data.input is {source}, but that folder has none of {known}")
+        raise UserError(f"config.data.input is {source}, but that folder has none of {known}")
     return found
 
 
 def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path | epath.Path]:
     found: dict[str, Path | epath.Path] = {}
-    for item in source.split(","):
+    # A comma that no SPLIT= follows is one of a file's name.
+    for item in re.split(r",(?=\s*\w+\s*=)", source):
         split, _, name = (part.strip() for part in item.partition("="))
         if split not in names:
             raise UserError(
-                f"data.input has {item!r}, but it must be SPLIT=FILE with a split of "
+                f"config.data.input has {item!r}, but it must be SPLIT=FILE with a split of "
                 + ", ".join(names)
             )
-        found[split] = storage.open_path(name, "data.input")
+        if split in found:
+            raise UserError(f"config.data.input has two files of the split {split}: {source}")
+        found[split] = storage.open_path(name, "config.data.input")
         if not found[split].is_file():
-            raise UserError(f"data.input has {item!r}, but there is no such file")
+            raise UserError(f"config.data.input has {item!r}, but there is no such file")
     return found
 
 
@@ -69,7 +73,8 @@ def check_bad_rows(policy: str) -> None:
     """Raises UserError unless `policy` is one of BAD_ROW_POLICIES."""
     if policy not in BAD_ROW_POLICIES:
         raise UserError(
-            f"data.bad_rows is {policy!r}, but it must be one of {', '.join(BAD_ROW_POLICIES)}"
+            f"config.data.bad_rows is {policy!r}, but it must be one of "
+            + ", ".join(BAD_ROW_POLICIES)
         )
 
 
@@ -116,12 +121,16 @@ def tfds_builder(source: str) -> Any:
         builder = tfds.builder(name)
         builder.download_and_prepare()
     except tfds.core.DatasetNotFoundError:
-        raise UserError(f"data.input: TensorFlow Datasets has no data set {name!r}") from None
+        raise UserError(
+            f"config.data.input: TensorFlow Datasets has no data set {name!r}"
+        ) from None
     except ImportError as e:
-        raise UserError(f"data.input: cannot prepare {name!r}: {e}: install it") from None
+        raise UserError(f"config.data.input: cannot prepare {name!r}: {e}: install it") from None
     # The last is what it raises for a version that it does not know.
     except (ValueError, AssertionError) as e:
-        raise UserError(f"data.input: cannot load {name!r}: {str(e).splitlines()[0]}") from None
+        raise UserError(
+            f"config.data.input: cannot load {name!r}: {str(e).splitlines()[0]}"
+        ) from None
     return builder
 
 

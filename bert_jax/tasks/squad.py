@@ -104,7 +104,7 @@ class Squad:
         questions = self.rows(split).questions
         answers = {q.id: q.answers for q in questions.questions if q.answers is not None}
         if len(answers) < len(questions.questions):
-            raise UserError(f"the {split} questions of data.input do not tell their answers")
+            raise UserError(f"the {split} questions of config.data.input do not tell their answers")
         rankings = self._rank(split, outputs)
         if not questions.with_no_answer:
             predictions = {r.question: r.prediction(self._null_threshold) for r in rankings}

@@ -76,7 +76,12 @@ class Table(SentenceTask):
             )
         known = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
         if not regression:
-            labels = sources.split_names(labels) or self._inferred_labels()
+            labels = sources.split_names(labels) or self._inferred_labels(bad_rows == "skip")
+            if len(labels) < 2 or len(set(labels)) < len(labels):
+                raise UserError(
+                    f"config.table.labels is {','.join(labels)}; it must be two names or more, "
+                    "each once"
+                )
             known = ("accuracy", "f1", "f1_accuracy", "matthews")[: 4 if len(labels) == 2 else 1]
         if metric and metric not in known:
             raise UserError(
@@ -146,11 +151,11 @@ class Table(SentenceTask):
         self._bad_rows.bad("unknown label", where, detail)
         return None
 
-    def _inferred_labels(self) -> tuple[str, ...]:
+    def _inferred_labels(self, skip: bool) -> tuple[str, ...]:
         path = self._files["train"]
         names = set()
-        # What is bad is told, or counted, when the rows are read.
-        for row in read_rows(path, [*self._texts, self._label_column], BadRows(skip=True)):
+        # What is skipped is counted when the rows are read.
+        for row in read_rows(path, [*self._texts, self._label_column], BadRows(skip)):
             if (name := row.values[self._label_column]).strip():
                 names.add(name)
             if len(names) > _MOST_LABELS:

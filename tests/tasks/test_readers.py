@@ -102,3 +102,10 @@ def test_a_long_value_is_read(tmp_path):
     assert len(read(path)[0][0][1]["a"]) == 300_000
     path = write(tmp_path, "x.jsonl", json.dumps({"a": "x" * 300_000, "b": "y"}))
     assert len(read(path)[0][0][1]["a"]) == 300_000
+
+
+def test_a_column_that_is_there_twice(tmp_path):
+    path = write(tmp_path, "x.csv", "a,b,c,c\n1,2,3,4\n")
+    assert read(path)[0] == [("2", {"a": "1", "b": "2", "c": "4"})]
+    with pytest.raises(UserError, match="x.csv:1: there are 2 columns 'c'"):
+        read(path, needed=("a", "c"))

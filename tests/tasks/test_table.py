@@ -83,6 +83,8 @@ def test_predictions_with_probabilities(reviews, tmp_path):
         ({"labels": ("good", "bad")}, "train.csv:4: label is 'so-so', not one of the labels good"),
         ({"regression": True}, "train.csv:2: label is 'good', no number"),
         ({"regression": True, "labels": ("a", "b")}, "a number has no labels"),
+        ({"labels": ("good",)}, "config.table.labels is good; it must be two names or more"),
+        ({"labels": ("good,bad,good",)}, "config.table.labels is good,bad,good; it must be two"),
         ({"metric": "matthews"}, "config.table.metric is 'matthews'; here it must be one of"),
     ],
 )
@@ -97,6 +99,42 @@ def test_an_unknown_label_of_the_validation(reviews, tmp_path):
         Table(reviews, TOKENIZER).rows("validation")
     task = Table(reviews, TOKENIZER, bad_rows="skip")
     assert len(task.rows("validation")) == 1 and task.dropped == {"unknown label": 1}
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e39", "1_000", "", "one"])
+def test_what_is_no_number(tmp_path, number):
+    write(tmp_path, train__csv=f"text,label\na,1e-3\nb,{number}\n", dev__csv="text,label\na,9\n")
+    with pytest.raises(UserError, match=f"train.csv:3: label is '{number}', no number"):
+        Table(str(tmp_path), TOKENIZER, regression=True).rows("train")
+
+
+@pytest.mark.parametrize(
+    "row,said",
+    [
+        (b"b\xe9,y", "train.csv:3: not valid UTF-8"),
+        (b"b,c,y", "train.csv:3: 3 columns instead of 2"),
+    ],
+)
+def test_a_bad_row_is_told_before_the_labels_that_are_not_enough(tmp_path, row, said):
+    write(tmp_path, dev__csv="text,label\na,x\n")
+    (tmp_path / "train.csv").write_bytes(b"text,label\na,x\n" + row + b"\n")
+    with pytest.raises(UserError, match=said):
+        Table(str(tmp_path), TOKENIZER)
+    with pytest.raises(UserError, match="has 1 label.s. in column label"):
+        Table(str(tmp_path), TOKENIZER, bad_rows="skip")
+
+
+def test_paths_with_commas_and_equals_signs(reviews, tmp_path):
+    files = {name: (tmp_path / name).read_text() for name in ("train.csv", "dev.csv")}
+    folder = tmp_path / "a=b,c d"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    assert Table(str(folder), TOKENIZER).splits == ("train", "validation")
+    named = Table(f"train={folder / 'train.csv'}, validation={folder / 'dev.csv'}", TOKENIZER)
+    assert len(named.rows("train")) == 4 and len(named.rows("validation")) == 2
+    with pytest.raises(UserError, match="config.data.input has two files of the split train"):
+        Table(f"train={folder / 'train.csv'},train={folder / 'dev.csv'}", TOKENIZER)
 
 
 def test_files_that_are_not_enough(tmp_path):
