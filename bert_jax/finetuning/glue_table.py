@@ -14,7 +14,7 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import hosts
 from bert_jax.progress import say
-from bert_jax.tasks.glue import SPECS
+from bert_jax.tasks.glue import SPECS, check_source
 from bert_jax.tasks.sources import TFDS_PREFIX
 
 TABLE = "glue.json"
@@ -89,6 +89,7 @@ def check_folders(configs: dict[str, ConfigDict]) -> None:
             folder = storage.open_path(source, "config.data.input")
             if not folder.exists():
                 raise UserError(f"config.data.input has no {folder.name}: {folder} is not there")
+            check_source(config.task, source)
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:

@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.run import finetune
 from bert_jax.parallel import hosts
+from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
 
 RUNS = "runs"
@@ -49,17 +50,21 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             start.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
-            return start.open_setting(config)
+            setting = start.open_setting(config)
+            mesh = make_mesh(config.mesh)
+            for _, values in grid:
+                # A batch that does not fit must not end the sweep hours from now.
+                own = _with(config, values)
+                start.make_stage(own, setting.task.rows("train"))
+                start.check_batch(own, mesh)
+            return setting
 
         # Weights and rows are read once for all.
         setting = hosts.together(opened)
         runs: list[dict[str, Any]] = []
         for number, (name, values) in enumerate(grid, 1):
-            run_config = config.copy_and_resolve_references()
-            with run_config.unlocked():
-                run_config.update_from_flattened_dict(values)
             say(f"run {number} of {len(grid)}: {name}")
-            results = finetune(run_config, directory / RUNS / name, setting)
+            results = finetune(_with(config, values), directory / RUNS / name, setting)
             if results is None:
                 return None
             runs.append({"name": name, **values, **results})
@@ -132,29 +137,40 @@ def _grid(config: ConfigDict) -> list[tuple[str, dict[str, Any]]]:
     for key in ("learning_rates", "batch_sizes", "seeds"):
         values = config.sweep[key]
         smallest = 0 if key == "seeds" else 1e-12
-        wrong = [value for value in values if not _is_number(value) or value < smallest]
+        whole = key != "learning_rates"
+        wrong = [value for value in values if not _is_number(value, whole) or value < smallest]
         if wrong or not values or len(set(values)) < len(values):
             raise UserError(
-                f"config.sweep.{key} is {tuple(values)}; it must be numbers, each once, with "
-                "commas between them"
+                f"config.sweep.{key} is {tuple(values)}; it must be {'whole ' if whole else ''}"
+                "numbers, each once, with commas between them"
             )
     return list(_runs(config.sweep))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _is_number(value: Any, whole: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and (not whole or value == int(value))
 
 
 def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
     for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
         yield (
-            f"rate_{rate:g}_batch_{size}_seed_{seed}",
+            f"rate_{rate:.12g}_batch_{int(size)}_seed_{int(seed)}",
             {
                 "schedule.peak_learning_rate": float(rate),
                 "train.batch_size": int(size),
                 "seed": int(seed),
             },
         )
+
+
+def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
+    """A copy with the values of one run."""
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        config.update_from_flattened_dict(values)
+    return config
 
 
 def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:

@@ -47,6 +47,8 @@ def test_a_setting_is_summed_up_over_its_seeds():
         ("learning_rates", (0.0,)),
         ("learning_rates", (float("nan"),)),
         ("batch_sizes", ("x",)),
+        ("batch_sizes", (16.5,)),
+        ("seeds", (True,)),
         ("seeds", (-1,)),
         ("seeds", (1, 1)),
     ],
@@ -58,6 +60,27 @@ def test_a_grid_that_is_none(tmp_path, key, value):
     with pytest.raises(UserError, match=f"config.sweep.{key}"):
         sweep(config, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "overrides,said",
+    [
+        ({"sweep.batch_sizes": (8, 1000)}, "not one batch of 1000"),
+        (
+            {"sweep.batch_sizes": (8, 9), "train.gradient_accumulation_steps": 2},
+            "config.train.batch_size is 9",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_told_before_the_first_run(tmp_path, overrides, said):
+    small.write_bert(tmp_path / "hf")
+    small.write_rows(tmp_path / "data", train=24)
+    config = finetune_config("table")
+    files = {"init_from": str(tmp_path / "hf"), "data.input": str(tmp_path / "data")}
+    config.update_from_flattened_dict({**small.OVERRIDES, **files, **overrides})
+    with pytest.raises(UserError, match=said):
+        sweep(config, tmp_path / "sweep")
+    assert not (tmp_path / "sweep" / "runs").exists()
 
 
 def test_a_killed_sweep_goes_on(tmp_path):
@@ -123,10 +146,18 @@ class TestAllOfGlue:
     def test_a_missing_task_is_told_before_any_work(self, tmp_path):
         config = finetune_config("all")
         (tmp_path / "glue" / "CoLA").mkdir(parents=True)
+        for name in ("train", "dev"):
+            (tmp_path / "glue" / "CoLA" / f"{name}.tsv").touch()
         config.data.input, config.init_from = str(tmp_path / "glue"), str(tmp_path)
         with pytest.raises(UserError, match="has no SST-2"):
             glue_table.finetune_all(config, tmp_path / "out", False)
         config.data.input = ""
         with pytest.raises(UserError, match="config.data.input is missing"):
+            glue_table.finetune_all(config, tmp_path / "out", False)
+        for name in ("SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"):
+            (tmp_path / "glue" / name).mkdir()
+        (tmp_path / "glue" / "SST-2" / "train.tsv").touch()
+        config.data.input = str(tmp_path / "glue")
+        with pytest.raises(UserError, match="SST-2, where dev.tsv is missing, the validation"):
             glue_table.finetune_all(config, tmp_path / "out", False)
         assert not (tmp_path / "out").exists()
