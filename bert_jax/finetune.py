@@ -33,7 +33,7 @@ def main(_) -> None:
     with cli.joined_hosts():
         from bert_jax.finetuning import glue_table, run, sweep
 
-        if args.config.task == ALL:
+        if args.config.get("task") == ALL:
             glue_table.finetune_all(args.config, workdir, args.sweep)
         elif args.sweep:
             sweep.sweep(args.config, workdir)

@@ -22,6 +22,10 @@ def validate(config: ConfigDict) -> None:
     Raises:
       UserError: names the key, its value and what would be right.
     """
+    if "task" in config:
+        raise UserError(
+            f"the config is one of fine-tuning ({config.task}): python -m bert_jax.finetune"
+        )
     check_keys(config, default_config())
     _check_stage_keys(config)
     check_values(config, _CHOICES, _POSITIVE, _NOT_NEGATIVE, _SHARES)
@@ -73,6 +77,8 @@ def check_values(
         require(config, path, _get(config, path) >= 0, "it must not be negative")
     for path in shares:
         require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
+    # JAX makes its keys of 64 bits.
+    require(config, "seed", _get(config, "seed") < 2**63, "it must be below 2**63")
     share = "max_replicated_share"
     require(config, share, 0 <= _get(config, share) <= 1, "it must be from 0 to 1")
 

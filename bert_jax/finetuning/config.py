@@ -173,7 +173,7 @@ def feature_layers(config: ConfigDict) -> tuple[int, ...]:
     Raises:
       UserError: they are no numbers.
     """
-    texts = [text.strip() for text in config.train.features.split(",") if text.strip()]
+    texts = config.train.features.split(",") if config.train.features.strip() else []
     try:
         return tuple(int(text) for text in texts)
     except ValueError:

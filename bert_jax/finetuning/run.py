@@ -106,6 +106,7 @@ class Run:
     def to_the_end(self) -> dict[str, Any] | None:
         """Trains, scores and predicts what is still to be done."""
         if finished := hosts.from_first(self._finished):
+            self._write_predictions()
             return finished
         config, directory, trainer = self.config, self.directory, self.trainer
         with PreemptionGuard() as guard, closing(self._checkpoints()) as checkpointer:
@@ -123,6 +124,9 @@ class Run:
                 closing(Checkpointer(directory / workdir.BEST, keep=2)) as best_checkpoints,
             ):
                 recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+                if best.step >= 0 and best.step not in hosts.from_first(best_checkpoints.steps):
+                    # Better ones came after the run's own checkpoint, and were lost with it.
+                    best = Best(last_step=best.last_step if step < self.num_steps else -1)
                 if step and self._is_scored(step) and best.last_step < step:
                     # The signal that stopped the run came before the score.
                     self._judge(state, best, best_checkpoints, recorder, guard)
@@ -286,7 +290,14 @@ class Run:
             return
         abstract = self.trainer.abstract_state().params
         with closing(Checkpointer(self.directory / workdir.BEST, read_only=True)) as checkpoints:
-            _, params = checkpoints.restore_params(abstract)
+            restored = checkpoints.restore_params(abstract)
+        if restored is None:
+            say(
+                f"warning: no predictions are written: the best weights of {self.directory} are "
+                "not there any more"
+            )
+            return
+        _, params = restored
         storage.make_directory(self.directory / PREDICTIONS)
         for split in splits:
             rows = self.task.rows(split)
@@ -316,8 +327,6 @@ class Run:
         try:
             results = workdir.read_json(path)
             if results["step"] != self.num_steps:
-                return None
-            if self._unpredicted() and workdir.has_checkpoints(self.directory):
                 return None
             say(f"This run is finished: step {self.num_steps:,} is done.")
             summarize(results, self.directory)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from etils import epath
 from flax import linen as nn
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax import tokenizers, validation, workdir
@@ -70,6 +71,8 @@ _CHOICES = {
     "eval.predict": ("", "test", "all"),
 }
 _ROWS_AT_ONCE = 4096
+# An int32 counts them.
+_MOST_STEPS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +98,11 @@ def validate(config: ConfigDict) -> None:
     Raises:
       UserError: names the key, its value and what would be right.
     """
+    if "task" not in config:
+        raise UserError(
+            "the config is one of pre-training (python -m bert_jax.main); fine-tuning's are in "
+            "configs/finetune"
+        )
     if config.task not in NAMES:
         near = difflib.get_close_matches(str(config.task), NAMES, n=1, cutoff=0.0)
         raise UserError(
@@ -207,7 +215,13 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
         [stage],
         rates=rates if rates != LayerRates(rates.num_layers) else None,
     )
-    shards = num_data_shards(trainer.mesh)
+    check_batch(config, trainer.mesh)
+    return trainer
+
+
+def check_batch(config: ConfigDict, mesh: Mesh) -> None:
+    """Refuses a batch that does not divide over the devices."""
+    shards = num_data_shards(mesh)
     accumulation = config.train.gradient_accumulation_steps
     parts = math.lcm(shards, jax.process_count()) * accumulation
     if config.train.batch_size % parts:
@@ -215,16 +229,21 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
             f"config.train.batch_size is {config.train.batch_size}, which does not divide over "
             f"{shards} data shards times {accumulation} gradient accumulation step(s)"
         )
-    return trainer
 
 
 def make_stage(config: ConfigDict, rows: Rows) -> Stage:
     """All steps of the run; a sequence is what the encoder reads, of choices each one.
 
     Raises:
-      UserError: the epochs have not one whole batch.
+      UserError: the epochs have not one whole batch, or more than can be counted.
     """
-    num_steps = int(len(rows) * config.train.num_epochs / config.train.batch_size)
+    num_steps = len(rows) * config.train.num_epochs / config.train.batch_size
+    if num_steps > _MOST_STEPS:
+        raise UserError(
+            f"config.train.num_epochs is {config.train.num_epochs:g}: these are {num_steps:.3g} "
+            f"steps; there can be {_MOST_STEPS:,}"
+        )
+    num_steps = int(num_steps)
     if not num_steps:
         raise UserError(
             f"config.train.num_epochs is {config.train.num_epochs:g}: that is not one batch of "

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import evaluate, workdir
+from bert_jax import evaluate, validation, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import finetune_config
@@ -267,6 +267,14 @@ class TestRefusals:
         self.refused(bad, rf"{path}:5: 1 columns instead of 2 \(--config.data.bad_rows=skip")
         assert not (tmp_path / "run" / "config.json").exists()
 
+    def test_the_others_configs(self, tmp_path):
+        with pytest.raises(UserError, match="one of pre-training .python -m bert_jax.main"):
+            finetune(config_lib.default_config(), tmp_path)
+        with pytest.raises(UserError, match="one of fine-tuning .mrpc.: python -m bert_jax.fine"):
+            validation.validate(finetune_config("mrpc"))
+        command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={tmp_path}"]
+        self.refused([*command, "--config=configs/tiny.py"], "one of pre-training")
+
     @pytest.mark.parametrize(
         "overrides,said",
         [
@@ -275,6 +283,9 @@ class TestRefusals:
             ({"optimizer__layer_decay": 1.5}, "config.optimizer.layer_decay is 1.5"),
             ({"train__features": "5"}, "config.train.features has 5"),
             ({"train__features": "last"}, "config.train.features is 'last'"),
+            ({"train__features": ","}, "config.train.features is ','"),
+            ({"train__num_epochs": float("inf")}, "config.train.num_epochs is inf: these are"),
+            ({"train__num_epochs": 1e12}, "config.train.num_epochs is 1e\\+12: these are 2e\\+13"),
             ({"train__num_epochs": 0.01}, "not one batch of 8"),
             ({"train__gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
             ({"data__bad_rows": "drop"}, "config.data.bad_rows is 'drop'"),

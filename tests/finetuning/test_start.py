@@ -1,9 +1,13 @@
 """What a run of fine-tuning starts with."""
 
+import json
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
+from bert_jax import workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in, finetune_config
@@ -79,19 +83,24 @@ def test_a_missing_pooler_is_drawn_and_told_of(files, capsys):
 
 
 def short_run(files, **overrides):
-    """Of one epoch; what it began with, and what `formats.read` makes of its end."""
+    """Of one epoch."""
     config = finetune_config("table")
     values = {"init_from": str(files / "hf"), "data.input": str(files / "data")}
     config.update_from_flattened_dict(
         {**small.OVERRIDES, **values, "train.num_epochs": 1.0, **overrides}
     )
     finetune(config, files / "run")
+
+
+def begin_and_end(files):
+    """The weights that a run began with, and what `formats.read` makes of its end."""
     return formats.read(files / "hf").weights, formats.read(files / "run")
 
 
 def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
     overrides = {"optimizer.frozen_layers": 1, "optimizer.layer_decay": 1e-3}
-    before, after = short_run(files, **overrides)
+    short_run(files, **overrides)
+    before, after = begin_and_end(files)
     kept, moved = ("bert/embeddings/", "bert/encoder/layer_0/"), ("bert/encoder/layer_1/",)
     assert all(same(before, after.weights, [n for n in before if n.startswith(kept)]))
     names = [n for n in before if n.startswith(moved) and n.endswith("kernel")]
@@ -103,7 +112,8 @@ def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
 
 
 def test_the_key_of_features_trains_a_head_alone(files):
-    before, after = short_run(files, **{"train.features": "-1,-2"})
+    short_run(files, **{"train.features": "-1,-2"})
+    before, after = begin_and_end(files)
     encoder = [name for name in after.weights if name.startswith("bert/")]
     assert all(same(before, after.weights, encoder))
     assert after.features == (-1, -2) and after.head == "sequence_classification"
@@ -112,17 +122,37 @@ def test_the_key_of_features_trains_a_head_alone(files):
     assert np.abs(after.weights["classifier/dense/bias"]).max() > 0
 
 
-def test_predictions_may_be_asked_for_afterwards(files):
+def test_what_a_finished_run_is_asked_for_afterwards(files, capsys):
     short_run(files)
-    assert not (files / "run" / "predictions").exists()
-    before = (files / "run" / "metrics.jsonl").read_bytes()
-    short_run(files, **{"eval.predict": "test"})
-    folder = files / "run" / "predictions"
-    assert [path.name for path in folder.iterdir()] == ["test.csv"]
-    assert len((folder / "test.csv").read_text().splitlines()) == 13
+    directory = files / "run"
+    folder, best, checkpoints = (directory / n for n in ("predictions", "best", "checkpoints"))
+    assert not folder.exists()
+    before = {n: (directory / n).read_bytes() for n in ("metrics.jsonl", "results.json")}
+    # A sweep leaves no more of its best run.
+    checkpoints.rename(files / "checkpoints")
     short_run(files, **{"eval.predict": "all"})
+    assert len((folder / "test.csv").read_text().splitlines()) == 13
     assert len((folder / "validation.csv").read_text().splitlines()) == 49
-    assert (files / "run" / "metrics.jsonl").read_bytes() == before
+    assert {name: (directory / name).read_bytes() for name in before} == before
+
+    # And of its others nothing.
+    shutil.rmtree(folder)
+    shutil.rmtree(best)
+    short_run(files, **{"eval.predict": "test"})
+    assert "warning: no predictions are written: the best weights" in capsys.readouterr().out
+    assert not folder.exists()
+
+    # With its last state it scores that once more.
+    (files / "checkpoints").rename(checkpoints)
+    (directory / "results.json").unlink()
+    short_run(files, **{"eval.predict": "test"})
+    results, again = (
+        json.loads(before["results.json"]),
+        workdir.read_json(directory / "results.json"),
+    )
+    assert again["best_step"] == again["step"] == results["step"] == 3
+    assert again["validation"] == results["validation"]
+    assert [path.name for path in folder.iterdir()] == ["test.csv"] and best.exists()
 
 
 def test_steps_and_epochs(files):
