@@ -1,0 +1,116 @@
+"""Fine-tuning over several devices and processes ends as on one device."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from bert_jax import workdir
+from bert_jax.finetuning.config import finetune_config
+from bert_jax.finetuning.run import finetune
+from bert_jax.training.metrics import read_metrics
+from tests import runs
+from tests.finetuning import small
+from tests.parallel.test_hosts import finish, free_address
+
+OVERRIDES = {
+    "train.num_epochs": 2.0,
+    "train.batch_size": 16,
+    "eval.predict": "test",
+    "log.every_steps": 1,
+    # Of so small a model much is biases, LayerNorm and positions.
+    "max_replicated_share": 1.0,
+}
+# The command, which tells each time that it writes predictions.
+TELLING = """
+from bert_jax import cli, finetune
+from bert_jax.tasks.table import Table
+
+def tell(task, split, outputs, path, write=Table.write_predictions):
+    print(f"WRITES {path.name}", flush=True)
+    write(task, split, outputs, path)
+
+Table.write_predictions = tell
+finetune.define_flags()
+cli.run(finetune.main)
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """hf/ and data/, and one/: the run on one device."""
+    folder = tmp_path_factory.mktemp("devices")
+    small.write_bert(folder / "hf")
+    small.write_rows(folder / "data")
+    config = finetune_config("table")
+    config.update_from_flattened_dict(
+        {
+            **small.OVERRIDES,
+            **OVERRIDES,
+            "init_from": str(folder / "hf"),
+            "data.input": str(folder / "data"),
+        }
+    )
+    finetune(config, folder / "one")
+    return folder
+
+
+def start(files, name, devices, *flags, **overrides):
+    command = small.command(
+        files / name, files / "hf", files / "data", *flags, **OVERRIDES | overrides
+    )
+    command[1:3] = ["-c", TELLING]
+    given = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    return subprocess.Popen(
+        command,
+        cwd=runs.ROOT,
+        env=runs.environment() | {"XLA_FLAGS": given},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def losses(directory):
+    return [line["loss"] for line in read_metrics(directory) if "loss" in line]
+
+
+def predictions(directory):
+    """The labels, and their probabilities [rows, labels]."""
+    text = (directory / "predictions" / "test.csv").read_text()
+    rows = [line.split(",") for line in text.splitlines()[1:]]
+    return [row[1] for row in rows], np.array([row[2:] for row in rows], float)
+
+
+def same_run(one, other):
+    """Dropout on: another mask or batch would move the losses by 1e-2 of theirs and more."""
+    assert len(losses(one)) == 20
+    np.testing.assert_allclose(losses(other)[0], losses(one)[0], rtol=1e-5)
+    np.testing.assert_allclose(losses(other), losses(one), rtol=1e-3)
+    ours, theirs = (workdir.read_json(path / workdir.RESULTS) for path in (other, one))
+    assert ours["validation"] == theirs["validation"] and ours["best_step"] == theirs["best_step"]
+    (labels, probabilities), (expected_labels, expected) = predictions(other), predictions(one)
+    assert labels == expected_labels
+    np.testing.assert_allclose(probabilities, expected, atol=1e-3)
+
+
+def test_eight_devices_that_share_batch_and_parameters(files):
+    mesh = {"sharding": "fsdp", "mesh.data": 2, "mesh.fsdp": 4}
+    ((status, out, err),) = finish([start(files, "eight", 8, **mesh)])
+    assert status == 0, err
+    assert "on 8 x cpu" in out
+    same_run(files / "one", files / "eight")
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_writes(files):
+    address = free_address()
+    flags = [f"--coordinator={address}", "--num_processes=2"]
+    processes = [start(files, "two", 1, *flags, f"--process_id={number}") for number in range(2)]
+    (status, out, err), other = finish(processes)
+    assert status == 0, err
+    assert "on 2 x cpu" in out and out.count("WRITES test.csv") == 1
+    assert other == (0, "", "")
+    assert len(list((files / "two" / "tensorboard").iterdir())) == 1
+    same_run(files / "one", files / "two")
