@@ -170,6 +170,12 @@ def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) ->
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
     )
+    for split in ("train", "validation"):
+        if not any(name.startswith(split) for name in task.splits):
+            raise UserError(
+                f"config.data.input is {config.data.input}, which has no {split} split; there is: "
+                + ", ".join(task.splits)
+            )
     return Setting(model, tokenizer, task, pretrained)
 
 

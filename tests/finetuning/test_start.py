@@ -178,6 +178,18 @@ def test_what_is_missing_is_named(files):
         start.validate(config)
 
 
+@pytest.mark.parametrize("file,missing", [("train.csv", "validation"), ("val.csv", "train")])
+def test_a_split_that_is_missing(files, file, missing):
+    folder = files / "swag"
+    folder.mkdir()
+    (folder / file).touch()
+    config = finetune_config("multiple_choice")
+    config.update(init_from=str(files / "hf"))
+    config.data.update(input=str(folder), max_seq_length=16)
+    with pytest.raises(UserError, match=f"{folder}, which has no {missing} split; there is: "):
+        start.open_setting(config)
+
+
 def test_data_that_are_others_are_told_apart(files):
     setting, _ = begin(files)
     before = start.describe_data(setting.task, setting.tokenizer)
