@@ -70,7 +70,8 @@ def check_values(
     for path, allowed in choices.items():
         value = _get(config, path)
         if value not in allowed:
-            raise UserError(f"config.{path} is {value!r}; it must be one of {', '.join(allowed)}")
+            known = ", ".join(choice or "'' (empty)" for choice in allowed)
+            raise UserError(f"config.{path} is {value!r}; it must be one of {known}")
     for path in positive:
         require(config, path, _get(config, path) > 0, "it must be above 0")
     for path in not_negative:

@@ -16,6 +16,8 @@ from bert_jax.tasks.sources import is_encodable
 FORMATS = ("tsv", "csv", "jsonl")
 # csv's own limit, 131,072 characters, is a page of a book or two.
 _MOST_CHARACTERS = 2**26
+# Of a first line that is none of names.
+_MOST_TOLD = 300
 
 
 class Row(NamedTuple):
@@ -110,9 +112,10 @@ def _table_rows(
     columns = list(header) or next(lines, (1, []))[1]
     missing = [column for column in needed if column not in columns]
     if missing:
-        raise UserError(
-            f"{path}:1: no column {missing[0]!r}; there is: {', '.join(columns) or 'nothing'}"
-        )
+        there = ", ".join(columns) or "nothing"
+        if len(there) > _MOST_TOLD:
+            there = f"{there[:_MOST_TOLD]} ..."
+        raise UserError(f"{path}:1: no column {missing[0]!r}; there is: {there}")
     twice = [column for column in needed if columns.count(column) > 1]
     if twice:
         raise UserError(f"{path}:1: there are {columns.count(twice[0])} columns {twice[0]!r}")

@@ -109,3 +109,11 @@ def test_a_column_that_is_there_twice(tmp_path):
     assert read(path)[0] == [("2", {"a": "1", "b": "2", "c": "4"})]
     with pytest.raises(UserError, match="x.csv:1: there are 2 columns 'c'"):
         read(path, needed=("a", "c"))
+
+
+def test_a_first_line_that_is_no_header_is_not_told_whole(tmp_path):
+    # Lines that end as they did on a Mac of 1999 are one line.
+    path = write(tmp_path, "x.tsv", "a\tb\r" + "1\t2\r" * 10_000)
+    with pytest.raises(UserError, match="x.tsv:1: no column 'b'; there is: a, b") as error:
+        read(path)
+    assert len(str(error.value)) < 500
