@@ -194,13 +194,14 @@ def _choice_names(path: Path | epath.Path) -> tuple[str, ...]:
     """What the choices are called: in CommonsenseQA's files by the first whole question."""
     if path.suffix == ".csv":
         return _SWAG_LABELS
-    for _, line in _lines(path):
+    first = ""
+    for where, line in _lines(path):
         try:
             return tuple(_parse(line).choices)
-        except _BadQuestion:
+        except _BadQuestion as bad:
             # It is told, or counted, when the rows are read.
-            continue
-    raise UserError(f"{path}: there is no question that can be used")
+            first = first or f"; the first, {where}: {bad.detail}"
+    raise UserError(f"{path}: there is no question that can be used{first}")
 
 
 def _read_csv(

@@ -214,3 +214,12 @@ def test_the_real_commonsense_qa(shared_data):
     assert batch["input_ids"].shape == (1221, 5, 64)
     logits = np.eye(5)[batch["labels"]]
     assert task.score("validation", {"logits": logits}) == {"accuracy": 1.0}
+
+
+def test_a_file_without_one_good_question_tells_what_is_wrong_with_the_first(tokenizer, tmp_path):
+    choices = [{"label": 1, "text": "a"}, {"label": 2, "text": "b"}]
+    line = json.dumps({"id": "q", "question": {"stem": "a", "choices": choices}, "answerKey": 1})
+    (tmp_path / "train.jsonl").write_text(f"\n{line}\nnone\n")
+    said = "no question that can be used; the first, .*train.jsonl:2: .* no list of `label`s"
+    with pytest.raises(UserError, match=said):
+        MultipleChoice(str(tmp_path), tokenizer)
