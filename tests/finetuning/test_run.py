@@ -28,6 +28,24 @@ from tests.test_train import assert_same_bits, newest_checkpoint, wait_for
 from tests.test_train import start as start_process
 
 STEPS = 80
+# The command, whose steps are long enough to be hit.
+SLOW = """
+import time
+from bert_jax import cli, finetune
+from bert_jax.training.recorder import Recorder
+
+def slowly(*args, dispatched=Recorder.dispatched):
+    dispatched(*args)
+    time.sleep(0.1)
+
+Recorder.dispatched = slowly
+finetune.define_flags()
+cli.run(finetune.main)
+"""
+
+
+def slow(command):
+    return [command[0], "-c", SLOW, *command[3:]]
 
 
 @pytest.fixture(scope="module")
@@ -181,42 +199,37 @@ class TestUninterruptedRun:
 
 
 class TestInterruptedRun:
-    def test_killed_again_and_again_it_ends_with_the_same_bits(
+    def test_killed_and_stopped_it_ends_with_the_same_bits(
         self, uninterrupted, bert, data, tmp_path
     ):
         command = small.command(tmp_path, bert, data, eval__predict="test")
         moments = random.Random(3)
-        killed_at = []
-        while len(killed_at) < 4:
-            process = start_process(command)
-            goal = newest_checkpoint(tmp_path) + moments.choice([0, 10, 10])
+        for steps in (10, 20):
+            process = start_process(slow(command))
+            goal = newest_checkpoint(tmp_path) + steps
             wait_for(lambda goal=goal: newest_checkpoint(tmp_path) >= goal, process)
-            # Anywhere: while loading, between steps, while scoring, in the middle of a save.
+            # Anywhere: between steps, while scoring, in the middle of a save.
             time.sleep(moments.uniform(0.0, 0.4))
-            if process.poll() is not None:
-                break
             process.send_signal(signal.SIGKILL)
             process.communicate()
-            killed_at.append(newest_checkpoint(tmp_path))
-        assert len(killed_at) >= 2, "finished before it was killed twice"
+            assert process.returncode == -signal.SIGKILL
+        killed_at = newest_checkpoint(tmp_path)
+        assert 30 <= killed_at < STEPS
+
+        # Saves when it is told to stop, and not before.
+        process = start_process([*slow(command), "--config.checkpoint.every_steps=1000"])
+        lines = len(read_metrics(tmp_path))
+        wait_for(lambda: len(read_metrics(tmp_path)) >= lines + 2, process)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        assert f"going on from step {killed_at}" in output and "Stopped by SIGTERM" in output
+        stopped_at = newest_checkpoint(tmp_path)
+        assert killed_at < stopped_at < STEPS
+
         finished = runs.run(command)
         assert finished.returncode == 0, finished.stderr
-        same_end(tmp_path, uninterrupted[0])
-
-    def test_sigterm_saves_and_the_same_command_goes_on(self, uninterrupted, bert, data, tmp_path):
-        command = small.command(
-            tmp_path, bert, data, eval__predict="test", checkpoint__every_steps=1000
-        )
-        process = start_process(command)
-        wait_for(lambda: len(read_metrics(tmp_path)) >= 2, process)
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, output
-        saved = newest_checkpoint(tmp_path)
-        if "SIGTERM" in output:
-            assert 0 < saved <= STEPS
-            finished = runs.run(command)
-            assert f"going on from step {saved}" in finished.stdout
+        assert f"going on from step {stopped_at}" in finished.stdout
         same_end(tmp_path, uninterrupted[0])
 
     @pytest.mark.slow
@@ -288,6 +301,7 @@ class TestRefusals:
             ({"train__num_epochs": 1e12}, "config.train.num_epochs is 1e\\+12: these are 2e\\+13"),
             ({"train__num_epochs": 0.01}, "not one batch of 8"),
             ({"train__gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
+            ({"eval__predict": "dev"}, r"is 'dev'; it must be one of '' \(empty\), test, all"),
             ({"data__bad_rows": "drop"}, "config.data.bad_rows is 'drop'"),
             ({"table__metric": "recall"}, "config.table.metric is 'recall'"),
             ({"table__text_column": "sentence"}, "no column 'sentence'; there is: text, label"),
