@@ -12,7 +12,8 @@ def load(path: str, step: int | None = None):
 
     Returns:
       A `bert_jax.inference.bert.Bert`; of a fine-tuning work directory, whose best checkpoint
-      is read, a `bert_jax.inference.finetuned.FineTuned`.
+      is read, or of a Hugging Face directory that holds a task's head, a
+      `bert_jax.inference.finetuned.FineTuned`.
 
     Raises:
       bert_jax.errors.UserError: it is none of these, damaged, or without a tokenizer.

@@ -9,13 +9,17 @@
     python -m bert_jax.predict --model=FINE_TUNED classify "A fine film." ["and its pair"]
     python -m bert_jax.predict --model=FINE_TUNED answer "Who came?" "Only Ada came to see us."
     python -m bert_jax.predict --model=FINE_TUNED tag "Ada lives in London."
+    python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
 
 PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face
-directory, or a Google checkpoint. `bert_jax.load(PATH)` answers the same in Python.
+directory, or a Google checkpoint; FINE_TUNED is a work directory of fine-tuning, or a
+Hugging Face directory of the class that belongs to its task. `bert_jax.load(PATH)` answers
+the same in Python.
 """
 
 import difflib
 import json
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 # Beyond these a page of attention is too dense to be read, and too large.
 _ATTENTION_LENGTH = 128
+# After a command's texts: there may be any number more.
+_MORE = "[...]"
 
 
 class Command(NamedTuple):
@@ -183,6 +189,16 @@ def tag(bert: "Bert", texts: list[str]) -> None:
     _print_table(("word", "tag", "probability"), rows)
 
 
+def choose(bert: "Bert", texts: list[str]) -> None:
+    """Prints which of some answers to a question, or endings of a text, is right."""
+    context, *choices = texts
+    found = _fine_tuned(bert).choose(context, choices)
+    if flags.FLAGS.json:
+        _print_json({"choices": [choice._asdict() for choice in found]})
+    else:
+        _print_table(("choice", "probability"), [(x.text, f"{x.probability:.4f}") for x in found])
+
+
 COMMANDS = {
     "fill-mask": Command(fill_mask, ("text", "[text_b]"), ("top_k", "json")),
     "next-sentence": Command(next_sentence, ("text", "text_b"), ("json",)),
@@ -199,6 +215,7 @@ COMMANDS = {
     "classify": Command(classify, ("text", "[text_b]"), ("json",)),
     "answer": Command(answer, ("question", "text"), ("n_best", "with_no_answer", "json")),
     "tag": Command(tag, ("text",), ("json",)),
+    "choose": Command(choose, ("context", "choice", "choice", _MORE), ("json",)),
 }
 
 
@@ -260,7 +277,8 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
         raise cli.UsageError(f"there is no command {name!r}; {hint}")
     command = COMMANDS[name]
     least = sum(not text.startswith("[") for text in command.texts)
-    if not least <= len(texts) <= len(command.texts):
+    most = math.inf if command.texts[-1:] == (_MORE,) else len(command.texts)
+    if not least <= len(texts) <= most:
         wanted = " ".join(text if text[0] == "[" else text.upper() for text in command.texts)
         raise cli.UsageError(
             f"{name} takes {wanted or 'no texts'} but was given {len(texts)}; texts stand in quotes"
@@ -289,7 +307,8 @@ def _fine_tuned(bert: "Bert") -> "FineTuned":
     if not isinstance(bert, FineTuned):
         raise UserError(
             f"{bert.source} has no task's head: --model must be a work directory of python -m "
-            "bert_jax.finetune"
+            "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
+            "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
         )
     return bert
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.bert import Bert
+from bert_jax.inference.finetuned import FineTuned
 from bert_jax.interop import formats
 from tests import runs
-from tests.interop.small_bert import make_pretrained
+from tests.interop.small_bert import make_finetuned, make_pretrained
 from tests.test_bad_input import command
 
 
@@ -97,6 +98,21 @@ def test_stopped_midway_it_leaves_nothing(model, tmp_path):
     assert list(tmp_path.iterdir()) == [source]
 
 
+def test_choices(tmp_path):
+    formats.write(make_finetuned("multiple_choice"), tmp_path / "hf", "huggingface")
+    choices = ["b c", "[d]", "e", "the."]
+    expected = FineTuned(make_finetuned("multiple_choice")).choose("a", choices)
+    path = f"--model={tmp_path / 'hf'}"
+    finished = run(path, "choose", "--json", "a", *choices)
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(finished.stdout)["choices"]
+    assert [(x["text"], x["index"]) for x in found] == [(x.text, x.index) for x in expected]
+    assert found[0]["probability"] == pytest.approx(expected[0].probability, abs=1e-5)
+    finished = run(path, "choose", "a", *choices)
+    assert all(f"{x.probability:.4f}" in finished.stdout for x in expected), finished.stderr
+    assert "it can choose" in command("predict", path, "classify", "a")
+
+
 def test_a_work_directory_by_its_step(tmp_path, bert):
     formats.write(make_pretrained(), tmp_path / "native", "bert_jax")
     finished = run(f"--model={tmp_path / 'native'}", "--step=0", "fill-mask", "a [MASK]", "--json")
@@ -115,6 +131,7 @@ def test_a_work_directory_by_its_step(tmp_path, bert):
         (["--model=x", "qqqq", "a"], "one of fill-mask"),
         (["--model=x", "fill-mask"], "takes TEXT [text_b] but was given 0"),
         (["--model=x", "next-sentence", "a"], "takes TEXT TEXT_B but was given 1"),
+        (["--model=x", "choose", "a", "b"], "takes CONTEXT CHOICE CHOICE [...] but was given 2"),
         (["--model=x", "features", "a"], "takes no texts but was given 1"),
         (["--model=x", "features", "--output=f.npz"], "--input is missing"),
         (["--model=x", "score", "a", "--top_k=3"], "--top_k has no effect on score"),

@@ -273,6 +273,8 @@ def initial_state(config: ConfigDict, trainer: Trainer, setting: Setting) -> Tra
     if config.from_scratch:
         return trainer.init_state()
     pretrained, model = setting.pretrained, trainer.model
+    if pretrained.head:
+        pretrained.leave_out_head()
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
     given = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}

@@ -27,13 +27,15 @@ _QUESTIONS = {
     "sequence_classification": "classify",
     "question_answering": "answer",
     "token_classification": "tag",
+    "multiple_choice": "choose",
 }
-# As configs/finetune/squad.py has them, for weights that do not tell.
-_ANSWERING = {"doc_stride": 128, "max_query_length": 64, "max_answer_length": 30}
 
 
 class Label(NamedTuple):
-    """A class of a text and its probability."""
+    """A class of a text and its probability.
+
+    Those of all classes add up to 1, unless each is judged by itself (`multi_label`).
+    """
 
     label: str
     probability: float
@@ -47,28 +49,47 @@ class TaggedWord(NamedTuple):
     probability: float
 
 
+class Choice(NamedTuple):
+    """An answer or an ending that was offered, its place among them, and its probability."""
+
+    text: str
+    index: int
+    probability: float
+
+
 class FineTuned(Bert):
     """A `Bert` with the head of a task; features can be asked of it as well.
 
     Attributes:
       head: A key of `models.tasks.TASK_MODELS`.
       labels: Their names, in the order of the logits.
+      multi_label: Whether each label is judged by itself: any number of them may be right.
     """
 
     def __init__(self, pretrained: Pretrained):
         super().__init__(pretrained)
         self.head, self.labels = pretrained.head, pretrained.labels
+        self.multi_label = pretrained.multi_label
         trained: dict[str, Any] = pretrained.training.get("config") or {}
         # Longer ones it has not seen.
         self.max_length = min(
             self.max_length, trained.get("data", {}).get("max_seq_length", self.max_length)
         )
-        self._answering = _ANSWERING | trained.get("squad", {})
+        # As configs/finetune/squad.py has them, for weights that do not tell.
+        untold = {
+            "doc_stride": min(128, self.max_length // 4),
+            "max_query_length": min(64, self.max_length // 2),
+            "max_answer_length": 30,
+        }
+        self._answering = untold | trained.get("squad", {})
         model = make_task_model(self.head, len(self.labels), self.config, pretrained.features)
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
             mask_BxL = jnp.arange(inputs.input_ids_BxL.shape[1]) < inputs.lengths_B[:, None]
             arguments = inputs.input_ids_BxL, inputs.token_type_ids_BxL, mask_BxL
+            if self.head == "multiple_choice":
+                # Every choice is a row; it is not until its logit is read that they compete.
+                arguments = tuple(x[:, None] for x in arguments)
             by_name = model.apply({"params": params}, *arguments, deterministic=True)
             # "logits", or "end_logits" and "start_logits".
             return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
@@ -78,6 +99,8 @@ class FineTuned(Bert):
     def classify(self, text: str, text_b: str | None = None) -> list[Label] | float:
         """The classes of a sentence or a pair, the likeliest first; of regression the number.
 
+        A model with one output gives that number as it is, not squeezed into a probability.
+
         Raises:
           UserError: a sentence is empty, or the model classifies no sentences.
         """
@@ -86,7 +109,7 @@ class FineTuned(Bert):
         ((logits_C,),) = self._outputs(rows)
         if not self.labels:
             return float(logits_C[0])
-        probs_C = _softmax(logits_C)
+        probs_C = _sigmoid(logits_C) if self.multi_label else _softmax(logits_C)
         ranked = np.argsort(-probs_C, kind="stable").tolist()
         return [Label(self.labels[i], float(probs_C[i])) for i in ranked]
 
@@ -143,6 +166,24 @@ class FineTuned(Bert):
             tagged.append(TaggedWord(word, self.labels[best], float(probs_C[best])))
         return tagged
 
+    def choose(self, context: str, choices: Sequence[str]) -> list[Choice]:
+        """Which of some answers to a question, or endings of a text, is right, likeliest first.
+
+        Args:
+          context: The question, or what the choices go on from.
+          choices: Two or more. Of SWAG's an ending begins with `sent2`, as in training.
+
+        Raises:
+          UserError: a text is empty, there are not two choices, or the model makes none.
+        """
+        self._require_head("choose")
+        if isinstance(choices, str) or len(choices) < 2:
+            raise UserError("choose takes a list of two choices or more")
+        rows = self.rows([(context, choice) for choice in choices])
+        probs_C = _softmax(np.concatenate([x[0] for x in self._outputs(rows)]))
+        ranked = np.argsort(-probs_C, kind="stable").tolist()
+        return [Choice(choices[i], i, float(probs_C[i])) for i in ranked]
+
     def _outputs(self, rows: Sequence[Row]) -> list[np.ndarray]:
         """Of each row the head's outputs, stacked in the order of their names."""
 
@@ -155,10 +196,10 @@ class FineTuned(Bert):
         return outputs
 
     def _require_head(self, question: str) -> None:
-        asked = _QUESTIONS.get(self.head)
-        if asked != question:
-            can = f"it can {asked}" if asked else "features are all that can be asked of it here"
-            raise UserError(f"{self.source} is fine-tuned for {self.head}: {can}")
+        if _QUESTIONS[self.head] != question:
+            raise UserError(
+                f"{self.source} is fine-tuned for {self.head}: it can {_QUESTIONS[self.head]}"
+            )
 
 
 def load_bert(path: str, step: int | None = None) -> Bert:
@@ -183,6 +224,11 @@ def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row
     return padded
+
+
+def _sigmoid(logits_C: np.ndarray) -> np.ndarray:
+    # Halves of tanh overflow nowhere.
+    return 0.5 + 0.5 * np.tanh(0.5 * logits_C.astype(np.float64))
 
 
 def _softmax(logits_C: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError, naming
+from bert_jax.interop.huggingface_heads import Head, class_name, head_config, read_head
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.names import huggingface_head_names, huggingface_names
 from bert_jax.interop.pretrained import (
@@ -24,7 +25,7 @@ from bert_jax.interop.pretrained import (
 )
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.torch_file import read_torch_file
-from bert_jax.models.tasks import TASK_MODELS
+from bert_jax.models.tasks import num_outputs
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
@@ -69,20 +70,31 @@ def is_huggingface(path: Path) -> bool:
 
 
 def read_huggingface(path: Path) -> Pretrained:
-    """Reads a BERT, whatever heads it has.
+    """Reads a BERT, whatever heads it has: those of pre-training, or a fine-tuned one.
 
     Raises:
       UserError: the files are damaged, or hold another model than their config says.
     """
-    model = _read_config(path / CONFIG)
+    config = read_object(path / CONFIG)
+    model = _bert_keys(config, path / CONFIG)
     names = huggingface_names(model["num_hidden_layers"])
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name): tensor for name, tensor in tensors.items()}
         _check_tied(tensors, file)
         found = {name: tensor.shape for name, tensor in tensors.items()}
+        head, problem = read_head(config, found)
+        if head.name:
+            names |= huggingface_head_names(head.name)
         weights, warnings = collect_weights(
-            model, names, found, lambda name: tensors[name].read(), file
+            model,
+            names,
+            found,
+            lambda name: tensors[name].read(),
+            file,
+            num_outputs=num_outputs(head.name, len(head.labels)) if head.name else 0,
         )
+        if problem:
+            warnings.append(f"{path}: {problem}: it is read without its head")
     return Pretrained(
         source=str(path),
         model=model,
@@ -90,6 +102,9 @@ def read_huggingface(path: Path) -> Pretrained:
         tokenizer=read_huggingface_tokenizer(path),
         warnings=warnings,
         training=read_training(path),
+        head=head.name,
+        labels=head.labels,
+        multi_label=head.multi_label,
     )
 
 
@@ -121,13 +136,13 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     except SafetensorError as error:
         raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
     config = {
-        "architectures": [_class_name(pretrained.head)],
+        "architectures": [class_name(pretrained.head)],
         "model_type": "bert",
         **model,
         "position_embedding_type": "absolute",
         "torch_dtype": "float32",
         "use_cache": True,
-        **_head_config(pretrained),
+        **head_config(Head(pretrained.head, pretrained.labels, pretrained.multi_label)),
     }
     if pretrained.tokenizer:
         config["pad_token_id"] = pretrained.tokenizer.pad_id
@@ -140,29 +155,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         (path / "README.md").write_text(model_card(pretrained), encoding="utf-8")
 
 
-def _class_name(head: str) -> str:
-    """transformers' name of the model with this head."""
-    return TASK_MODELS[head].__name__ if head else "BertForPreTraining"
-
-
-def _head_config(pretrained: Pretrained) -> dict[str, Any]:
-    """What a config.json says of a fine-tuned model beside its encoder."""
-    if not pretrained.head:
-        return {}
-    config: dict[str, Any] = {"classifier_dropout": TASK_MODELS[pretrained.head].DROPOUT}
-    if pretrained.head == "sequence_classification":
-        kind = "single_label_classification" if pretrained.labels else "regression"
-        config["problem_type"] = kind
-    if pretrained.head.endswith("classification"):
-        # A number is the one label of its class.
-        names = pretrained.labels or ("LABEL_0",)
-        config["id2label"] = {str(i): name for i, name in enumerate(names)}
-        config["label2id"] = {name: i for i, name in enumerate(names)}
-    return config
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    config = read_object(path)
+def _bert_keys(config: dict[str, Any], path: Path) -> dict[str, Any]:
     for key, wanted in _REQUIRED.items():
         if config.get(key, wanted) != wanted:
             raise UserError(f"{path}: {key} is {config[key]!r}; only {wanted!r} is BERT's")

@@ -14,7 +14,7 @@ from bert_jax import workdir
 from bert_jax.errors import UserError, naming
 from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.names import Outside, Shape, match
-from bert_jax.interop.weights import Weights, expected_shapes
+from bert_jax.interop.weights import Weights, expected_shapes, output_shapes
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
@@ -46,6 +46,10 @@ class Pretrained:
       warnings: A sentence each: what the source lacks, and what of it was left out.
       training: How it was trained, where that is known: `step`, `config`, `corpus`,
         `results`, as in a work directory's files. It travels along.
+      head: Of a fine-tuned model: a key of `models.tasks.TASK_MODELS`; else empty.
+      labels: Of a head that has them: their names, in the order of the logits.
+      features: Layers that the head reads instead of the last one.
+      multi_label: Whether each label is judged by itself: any number of them may be right.
     """
 
     source: str
@@ -57,6 +61,7 @@ class Pretrained:
     head: str = ""
     labels: tuple[str, ...] = ()
     features: tuple[int, ...] = ()
+    multi_label: bool = False
 
     @property
     def model_config(self) -> BertConfig:
@@ -74,9 +79,7 @@ class Pretrained:
           UserError: the embedding and the vocabulary do not belong together.
         """
         if self.head:
-            self.warnings.append(f"the head of {self.source} is of a task, and is left out")
-            self.leave_out("classifier/")
-            self.head, self.labels, self.features = "", (), ()
+            self.leave_out_head()
         missing = weights_lib.add_missing_heads(self.weights, self.model_config, seed)
         if missing:
             heads = " and no ".join(missing)
@@ -93,6 +96,12 @@ class Pretrained:
             # It travels with the weights: nothing in them tells that they mean nothing.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
         self.fit_vocabulary()
+
+    def leave_out_head(self) -> None:
+        """Drops a fine-tuned model's own head, and says so."""
+        self.warnings.append(f"the head of {self.source} is of a task, and is left out")
+        self.leave_out("classifier/")
+        self.head, self.labels, self.features, self.multi_label = "", (), (), False
 
     def leave_out(self, *prefixes: str) -> None:
         """Drops the weights whose names begin so."""
@@ -191,6 +200,7 @@ def collect_weights(
     found: Mapping[str, Shape],
     read: Callable[[str], np.ndarray],
     source: Path,
+    num_outputs: int = 0,
 ) -> tuple[Weights, list[str]]:
     """Reads the tensors that are a BERT's and lays them out as ours.
 
@@ -200,6 +210,7 @@ def collect_weights(
       found: The file's tensors, with their shapes.
       read: Reads one of them.
       source: The file, for messages.
+      num_outputs: Of a fine-tuned model's output layer, which is among the names; 0: it has none.
 
     Returns:
       Flat float32 weights, and a sentence about the tensors that are left out.
@@ -208,6 +219,8 @@ def collect_weights(
       UserError: tensors are missing, unknown, misshapen, or of another type.
     """
     shapes = expected_shapes(BertConfig.from_dict(model))
+    if num_outputs:
+        shapes |= output_shapes(model["hidden_size"], num_outputs)
     present, others = match(found, names, shapes, str(source))
     weights = {}
     for ours in present:

@@ -69,6 +69,14 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape for name, leaf in jax.eval_shape(fresh).items()}
 
 
+def output_shapes(hidden_size: int, num_outputs: int) -> dict[str, tuple[int, ...]]:
+    """The same of a fine-tuned model's output layer, which reads one state."""
+    return {
+        "classifier/dense/kernel": (hidden_size, num_outputs),
+        "classifier/dense/bias": (num_outputs,),
+    }
+
+
 def initial_weights(model: nn.Module, seed: int, wanted: Callable[[str], bool]) -> Weights:
     """Flat weights of a model, drawn from the seed: those whose names are wanted."""
 

@@ -15,7 +15,7 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten
 from tests.finetuning import small
-from tests.interop.small_bert import edit_tensors
+from tests.interop.small_bert import edit_tensors, make_finetuned
 
 
 @pytest.fixture
@@ -80,6 +80,16 @@ def test_a_missing_pooler_is_drawn_and_told_of(files, capsys):
     _, weights = begin(files)
     assert "no trained pooler: it starts at random" in capsys.readouterr().out
     assert np.any(weights["bert/pooler/dense/kernel"])
+
+
+def test_the_head_of_another_task_is_left_out_and_told_of(files, capsys):
+    tuned = make_finetuned("sequence_classification", ("no", "yes"))
+    formats.write(tuned, files / "tuned", "huggingface")
+    given = formats.read(files / "tuned").weights
+    _, weights = begin(files, init_from=str(files / "tuned"))
+    assert f"the head of {files / 'tuned'} is of a task, and is left" in capsys.readouterr().out
+    assert all(same(weights, given, [name for name in given if name.startswith("bert/")]))
+    assert not same(weights, given, ["classifier/dense/kernel"])[0]
 
 
 def short_run(files, **overrides):

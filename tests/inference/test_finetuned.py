@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.finetuned import FineTuned
+from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.tasks import make_task_model
 from tests.interop.small_bert import TOKENS, make_finetuned, make_pretrained
@@ -54,9 +56,62 @@ def test_a_number():
     assert bert.classify("a") == pytest.approx(float(expected[0]), abs=1e-3)
 
 
+def test_labels_that_are_judged_one_by_one():
+    pretrained = make_finetuned("sequence_classification", LABELS)
+    pretrained.multi_label = True
+    expected = logits(pretrained, "[CLS] a [SEP]")["logits"].astype(np.float64)
+    found = FineTuned(pretrained).classify("a")
+    assert [label for label, _ in found] == [LABELS[i] for i in np.argsort(-expected)]
+    for label, probability in found:
+        logit = expected[LABELS.index(label)]
+        assert probability == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-4)
+
+
+def test_a_choice_is_the_softmax_over_the_choices():
+    bert = FineTuned(make_finetuned("multiple_choice"))
+    # Of several lengths, so that they are computed in several batches.
+    choices = ["c", "the d e f g h i j a b", "b .", "c"]
+    pretrained = make_finetuned("multiple_choice")
+    config = pretrained.model_config
+    model = make_task_model("multiple_choice", 0, config)
+    rows = [f"[CLS] a b [SEP] {choice} [SEP]".split() for choice in choices]
+    ids_1xCxL, types_1xCxL, mask_1xCxL = np.zeros((3, 1, 4, 20), np.int32)
+    for c, row in enumerate(rows):
+        ids_1xCxL[0, c, : len(row)] = [TOKENS.index(token) for token in row]
+        types_1xCxL[0, c, 4 : len(row)] = 1
+        mask_1xCxL[0, c, : len(row)] = 1
+    inputs = ids_1xCxL, types_1xCxL, mask_1xCxL
+    params = unflatten(pretrained.weights, config)
+    outputs = model.apply({"params": params}, *inputs, deterministic=True)
+    expected = np.asarray(jax.nn.softmax(outputs["logits"][0]))
+    found = bert.choose("a b", choices)
+    assert [x.index for x in found] == np.argsort(-expected, kind="stable").tolist()
+    assert [x.text for x in found] == [choices[x.index] for x in found]
+    np.testing.assert_allclose(
+        [x.probability for x in found], [expected[x.index] for x in found], atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "ask"),
+    [
+        ("sequence_classification", LABELS, lambda b: b.classify("a b", "c")),
+        ("sequence_classification", (), lambda b: b.classify("a b")),
+        ("token_classification", LABELS, lambda b: b.tag("a bc.")),
+        ("question_answering", (), lambda b: b.answer("the a", "a b c d e f")),
+        ("multiple_choice", (), lambda b: b.choose("a", ["b", "c d", "e"])),
+    ],
+)
+def test_taken_to_transformers_classes_it_answers_as_before(tmp_path, head, labels, ask):
+    expected = ask(FineTuned(make_finetuned(head, labels)))
+    formats.write(make_finetuned(head, labels), tmp_path / "hf", "huggingface")
+    bert = bert_jax.load(tmp_path / "hf")
+    assert isinstance(bert, FineTuned) and bert.notes == []
+    assert ask(bert) == expected
+
+
 def test_answers_are_slices_of_the_text():
     bert = FineTuned(make_finetuned("question_answering"))
-    bert._answering |= {"max_query_length": 8}
     context = "A  b, c?  The d"
     found = bert.answer("the a", context, n_best=3)
     assert 1 <= len(found) <= 3
@@ -80,8 +135,8 @@ def test_answers_are_slices_of_the_text():
 
 def test_an_answer_in_a_long_text_and_none_at_all():
     bert = FineTuned(make_finetuned("question_answering"))
-    # More than the model's 40 positions; the windows' own settings are made for long ones.
-    bert._answering = {"doc_stride": 8, "max_query_length": 8, "max_answer_length": 2}
+    # More than the model's 40 positions.
+    bert._answering["max_answer_length"] = 2
     context = " ".join("abcdefghij"[i % 10] for i in range(90))
     found = bert.answer("a", context)
     assert all(context[x.start : x.end] == x.text and len(x.text) <= 3 for x in found)
@@ -122,7 +177,11 @@ def test_it_is_a_bert_without_the_heads_of_pre_training():
     [
         ("token_classification", lambda b: b.classify("a"), "token_classification: it can tag"),
         ("sequence_classification", lambda b: b.tag("a"), "it can classify"),
-        ("multiple_choice", lambda b: b.answer("a", "b"), "features are all"),
+        ("multiple_choice", lambda b: b.answer("a", "b"), "it can choose"),
+        ("multiple_choice", lambda b: b.choose("a", ["b"]), "two choices or more"),
+        ("multiple_choice", lambda b: b.choose("a", "bc"), "two choices or more"),
+        ("multiple_choice", lambda b: b.choose("a", ["b", ""]), "text 2 of 2 has a sentence"),
+        ("token_classification", lambda b: b.choose("a", ["b", "c"]), "it can tag"),
         ("question_answering", lambda b: b.answer("a", " "), "context"),
         ("question_answering", lambda b: b.answer("a", "b", n_best=0), "n_best is 0"),
         ("token_classification", lambda b: b.tag(" "), "no word"),
@@ -132,6 +191,5 @@ def test_it_is_a_bert_without_the_heads_of_pre_training():
 def test_mistakes(head, ask, message):
     labels = LABELS if head.endswith("classification") else ()
     bert = FineTuned(make_finetuned(head, labels))
-    bert._answering |= {"max_query_length": 8}
     with pytest.raises(UserError, match=message):
         ask(bert)

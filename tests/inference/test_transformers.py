@@ -66,3 +66,89 @@ def test_next_sentence_features_and_attention(folder, bert):
     np.testing.assert_allclose(
         states.swapaxes(0, 1), torch.stack(theirs.hidden_states)[:, 0].numpy(), atol=1e-4
     )
+
+
+LABELS = ("no", "perhaps", "yes")
+
+
+def saved(tmp_path, name, **config):
+    """A model as transformers saves one, and its tokenizer; every weight random."""
+    formats.write(make_pretrained(), tmp_path / "pretrained", "huggingface")
+    torch.manual_seed(0)
+    model = getattr(transformers, name).from_pretrained(tmp_path / "pretrained", **config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    model.save_pretrained(tmp_path / "saved")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "pretrained")
+    tokenizer.save_pretrained(tmp_path / "saved")
+
+    def logits(*texts):
+        with torch.no_grad():
+            return model(**tokenizer(*texts, return_tensors="pt", padding=True))
+
+    return bert_jax.load(tmp_path / "saved"), logits
+
+
+PAIR = ("the bad cab.", "a dead face")
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        ({"num_labels": 2}, ("LABEL_0", "LABEL_1")),
+        ({"id2label": dict(enumerate(LABELS))}, LABELS),
+    ],
+)
+def test_classes(tmp_path, config, labels):
+    bert, logits = saved(tmp_path, "BertForSequenceClassification", **config)
+    expected = logits(*PAIR).logits[0].softmax(-1).numpy()
+    found = bert.classify(*PAIR)
+    assert [x.label for x in found] == [labels[i] for i in np.argsort(-expected)]
+    np.testing.assert_allclose([x.probability for x in found], -np.sort(-expected), atol=1e-4)
+
+
+def test_numbers_and_labels_one_by_one(tmp_path):
+    bert, logits = saved(tmp_path / "a", "BertForSequenceClassification", num_labels=1)
+    assert bert.classify(PAIR[0]) == pytest.approx(logits(PAIR[0]).logits.item(), abs=1e-3)
+    kind = {"id2label": dict(enumerate(LABELS)), "problem_type": "multi_label_classification"}
+    bert, logits = saved(tmp_path / "b", "BertForSequenceClassification", **kind)
+    expected = logits(*PAIR).logits[0].sigmoid().numpy()
+    for label, probability in bert.classify(*PAIR):
+        assert probability == pytest.approx(expected[LABELS.index(label)], abs=1e-4)
+
+
+def test_tags(tmp_path):
+    bert, logits = saved(
+        tmp_path, "BertForTokenClassification", id2label=dict(enumerate(("O", "B-X", "I-X")))
+    )
+    found = bert.tag("a bad cab.")
+    probs_LxC = logits("a bad cab.").logits[0].softmax(-1).numpy()
+    # [CLS] a b ##a ##d c ##a ##b . [SEP]
+    for (_, tag, probability), position in zip(found, (1, 2, 5, 8), strict=True):
+        assert tag == ("O", "B-X", "I-X")[probs_LxC[position].argmax()]
+        assert probability == pytest.approx(probs_LxC[position].max(), abs=1e-4)
+
+
+def test_answers(tmp_path):
+    bert, logits = saved(tmp_path, "BertForQuestionAnswering")
+    context = "a b c d e f"
+    output = logits("the a", context)
+    # [CLS] the a [SEP] a b c d e f [SEP]
+    start_T, end_T = (x[0, 4:-1].numpy() for x in (output.start_logits, output.end_logits))
+    score, i, j = max((start_T[i] + end_T[j], i, j) for i in range(6) for j in range(i, 6))
+    best = bert.answer("the a", context)[0]
+    assert (best.start, best.end) == (2 * i, 2 * j + 1)
+    assert best.score == pytest.approx(score, abs=1e-3)
+
+
+def test_choices(tmp_path):
+    bert, _ = saved(tmp_path, "BertForMultipleChoice")
+    model = transformers.BertForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    choices = ["a dead face", "bed.", "the bad bad cab"]
+    batch = tokenizer([PAIR[0]] * 3, choices, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        logits = model(**{name: x[None] for name, x in batch.items()}).logits[0]
+    for text, index, probability in bert.choose(PAIR[0], choices):
+        assert choices[index] == text
+        assert probability == pytest.approx(logits.softmax(-1)[index].item(), abs=1e-4)

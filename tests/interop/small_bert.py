@@ -3,15 +3,18 @@
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
+from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
-from bert_jax.interop.weights import expected_shapes, initial_weights
+from bert_jax.interop.weights import expected_shapes, flatten
 from bert_jax.models import BertConfig
 from bert_jax.models.tasks import make_task_model
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
+from bert_jax.training.state import init_params
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "the", "##ing", "."]
 MODEL = {
@@ -65,11 +68,9 @@ def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pr
     """The same under the head of a task."""
     config = BertConfig.from_dict(MODEL)
     model = make_task_model(head, len(labels), config)
+    shapes = jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), config))
     rng = np.random.default_rng(seed)
-    weights = {
-        name: rng.standard_normal(x.shape).astype(np.float32)
-        for name, x in initial_weights(model, 0, lambda name: True).items()
-    }
+    weights = {n: rng.standard_normal(x.shape).astype(np.float32) for n, x in shapes.items()}
     return Pretrained(
         "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels
     )

@@ -8,7 +8,13 @@ from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
-from tests.interop.small_bert import copies, make_finetuned, same_weights
+from tests.interop.small_bert import (
+    copies,
+    edit_json,
+    edit_tensors,
+    make_finetuned,
+    same_weights,
+)
 
 LABELS = ("no", "perhaps", "yes")
 
@@ -45,6 +51,105 @@ def test_spans_are_called_otherwise_there(tmp_path):
     assert not [name for name in tensors if "pooler" in name]
 
 
+HEADS = [
+    ("sequence_classification", LABELS),
+    ("sequence_classification", ()),
+    ("token_classification", LABELS),
+    ("question_answering", ()),
+    ("multiple_choice", ()),
+]
+
+
+@pytest.mark.parametrize(("head", "labels"), HEADS)
+def test_read_back_it_is_what_it_was(tmp_path, head, labels):
+    pretrained = make_finetuned(head, labels)
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    again = formats.read(tmp_path / "hf")
+    assert (again.head, again.labels, again.multi_label) == (head, labels, False)
+    assert same_weights(again.weights, weights) and again.warnings == []
+    # Any number of times.
+    formats.write(again, tmp_path / "twice", "huggingface")
+    folders = [tmp_path / "hf", tmp_path / "twice"]
+    first, second = (json.loads((folder / "config.json").read_text()) for folder in folders)
+    assert first == second
+    assert same_weights(*(load_file(folder / "model.safetensors") for folder in folders))
+
+
+def test_labels_that_are_judged_one_by_one(tmp_path):
+    pretrained = make_finetuned("sequence_classification", LABELS)
+    pretrained.multi_label = True
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification"
+    again = formats.read(tmp_path / "hf")
+    assert again.multi_label and again.labels == LABELS
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        # As transformers leaves them out where they are its defaults.
+        ({"id2label": None, "problem_type": None}, ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"id2label": {"2": "c", "0": "a", "1": 7}}, ("a", "7", "c")),
+    ],
+)
+def test_labels_as_transformers_tells_them(tmp_path, values, labels):
+    exported(tmp_path, "sequence_classification")
+    edit_json(tmp_path / "hf" / "config.json", **values)
+    again = formats.read(tmp_path / "hf")
+    assert again.labels == labels and not again.warnings and not again.multi_label
+
+
+@pytest.mark.parametrize(
+    ("head", "values", "lost", "words"),
+    [
+        ("sequence_classification", {}, "classifier.", "has no classifier.weight, classifier.bias"),
+        ("sequence_classification", {}, "classifier.bias", "has no classifier.bias"),
+        ("sequence_classification", {}, "bert.pooler.", "has no pooler"),
+        ("sequence_classification", {"problem_type": "regression"}, "", "3 numbers at once"),
+        ("sequence_classification", {"problem_type": "x"}, "", "problem_type is 'x'"),
+        ("token_classification", {"id2label": {"0": "a"}}, "", "does not name the 3 labels"),
+        ("token_classification", {"id2label": ["a", "b", "c"]}, "", "does not name"),
+        (
+            "token_classification",
+            {"id2label": {"0": "a", "1": "\ud800", "2": "c"}},
+            "",
+            "lone surrogate",
+        ),
+        (
+            "token_classification",
+            {"architectures": ["BertForQuestionAnswering"]},
+            "",
+            "no qa_outputs.weight, qa_outputs.bias",
+        ),
+        (
+            "sequence_classification",
+            {"architectures": ["BertForMultipleChoice"]},
+            "",
+            "classifier.weight has 3 outputs, not 1",
+        ),
+    ],
+)
+def test_a_head_that_cannot_be_used_leaves_its_encoder(tmp_path, head, values, lost, words):
+    exported(tmp_path, head)
+    edit_json(tmp_path / "hf" / "config.json", **values)
+    if lost:
+        edit_tensors(tmp_path / "hf", lambda t: [t.pop(n) for n in list(t) if n.startswith(lost)])
+    again = formats.read(tmp_path / "hf")
+    assert not again.head and not again.labels
+    assert not [name for name in again.weights if not name.startswith("bert/")]
+    assert words in " ".join(again.warnings) and "without its head" in " ".join(again.warnings)
+
+
+@pytest.mark.parametrize("architectures", [None, [], "BertForSequenceClassification", [7], ["X"]])
+def test_a_config_that_names_no_head(tmp_path, architectures):
+    exported(tmp_path, "sequence_classification")
+    edit_json(tmp_path / "hf" / "config.json", architectures=architectures)
+    again = formats.read(tmp_path / "hf")
+    assert not again.head and "classifier.weight" in " ".join(again.warnings)
+
+
 def test_its_encoder_can_be_pre_trained_on(tmp_path):
     """Read back by us, it is an encoder whose task's head is left out, with a warning."""
     pretrained = make_finetuned("sequence_classification", LABELS)
@@ -52,7 +157,8 @@ def test_its_encoder_can_be_pre_trained_on(tmp_path):
     formats.write(pretrained, tmp_path / "hf", "huggingface")
     again = formats.read(tmp_path / "hf")
     again.complete()
-    assert "classifier.weight" in " ".join(again.warnings)
+    assert f"the head of {tmp_path / 'hf'} is of a task, and is left out" in again.warnings
+    assert not again.head and not again.labels
     for name in [name for name in weights if name.startswith("bert/")]:
         np.testing.assert_array_equal(again.weights[name], weights[name])
     assert same_weights(
