@@ -7,6 +7,7 @@ traceback); 2 for a mistake in the flags themselves; 130 when interrupted.
 import contextlib
 import difflib
 import errno
+import io
 import os
 import re
 import signal
@@ -27,7 +28,9 @@ from bert_jax.parallel import launch
 # What a disk or a path can do to us that the user can mend.
 _USER_ERRNOS = frozenset(
     getattr(errno, name)
-    for name in "ENOSPC EDQUOT EROFS EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST".split()
+    for name in (
+        "ENOSPC EDQUOT EROFS EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST ENAMETOOLONG ELOOP".split()
+    )
 )
 
 
@@ -42,6 +45,10 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
       main: Takes the program's name and, with `words`, the arguments that are no flags.
       words: Whether there may be such arguments, before, between or after the flags.
     """
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Of an output in another encoding than Unicode's, letters that it lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
     def flags_parser(argv: Sequence[str]) -> list[str]:
         return parse(argv, words=words)

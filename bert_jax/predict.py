@@ -120,7 +120,7 @@ def features(bert: "Bert", texts: list[str]) -> None:
             f"--layers={','.join(args.layers)} must be whole numbers, such as -1,-2"
         ) from None
     # What is refused at once is refused before the file is read.
-    check_output(args.output)
+    check_output(args.output, args.input)
     bert.layers(layers)
     bert.length(args.max_length)
     with Progress("features", count_texts(args.input), "texts") as progress:
@@ -149,9 +149,13 @@ def attention(bert: "Bert", texts: list[str]) -> None:
     args = flags.FLAGS
     if Path(args.output).suffix not in (".html", ".htm"):
         raise UserError(f"--output is {args.output}; it must be FILE.html")
-    most = min(_ATTENTION_LENGTH, bert.max_length)
-    view = bert.attention(*texts, top_k=args.top_k, max_length=args.max_length or most)
     path = storage.open_path(args.output, "--output")
+    if not storage.is_remote(path) and not path.parent.is_dir():
+        raise UserError(f"--output is {path}, but there is no directory {path.parent}")
+    length = args.max_length
+    if length is None:
+        length = min(_ATTENTION_LENGTH, bert.max_length)
+    view = bert.attention(*texts, top_k=args.top_k, max_length=length)
     storage.write_whole(path, attention_page(view).encode())
     print(f"open {args.output} in a browser: {len(view.tokens)} tokens")
 
@@ -160,7 +164,10 @@ def classify(bert: "Bert", texts: list[str]) -> None:
     """Prints the classes of a sentence or a pair, or its number."""
     found = _fine_tuned(bert).classify(*texts)
     if isinstance(found, float):
-        print(json.dumps({"value": found}) if flags.FLAGS.json else f"{found:.4f}")
+        if flags.FLAGS.json:
+            _print_json({"value": found})
+        else:
+            print(f"{found:.4f}")
     elif flags.FLAGS.json:
         _print_json({"labels": [label._asdict() for label in found]})
     else:
@@ -298,7 +305,9 @@ def _plain(guesses: list["Guess"]) -> list[dict[str, Any]]:
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    print(json.dumps(values, ensure_ascii=False))
+    # Escaped where the output has not all letters.
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(values, ensure_ascii=not is_unicode))
 
 
 def _fine_tuned(bert: "Bert") -> "FineTuned":

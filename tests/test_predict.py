@@ -113,6 +113,24 @@ def test_choices(tmp_path):
     assert "it can choose" in command("predict", path, "classify", "a")
 
 
+def test_letters_that_the_output_lacks_are_escaped(tmp_path, monkeypatch):
+    formats.write(make_finetuned("token_classification", ("é",)), tmp_path / "hf", "huggingface")
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    command = [sys.executable, "-m", "bert_jax.predict", f"--model={tmp_path / 'hf'}", "tag"]
+    for flag in ([], ["--json"]):
+        finished = subprocess.run(
+            [*command, *flag, "a 😀"], cwd=runs.ROOT, env=runs.environment(), capture_output=True
+        )
+        assert finished.returncode == 0, finished.stderr
+        if flag:
+            words = json.loads(finished.stdout)["words"]
+            assert [(x["word"], x["tag"]) for x in words] == [("a", "é"), ("😀", "é")]
+        else:
+            assert "é" in finished.stdout.decode("latin-1")
+            assert b"\\U0001f600" in finished.stdout
+
+
 def test_a_work_directory_by_its_step(tmp_path, bert):
     formats.write(make_pretrained(), tmp_path / "native", "bert_jax")
     finished = run(f"--model={tmp_path / 'native'}", "--step=0", "fill-mask", "a [MASK]", "--json")
@@ -125,6 +143,7 @@ def test_a_work_directory_by_its_step(tmp_path, bert):
     ("arguments", "words"),
     [
         ([], "a command is missing"),
+        ([f"--model={'x' * 5000}", "fill-mask", "a [MASK]"], "File name too long"),
         (["fill-mask", "a [MASK]"], "--model is missing"),
         (["--model=nothing_here", "fill-mask", "a [MASK]"], "does not exist"),
         (["--model=x", "fillmask", "a"], "did you mean fill-mask"),
@@ -155,6 +174,8 @@ def test_mistakes_in_the_flags(arguments, words):
         (["features", "--input=x", "--output=f.npz", "--layers=9"], "0 (embeddings) to 3"),
         (["features", "--input=x", "--output=f.txt"], "FILE.npz or FILE.jsonl"),
         (["score", "a", "--step=3"], "has no step 3"),
+        (["attention", "a", "--output=none/x.html"], "there is no directory none"),
+        (["attention", "a", "--output=x.html", "--max_length=0"], "max_length is 0"),
     ],
 )
 def test_mistakes_in_the_texts(model, arguments, words):

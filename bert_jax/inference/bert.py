@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, buckets
 from bert_jax.inference.programs import Inputs, Programs
-from bert_jax.inference.rows import MASK, Row, Text, encode
+from bert_jax.inference.rows import MASK, Row, Text, check_text, encode
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import HEADS, unflatten
 
@@ -127,9 +127,12 @@ class Bert:
           UserError: no mask, or one beyond `max_length`; no trained masked-LM head.
         """
         self._require("a masked word", MLM_HEAD)
-        given = " ".join(filter(None, (text, text_b))).count(MASK)
+        sides = (text,) if text_b is None else (text, text_b)
+        for side in sides:
+            check_text(side, lambda: "a text")
+        given = sum(side.count(MASK) for side in sides)
         if not given:
-            raise UserError(f"{text!r} has no {MASK}; put it where a word is to be found")
+            raise UserError(f"{text[:40]!r} has no {MASK}; put it where a word is to be found")
         (row,) = self.rows([text if text_b is None else (text, text_b)], masks=True)
         guesses = self._guesses(row, top_k)
         if len(guesses) < given:
@@ -177,16 +180,17 @@ class Bert:
         """
         if isinstance(texts, str):
             raise UserError("encode takes a list of texts; put the one text in brackets")
-        chosen = self.layers([layers] if isinstance(layers, int) else layers)
+        one_layer = isinstance(layers, int | np.integer)
+        chosen = self.layers([layers] if one_layer else layers)
         if pooling not in POOLINGS:
             raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
         features = self.features(self.rows(texts, max_length), chosen, pooling)
-        if isinstance(layers, int):
+        if one_layer:
             features = [x[..., 0, :] for x in features]
         if pooling == "tokens":
             return features
         if not features:
-            width = () if isinstance(layers, int) else (len(chosen),)
+            width = () if one_layer else (len(chosen),)
             return np.zeros((0, *width, self.config.hidden_size), np.float32)
         return np.stack(features)
 
@@ -250,13 +254,18 @@ class Bert:
           UserError: an empty text, or a length that cannot be.
         """
         length = self.length(max_length)
-        if self.config.type_vocab_size < 2 and any(isinstance(text, tuple) for text in texts):
-            raise UserError(f"{self.source} knows one segment, and takes no pair of sentences")
+        if any(isinstance(text, tuple) for text in texts):
+            self.require_segments()
         rows = encode(self.tokenizer, texts, length, masks=masks)
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} longer than {length} tokens, and cut off there", stacklevel=3)
         return rows
+
+    def require_segments(self) -> None:
+        """Raises UserError if the model tells no second sentence from a first."""
+        if self.config.type_vocab_size < 2:
+            raise UserError(f"{self.source} knows one segment, and takes no pair of sentences")
 
     def length(self, max_length: int | None) -> int:
         """The length asked for, or the model's.
@@ -316,9 +325,15 @@ class Bert:
         for batch in batches:
             running.append((batch.indices, program(_padded(rows, batch))))
             if len(running) > _IN_FLIGHT:
-                yield from _taken(*running.popleft())
+                yield from self._taken(*running.popleft())
         for indices, results in running:
-            yield from _taken(indices, results)
+            yield from self._taken(indices, results)
+
+    def _taken(self, indices: list[int], results: jax.Array) -> Iterator[tuple[int, np.ndarray]]:
+        taken = np.asarray(results)[: len(indices)]
+        if np.isnan(taken).any():
+            raise UserError(f"{self.source} computes NaN: its weights are damaged")
+        yield from zip(indices, taken, strict=True)
 
     def _guesses(self, row: Row, top_k: int) -> dict[int, list[Guess]]:
         """The likeliest tokens of each masked position."""
@@ -364,7 +379,3 @@ def _padded(rows: Sequence[Row], batch: buckets.Batch) -> Inputs:
         ids_BxL[place, :length] = row.input_ids_L
         types_BxL[place, row.num_first : length] = 1
     return Inputs(ids_BxL, types_BxL, lengths_B)
-
-
-def _taken(indices: list[int], results: jax.Array) -> Iterator[tuple[int, np.ndarray]]:
-    return zip(indices, np.asarray(results), strict=False)

@@ -32,6 +32,8 @@ _WINDOW_TEXTS = 4096
 _CHUNK_TEXTS = 256
 _LINE_BYTES = 2**26
 _COPY_BYTES = 2**16
+# Of a line that is wrong, letters that are told.
+_SHOWN = 80
 _FIELDS = ("text", "text_b")
 # As the original's extract_features.py writes them.
 _DECIMALS = 6
@@ -51,26 +53,47 @@ class Summary(NamedTuple):
     first_cut: str
 
 
-def check_output(output: str | os.PathLike) -> None:
-    """Refuses a file whose name tells no format.
+def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
+    """Refuses a file that cannot be written, or would take the place of what is read.
 
     Raises:
-      UserError: it is neither FILE.npz nor FILE.jsonl.
+      UserError: it is neither FILE.npz nor FILE.jsonl, where no file can be, or the source.
     """
     if Path(output).suffix not in _WRITERS:
         raise UserError(f"--output is {output}; it must be FILE.npz or FILE.jsonl")
+    path, given = storage.open_path(output, "--output"), storage.open_path(source, "--input")
+    if not storage.is_remote(path):
+        if path.is_dir():
+            raise UserError(f"--output is {path}, which is a directory")
+        if not path.parent.is_dir():
+            raise UserError(f"--output is {path}, but there is no directory {path.parent}")
+    same = path == given
+    if not (same or storage.is_remote(path) or storage.is_remote(given)):
+        same = path.exists() and given.exists() and path.samefile(given)
+    if same:
+        raise UserError(f"--output is {path}, the file of --input: it would be lost")
 
 
-def count_texts(source: str | os.PathLike) -> int:
+def count_texts(source: str | os.PathLike) -> int | None:
     """How many texts a file has; every line is looked at, before hours are spent on the first.
 
+    Returns:
+      Their number; None of a pipe, which can be read but once.
+
     Raises:
-      UserError: a line that cannot be used, with file and line.
+      UserError: a line that cannot be used, with file and line; or none has a text.
     """
+    path = storage.open_path(source, "--input")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return None
     count = sum(1 for _ in _texts(source))
     if not count:
-        raise UserError(f'{source} holds no text; write a line {{"text": "..."}} for each')
+        raise _no_text(source)
     return count
+
+
+def _no_text(source: str | os.PathLike) -> UserError:
+    return UserError(f'{source} holds no text; write a line {{"text": "..."}} for each')
 
 
 def write_features(
@@ -100,10 +123,10 @@ def write_features(
       advance: Called with the number of texts just written.
 
     Raises:
-      UserError: a line that cannot be used, with file and line; or what `Bert.encode`
-        refuses.
+      UserError: a line that cannot be used, with file and line; none has a text; or what
+        `check_output` and `Bert.encode` refuse.
     """
-    check_output(output)
+    check_output(output, source)
     chosen, length = bert.layers(layers), bert.length(max_length)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
@@ -119,6 +142,8 @@ def write_features(
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
+        if not num_texts:
+            raise _no_text(source)
         writer.finish()
     return Summary(num_texts, num_cut, first_cut)
 
@@ -163,8 +188,10 @@ def _tokenized(bert: Bert, chunk: list[tuple[str, Text]], length: int) -> Iterat
 def _texts(source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
     """FILE:LINE and text of every line that has one."""
     path = storage.open_path(source, "--input")
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"--input is {path}: there is no such file")
+    if path.is_dir():
+        raise UserError(f"--input is {path}, which is a directory; it must be a file")
     number = 0
     with storage.open_input(path) as stream:
         while line := stream.readline(_LINE_BYTES + 1):
@@ -186,13 +213,13 @@ def _parsed(line: bytes, where: str, encoding: str) -> Text:
     if not isinstance(values, dict):
         raise UserError(f'{where} is not a JSON object; it must be {{"text": "..."}}')
     if "text" not in values:
-        fields = ", ".join(values) or "none"
+        fields = ", ".join(values)[:_SHOWN] or "none"
         raise UserError(f"{where} has no field `text`; its fields: {fields}")
     # A null is what tables without a second sentence are often written with.
     sides = [values[name] for name in _FIELDS if values.get(name) is not None or name == "text"]
     for name, side in zip(_FIELDS, sides, strict=False):
         if not isinstance(side, str):
-            raise UserError(f"{where}: `{name}` is {json.dumps(side)[:40]}; it must be a text")
+            raise UserError(f"{where}: `{name}` is {json.dumps(side)[:_SHOWN]}; it must be a text")
         if not side.strip():
             raise UserError(f"{where}: `{name}` is empty; give it some text")
     return sides[0] if len(sides) == 1 else (sides[0], sides[1])

@@ -1,6 +1,8 @@
 """A fine-tuned BERT, and what its head answers."""
 
 import re
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.inference import rows as rows_lib
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.programs import Inputs
-from bert_jax.inference.rows import Row
+from bert_jax.inference.rows import Row, check_text
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.tasks import make_task_model
@@ -79,6 +82,7 @@ class FineTuned(Bert):
         untold = {
             "doc_stride": min(128, self.max_length // 4),
             "max_query_length": min(64, self.max_length // 2),
+            "n_best": 20,
             "max_answer_length": 30,
         }
         self._answering = untold | trained.get("squad", {})
@@ -130,8 +134,18 @@ class FineTuned(Bert):
           UserError: question or text is empty, or the model answers no questions.
         """
         self._require_head("answer")
+        self.require_segments()
         if n_best < 1:
             raise UserError(f"n_best is {n_best}; it must be at least 1")
+        # What is wrong with them is told as of any text.
+        places = ("the question", "the text")
+        asked, _ = rows_lib.encode(self.tokenizer, [question, context], sys.maxsize, places=places)
+        if len(asked.input_ids_L) - 2 > self._answering["max_query_length"]:
+            warnings.warn(
+                f"the question is longer than {self._answering['max_query_length']} tokens, and "
+                "cut off there",
+                stacklevel=2,
+            )
         questions = squad_data.of_pairs(
             [(question, context)], self.tokenizer, with_no_answer=with_no_answer
         )
@@ -139,8 +153,11 @@ class FineTuned(Bert):
         windows = Windows(questions, self.tokenizer, max_seq_length=self.max_length, **cut)
         logits = self._outputs(_rows(windows))
         end_NxL, start_NxL = (_padded([x[i] for x in logits]) for i in (0, 1))
-        longest = self._answering["max_answer_length"]
-        (ranking,) = rank_answers(windows, start_NxL, end_NxL, max_answer_length=longest)
+        limits = {
+            "n_best": max(n_best, self._answering["n_best"]),
+            "max_answer_length": self._answering["max_answer_length"],
+        }
+        (ranking,) = rank_answers(windows, start_NxL, end_NxL, **limits)
         return ranking.answers[:n_best]
 
     def tag(self, text: str | Sequence[str]) -> list[TaggedWord]:
@@ -155,6 +172,10 @@ class FineTuned(Bert):
         """
         self._require_head("tag")
         words = _WORD.findall(text) if isinstance(text, str) else list(text)
+        for number, word in enumerate(words, 1):
+            check_text(word, lambda number=number: f"word {number}")
+            if not word.strip():
+                raise UserError(f"word {number} of {len(words)} is empty; leave it out")
         if not words:
             raise UserError("the text has no word to be tagged")
         rows = TaggedRows([words], None, self.tokenizer, self.max_length)

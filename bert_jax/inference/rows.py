@@ -1,6 +1,6 @@
 """Text as the encoder reads it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,14 +51,16 @@ def encode(
       places: Where each text is from, for messages.
 
     Raises:
-      UserError: a sentence is empty, or not Unicode.
+      UserError: a text is neither a sentence nor a pair; a sentence is empty, or not Unicode.
     """
+    texts = list(texts)
     sides = [text if isinstance(text, tuple) else (text,) for text in texts]
     for number, side in enumerate(sides):
+        if isinstance(texts[number], tuple) and len(side) != 2:
+            where = _where(number, sides, places)
+            raise UserError(f"{where} is a tuple of {len(side)}; a pair has two")
         for sentence in side:
-            if not _is_unicode(sentence):
-                where = _where(number, sides, places)
-                raise UserError(f"{where} is not valid Unicode: it has a lone surrogate")
+            check_text(sentence, lambda number=number: _where(number, sides, places))
     ids = iter(_ids(tokenizer, [sentence for side in sides for sentence in side], masks))
     rows = []
     for number, side in enumerate(sides):
@@ -74,14 +76,25 @@ def encode(
     return rows
 
 
-def _is_unicode(sentence: str) -> bool:
-    if sentence.isascii():
-        return True
+def check_text(text: str, where: Callable[[], str]) -> None:
+    """Refuses what is no text.
+
+    Args:
+      text: What was given for one.
+      where: Says what it is, for messages.
+
+    Raises:
+      UserError: it is of another type, or not Unicode.
+    """
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise UserError(f"{where()} is no text but a {kind}; a pair of texts is a tuple")
+    if text.isascii():
+        return
     try:
-        sentence.encode()
+        text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise UserError(f"{where()} is not valid Unicode: it has a lone surrogate") from None
 
 
 def _where(number: int, sides: Sequence, places: Sequence[str] | None) -> str:

@@ -14,7 +14,7 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.workdir import CHECKPOINTS
+from bert_jax.workdir import BEST, CHECKPOINTS
 
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
@@ -48,7 +48,11 @@ def read(path: str | Path, lowercase: bool | None = None, step: int | None = Non
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
             raise UserError(f"{path} is no work directory with checkpoints: it has no step {step}")
-        path = path / CHECKPOINTS / str(step)
+        if step < 0:
+            raise UserError(f"step is {step}; it must be that of a checkpoint in {path}")
+        # The best checkpoint of fine-tuning has a folder of its own.
+        kept = path / BEST / str(step)
+        path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
     if storage.is_remote(path):
         return _read_remote(_without_file(path), lowercase)
     return _read(_without_file(path.absolute()), lowercase)

@@ -101,7 +101,9 @@ def _split(
     if path.parent.name in _CHECKPOINTS and path.name.isdecimal():
         return path.parent.parent, path.parent, int(path.name)
     folders = [path / name for name in _CHECKPOINTS]
-    return path, next((folder for folder in folders if folder.is_dir()), folders[-1]), None
+    # Until it is scored for the first time, a run has no best one.
+    used = (f for f in folders if f.is_dir() and any(p.name.isdecimal() for p in f.iterdir()))
+    return path, next(used, folders[-1]), None
 
 
 def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:

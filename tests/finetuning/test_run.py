@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import evaluate, validation, workdir
 from bert_jax.errors import UserError
@@ -174,7 +175,18 @@ class TestUninterruptedRun:
         assert "finished" in again.stdout and "accuracy" in again.stdout
         assert (directory / "metrics.jsonl").read_bytes() == before
 
-    def test_is_taken_to_transformers_with_its_labels(self, uninterrupted, tmp_path):
+    def test_is_read_by_its_step_or_before_it_was_scored(self, uninterrupted, tmp_path):
+        best = results(uninterrupted[0])["best_step"]
+        for name in ("checkpoints", "best"):
+            directory = shutil.copytree(uninterrupted[0], tmp_path / name)
+            shutil.rmtree(directory / name)
+            (directory / name).mkdir()
+        assert formats.read(tmp_path / "checkpoints", step=best).training["step"] == best
+        assert formats.read(tmp_path / "best").training["step"] == STEPS
+        with pytest.raises(UserError, match="step is -1; it must be that of a checkpoint"):
+            formats.read(tmp_path / "best", step=-1)
+
+    def test_is_taken_to_transformers_with_its_labels(self, uninterrupted, data, tmp_path):
         directory, _ = uninterrupted
         command = [runs.sys.executable, "-m", "bert_jax.convert", f"--input={directory}"]
         finished = runs.run([*command, f"--output={tmp_path / 'hf'}", "--to=huggingface"])
@@ -183,6 +195,11 @@ class TestUninterruptedRun:
         assert config["architectures"] == ["BertForSequenceClassification"]
         assert config["id2label"] == {"0": "no", "1": "yes"}
         assert "accuracy" in (tmp_path / "hf" / "README.md").read_text()
+        # There it answers us as well, with the length it has learned.
+        ours, theirs = bert_jax.load(directory), bert_jax.load(tmp_path / "hf")
+        text = (data / "test.tsv").read_text().splitlines()[1].split("\t")[0]
+        assert theirs.classify(text) == ours.classify(text)
+        assert theirs.max_length == ours.max_length == 16 and theirs.notes == []
 
     def test_evaluate_says_where_its_scores_are(self, uninterrupted):
         with pytest.raises(UserError, match="fine-tuned.*results.json"):

@@ -189,7 +189,7 @@ def test_the_order_and_the_company_of_texts_change_nothing(bert):
     assert together.shape == (7, 2, 12)
     for text, x in zip(texts, together, strict=True):
         np.testing.assert_allclose(bert.encode([text], layers=[1, -1])[0], x, atol=1e-5)
-    np.testing.assert_array_equal(bert.encode(texts, layers=3), bert.encode(texts))
+    np.testing.assert_array_equal(bert.encode(texts, layers=np.int64(3)), bert.encode(texts))
     assert bert.encode([]).shape == (0, 12)
 
 
@@ -227,6 +227,8 @@ def test_a_stage_that_has_not_begun_has_taught_no_positions():
     [
         (lambda b: b.fill_mask("a b"), r"has no \[MASK\]"),
         (lambda b: b.fill_mask(""), r"has no \[MASK\]"),
+        (lambda b: b.fill_mask(7), "no text but a int"),
+        (lambda b: b.fill_mask("[MASK]", ""), "a sentence without a token"),
         (lambda b: b.fill_mask("a [MASK]", top_k=0), "top_k is 0"),
         (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
         (lambda b: b.next_sentence("a", " "), "without a token"),
@@ -308,6 +310,15 @@ def test_a_step_is_asked_for_where_there_are_steps(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     with pytest.raises(UserError, match="has no step 7"):
         bert_jax.load(tmp_path / "hf", step=7)
+
+
+def test_damaged_weights_are_no_answer():
+    pretrained = make_pretrained()
+    pretrained.weights["bert/encoder/layer_1/output/bias"][3] = np.nan
+    bert = Bert(pretrained)
+    assert np.isfinite(bert.encode(["a b"], layers=1)).all()
+    with pytest.raises(UserError, match="a test computes NaN"):
+        bert.encode(["a b"])
 
 
 def test_a_model_without_a_tokenizer():

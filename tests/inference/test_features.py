@@ -1,6 +1,8 @@
 """A file of texts to a file of features."""
 
 import json
+import os
+import threading
 import tracemalloc
 
 import numpy as np
@@ -133,16 +135,42 @@ def test_a_line_without_end(bert, tmp_path, monkeypatch):
     ("source_name", "output_name", "words"),
     [
         ("nothing.jsonl", "f.npz", "no such file"),
-        ("", "f.npz", "no such file"),
+        ("", "f.npz", "which is a directory; it must be a file"),
         ("texts.jsonl", "f.csv", "FILE.npz or FILE.jsonl"),
+        ("texts.jsonl", "none/f.npz", "there is no directory .*none"),
+        ("texts.jsonl", "folder.npz", "which is a directory"),
+        ("texts.jsonl", "texts.jsonl", "the file of --input: it would be lost"),
+        ("texts.jsonl", "linked.jsonl", "the file of --input: it would be lost"),
         ("texts.jsonl", "s3://bucket/f.npz", "s3:// paths are not supported"),
     ],
 )
 def test_files_that_cannot_be(bert, source, tmp_path, source_name, output_name, words):
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "linked.jsonl").symlink_to("texts.jsonl")
+    before = source.read_bytes()
     output = output_name if "://" in output_name else tmp_path / output_name
     with pytest.raises(UserError, match=words):
         write_features(bert, tmp_path / source_name, output, layers=(-1,), pooling="cls")
-    assert not list(tmp_path.glob("f.*"))
+    assert not list(tmp_path.glob("f.*")) and source.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])
+def test_a_pipe_is_read_once(bert, source, tmp_path, name):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert count_texts(pipe) is None
+    for content in (source.read_bytes(), b"\n"):
+        writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+        writer.start()
+        if content.strip():
+            write_features(bert, pipe, tmp_path / name, layers=(-1,), pooling="mean")
+        else:
+            with pytest.raises(UserError, match="pipe holds no text"):
+                write_features(bert, pipe, tmp_path / f"empty_{name}", layers=(-1,), pooling="mean")
+        writer.join()
+    write_features(bert, source, tmp_path / f"file_{name}", layers=(-1,), pooling="mean")
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"file_{name}").read_bytes()
+    assert not list(tmp_path.glob("empty*"))
 
 
 def test_a_file_is_looked_at_before_it_is_worked_on(source, tmp_path):

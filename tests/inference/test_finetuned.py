@@ -144,6 +144,25 @@ def test_an_answer_in_a_long_text_and_none_at_all():
     assert all(x.text for x in bert.answer("a", context, n_best=50))
 
 
+def test_as_many_answers_as_are_asked_for():
+    bert = FineTuned(make_finetuned("question_answering"))
+    context = "a b c d e f g h i j"
+    # 10 words have 55 spans; as many as SQuAD's scripts look at is not all.
+    assert len(bert.answer("a", context, n_best=20)) == 20
+    found = bert.answer("a", context, n_best=60)
+    assert len({(x.start, x.end) for x in found}) == len(found) == 55
+    assert sum(x.probability for x in found) == pytest.approx(1)
+    with pytest.warns(UserWarning, match="the question is longer than 20 tokens"):
+        bert.answer("a " * 30, context)
+
+
+def test_one_segment_has_no_room_for_a_question():
+    pretrained = make_finetuned("question_answering")
+    pretrained.model["type_vocab_size"] = 1
+    with pytest.raises(UserError, match="one segment"):
+        FineTuned(pretrained).answer("a", "b")
+
+
 def test_tags_of_words_in_a_sentence_of_any_length():
     labels = ("O", "B-X", "I-X")
     bert = FineTuned(make_finetuned("token_classification", labels))
@@ -182,9 +201,14 @@ def test_it_is_a_bert_without_the_heads_of_pre_training():
         ("multiple_choice", lambda b: b.choose("a", "bc"), "two choices or more"),
         ("multiple_choice", lambda b: b.choose("a", ["b", ""]), "text 2 of 2 has a sentence"),
         ("token_classification", lambda b: b.choose("a", ["b", "c"]), "it can tag"),
-        ("question_answering", lambda b: b.answer("a", " "), "context"),
+        ("question_answering", lambda b: b.answer("a", " "), "the text is without a token"),
+        ("question_answering", lambda b: b.answer("\u200b", "a"), "the question is without a"),
+        ("question_answering", lambda b: b.answer("\ud800", "a"), "the question is not valid"),
         ("question_answering", lambda b: b.answer("a", "b", n_best=0), "n_best is 0"),
         ("token_classification", lambda b: b.tag(" "), "no word"),
+        ("token_classification", lambda b: b.tag("a \ud800"), "word 2 is not valid Unicode"),
+        ("token_classification", lambda b: b.tag(["a", ""]), "word 2 of 2 is empty"),
+        ("token_classification", lambda b: b.tag([None]), "word 1 is no text"),
         ("sequence_classification", lambda b: b.classify(""), "without a token"),
     ],
 )

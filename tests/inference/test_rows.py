@@ -61,6 +61,10 @@ def test_a_mask_is_one_where_it_is_asked_for():
         (["a", " \n"], "text 2 of 2 is without a token"),
         ([("a", "")], "the text has a sentence without a token"),
         (["\ud800"], "lone surrogate"),
+        ([None], "the text is no text but a NoneType"),
+        (["a", ["a", "b"]], "text 2 of 2 is no text but a list; a pair of texts is a tuple"),
+        ([("a", "b", "c")], "a tuple of 3; a pair has two"),
+        ([("a",)], "a tuple of 1; a pair has two"),
     ],
 )
 def test_texts_that_say_nothing(texts, words):
