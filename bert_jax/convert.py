@@ -6,7 +6,7 @@ The input's kind is recognised: a work directory or one of its checkpoints; a di
 with model.safetensors or pytorch_model.bin; a TF1 checkpoint with its bert_config.json.
 Weights come out bit for bit as they went in, along any chain of conversions. Of a work
 directory of fine-tuning it is the best checkpoint, and it becomes the class of `transformers`
-that its head belongs to, with its labels.
+that its head belongs to, with its labels; no other kind has a place for such a head.
 """
 
 from absl import flags

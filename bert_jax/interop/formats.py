@@ -14,7 +14,7 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.workdir import BEST, CHECKPOINTS
+from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, TOKENIZER
 
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
@@ -75,7 +75,8 @@ def _read_remote(path: epath.Path, lowercase: bool | None) -> Pretrained:
             pretrained = _read(Path(scratch, prefix), lowercase)
         except UserError as error:
             raise UserError(str(error).replace(scratch, str(folder))) from error
-    return dataclasses.replace(pretrained, source=str(path))
+    warnings = [warning.replace(scratch, str(folder)) for warning in pretrained.warnings]
+    return dataclasses.replace(pretrained, source=str(path), warnings=warnings)
 
 
 def _is_wanted(name: str) -> bool:
@@ -94,6 +95,8 @@ def _read(path: Path | epath.Path, lowercase: bool | None) -> Pretrained:
         raise UserError(f"{path} says itself whether it is lower-cased: leave that out")
     if not path.exists():
         raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
+    if all((path / name).exists() for name in (CONFIG, TOKENIZER)):
+        raise UserError(f"{path} has no checkpoint yet: its run has only begun")
     raise UserError(
         f"{path} holds no BERT that is known here: a work directory of bert_jax, a Hugging Face "
         "directory (model.safetensors or pytorch_model.bin), or a Google checkpoint "

@@ -1,7 +1,6 @@
 """What fine-tuned models answer, against the bare model's logits."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +16,13 @@ from tests.interop.small_bert import TOKENS, make_finetuned, make_pretrained
 LABELS = ("no", "perhaps", "yes")
 
 
+def applied(model, params, inputs):
+    # Compiled, which is sooner done than one operation after another.
+    return jax.jit(model.apply, static_argnames="deterministic")(
+        {"params": params}, *inputs, deterministic=True
+    )
+
+
 def logits(pretrained, words, num_first=None, length=None):
     """The bare model's outputs for tokens, padded to a length or not."""
     ids = [TOKENS.index(word) for word in words.split()]
@@ -29,9 +35,7 @@ def logits(pretrained, words, num_first=None, length=None):
     config = pretrained.model_config
     model = make_task_model(pretrained.head, len(pretrained.labels), config)
     params = unflatten(pretrained.weights, config)
-    outputs = model.apply(
-        {"params": params}, *map(jnp.array, (ids_BxL, types_BxL, mask_BxL)), deterministic=True
-    )
+    outputs = applied(model, params, (ids_BxL, types_BxL, mask_BxL))
     return jax.tree.map(lambda x: np.asarray(x[0, ...]), outputs)
 
 
@@ -82,7 +86,7 @@ def test_a_choice_is_the_softmax_over_the_choices():
         mask_1xCxL[0, c, : len(row)] = 1
     inputs = ids_1xCxL, types_1xCxL, mask_1xCxL
     params = unflatten(pretrained.weights, config)
-    outputs = model.apply({"params": params}, *inputs, deterministic=True)
+    outputs = applied(model, params, inputs)
     expected = np.asarray(jax.nn.softmax(outputs["logits"][0]))
     found = bert.choose("a b", choices)
     assert [x.index for x in found] == np.argsort(-expected, kind="stable").tolist()

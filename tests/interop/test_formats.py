@@ -517,3 +517,10 @@ def _edit_variables(directory, change):
         shape_and_slices=[""] * len(tensors),
         tensors=tensors,
     )
+
+
+def test_a_run_that_has_only_begun(tmp_path):
+    make_tokenizer().save(tmp_path / "run" / "tokenizer")
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="run has no checkpoint yet: its run has only begun"):
+        formats.read(tmp_path / "run")

@@ -8,7 +8,7 @@ from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.formats import WRITERS
-from tests.interop.small_bert import TOKENS, copies, make_pretrained, same_weights
+from tests.interop.small_bert import TOKENS, copies, make_finetuned, make_pretrained, same_weights
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -58,7 +58,15 @@ def test_a_failed_conversion_leaves_nothing(bucket, gcs_server, monkeypatch):
 def test_mistakes_name_the_place_that_the_user_gave(bucket, gcs_server):
     with pytest.raises(UserError, match=f"gs://{bucket}/none does not exist"):
         formats.read(f"gs://{bucket}/none")
-    formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
+    formats.write(make_finetuned("question_answering"), f"gs://{bucket}/m", "huggingface")
+    back = formats.read(f"gs://{bucket}/m")
+    assert back.head == "question_answering" and not back.warnings
+    config = json.loads(gcs_server.data(bucket, "m/config.json"))
+    config["architectures"] = ["BertForMultipleChoice"]
+    gcs_server.put(bucket, "m/config.json", json.dumps(config).encode())
+    (others, problem) = formats.read(f"gs://{bucket}/m").warnings
+    assert others.startswith(f"gs://{bucket}/m/model.safetensors: qa_outputs")
+    assert problem.startswith(f"gs://{bucket}/m: its BertForMultipleChoice has no classifier")
     gcs_server.put(bucket, "m/model.safetensors", b"damaged")
     with pytest.raises(UserError, match=f"gs://{bucket}/m/model.safetensors is damaged"):
         formats.read(f"gs://{bucket}/m")
