@@ -166,19 +166,14 @@ def test_mistakes_in_the_flags(arguments, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fill-mask", "a b"], "'a b' has no [MASK]"),
         (["score", ""], "the text is without a token"),
         (["score", "\udcff"], "not valid Unicode"),
-        (["features", "--input=none.jsonl", "--output=f.npz"], "no such file"),
         (["features", "--input=x", "--output=f.npz", "--layers=1,b"], "--layers=1,b must be"),
-        (["features", "--input=x", "--output=f.npz", "--layers=9"], "0 (embeddings) to 3"),
-        (["features", "--input=x", "--output=f.txt"], "FILE.npz or FILE.jsonl"),
-        (["score", "a", "--step=3"], "has no step 3"),
         (["attention", "a", "--output=none/x.html"], "there is no directory none"),
         (["attention", "a", "--output=x.html", "--max_length=0"], "max_length is 0"),
     ],
 )
-def test_mistakes_in_the_texts(model, arguments, words):
+def test_mistakes_that_only_the_command_can_tell(model, arguments, words):
     assert words in command("predict", f"--model={model}", *arguments)
 
 

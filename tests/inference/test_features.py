@@ -192,14 +192,14 @@ def test_memory_is_the_windows_not_the_files(bert, tmp_path, monkeypatch, name):
     monkeypatch.setattr(features_lib, "_WINDOW_FEATURE_BYTES", 2**16)
     monkeypatch.setattr(features_lib, "_CHUNK_TEXTS", 16)
     peaks = []
-    for count in (1_000, 4_000):
+    # The first compiles.
+    for count in (500, 500, 2_000):
         source = write_texts(tmp_path / "texts.jsonl", ["a b c d e f g h"] * count)
-        write_features(bert, source, tmp_path / name, layers=(-1,), pooling="tokens")
         tracemalloc.start()
         write_features(bert, source, tmp_path / name, layers=(-1,), pooling="tokens")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0] < 2**22
+    assert peaks[2] < 1.2 * peaks[1] < 2**22
 
 
 def test_to_and_from_a_bucket(bert, source, tmp_path, bucket):
