@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -129,7 +129,7 @@ class Bert:
         self._require("a masked word", MLM_HEAD)
         sides = (text,) if text_b is None else (text, text_b)
         for side in sides:
-            check_text(side, lambda: "a text")
+            check_text(side, lambda: "the text")
         given = sum(side.count(MASK) for side in sides)
         if not given:
             raise UserError(f"{text[:40]!r} has no {MASK}; put it where a word is to be found")
@@ -155,7 +155,7 @@ class Bert:
 
     def encode(
         self,
-        texts: Sequence[Text],
+        texts: Iterable[Text],
         *,
         pooling: str = "mean",
         layers: int | Sequence[int] = -1,
@@ -246,7 +246,7 @@ class Bert:
         )
 
     def rows(
-        self, texts: Sequence[Text], max_length: int | None = None, *, masks: bool = False
+        self, texts: Iterable[Text], max_length: int | None = None, *, masks: bool = False
     ) -> list[Row]:
         """Tokenizes texts; warns of those that are cut off.
 
@@ -254,6 +254,7 @@ class Bert:
           UserError: an empty text, or a length that cannot be.
         """
         length = self.length(max_length)
+        texts = list(texts)
         if any(isinstance(text, tuple) for text in texts):
             self.require_segments()
         rows = encode(self.tokenizer, texts, length, masks=masks)

@@ -53,7 +53,6 @@ def encode(
     Raises:
       UserError: a text is neither a sentence nor a pair; a sentence is empty, or not Unicode.
     """
-    texts = list(texts)
     sides = [text if isinstance(text, tuple) else (text,) for text in texts]
     for number, side in enumerate(sides):
         if isinstance(texts[number], tuple) and len(side) != 2:
