@@ -86,8 +86,9 @@ def finetune_config(task: str) -> ConfigDict:
 
     # Steps between checkpoints to go on from.
     c.checkpoint.every_steps = 200
-    # Another is kept beside them, in WORKDIR/best: that of the best dev score.
-    c.checkpoint.keep = 1
+    # Two: a damaged newest one leaves another to go on from. The parameters of the best dev
+    # score are kept beside them, in WORKDIR/best.
+    c.checkpoint.keep = 2
 
     c.eval = evaluation = ConfigDict()
     # Steps between scores of the validation split; 0: the end of each epoch.

@@ -87,6 +87,7 @@ class Run:
         self.config = filled_in(config, setting.model, self.task.head, self.task.labels)
         self.warnings = workdir.check(directory, self.config)
         self.train_rows = self.task.rows("train")
+        start.check_segments(self.config, self.train_rows)
         self.stage = start.make_stage(self.config, self.train_rows)
         validation.check_profile(self.config.profile, self.stage.num_steps)
         self.trainer = start.make_trainer(self.config, self.stage)

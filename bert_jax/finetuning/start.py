@@ -200,6 +200,16 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
             )
 
 
+def check_segments(config: ConfigDict, rows: Rows) -> None:
+    """Refuses pairs where the weights tell no second sentence from a first."""
+    # Of a task all examples are pairs, or none is.
+    if config.model.type_vocab_size < 2 and rows.take(np.arange(1))["token_type_ids"].any():
+        raise UserError(
+            f"config.init_from is {config.init_from}, which knows one segment (type_vocab_size is "
+            f"1), but the examples of {config.task} are pairs"
+        )
+
+
 def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     """The trainer of a filled-in config.
 

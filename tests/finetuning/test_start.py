@@ -211,3 +211,20 @@ def test_data_that_are_others_are_told_apart(files):
     assert after["rows"] == before["rows"]
     assert after["sha256"]["train"] != before["sha256"]["train"]
     assert after["sha256"]["validation"] == before["sha256"]["validation"]
+
+
+def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
+    small.write_bert(tmp_path / "hf", type_vocab_size=1)
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation"):
+        path = tmp_path / "data" / f"{split}.tsv"
+        path.write_text("text\tother\tlabel\n" + "a b\tc\tyes\nd\te f\tno\n" * 8)
+    config = finetune_config("table")
+    config.update_from_flattened_dict(
+        {**small.OVERRIDES, "init_from": str(tmp_path / "hf"), "train.num_epochs": 1.0}
+    )
+    config.data.input = str(tmp_path / "data")
+    assert finetune(config, tmp_path / "single")["step"] == 2
+    config.table.text_b_column = "other"
+    with pytest.raises(UserError, match="hf, which knows one segment .* of table are pairs"):
+        finetune(config, tmp_path / "pairs")
