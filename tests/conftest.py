@@ -1,6 +1,7 @@
 """What several tests need."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 ).strip()
+
+# A shell's background jobs ignore Ctrl-C, and hand that down to the processes of these tests.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 
