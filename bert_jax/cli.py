@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -32,6 +31,9 @@ _USER_ERRNOS = frozenset(
         "ENOSPC EDQUOT EROFS EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST ENAMETOOLONG ELOOP".split()
     )
 )
+
+# After a signal that was lost in a callback, which will be over by then.
+_AGAIN_SECONDS = 0.05
 
 
 class UsageError(Exception):
@@ -63,22 +65,36 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
 
 def end_on_sigterm() -> None:
-    """From now on SIGTERM ends this process as Ctrl-C does: what is half written is removed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """From now on SIGTERM ends this process as Ctrl-C does: what is half written is removed.
+
+    Neither is lost where Python drops what a signal's handler raises: inside a callback, of
+    which JAX has one in the garbage collector.
+    """
     before = sys.unraisablehook
+    lost, in_hook = signal.SIGTERM, False
+
+    def stop(number, _frame):
+        if in_hook:
+            # What is raised in there is dropped as well.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        elif number == signal.SIGALRM:
+            signal.raise_signal(lost)
+        else:
+            sys.exit(128 + signal.SIGTERM)
 
     def hook(unraisable):
+        nonlocal lost, in_hook
         if unraisable.exc_type not in (SystemExit, KeyboardInterrupt):
             before(unraisable)
             return
-        # The handler ran inside a callback (JAX has one in the garbage collector), where
-        # Python drops what is raised: once more, when that is over.
-        again = signal.SIGTERM if unraisable.exc_type is SystemExit else signal.SIGINT
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), again))
-        timer.daemon = True
-        timer.start()
+        in_hook = True
+        lost = signal.SIGTERM if unraisable.exc_type is SystemExit else signal.SIGINT
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        in_hook = False
 
     sys.unraisablehook = hook
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGALRM, stop)
 
 
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:

@@ -224,6 +224,7 @@ def callback(phase, info):
     os.kill(os.getpid(), signal.{signal})
 
 def main(argv):
+    cli._AGAIN_SECONDS = 1.0
     cli.end_on_sigterm()
     gc.callbacks.append(callback)
     try:
