@@ -1,4 +1,4 @@
-"""BERT-mini (L4 H256) in a few hours on two CPU cores: a small encoder that is of use.
+"""BERT-mini (L4 H256) on two CPU cores, in an hour or two.
 
 Source: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the
 size. The recipe is ours: what differs from the paper's is marked.
@@ -7,7 +7,8 @@ size. The recipe is ours: what differs from the paper's is marked.
         --config.data.input='TEXT/*.txt'
 
 Hardware meant: two CPU cores and 3 GB of memory.
-Expected: what README.md's section "Does it work?" reports of it.
+Expected: on 109 MB of books, held-out masked-LM loss 4.94 at length 128 (unigram baseline 6.54),
+next-sentence accuracy 74.5 % (reproduced, in 90 minutes of a machine that did other things too).
 """
 
 from bert_jax.config import default_config, stage
