@@ -17,8 +17,8 @@ def keep_freed_memory() -> bool:
 
     XLA allocates a program's temporaries anew at every call. glibc gives blocks of that size
     back to the kernel when they are freed, and gets others, which the kernel first fills with
-    zeros, page by page: a third of the CPU time of a train step of BERT-mini, and more in a
-    virtual machine. The price is some memory: what was freed is not there for other processes.
+    zeros, page by page: a third of the CPU time of training BERT-mini in a virtual machine. The
+    price is some memory: what was freed is not there for other processes.
 
     To be called before threads are started. With an accelerator, another C library, or
     settings of the user's own (`MALLOC_...`, `GLIBC_TUNABLES`) nothing is changed.

@@ -43,6 +43,22 @@ class TaskModel(nn.Module):
         self.classifier = OutputLayer(self.config, self.num_outputs)
         self.dropout = Dropout(self.DROPOUT)
 
+    def __call__(
+        self,
+        input_ids_BxL: jax.Array,
+        token_type_ids_BxL: jax.Array,
+        attention_mask_BxL: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> Outputs:
+        """Returns float32 outputs, see the class; arguments as in `BertEncoder`."""
+        inputs = input_ids_BxL, token_type_ids_BxL, attention_mask_BxL
+        return self.outputs(self.classifier(self.encoded(inputs, deterministic)))
+
+    def outputs(self, logits: jax.Array) -> Outputs:
+        """What the output layer gives, by the names that losses and scores know."""
+        return {"logits": logits}
+
     def encoded(self, inputs: tuple[jax.Array, ...], deterministic: bool) -> jax.Array:
         """What the head reads, after dropout: [B, D'] of pooled models, else [B, L, D']."""
         if self.features:
@@ -59,60 +75,26 @@ class TaskModel(nn.Module):
 
 
 class BertForSequenceClassification(TaskModel):
-    """One label, or one number (regression), for a sequence or a pair of them."""
+    """A label, or a number (regression), of a sequence or a pair: `logits` [B, num_outputs]."""
 
     POOLED: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        input_ids_BxL: jax.Array,
-        token_type_ids_BxL: jax.Array,
-        attention_mask_BxL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> Outputs:
-        """Returns float32 `logits` [B, num_outputs]; arguments as in `BertEncoder`."""
-        inputs = input_ids_BxL, token_type_ids_BxL, attention_mask_BxL
-        return {"logits": self.classifier(self.encoded(inputs, deterministic))}
-
 
 class BertForTokenClassification(TaskModel):
-    """A label for every token."""
+    """A label for every token: `logits` [B, L, num_outputs]."""
 
     PER_TOKEN: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        input_ids_BxL: jax.Array,
-        token_type_ids_BxL: jax.Array,
-        attention_mask_BxL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> Outputs:
-        """Returns float32 `logits` [B, L, num_outputs]; arguments as in `BertEncoder`."""
-        inputs = input_ids_BxL, token_type_ids_BxL, attention_mask_BxL
-        return {"logits": self.classifier(self.encoded(inputs, deterministic))}
-
 
 class BertForQuestionAnswering(TaskModel):
-    """Where in the sequence an answer starts and where it ends; num_outputs is 2."""
+    """Where an answer starts and ends: `start_logits` and `end_logits` [B, L]; num_outputs is 2."""
 
     PER_TOKEN: ClassVar[bool] = True
     # As in run_squad.py.
     DROPOUT: ClassVar[float] = 0.0
 
-    def __call__(
-        self,
-        input_ids_BxL: jax.Array,
-        token_type_ids_BxL: jax.Array,
-        attention_mask_BxL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> Outputs:
-        """Returns float32 `start_logits` and `end_logits` [B, L]; arguments as in `BertEncoder`."""
-        inputs = input_ids_BxL, token_type_ids_BxL, attention_mask_BxL
-        logits_BxLx2 = self.classifier(self.encoded(inputs, deterministic))
-        return {"start_logits": logits_BxLx2[..., 0], "end_logits": logits_BxLx2[..., 1]}
+    def outputs(self, logits: jax.Array) -> Outputs:
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
 class BertForMultipleChoice(TaskModel):
