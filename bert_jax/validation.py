@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -61,22 +61,22 @@ def check_keys(config: ConfigDict, defaults: ConfigDict) -> None:
 
 def check_values(
     config: ConfigDict,
-    choices: Mapping[str, Sequence[str]],
+    choices: dict[str, Sequence[str]],
     positive: Sequence[str],
     not_negative: Sequence[str],
-    shares: Sequence[str],
+    shares: Sequence[str] = (),
 ) -> None:
-    """Refuses values out of range; each key that is named must be there."""
-    for path, allowed in choices.items():
+    """Refuses values out of range, of the keys that are named and of those all configs have."""
+    for path, allowed in (_SHARED_CHOICES | choices).items():
         value = _get(config, path)
         if value not in allowed:
             known = ", ".join(choice or "'' (empty)" for choice in allowed)
             raise UserError(f"config.{path} is {value!r}; it must be one of {known}")
-    for path in positive:
+    for path in (*_SHARED_POSITIVE, *positive):
         require(config, path, _get(config, path) > 0, "it must be above 0")
-    for path in not_negative:
+    for path in (*_SHARED_NOT_NEGATIVE, *not_negative):
         require(config, path, _get(config, path) >= 0, "it must not be negative")
-    for path in shares:
+    for path in (*_SHARED_SHARES, *shares):
         require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
     # JAX makes its keys of 64 bits.
     require(config, "seed", _get(config, "seed") < 2**63, "it must be below 2**63")
@@ -142,16 +142,47 @@ def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> Non
             )
 
 
-_CHOICES = {
+# Of the keys that pre-training and fine-tuning have in common.
+_SHARED_CHOICES = {
     "dtype": ("float32", "bfloat16"),
     "sharding": SHARDING_PRESETS,
     "remat": REMAT_POLICIES,
+    "optimizer.name": ("adamw", "lamb"),
+}
+_SHARED_POSITIVE = (
+    "train.batch_size",
+    "train.gradient_accumulation_steps",
+    "optimizer.eps",
+    "schedule.peak_learning_rate",
+    "schedule.decay_power",
+    "checkpoint.every_steps",
+    "checkpoint.keep",
+    "eval.batch_size",
+    "log.every_steps",
+    "profile.start_step",
+)
+_SHARED_NOT_NEGATIVE = (
+    "seed",
+    "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
+    "schedule.warmup_steps",
+    "checkpoint.keep_every_steps",
+    "eval.every_steps",
+    "profile.num_steps",
+)
+_SHARED_SHARES = (
+    "model.hidden_dropout_prob",
+    "model.attention_probs_dropout_prob",
+    "optimizer.b1",
+    "optimizer.b2",
+)
+# Of pre-training's own.
+_CHOICES = {
     "model.hidden_act": HIDDEN_ACTIVATIONS,
     "data.format": ("auto", "documents", "sentences", "jsonl", "google_tfrecord"),
     "data.tokenizer": ("wordpiece", "sentencepiece"),
     "data.sentencepiece_type": ("unigram", "bpe"),
     "data.bad_documents": ("refuse", "skip"),
-    "optimizer.name": ("adamw", "lamb"),
 }
 _POSITIVE = (
     "model.vocab_size",
@@ -168,36 +199,15 @@ _POSITIVE = (
     "data.num_threads",
     "data.prefetch_batches",
     "train.num_steps",
-    "train.batch_size",
-    "train.gradient_accumulation_steps",
-    "optimizer.eps",
-    "schedule.peak_learning_rate",
-    "schedule.decay_power",
-    "checkpoint.every_steps",
-    "checkpoint.keep",
-    "eval.batch_size",
-    "log.every_steps",
-    "profile.start_step",
 )
 _NOT_NEGATIVE = (
-    "seed",
     "data.num_processes",
-    "optimizer.weight_decay",
-    "optimizer.max_grad_norm",
-    "schedule.warmup_steps",
-    "checkpoint.keep_every_steps",
-    "eval.every_steps",
     "eval.max_sequences",
     "eval.seed",
-    "profile.num_steps",
 )
 _SHARES = (
-    "model.hidden_dropout_prob",
-    "model.attention_probs_dropout_prob",
     "data.masked_lm_prob",
     "data.short_seq_prob",
-    "optimizer.b1",
-    "optimizer.b2",
 )
 _NOT_OF_STATIC_DATA = (
     "text_field",

@@ -31,45 +31,13 @@ from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState, init_params
 from bert_jax.training.trainer import Trainer
 
-_POSITIVE = (
-    "data.max_seq_length",
-    "train.num_epochs",
-    "train.batch_size",
-    "train.gradient_accumulation_steps",
-    "optimizer.eps",
-    "schedule.peak_learning_rate",
-    "schedule.decay_power",
-    "checkpoint.every_steps",
-    "checkpoint.keep",
-    "eval.batch_size",
-    "log.every_steps",
-    "profile.start_step",
-)
-_NOT_NEGATIVE = (
-    "seed",
-    "data.length_multiple",
-    "optimizer.weight_decay",
-    "optimizer.max_grad_norm",
-    "schedule.warmup_steps",
-    "checkpoint.keep_every_steps",
-    "eval.every_steps",
-    "profile.num_steps",
-)
-_SHARES = (
-    "model.hidden_dropout_prob",
-    "model.attention_probs_dropout_prob",
-    "optimizer.b1",
-    "optimizer.b2",
-)
 _CHOICES = {
     "task": NAMES,
-    "dtype": ("float32", "bfloat16"),
-    "sharding": validation.SHARDING_PRESETS,
-    "remat": validation.REMAT_POLICIES,
-    "optimizer.name": ("adamw", "lamb"),
     "data.bad_rows": ("refuse", "skip"),
     "eval.predict": ("", "test", "all"),
 }
+_POSITIVE = ("data.max_seq_length", "train.num_epochs")
+_NOT_NEGATIVE = ("data.length_multiple",)
 _ROWS_AT_ONCE = 4096
 # An int32 counts them.
 _MOST_STEPS = 2**31 - 1
@@ -110,7 +78,7 @@ def validate(config: ConfigDict) -> None:
             f"{near[0]})"
         )
     validation.check_keys(config, finetune_config(config.task))
-    validation.check_values(config, _CHOICES, _POSITIVE, _NOT_NEGATIVE, _SHARES)
+    validation.check_values(config, _CHOICES, _POSITIVE, _NOT_NEGATIVE)
     if not 0 < config.optimizer.layer_decay <= 1:
         raise UserError(
             f"config.optimizer.layer_decay is {config.optimizer.layer_decay}; it must be above 0 "
