@@ -52,6 +52,10 @@ def finetune_config(task: str) -> ConfigDict:
     # Batches are cut to their longest sequence, rounded up to a multiple of this: padding
     # costs as much as tokens do. Each length is compiled once; 0: one for all.
     data.length_multiple = 32
+    # Above 0: the examples of so many steps are sorted by length and divided over these steps, so
+    # that a batch has less padding; with 50, SST-2 takes half the time. 0: batches at random, as
+    # the original's.
+    data.group_by_length = 0
     # A row that cannot be used (missing columns, an unknown label, an empty sentence, an answer
     # that is not in its context): "refuse" ends with its file and line, "skip" counts and
     # reports it. NER's tags that do not follow from those before are then repaired. No row of a

@@ -13,24 +13,58 @@ from bert_jax.parallel import hosts
 from bert_jax.tasks.task import Rows
 from bert_jax.training.trainer import Trainer
 
+_ROWS_AT_ONCE = 4096
 
-def examples_of_step(step: int, batch_size: int, num_rows: int, seed: int) -> np.ndarray:
-    """Which rows make the batch of a step: a pure function of these four.
 
-    Every epoch has all rows once, in a keyed order of its own; a batch may span two.
+class ExampleOrder:
+    """Which rows make the batch of each step: a pure function of what it is made of.
 
-    Args:
-      step: Counted from 0.
-
-    Returns:
-      int64 [batch_size], each below `num_rows`.
+    Every epoch has all rows once, in a keyed order of its own; a batch may span two. With
+    `window` above 0, the examples of so many steps are sorted by length and divided over these
+    steps, which come in a keyed order.
     """
-    epoch_B, index_B = np.divmod(step * batch_size + np.arange(batch_size), num_rows)
-    row_B = np.empty_like(index_B)
-    for epoch in np.unique(epoch_B):
-        here = epoch_B == epoch
-        row_B[here] = permuted(index_B[here], num_rows, random_key(seed, int(epoch)))
-    return row_B
+
+    def __init__(self, rows: Rows, *, batch_size: int, num_steps: int, seed: int, window: int = 0):
+        self.num_rows, self.batch_size = len(rows), batch_size
+        self.num_steps, self.seed = num_steps, seed
+        self.window = window
+        self.length_R = _lengths(rows) if window else None
+
+    def rows_of_step(self, step: int) -> np.ndarray:
+        """int64 [batch_size], each below the number of rows, of a step counted from 0."""
+        if self.length_R is None:
+            return self._rows_of_steps(step, step + 1)
+        first = step - step % self.window
+        # The last window ends with the run: what the epochs have, the run has.
+        end = min(first + self.window, self.num_steps)
+        row_N = self._rows_of_steps(first, end)
+        by_length_SxB = row_N[np.argsort(self.length_R[row_N], kind="stable")].reshape(
+            -1, self.batch_size
+        )
+        key = random_key(self.seed, first, self.window)
+        (place,) = permuted(np.array([step - first]), end - first, key)
+        return by_length_SxB[place]
+
+    def _rows_of_steps(self, first: int, end: int) -> np.ndarray:
+        """int64 [(end - first) * batch_size], before any sorting."""
+        position_N = np.arange(first * self.batch_size, end * self.batch_size)
+        epoch_N, index_N = np.divmod(position_N, self.num_rows)
+        row_N = np.empty_like(index_N)
+        for epoch in np.unique(epoch_N):
+            here = epoch_N == epoch
+            key = random_key(self.seed, int(epoch))
+            row_N[here] = permuted(index_N[here], self.num_rows, key)
+        return row_N
+
+
+def _lengths(rows: Rows) -> np.ndarray:
+    """Tokens of each row, int64 [R]; of choices the longest."""
+    parts = []
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        indices = np.arange(first, min(first + _ROWS_AT_ONCE, len(rows)))
+        length = rows.take(indices)["attention_mask"].sum(axis=-1)
+        parts.append(length.reshape(len(indices), -1).max(axis=-1))
+    return np.concatenate(parts)
 
 
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
@@ -55,23 +89,20 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
 
 def training_batches(
     rows: Rows,
+    order: ExampleOrder,
     trainer: Trainer,
     *,
-    batch_size: int,
-    seed: int,
     first_step: int,
     end_step: int,
     length_multiple: int = 0,
 ) -> Iterator[dict]:
     """The batches of the steps from `first_step` on, on the devices; see `cut`."""
-    here_R = HostRows(batch_size, **hosts.batch_shards(trainer.layout.batch)).row_R
+    here_R = HostRows(order.batch_size, **hosts.batch_shards(trainer.layout.batch)).row_R
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
             # The whole batch on every host: all must cut it alike.
-            batch = cut(
-                rows.take(examples_of_step(step, batch_size, len(rows), seed)), length_multiple
-            )
+            batch = cut(rows.take(order.rows_of_step(step)), length_multiple)
             yield {name: array[here_R] for name, array in batch.items()}
 
     return trainer.put(batches())

@@ -14,7 +14,7 @@ from rich.table import Table
 from bert_jax import storage, validation, workdir
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in
-from bert_jax.finetuning.data import examples_of_step, predict, training_batches
+from bert_jax.finetuning.data import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.start import Setting
 from bert_jax.non_finite import non_finite
 from bert_jax.parallel import hosts
@@ -89,6 +89,13 @@ class Run:
         self.train_rows = self.task.rows("train")
         start.check_segments(self.config, self.train_rows)
         self.stage = start.make_stage(self.config, self.train_rows)
+        self.order = ExampleOrder(
+            self.train_rows,
+            batch_size=config.train.batch_size,
+            num_steps=self.stage.num_steps,
+            seed=config.seed,
+            window=config.data.group_by_length,
+        )
         validation.check_profile(self.config.profile, self.stage.num_steps)
         self.trainer = start.make_trainer(self.config, self.stage)
         # Read before the first step: a bad row must not end a run at its end.
@@ -133,9 +140,8 @@ class Run:
                     self._judge(state, best, best_checkpoints, recorder, guard)
                 batches = training_batches(
                     self.train_rows,
+                    self.order,
                     trainer,
-                    batch_size=config.train.batch_size,
-                    seed=config.seed,
                     first_step=step,
                     # Stopped while it was scored: as it was, the next start scores it.
                     end_step=step if guard.poll() else self.num_steps,
@@ -359,10 +365,7 @@ class Run:
         say(f"{f'going on from step {step:,}' if step else beginning} in {self.directory}")
 
     def _non_finite(self, error: NonFiniteError, checkpointer: Checkpointer) -> Exception:
-        config = self.config
-        rows_B = examples_of_step(
-            error.step - 1, config.train.batch_size, len(self.train_rows), config.seed
-        )
+        rows_B = self.order.rows_of_step(error.step - 1)
         batch = {"split": "train", "rows": rows_B.tolist()}
         return non_finite(error, self.directory, batch, checkpointer)
 

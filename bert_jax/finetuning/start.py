@@ -37,7 +37,7 @@ _CHOICES = {
     "eval.predict": ("", "test", "all"),
 }
 _POSITIVE = ("data.max_seq_length", "train.num_epochs")
-_NOT_NEGATIVE = ("data.length_multiple",)
+_NOT_NEGATIVE = ("data.length_multiple", "data.group_by_length")
 _ROWS_AT_ONCE = 4096
 # An int32 counts them.
 _MOST_STEPS = 2**31 - 1

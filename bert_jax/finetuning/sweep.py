@@ -28,7 +28,9 @@ SWEEP = "sweep.json"
 def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
     """Runs the grid of `config.sweep`; what is finished already is only read.
 
-    Of finished runs the checkpoints are removed, but for the best one of the best run.
+    Of finished runs the checkpoints are removed, but for the best one of the best run. A sweep may
+    be widened later by rates, batches and seeds; not narrowed, since the weights of the best run of
+    what is left may be among those removed.
 
     Args:
       config: As for `finetune`; each run has its own rate, batch and seed.
@@ -40,7 +42,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
       `best_run`. None when asked to stop before the end.
 
     Raises:
-      UserError: the grid is empty or wrong, or as `finetune`.
+      UserError: the grid is empty or wrong, or lacks runs that are in `directory`, or as
+        `finetune`.
     """
     directory = epath.Path(directory)
     grid = _grid(config)
@@ -50,6 +53,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             start.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
+            _check_runs(directory / RUNS, grid)
             setting = start.open_setting(config)
             mesh = make_mesh(config.mesh)
             for _, values in grid:
@@ -166,11 +170,23 @@ def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
-    """A copy with the values of one run."""
+    """A copy with the values of one run, which is the same in a wider sweep."""
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict(values)
+        config.sweep.learning_rates = (config.schedule.peak_learning_rate,)
+        config.sweep.batch_sizes = (config.train.batch_size,)
+        config.sweep.seeds = (config.seed,)
     return config
+
+
+def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> None:
+    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if others := sorted(there - {name for name, _ in grid}):
+        raise UserError(
+            f"{folder} has {others[0]}, which config.sweep leaves out; a sweep may be widened, "
+            "not narrowed: name its rate, batch and seed too, or choose another --workdir"
+        )
 
 
 def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:

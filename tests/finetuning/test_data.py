@@ -4,28 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.data import cut, examples_of_step, predict, training_batches
+from bert_jax.finetuning.data import ExampleOrder, cut, predict, training_batches
 from bert_jax.models.tasks import make_task_model
 from bert_jax.objectives.finetuning import Labels
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer
 from tests.small import small_config
-
-
-def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
-    size, rows = 7, 45
-    stream = np.concatenate([examples_of_step(step, size, rows, 3) for step in range(27)])
-    epochs = stream[: 4 * rows].reshape(4, rows)
-    for epoch in epochs:
-        assert sorted(epoch) == list(range(rows))
-    assert len({tuple(epoch) for epoch in epochs}) == 4
-    other = np.concatenate([examples_of_step(step, size, rows, 4) for step in range(7)])
-    assert not np.array_equal(other[:rows], epochs[0])
-
-
-def test_a_batch_larger_than_the_data_is_whole():
-    batch = examples_of_step(1, 16, 5, 0)
-    assert len(batch) == 16 and set(batch) == set(range(5))
 
 
 class FakeRows:
@@ -48,6 +32,44 @@ class FakeRows:
         }
 
 
+def stream(num_steps, batch_size, num_rows, seed, window=0):
+    """The rows of all steps, [steps, batch]."""
+    order = ExampleOrder(
+        FakeRows(num_rows), batch_size=batch_size, num_steps=num_steps, seed=seed, window=window
+    )
+    return np.stack([order.rows_of_step(step) for step in range(num_steps)])
+
+
+def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
+    size, rows = 7, 45
+    epochs = stream(27, size, rows, 3).reshape(-1)[: 4 * rows].reshape(4, rows)
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(rows))
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    assert not np.array_equal(stream(7, size, rows, 4).reshape(-1)[:rows], epochs[0])
+
+
+def test_a_batch_larger_than_the_data_is_whole():
+    batch = stream(2, 16, 5, 0)[1]
+    assert len(batch) == 16 and set(batch) == set(range(5))
+
+
+def test_examples_of_like_length_come_together():
+    """40 rows of 1 to 16 tokens, 22 steps of 4 in windows of 5: the last has 2."""
+    plain, grouped = stream(22, 4, 40, 3), stream(22, 4, 40, 3, window=5)
+    orders = []
+    for first in range(0, 22, 5):
+        there, here = plain[first : first + 5], grouped[first : first + 5]
+        assert sorted(there.ravel()) == sorted(here.ravel()), "the same rows, divided otherwise"
+        lengths = np.minimum(here, 15)
+        by_length = lengths[np.argsort(lengths.sum(axis=1))]
+        assert np.all(by_length[:-1].max(axis=1) <= by_length[1:].min(axis=1))
+        orders.append(tuple(np.argsort(lengths.sum(axis=1))))
+    assert len(set(orders[:-1])) > 1, "short ones do not always come first"
+    np.testing.assert_array_equal(grouped, stream(22, 4, 40, 3, window=5))
+    assert not np.array_equal(grouped, stream(22, 4, 40, 4, window=5))
+
+
 @pytest.fixture(scope="module")
 def trainer():
     config = small_config()
@@ -60,10 +82,12 @@ def trainer():
     )
 
 
-def test_training_goes_on_anywhere(trainer):
-    options = {"batch_size": 4, "seed": 5, "end_step": 6}
-    whole = list(training_batches(FakeRows(11), trainer, first_step=0, **options))
-    rest = list(training_batches(FakeRows(11), trainer, first_step=4, **options))
+@pytest.mark.parametrize("window", [0, 3])
+def test_training_goes_on_anywhere(trainer, window):
+    rows = FakeRows(11)
+    order = ExampleOrder(rows, batch_size=4, num_steps=6, seed=5, window=window)
+    whole = list(training_batches(rows, order, trainer, first_step=0, end_step=6))
+    rest = list(training_batches(rows, order, trainer, first_step=4, end_step=6))
     assert len(whole) == 6 and len(rest) == 2
     for one, other in zip(whole[4:], rest, strict=True):
         for name in one:
@@ -89,9 +113,10 @@ def test_padding_that_all_have_is_cut(trainer):
     assert set(shapes.values()) == {(2, 8)}
     assert cut(batch, 5)["input_ids"].shape == (2, 5)
     assert cut(batch, 32)["input_ids"].shape == cut(batch, 0)["input_ids"].shape == (2, 16)
-    options = {"batch_size": 4, "seed": 5, "first_step": 0, "end_step": 6}
-    batches = list(training_batches(FakeRows(11), trainer, length_multiple=2, **options))
-    whole = list(training_batches(FakeRows(11), trainer, **options))
+    rows, steps = FakeRows(11), {"first_step": 0, "end_step": 6}
+    order = ExampleOrder(rows, batch_size=4, num_steps=6, seed=5)
+    batches = list(training_batches(rows, order, trainer, length_multiple=2, **steps))
+    whole = list(training_batches(rows, order, trainer, **steps))
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     for one, other in zip(batches, whole, strict=True):
         length = one["input_ids"].shape[1]

@@ -161,3 +161,25 @@ class TestAllOfGlue:
         with pytest.raises(UserError, match="SST-2, where dev.tsv is missing, the validation"):
             glue_table.finetune_all(config, tmp_path / "out", False)
         assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
+    small.write_bert(tmp_path / "hf")
+    small.write_rows(tmp_path / "data", train=24)
+    config = finetune_config("table")
+    files = {"init_from": str(tmp_path / "hf"), "data.input": str(tmp_path / "data")}
+    grid = {"sweep.learning_rates": (1e-3,), "sweep.batch_sizes": (8,), "sweep.seeds": (0,)}
+    config.update_from_flattened_dict({**small.OVERRIDES, **files, **grid, "train.num_epochs": 1.0})
+    first = sweep(config, tmp_path / "sweep")
+    written = tmp_path / "sweep" / "runs" / first["best_run"] / "results.json"
+    before = written.stat().st_mtime_ns
+    config.sweep.learning_rates = (2e-3, 1e-3)
+    wider = sweep(config, tmp_path / "sweep")
+    assert [run["name"] for run in wider["runs"]] == [
+        "rate_0.002_batch_8_seed_0",
+        "rate_0.001_batch_8_seed_0",
+    ]
+    assert wider["runs"][1] == first["runs"][0] and written.stat().st_mtime_ns == before
+    config.sweep.learning_rates = (2e-3,)
+    with pytest.raises(UserError, match="rate_0.001_batch_8_seed_0, which config.sweep leaves out"):
+        sweep(config, tmp_path / "sweep")
