@@ -113,9 +113,12 @@ def test_every_key_is_explained_above_it(function):
         ("data.sentencepiece_type", "word", "unigram, bpe"),
         ("data.bad_documents", "ignore", "refuse, skip"),
         ("optimizer.name", "sgd", "adamw, lamb"),
-        *((path, 0, "above 0") for path in validation._POSITIVE),
-        *((path, -1, "not be negative") for path in validation._NOT_NEGATIVE),
-        *((path, 1.0, "below 1") for path in validation._SHARES),
+        *((path, 0, "above 0") for path in validation._SHARED_POSITIVE + validation._POSITIVE),
+        *(
+            (path, -1, "not be negative")
+            for path in validation._SHARED_NOT_NEGATIVE + validation._NOT_NEGATIVE
+        ),
+        *((path, 1.0, "below 1") for path in validation._SHARED_SHARES + validation._SHARES),
         ("schedule.peak_learning_rate", float("nan"), "above 0"),
         ("optimizer.weight_decay", float("nan"), "not be negative"),
         ("model.num_attention_heads", 7, "does not divide config.model.hidden_size, 768"),
