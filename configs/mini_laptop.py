@@ -6,7 +6,7 @@ size. The recipe is ours: what differs from the paper's is marked.
     python -m bert_jax.main --config=configs/mini_laptop.py --workdir=DIR \\
         --config.data.input='TEXT/*.txt'
 
-Hardware meant: two CPU cores and 6 GB of memory (5.1 GB at the most, in the second stage).
+Hardware meant: two CPU cores and 6 GB of memory (5.1 GB at the most).
 Expected: on 109 MB of books, held-out masked-LM loss 3.99 at length 128 (unigram baseline 6.54),
 next-sentence accuracy 78.3 % (reproduced: 65 minutes on two cores, preparing the text included).
 """

@@ -181,7 +181,7 @@ def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
 
 
 def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> None:
-    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    there = {path.name for path in folder.glob("rate_*")}
     if others := sorted(there - {name for name, _ in grid}):
         raise UserError(
             f"{folder} has {others[0]}, which config.sweep leaves out; a sweep may be widened, "
