@@ -30,6 +30,11 @@ def default_config() -> ConfigDict:
     # The work directory of a run whose whole state this one takes over: weights,
     # optimizer, step and place in the data; the schedule may differ.
     c.resume_from = ""
+    # Above 0: the table of learned positions starts as sinusoids of this amplitude (Vaswani et al.
+    # 2017, section 3.5), from which attention is learned in fewer steps: for runs of minutes or
+    # hours (docs/short_runs.md; 4 times model.initializer_range was best, in one run each). 0: at
+    # random, as BERT's. Weights of init_from, and a checkpoint, come with a table of their own.
+    c.sinusoidal_positions = 0.0
     # Compute type of activations: "bfloat16" or "float32". Parameters,
     # LayerNorm and softmax statistics, loss and optimizer stay float32. The products
     # of float32 matrices are at JAX's default precision: a TPU and a GPU round them

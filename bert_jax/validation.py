@@ -163,6 +163,7 @@ _SHARED_POSITIVE = (
 )
 _SHARED_NOT_NEGATIVE = (
     "seed",
+    "sinusoidal_positions",
     "optimizer.weight_decay",
     "optimizer.max_grad_norm",
     "schedule.warmup_steps",

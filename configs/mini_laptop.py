@@ -26,6 +26,8 @@ def get_config(arg: str = ""):
     c.model.intermediate_size = 1024
     # 0.02 suits a width of 768.
     c.model.initializer_range = 0.04
+    # From BERT's own start, a quarter of the steps pass before attention is learned.
+    c.sinusoidal_positions = 0.17
     # About one pass over 100 MB of text: nothing to overfit.
     c.model.hidden_dropout_prob = 0.0
     c.model.attention_probs_dropout_prob = 0.0

@@ -24,6 +24,8 @@ def get_config(arg: str = ""):
     c.model.intermediate_size = 512
     # 0.02 suits a width of 768; at 128 the attention would stay flat for most of the run.
     c.model.initializer_range = 0.06
+    # With BERT's own start so short a run gets little beyond the frequencies of single words.
+    c.sinusoidal_positions = 0.25
     # So short a run has nothing to overfit.
     c.model.hidden_dropout_prob = 0.0
     c.model.attention_probs_dropout_prob = 0.0

@@ -60,6 +60,14 @@ def test_weights_from_every_kind_begin_at_step_0(kind, trained, texts, tmp_path)
     assert not any(np.asarray(moment).any() for moment in moments)
 
 
+def test_the_key_of_sinusoids_reaches_the_weights(texts):
+    trainer = Trainer.from_config(small_run(texts, sinusoidal_positions=0.5))
+    weights = flatten(trainer.init_state().params, trainer.model_config)
+    half = trainer.model_config.hidden_size // 2
+    first_row = weights["bert/embeddings/position_embeddings"][0]
+    np.testing.assert_array_equal(first_row, [0.0] * half + [0.5] * half)
+
+
 def test_a_run_begins_with_weights_and_goes_on_without_them(huggingface, texts, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(huggingface, source)

@@ -13,8 +13,9 @@ from bert_jax.errors import UserError
 
 # Sections and keys of pre-training's config that mean the same here.
 _SHARED = (
-    "seed workdir init_from dtype sharding sharding_rules max_replicated_share scan_layers "
-    "fused_attention remat optimizer schedule mesh checkpoint log profile"
+    "seed workdir init_from sinusoidal_positions dtype sharding sharding_rules "
+    "max_replicated_share scan_layers fused_attention remat optimizer schedule mesh checkpoint "
+    "log profile"
 ).split()
 # What "all" of GLUE is: AX has no training data, and is MNLI's to predict.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

@@ -23,7 +23,8 @@ from bert_jax.training.stages import resolve_stages
 MODEL_KEYS = {
     field.name: None if field.default is dataclasses.MISSING else field.default
     for field in dataclasses.fields(BertConfig)
-    if field.name not in ("dtype", "scan_layers", "remat", "fused_attention")
+    if field.name
+    not in ("sinusoidal_positions", "dtype", "scan_layers", "remat", "fused_attention")
 }
 
 # No dimension of a BERT is beyond this; what is, would overflow or fill the memory.

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
@@ -22,7 +23,7 @@ class BertEmbeddings(nn.Module):
         )
         self.position_embeddings = self.param(
             "position_embeddings",
-            weight_init(c, "position", "embed"),
+            _position_init(c),
             (c.max_position_embeddings, width),
         )
         self.token_type_embeddings = self.param(
@@ -94,3 +95,29 @@ def _vocabulary_init(config: BertConfig):
         )
 
     return init
+
+
+def _position_init(config: BertConfig):
+    """BERT's own random start, or sinusoids of an amplitude (Vaswani et al. 2017, section 3.5).
+
+    Of sinusoids, the rows n places apart are one rotation apart, wherever they are: a head that is
+    to look n words back has one thing to learn, instead of one for every place.
+    """
+    amplitude = config.sinusoidal_positions
+    if not amplitude:
+        return weight_init(config, "position", "embed")
+
+    def init(key: jax.Array, shape: tuple[int, int], dtype=jnp.float32):
+        del key
+        # As a constant: a device's own sines could differ in the last bit from another's.
+        return jnp.asarray(amplitude * _sinusoids(*shape), dtype)
+
+    return nn.with_logical_partitioning(init, ("position", "embed"))
+
+
+def _sinusoids(positions: int, width: int) -> np.ndarray:
+    """float64 [positions, width]: sines of falling frequency, then their cosines."""
+    pairs = -(-width // 2)
+    frequencies = 10_000.0 ** (-np.arange(pairs) / pairs)
+    angles = np.arange(positions)[:, None] * frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width]

@@ -95,6 +95,7 @@ class Trainer:
         mesh = mesh_lib.make_mesh(config.mesh, devices)
         model_config = BertConfig.from_dict(
             config.model,
+            sinusoidal_positions=config.sinusoidal_positions,
             dtype=jnp.dtype(config.dtype),
             scan_layers=config.scan_layers,
             remat=config.remat,

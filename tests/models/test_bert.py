@@ -146,6 +146,32 @@ def test_initial_values(scan_layers):
     )
 
 
+def test_positions_may_start_as_sinusoids():
+    config = BertConfig(50, 16, 2, 2, 64, max_position_embeddings=40)
+    at_random = flat(init(config))
+    sinusoids = flat(init(dataclasses.replace(config, sinusoidal_positions=0.3)))
+    table = sinusoids.pop("bert/embeddings/position_embeddings")
+    # Vaswani et al. 2017, section 3.5, sines first: the order of the columns means nothing here.
+    for place in (0, 1, 17, 39):
+        angles = [place / 10_000 ** (2 * i / 16) for i in range(8)]
+        row = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+        np.testing.assert_allclose(table[place], 0.3 * np.array(row), atol=1e-7)
+    products = table @ table.T
+    np.testing.assert_allclose(products[3, 5:30], products[10, 12:37], atol=1e-6)
+    # Everything else is drawn as before.
+    assert at_random.pop("bert/embeddings/position_embeddings").shape == table.shape
+    assert sinusoids.keys() == at_random.keys()
+    for name, value in at_random.items():
+        np.testing.assert_array_equal(sinusoids[name], value)
+
+
+def test_sinusoids_of_an_odd_width():
+    config = BertConfig(50, 15, 1, 3, 64, max_position_embeddings=9, sinusoidal_positions=1.0)
+    table = flat(init(config))["bert/embeddings/position_embeddings"]
+    assert table.shape == (9, 15)
+    np.testing.assert_array_equal(table[0], [0] * 8 + [1] * 7)
+
+
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
 def test_forward_pass_agrees_with_plain_numpy(params, batch, act):
     output = compiled(dataclasses.replace(PLAIN, hidden_act=act))(params, batch)
