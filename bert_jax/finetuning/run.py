@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax import storage, validation, workdir
+from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in
 from bert_jax.finetuning.data import ExampleOrder, predict, training_batches
@@ -113,11 +114,14 @@ class Run:
 
     def to_the_end(self) -> dict[str, Any] | None:
         """Trains, scores and predicts what is still to be done."""
-        if finished := hosts.from_first(self._finished):
-            self._write_predictions()
-            return finished
+        with PreemptionGuard() as guard:
+            results = hosts.from_first(self._finished) or self._train(guard)
+            return results if results and self._write_predictions(guard) else None
+
+    def _train(self, guard: PreemptionGuard) -> dict[str, Any] | None:
+        """Trains and scores; None when stopped."""
         config, directory, trainer = self.config, self.directory, self.trainer
-        with PreemptionGuard() as guard, closing(self._checkpoints()) as checkpointer:
+        with closing(self._checkpoints()) as checkpointer:
             own = checkpointer.restore_newest(trainer.abstract_state())
             state, resume = own or (start.initial_state(config, trainer, self.setting), {})
             step, best = int(state.step), Best(**resume.get("best", {}))
@@ -190,7 +194,6 @@ class Run:
                         "saved; the same command goes on from it."
                     )
                     return None
-                self._write_predictions()
         results = self._results(best, recorder.run_sequences_per_second())
         if first:
             workdir.write_json(directory / workdir.RESULTS, results)
@@ -208,13 +211,27 @@ class Run:
     def _claim(self, step: int) -> None:
         """Makes the directory this run's, and takes out what a killed process did beyond `step`."""
         workdir.claim(self.directory, self.config)
-        metadata = start.describe_data(self.task, self.setting.tokenizer)
-        workdir.claim_corpus(self.directory, metadata, self.setting.tokenizer, None)
+        self._claim_corpus()
         folder = self.directory / workdir.BEST
         for path in folder.iterdir() if folder.exists() else ():
             # It will be saved again; the newest is taken for the best.
             if path.name.isdecimal() and int(path.name) > step:
                 storage.remove_directory(path)
+
+    def _claim_corpus(self) -> None:
+        """Refuses data, or weights to begin with, that are not those the run began with."""
+        begun = workdir.corpus(self.directory)
+        weights = "" if self.config.from_scratch else self.setting.weights_sha256
+        if begun and not (weights and begun.get("weights")):
+            # Not read again, or begun by a version that did not note them.
+            weights = begun.get("weights")
+        if begun and weights != begun.get("weights"):
+            raise UserError(
+                f"the run in {self.directory} began with other weights than config.init_from, "
+                f"{self.config.init_from}, holds now; choose another --workdir"
+            )
+        metadata = self.setting.data | ({"weights": weights} if weights else {})
+        workdir.claim_corpus(self.directory, metadata, self.setting.tokenizer, None)
 
     def _is_scored(self, step: int) -> bool:
         """Whether the validation split is scored after this step."""
@@ -290,11 +307,11 @@ class Run:
             if split.startswith(asked) and not (folder / self.task.predictions_name(split)).exists()
         ]
 
-    def _write_predictions(self) -> None:
-        """Predicts with the best checkpoint what is asked for."""
+    def _write_predictions(self, guard: PreemptionGuard) -> bool:
+        """Predicts with the best checkpoint what is asked for; False when stopped."""
         splits = hosts.from_first(self._unpredicted)
         if not splits:
-            return
+            return True
         abstract = self.trainer.abstract_state().params
         with closing(Checkpointer(self.directory / workdir.BEST, read_only=True)) as checkpoints:
             restored = checkpoints.restore_params(abstract)
@@ -303,16 +320,20 @@ class Run:
                 f"warning: no predictions are written: the best weights of {self.directory} are "
                 "not there any more"
             )
-            return
+            return True
         _, params = restored
         storage.make_directory(self.directory / PREDICTIONS)
         for split in splits:
             rows = self.task.rows(split)
-            outputs = self._predict(params, rows)
+            outputs = self._predict(params, rows, guard.poll)
+            if outputs is None:
+                say(f"Stopped by {guard.signal_name}: the same command writes the predictions.")
+                return False
             if hosts.is_first():
                 path = self.directory / PREDICTIONS / self.task.predictions_name(split)
                 self.task.write_predictions(split, outputs, path)
                 say(f"predictions of {len(rows):,} rows ({split}) written to {path}")
+        return True
 
     def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
         scores = best.scores[self.validation_splits[0]]
@@ -335,6 +356,7 @@ class Run:
             results = workdir.read_json(path)
             if results["step"] != self.num_steps:
                 return None
+            self._claim_corpus()
             say(f"This run is finished: step {self.num_steps:,} is done.")
             summarize(results, self.directory)
         except (ValueError, KeyError, TypeError):

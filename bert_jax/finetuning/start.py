@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import math
 from typing import Any
@@ -58,6 +59,27 @@ class Setting:
     tokenizer: Tokenizer
     task: Task
     pretrained: Pretrained | None
+
+    @functools.cached_property
+    def data(self) -> dict[str, Any]:
+        """What tells the task's data from others: for a work directory to refuse another's."""
+        splits = [split for split in self.task.splits if not split.startswith("test")]
+        return {
+            "task": self.task.name,
+            "rows": {split: len(self.task.rows(split)) for split in splits},
+            "sha256": {split: _rows_fingerprint(self.task.rows(split)) for split in splits},
+            "tokenizer": self.tokenizer.fingerprint,
+        }
+
+    @functools.cached_property
+    def weights_sha256(self) -> str:
+        """What tells the encoder's weights from others; empty where they were not read."""
+        weights = self.pretrained.weights if self.pretrained else {}
+        digest = hashlib.sha256()
+        for name in sorted(name for name in weights if name.startswith("bert/")):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(weights[name]).data)
+        return digest.hexdigest() if weights else ""
 
 
 def validate(config: ConfigDict) -> None:
@@ -120,13 +142,7 @@ def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) ->
         model = {key: own.model[key] for key in MODEL_KEYS}
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     else:
-        pretrained = formats.read(config.init_from)
-        pretrained.fit_vocabulary()
-        if pretrained.tokenizer is None:
-            raise UserError(
-                f"config.init_from: {config.init_from} has no tokenizer; python -m "
-                "bert_jax.convert --vocab=vocab.txt --to=bert_jax adds one"
-            )
+        pretrained = _read_weights(config)
         model, tokenizer = pretrained.model, pretrained.tokenizer
     _check_model(config, model)
     options = config[config.task] if config.task in OPTIONS else {}
@@ -145,6 +161,17 @@ def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) ->
                 + ", ".join(task.splits)
             )
     return Setting(model, tokenizer, task, pretrained)
+
+
+def _read_weights(config: ConfigDict) -> Pretrained:
+    pretrained = formats.read(config.init_from)
+    pretrained.fit_vocabulary()
+    if pretrained.tokenizer is None:
+        raise UserError(
+            f"config.init_from: {config.init_from} has no tokenizer; python -m "
+            "bert_jax.convert --vocab=vocab.txt --to=bert_jax adds one"
+        )
+    return pretrained
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
@@ -250,11 +277,18 @@ def initial_state(config: ConfigDict, trainer: Trainer, setting: Setting) -> Tra
     """Step 0: the encoder's weights as they come, the head drawn from the seed."""
     if config.from_scratch:
         return trainer.init_state()
-    pretrained, model = setting.pretrained, trainer.model
+    # Not read yet, where the run has a checkpoint; it turned out that it cannot be used.
+    pretrained, model = setting.pretrained or _read_weights(config), trainer.model
     if pretrained.head:
         pretrained.leave_out_head()
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
+    if config.data.max_seq_length > pretrained.max_length:
+        say(
+            f"warning: config.data.max_seq_length is {config.data.max_seq_length}, but "
+            f"{config.init_from} was trained with sequences of up to {pretrained.max_length}: it "
+            "has yet to learn the positions beyond"
+        )
     given = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}
     wanted = _weight_names(model)
     pooler = "bert/pooler/dense/kernel"
@@ -269,18 +303,7 @@ def _weight_names(model: nn.Module) -> set[str]:
     return set(jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), model.config)))
 
 
-def describe_data(task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What tells a task's data from others: for a work directory to refuse another's."""
-    splits = [split for split in task.splits if not split.startswith("test")]
-    return {
-        "task": task.name,
-        "rows": {split: len(task.rows(split)) for split in splits},
-        "sha256": {split: _fingerprint(task.rows(split)) for split in splits},
-        "tokenizer": tokenizer.fingerprint,
-    }
-
-
-def _fingerprint(rows: Rows) -> str:
+def _rows_fingerprint(rows: Rows) -> str:
     digest = hashlib.sha256()
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         batch = rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))

@@ -29,8 +29,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """Runs the grid of `config.sweep`; what is finished already is only read.
 
     Of finished runs the checkpoints are removed, but for the best one of the best run. A sweep may
-    be widened later by rates, batches and seeds; not narrowed, since the weights of the best run of
-    what is left may be among those removed.
+    be widened later by rates, batches and seeds; not narrowed by finished runs, since the weights
+    of the best one of what is left may be among those removed.
 
     Args:
       config: As for `finetune`; each run has its own rate, batch and seed.
@@ -181,7 +181,8 @@ def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
 
 
 def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> None:
-    there = {path.name for path in folder.glob("rate_*")}
+    # What did not come to its end, such as one that diverged, may be left out.
+    there = {p.name for p in folder.glob("rate_*") if (p / workdir.RESULTS).exists()}
     if others := sorted(there - {name for name, _ in grid}):
         raise UserError(
             f"{folder} has {others[0]}, which config.sweep leaves out; a sweep may be widened, "

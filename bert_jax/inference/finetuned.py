@@ -19,6 +19,7 @@ from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.tasks import make_task_model
 from bert_jax.tasks import squad_data
+from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.ner_rows import TaggedRows
 from bert_jax.tasks.squad_answers import Answer, rank_answers
 from bert_jax.tasks.squad_windows import Windows
@@ -84,8 +85,10 @@ class FineTuned(Bert):
             "max_query_length": min(64, self.max_length // 2),
             "n_best": 20,
             "max_answer_length": 30,
+            "null_threshold": 0.0,
         }
         self._answering = untold | trained.get("squad", {})
+        self._texts = _texts_of(trained)
         model = make_task_model(self.head, len(self.labels), self.config, pretrained.features)
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
@@ -109,6 +112,9 @@ class FineTuned(Bert):
           UserError: a sentence is empty, or the model classifies no sentences.
         """
         self._require_head("classify")
+        if self._texts and self._texts != (1 if text_b is None else 2):
+            what = "single sentences" if self._texts == 1 else "pairs of sentences"
+            warnings.warn(f"{self.source} was fine-tuned on {what}", stacklevel=2)
         rows = self.rows([text if text_b is None else (text, text_b)])
         ((logits_C,),) = self._outputs(rows)
         if not self.labels:
@@ -128,7 +134,8 @@ class FineTuned(Bert):
           question: Its first tokens count, as many as in training.
           context: The text.
           n_best: Answers to return, at the most.
-          with_no_answer: For a model of SQuAD 2.0: an empty answer, there is none, competes.
+          with_no_answer: For a model of SQuAD 2.0: an empty answer, there is none, competes; it
+            comes first where its score is above the best one's by `config.squad.null_threshold`.
 
         Raises:
           UserError: question or text is empty, or the model answers no questions.
@@ -158,7 +165,12 @@ class FineTuned(Bert):
             "max_answer_length": self._answering["max_answer_length"],
         }
         (ranking,) = rank_answers(windows, start_NxL, end_NxL, **limits)
-        return ranking.answers[:n_best]
+        answers = ranking.answers
+        if with_no_answer:
+            # Whether there is one, its own threshold decides.
+            predicted = ranking.prediction(self._answering["null_threshold"])
+            answers = sorted(answers, key=lambda answer: answer.text != predicted)
+        return answers[:n_best]
 
     def tag(self, text: str | Sequence[str]) -> list[TaggedWord]:
         """The tag of every word.
@@ -227,6 +239,15 @@ def load_bert(path: str, step: int | None = None) -> Bert:
     """Reads a model; see `bert_jax.load`."""
     pretrained = formats.read(path, step=step)
     return (FineTuned if pretrained.head else Bert)(pretrained)
+
+
+def _texts_of(trained: dict[str, Any]) -> int:
+    """Sentences of an example that a run classified, 1 or 2; 0 where that is not known."""
+    if trained.get("task") in SPECS:
+        return len(SPECS[trained["task"]].texts)
+    if trained.get("task") == "table":
+        return 2 if trained["table"]["text_b_column"] else 1
+    return 0
 
 
 def _rows(task_rows: Rows) -> list[Row]:

@@ -6,6 +6,7 @@ TensorFlow Datasets'.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -155,12 +156,12 @@ class Glue(SentenceTask):
             must_stay=is_test,
             header=() if is_test else spec.header,
         )
-        for number, row in enumerate(rows):
+        for row in rows:
             label = None
             if not is_test and (label := self._label(row.where, row.values[spec.label])) is None:
                 continue
             # The first column of a test set is the index.
-            index = next(iter(row.values.values())) if is_test else str(number)
+            index = next(iter(row.values.values())) if is_test else str(row.number)
             text, *others = (row.values[column] for column in spec.texts)
             yield Example(row.where, text, others[0] if others else None, label, index)
 
@@ -247,7 +248,21 @@ def _tfds_splits(name: str, source: str, names: dict) -> dict[str, tuple]:
     """Builder and split there, of each of ours."""
     mnli = source.replace("glue/ax", "glue/mnli") if name == "ax" else source
     builder = sources.tfds_builder(mnli)
+    _check_builder(name, builder)
     splits = {split: (builder, split) for split in names if split in builder.info.splits}
     if name == "ax":
         splits["test_ax"] = sources.tfds_builder(mnli.replace("glue/mnli", "glue/ax")), "test"
     return splits
+
+
+def _check_builder(name: str, builder: Any) -> None:
+    """Refuses another task's data: some tasks differ in nothing else."""
+    spec, full_name = SPECS[name], builder.info.full_name
+    sources.check_features(builder, (*(spec.tfds or spec.texts), "label", "idx"))
+    expected = "mnli" if name == "ax" else name
+    is_other = full_name.split("/")[1] in SPECS.keys() - {expected}
+    names = getattr(builder.info.features["label"], "names", ())
+    if is_other or spec.labels and set(names) != set(spec.labels):
+        raise UserError(
+            f"config.data.input: {full_name} is not the data of {name} (tfds:glue/{expected})"
+        )

@@ -208,7 +208,7 @@ def _read_csv(
     path: Path | epath.Path, bad_rows: BadRows, names: Sequence[str], must_stay: bool
 ) -> Iterator[Question]:
     needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if must_stay else ["label"])]
-    for number, row in enumerate(read_rows(path, needed, bad_rows, must_stay=must_stay)):
+    for row in read_rows(path, needed, bad_rows, must_stay=must_stay):
         values = row.values
         endings = [values[ending] for ending in _SWAG_ENDINGS]
         try:
@@ -221,7 +221,7 @@ def _read_csv(
             bad_rows.bad(bad.reason, row.where, bad.detail, must_stay)
             continue
         choices = tuple(f"{values['sent2']} {ending}".strip() for ending in endings)
-        yield Question(row.where, str(number), values["sent1"], choices, label)
+        yield Question(row.where, str(row.number), values["sent1"], choices, label)
 
 
 def _read_jsonl(

@@ -21,9 +21,16 @@ _MOST_TOLD = 300
 
 
 class Row(NamedTuple):
-    """A row: where it begins, FILE:LINE, and its values by column."""
+    """A row of a file.
+
+    Attributes:
+      where: Where it begins, FILE:LINE.
+      number: Its place among the file's rows, from 0; those left out count, blank lines do not.
+      values: By column.
+    """
 
     where: str
+    number: int
     values: dict[str, str]
 
 
@@ -119,11 +126,10 @@ def _table_rows(
     twice = [column for column in needed if columns.count(column) > 1]
     if twice:
         raise UserError(f"{path}:1: there are {columns.count(twice[0])} columns {twice[0]!r}")
-    for number, fields in lines:
-        where = f"{path}:{number}"
-        # A blank line; of a table of one column, an empty value.
-        if fields in ([], [""]) and len(columns) > 1:
-            continue
+    # A blank line; of a table of one column, an empty value.
+    rows = (line for line in lines if line[1] not in ([], [""]) or len(columns) == 1)
+    for number, (line_number, fields) in enumerate(rows):
+        where = f"{path}:{line_number}"
         if len(fields) != len(columns):
             bad_rows.bad(
                 "wrong number of columns",
@@ -134,7 +140,7 @@ def _table_rows(
         elif not all(is_encodable(field) for field in fields):
             bad_rows.bad("invalid UTF-8", where, "not valid UTF-8", must_stay)
         else:
-            yield Row(where, dict(zip(columns, fields, strict=True)))
+            yield Row(where, number, dict(zip(columns, fields, strict=True)))
 
 
 def _json_rows(
@@ -144,10 +150,9 @@ def _json_rows(
     bad_rows: BadRows,
     must_stay: bool,
 ) -> Iterator[Row]:
-    for number, line in enumerate(_decoded(stream), 1):
-        where = f"{path}:{number}"
-        if not line.strip():
-            continue
+    lines = (line for line in enumerate(_decoded(stream), 1) if line[1].strip())
+    for number, (line_number, line) in enumerate(lines):
+        where = f"{path}:{line_number}"
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -177,4 +182,4 @@ def _json_rows(
         elif not all(is_encodable(text) for text in texts.values()):
             bad_rows.bad("invalid UTF-8", where, "not valid UTF-8", must_stay)
         else:
-            yield Row(where, texts)
+            yield Row(where, number, texts)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,20 @@ def tfds_builder(source: str) -> Any:
             f"config.data.input: cannot load {name!r}: {str(e).splitlines()[0]}"
         ) from None
     return builder
+
+
+def check_features(builder: Any, needed: Iterable[str]) -> None:
+    """Refuses a data set of another task.
+
+    Raises:
+      UserError: its examples lack one of the fields needed.
+    """
+    for name in needed:
+        if name not in builder.info.features:
+            raise UserError(
+                f"config.data.input: {builder.info.full_name} has no field `{name}`; there is: "
+                + ", ".join(builder.info.features)
+            )
 
 
 def tfds_examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:

@@ -73,6 +73,7 @@ class Squad:
         self._files: dict[str, Path | epath.Path] = {}
         if source.startswith(sources.TFDS_PREFIX):
             self._builder = sources.tfds_builder(source)
+            sources.check_features(self._builder, ("id", "context", "question", "answers"))
             self.splits = tuple(split for split in _FILES if split in self._builder.info.splits)
         else:
             self._files = sources.find_files(source, _FILES)
@@ -143,11 +144,12 @@ class Squad:
             ]
             for ranking in rankings
         }
-        _write_json(path, predictions)
         _write_json(path.parent / f"nbest_{path.name}", best)
         if self.rows(split).questions.with_no_answer:
             name = path.name.replace("predictions", "null_odds")
             _write_json(path.parent / name, {r.question: r.null_odds for r in rankings})
+        # Last: where it is, they all are.
+        _write_json(path, predictions)
 
     def predictions_name(self, split: str) -> str:
         """predictions.json; of other splits than the validation set's with the name before."""

@@ -161,7 +161,8 @@ def _rank(
     )
     answers: dict[str, Answer] = {}
     for span in candidates:
-        if len(answers) == n_best:
+        # An answer that is one is among them: null_odds is measured from the best.
+        if len(answers) >= n_best and answers.keys() != {""}:
             break
         start, end = (0, 0) if span.row < 0 else windows.text(span.row, span.first, span.last)
         text = context[start:end]

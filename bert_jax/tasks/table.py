@@ -102,12 +102,12 @@ class Table(SentenceTask):
         is_test = split == "test"
         needed = self._texts if is_test else [*self._texts, self._label_column]
         rows = read_rows(self._files[split], needed, self._bad_rows, must_stay=is_test)
-        for number, row in enumerate(rows):
+        for row in rows:
             label = None
             if not is_test and (label := self._label(row.where, row.values)) is None:
                 continue
             text, *others = (row.values[column] for column in self._texts)
-            yield Example(row.where, text, others[0] if others else None, label, str(number))
+            yield Example(row.where, text, others[0] if others else None, label, str(row.number))
 
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike

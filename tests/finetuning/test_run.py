@@ -17,7 +17,7 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import evaluate, validation, workdir
 from bert_jax.errors import UserError
-from bert_jax.finetuning import start
+from bert_jax.finetuning import run, start
 from bert_jax.finetuning.config import finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -249,6 +249,28 @@ class TestInterruptedRun:
         assert f"going on from step {stopped_at}" in finished.stdout
         same_end(tmp_path, uninterrupted[0])
 
+    def test_stopped_while_it_predicts(self, bert, data, tmp_path, monkeypatch):
+        """Neither the run nor a sweep goes on then, and the next start predicts what is left."""
+        config = finetune_config("table")
+        files = {"init_from": str(bert), "data.input": str(data), "eval.predict": "all"}
+        values = small.OVERRIDES | files | {"train.num_epochs": 1.0}
+        config.update_from_flattened_dict(values)
+        there = tmp_path / "run"
+        predict = run.predict
+
+        def stopped(trainer, params, rows, *args):
+            if (there / "predictions").exists():
+                signal.raise_signal(signal.SIGTERM)
+            return predict(trainer, params, rows, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "predict", stopped)
+            assert finetune(config, there) is None
+            assert results(there)["step"] == 20 and not list((there / "predictions").iterdir())
+            assert finetune(config, there) is None
+        assert finetune(config, there) == results(there)
+        assert len(list((there / "predictions").iterdir())) == 2
+
     @pytest.mark.slow
     def test_goes_on_without_the_weights_it_began_with(self, uninterrupted, bert, data, tmp_path):
         there = tmp_path / "moved"
@@ -282,6 +304,15 @@ class TestRefusals:
         (directory / "results.json").unlink()
         shutil.rmtree(directory / "predictions")
         other = tmp_path / "data"
+        small.write_rows(other, seed=5)
+        text = (directory / "config.json").read_text()
+        (directory / "config.json").write_text(text.replace(str(data), str(other)))
+        self.refused(small.command(directory, bert, other), "began with another corpus")
+
+    def test_other_data_of_a_finished_run(self, uninterrupted, bert, tmp_path, data):
+        directory, other = tmp_path / "run", tmp_path / "data"
+        shutil.copytree(uninterrupted[0], directory)
+        shutil.copytree(data, other)
         small.write_rows(other, seed=5)
         text = (directory / "config.json").read_text()
         (directory / "config.json").write_text(text.replace(str(data), str(other)))

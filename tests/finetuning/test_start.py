@@ -1,5 +1,6 @@
 """What a run of fine-tuning starts with."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,15 +8,18 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax import config as config_lib
 from bert_jax import workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in, finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
+from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
 from tests.finetuning import small
 from tests.interop.small_bert import edit_tensors, make_finetuned
+from tests.small import small_config
 
 
 @pytest.fixture
@@ -25,8 +29,8 @@ def files(tmp_path):
     return tmp_path
 
 
-def begin(files, **overrides):
-    """The setting and flat weights of step 0."""
+def begin(files, setting=None, **overrides):
+    """The setting, if there is none yet, and flat weights of step 0."""
     config = finetune_config("table")
     config.update_from_flattened_dict(
         {
@@ -37,7 +41,7 @@ def begin(files, **overrides):
         }
     )
     start.validate(config)
-    setting = start.open_setting(config)
+    setting = setting or start.open_setting(config)
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
     trainer = start.make_trainer(config, start.make_stage(config, setting.task.rows("train")))
     state = start.initial_state(config, trainer, setting)
@@ -69,6 +73,22 @@ def test_from_scratch_only_shape_and_vocabulary_are_taken(files):
     assert not any(same(weights, given, kernels))
     assert weights[kernels[0]].shape == given[kernels[0]].shape
     assert setting.tokenizer.vocab_size == 28
+
+
+def test_weights_are_read_where_a_first_checkpoint_turns_out_to_be_none(files):
+    """A bucket may show one that was never finished: the weights are not read at first."""
+    setting, weights = begin(files)
+    unread = dataclasses.replace(setting, pretrained=None)
+    _, again = begin(files, setting=unread)
+    assert all(same(weights, again, weights))
+
+
+def test_the_key_of_sinusoids_is_for_weights_drawn_from_the_seed(files):
+    table = "bert/embeddings/position_embeddings"
+    setting, weights = begin(files, sinusoidal_positions=0.5)
+    assert all(same(weights, setting.pretrained.weights, [table]))
+    _, weights = begin(files, sinusoidal_positions=0.5, from_scratch=True)
+    np.testing.assert_array_equal(weights[table][0], [0.0] * 12 + [0.5] * 12)
 
 
 def test_a_missing_pooler_is_drawn_and_told_of(files, capsys):
@@ -200,14 +220,39 @@ def test_a_split_that_is_missing(files, file, missing):
         start.open_setting(config)
 
 
+def test_weights_that_are_others_are_told_apart(files):
+    setting, _ = begin(files)
+    assert setting.weights_sha256 == begin(files)[0].weights_sha256
+    edit_tensors(files / "hf", negate_the_first_of_the_encoder)
+    assert begin(files)[0].weights_sha256 not in (setting.weights_sha256, "")
+
+
+def negate_the_first_of_the_encoder(tensors):
+    name = min(name for name in tensors if name.startswith("bert."))
+    tensors[name] = -tensors[name]
+
+
+def test_positions_that_were_never_trained_are_told_of(files, capsys):
+    """Of a run of ours that began at random it is known how far it has come."""
+    config = small_config()
+    training = {"step": config.train.num_steps, "config": config_lib.to_dict(config)}
+    (files / "hf" / TRAINING).write_text(json.dumps(training))
+    begin(files, data__max_seq_length=16)
+    assert "positions" not in capsys.readouterr().out
+    begin(files, data__max_seq_length=20)
+    assert "20, but" in (said := capsys.readouterr().out) and "sequences of up to 16" in said
+    begin(files, data__max_seq_length=20, from_scratch=True)
+    assert "positions" not in capsys.readouterr().out
+
+
 def test_data_that_are_others_are_told_apart(files):
     setting, _ = begin(files)
-    before = start.describe_data(setting.task, setting.tokenizer)
+    before = setting.data
     assert before["rows"] == {"train": 24, "validation": 48}
     path = files / "data" / "train.tsv"
     path.write_text(path.read_text().replace("yes", "no", 1))
     setting, _ = begin(files)
-    after = start.describe_data(setting.task, setting.tokenizer)
+    after = setting.data
     assert after["rows"] == before["rows"]
     assert after["sha256"]["train"] != before["sha256"]["train"]
     assert after["sha256"]["validation"] == before["sha256"]["validation"]

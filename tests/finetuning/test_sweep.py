@@ -1,6 +1,7 @@
 """Sweeps: the grid, the summary, and going on after a kill; and the table of GLUE."""
 
 import json
+import shutil
 import signal
 
 import pytest
@@ -163,13 +164,19 @@ class TestAllOfGlue:
         assert not (tmp_path / "out").exists()
 
 
-def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
+def sweep_config(tmp_path):
+    """Of one run of three steps."""
     small.write_bert(tmp_path / "hf")
     small.write_rows(tmp_path / "data", train=24)
     config = finetune_config("table")
     files = {"init_from": str(tmp_path / "hf"), "data.input": str(tmp_path / "data")}
     grid = {"sweep.learning_rates": (1e-3,), "sweep.batch_sizes": (8,), "sweep.seeds": (0,)}
     config.update_from_flattened_dict({**small.OVERRIDES, **files, **grid, "train.num_epochs": 1.0})
+    return config
+
+
+def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
+    config = sweep_config(tmp_path)
     first = sweep(config, tmp_path / "sweep")
     written = tmp_path / "sweep" / "runs" / first["best_run"] / "results.json"
     before = written.stat().st_mtime_ns
@@ -183,3 +190,39 @@ def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
     config.sweep.learning_rates = (2e-3,)
     with pytest.raises(UserError, match="rate_0.001_batch_8_seed_0, which config.sweep leaves out"):
         sweep(config, tmp_path / "sweep")
+
+
+def test_a_run_that_diverges_may_be_left_out_afterwards(tmp_path):
+    config = sweep_config(tmp_path)
+    config.sweep.learning_rates = (1e-3, 1e30)
+    with pytest.raises(UserError, match="not finite"):
+        sweep(config, tmp_path / "sweep")
+    assert (tmp_path / "sweep" / "runs" / "rate_1e+30_batch_8_seed_0" / "config.json").exists()
+    config.sweep.learning_rates = (1e-3,)
+    assert sweep(config, tmp_path / "sweep")["best_run"] == "rate_0.001_batch_8_seed_0"
+
+
+class TestAFinishedSweepGoesOnOnlyWithWhatItBeganWith:
+    """Else its medians would be over two experiments."""
+
+    @pytest.fixture
+    def config(self, tmp_path):
+        config = sweep_config(tmp_path)
+        sweep(config, tmp_path / "sweep")
+        config.sweep.seeds = (0, 1)
+        return config
+
+    def test_other_rows(self, config, tmp_path):
+        path = tmp_path / "data" / "validation.tsv"
+        text = path.read_text()
+        path.write_text(text.replace("\tyes", "\tno", 1))
+        with pytest.raises(UserError, match="began with another corpus: there sha256.validation"):
+            sweep(config, tmp_path / "sweep")
+        path.write_text(text)
+        assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2
+
+    def test_other_weights(self, config, tmp_path):
+        shutil.rmtree(tmp_path / "hf")
+        small.write_bert(tmp_path / "hf", seed=1)
+        with pytest.raises(UserError, match="seed_0 began with other weights than config.init"):
+            sweep(config, tmp_path / "sweep")

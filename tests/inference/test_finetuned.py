@@ -1,5 +1,7 @@
 """What fine-tuned models answer, against the bare model's logits."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -146,6 +148,46 @@ def test_an_answer_in_a_long_text_and_none_at_all():
     assert all(context[x.start : x.end] == x.text and len(x.text) <= 3 for x in found)
     assert any(not x.text for x in bert.answer("a", context, n_best=50, with_no_answer=True))
     assert all(x.text for x in bert.answer("a", context, n_best=50))
+
+
+def test_whether_there_is_an_answer_its_own_threshold_decides():
+    context = "a b c d e f g h i j"
+    found = FineTuned(make_finetuned("question_answering")).answer(
+        "a", context, n_best=50, with_no_answer=True
+    )
+    (null,), spans = ([x for x in found if bool(x.text) == is_span] for is_span in (False, True))
+    odds = null.score - spans[0].score
+    for threshold, first in ((odds + 1e-3, spans[0].text), (odds - 1e-3, "")):
+        pretrained = make_finetuned("question_answering")
+        squad = {"null_threshold": threshold}
+        pretrained.training["config"] = {"init_from": "somewhere", "squad": squad}
+        bert = FineTuned(pretrained)
+        found = bert.answer("a", context, n_best=50, with_no_answer=True)
+        assert found[0].text == first
+        assert [x.text for x in found if x.text] == [x.text for x in spans]
+        (only,) = bert.answer("a", context, n_best=1, with_no_answer=True)
+        assert only.text == first
+
+
+@pytest.mark.parametrize(
+    "config,texts,said",
+    [
+        ({"task": "mrpc"}, ["a"], "fine-tuned on pairs of sentences"),
+        ({"task": "sst2"}, ["a", "b"], "fine-tuned on single sentences"),
+        ({"task": "table", "table": {"text_b_column": "b"}}, ["a"], "fine-tuned on pairs"),
+        ({"task": "table", "table": {"text_b_column": ""}}, ["a"], None),
+        ({"task": "mrpc"}, ["a", "b"], None),
+        ({}, ["a"], None),
+    ],
+)
+def test_a_pair_where_single_sentences_were_learned_is_told_of(config, texts, said):
+    pretrained = make_finetuned("sequence_classification", LABELS)
+    pretrained.training["config"] = config and {"init_from": "somewhere", **config}
+    bert = FineTuned(pretrained)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert len(bert.classify(*texts)) == 3
+    assert [said in str(warning.message) for warning in told] == [True] * bool(said)
 
 
 def test_as_many_answers_as_are_asked_for():

@@ -1,5 +1,7 @@
 """GLUE's files, labels, metrics and submissions."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -184,11 +186,13 @@ def test_tfds_labels_go_by_name(monkeypatch):
     from bert_jax.tasks import sources
 
     class Label:
+        names = ("entailment", "neutral", "contradiction")
+
         def int2str(self, i):
-            return ("entailment", "neutral", "contradiction")[i]
+            return self.names[i]
 
     class Info:
-        features = {"label": Label()}
+        features = {"premise": None, "hypothesis": None, "label": Label(), "idx": None}
         full_name = "glue/mnli/2.0.0"
         splits = ("train", "validation_matched", "validation_mismatched", "test_matched")
 
@@ -205,3 +209,29 @@ def test_tfds_labels_go_by_name(monkeypatch):
     rows = task.rows("train")
     assert rows.index_N == ["1", "2", "3"] and rows.labels_N.tolist() == [1, 2, 0]
     assert task.rows("test_matched").labels_N.tolist() == [-1] * 3
+
+
+@pytest.mark.parametrize(
+    "task,full_name,columns,names,said",
+    [
+        ("mrpc", "glue/sst2/2.0.0", ["sentence"], ["negative", "positive"], "no field `sentence1`"),
+        ("sst2", "glue/cola/2.0.0", ["sentence"], ["unacceptable", "acceptable"], "not the data"),
+        ("sst2", "mine/1.0.0", ["sentence"], ["bad", "good"], "mine/1.0.0 is not the data of sst2"),
+        ("stsb", "glue/rte/2.0.0", ["sentence1", "sentence2"], ["a", "b"], "tfds:glue/stsb"),
+        (
+            "wnli",
+            "glue/rte/2.0.0",
+            ["sentence1", "sentence2"],
+            ["entailment", "not_entailment"],
+            r"glue/rte/2.0.0 is not the data of wnli \(tfds:glue/wnli\)",
+        ),
+    ],
+)
+def test_tfds_data_of_another_task(monkeypatch, task, full_name, columns, names, said):
+    from bert_jax.tasks import sources
+
+    features = dict.fromkeys(columns) | {"label": SimpleNamespace(names=names), "idx": None}
+    info = SimpleNamespace(full_name=full_name, features=features, splits=("train", "validation"))
+    monkeypatch.setattr(sources, "tfds_builder", lambda source: SimpleNamespace(info=info))
+    with pytest.raises(UserError, match=said):
+        Glue(task, "tfds:x", TOKENIZER)

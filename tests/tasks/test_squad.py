@@ -279,7 +279,9 @@ def test_tfds(monkeypatch, tokenizer):
         "validation": [example(b"b", ["Café".encode(), b"The"], [18, 0]), example(b"c", [], [])],
     }
     builder = SimpleNamespace(
-        info=SimpleNamespace(full_name="squad/v2.0/3.0.0", splits=splits),
+        info=SimpleNamespace(
+            full_name="squad/v2.0/3.0.0", splits=splits, features=splits["train"][0]
+        ),
         download_and_prepare=lambda: None,
         as_dataset=lambda split, shuffle_files: SimpleNamespace(
             as_numpy_iterator=lambda: iter(splits[split])
@@ -296,6 +298,9 @@ def test_tfds(monkeypatch, tokenizer):
     splits["train"][0]["answers"]["answer_start"][0] = 3
     with pytest.raises(UserError, match=r"squad/v2.0/3.0.0 train:1, question a: .* but at 4"):
         Squad("tfds:squad/v2.0", tokenizer).rows("train")
+    del splits["train"][0]["context"]
+    with pytest.raises(UserError, match="squad/v2.0/3.0.0 has no field `context`; there is: id, q"):
+        Squad("tfds:squad/v2.0", tokenizer)
 
 
 def test_a_data_set_that_tfds_does_not_have(tokenizer):
@@ -335,6 +340,18 @@ def test_logits_of_which_no_pair_is_a_span_still_give_an_answer(tokenizer):
     starts[0, last], ends[0, first] = 9, 8
     (ranking,) = rank_answers(windows, starts, ends, n_best=1)
     assert ranking.best_span.text == "."
+
+
+def test_one_answer_and_none_are_compared_where_one_is_asked_for(tokenizer):
+    pair = [("Who met?", CONTEXT)]
+    windows = Windows(squad_data.of_pairs(pair, tokenizer, with_no_answer=True), tokenizer)
+    starts, ends = np.zeros((2, 1, 384))
+    starts[0, 0] = ends[0, 0] = 5
+    starts[0, windows.prefix_N[0]] = ends[0, windows.prefix_N[0]] = 4
+    (ranking,) = rank_answers(windows, starts, ends, n_best=1)
+    assert [answer.text for answer in ranking.answers] == ["", "The"]
+    assert ranking.null_odds == 2
+    assert ranking.prediction(0.0) == "" and ranking.prediction(3.0) == "The"
 
 
 def test_sentencepiece(tmp_path):

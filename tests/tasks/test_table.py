@@ -76,6 +76,16 @@ def test_predictions_with_probabilities(reviews, tmp_path):
     ]
 
 
+def test_the_index_of_a_row_is_its_place_in_the_file(reviews, tmp_path):
+    """Whatever was left out before it, and for whichever reason."""
+    write(tmp_path, dev__csv="text,label\na,bad\nb,bad,more\nc,bad\n\nd,ugly\ne,good\n")
+    task = Table(reviews, TOKENIZER, bad_rows="skip")
+    assert task.rows("validation").index_N == ["0", "2", "4"]
+    write(tmp_path, train__jsonl='{"text": "a", "label": 1}\nnone\n\n{"text": "b", "label": 2}\n')
+    source = f"train={tmp_path / 'train.jsonl'},validation={tmp_path / 'train.jsonl'}"
+    assert Table(source, TOKENIZER, bad_rows="skip").rows("train").index_N == ["0", "2"]
+
+
 @pytest.mark.parametrize(
     "options,said",
     [
