@@ -1,6 +1,7 @@
 """Progress of long work: a bar on a terminal, a plain line now and then elsewhere."""
 
 import time
+from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
@@ -23,12 +24,22 @@ class Progress:
       unit: What is counted, for the rate ("sequences").
       done: Units that were finished before, in an earlier run.
       enabled: False shows nothing (all processes of a pod but the first).
+      cost: Of units that are not equally long, how long the first so many take, in any measure:
+        the share that is done, and the time that is left, are of it.
     """
 
     def __init__(
-        self, name: str, total: float | None, unit: str, *, done: float = 0, enabled: bool = True
+        self,
+        name: str,
+        total: float | None,
+        unit: str,
+        *,
+        done: float = 0,
+        enabled: bool = True,
+        cost: Callable[[float], float] = float,
     ):
         self._name, self._total, self._unit = name, total, unit
+        self._cost = cost
         self._first = self._done = done
         self._enabled = enabled
         self._advanced = False
@@ -49,8 +60,9 @@ class Progress:
                 TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
                 console=self._console,
             )
+            total = None if self._total is None else self._cost(self._total)
             self._task = self._bar.add_task(
-                self._name, total=self._total, completed=self._done, note=""
+                self._name, total=total, completed=self._cost(self._done), note=""
             )
             self._bar.start()
         return self
@@ -74,7 +86,8 @@ class Progress:
         if note is not None:
             self._note = note
         if self._bar:
-            self._bar.update(self._task, completed=self._done, note=self._note or self._rate_text())
+            completed, note = self._cost(self._done), self._note or self._rate_text()
+            self._bar.update(self._task, completed=completed, note=note)
         elif self._enabled and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
             self._print_line()
 
@@ -93,9 +106,11 @@ class Progress:
         self._last_line, self._line_done = time.monotonic(), self._done
         parts = [self._rate_text()] if self._rate() else []
         if self._total:
-            parts.insert(0, f"{100 * self._done / self._total:.0f} %")
-            if 0 < self._done < self._total and self._rate() > 0:
-                left = round((self._total - self._done) / self._rate())
+            first, done, total = map(self._cost, (self._first, self._done, self._total))
+            parts.insert(0, f"{100 * done / total:.0f} %")
+            if first < done < total:
+                seconds = time.monotonic() - self._started
+                left = round((total - done) / (done - first) * seconds)
                 parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
         if self._note:
             parts.append(self._note)

@@ -73,7 +73,9 @@ def _train(
 
         announce(config, trainer, corpus, directory, step, warnings)
         first = hosts.is_first()
-        progress = Progress("train", num_steps, "steps", done=step, enabled=first)
+        # Of a later stage a step takes longer.
+        cost = trainer.flops_until
+        progress = Progress("train", num_steps, "steps", done=step, enabled=first, cost=cost)
         with (
             progress,
             closing(MetricsWriter(directory, resumed_step=step, enabled=first)) as writer,

@@ -57,6 +57,22 @@ def test_work_done_before_does_not_count_for_the_rate(clock, capsys):
     assert lines[-1].startswith("train: 91 %, 0.5 steps/s, 0:02:58 left")
 
 
+def test_units_that_are_not_equally_long(clock, capsys):
+    """Ten steps of a second each, then ten of four."""
+    cost = lambda steps: min(steps, 10) + 4 * max(steps - 10, 0)  # noqa: E731
+    with Progress("train", 20, "steps", cost=cost) as progress:
+        for step in range(1, 21):
+            clock.now += 1.0 if step <= 10 else 4.0
+            progress.advance()
+    assert [line.replace("train: ", "") for line in capsys.readouterr().out.splitlines()] == [
+        "20 %, 1.0 steps/s, 0:00:40 left",
+        "44 %, 0.6 steps/s, 0:00:28 left",
+        "68 %, 0.5 steps/s, 0:00:16 left",
+        "92 %, 0.4 steps/s, 0:00:04 left",
+        "100 %, 0.4 steps/s",
+    ]
+
+
 def test_hours_and_thousands(clock, capsys):
     with Progress("train", 10_000_000, "sequences") as progress:
         for _ in range(3):

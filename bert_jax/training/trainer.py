@@ -199,6 +199,13 @@ class Trainer:
             )
         return stage.batch_size * one
 
+    def flops_until(self, step: float) -> float:
+        """Analytic FLOPs of all train steps before one."""
+        return sum(
+            min(max(step - stage.first_step, 0), stage.num_steps) * self.flops_per_step(stage)
+            for stage in self.stages
+        )
+
     def peak_flops_per_second(self) -> float | None:
         """bf16 peak of all the mesh's devices; None where it is not known."""
         peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.config import stage
 from bert_jax.models import BertConfig
 from bert_jax.models.tasks import make_task_model
 from bert_jax.objectives.finetuning import make_objective
@@ -129,10 +130,27 @@ def test_a_tasks_are_those_of_the_compiled_step(head, features, frozen_layers):
     if not labels:
         del batch["labels"]
         batch |= {"start_positions": each, "end_positions": each}
-    stage = Stage(0, 0, 1, LENGTH, 0, size, 0.0, 0.0)
+    one_step = Stage(0, 0, 1, LENGTH, 0, size, 0.0, 0.0)
     # Token types are a product too, of [S, 2] and [2, H]; the formula leaves them out.
     types_ = 2 * LENGTH * 2 * config.model.hidden_size * (2 if rates == LayerRates(2) else 1)
-    assert compiled_flops(trainer, batch) == trainer.flops_per_step(stage) + size * types_
+    assert compiled_flops(trainer, batch) == trainer.flops_per_step(one_step) + size * types_
+
+
+def test_those_until_a_step_grow_with_its_stage():
+    """What progress is measured by: at half the steps of BERT's recipe not half is done."""
+    short, long = ({"max_seq_length": n, "max_predictions_per_seq": n // 4} for n in (16, 32))
+    stages = (stage(fraction=0.75, **short), stage(fraction=0.25, **long))
+    trainer = Trainer.from_config(small_config(**{"train.stages": stages}), jax.devices()[:1])
+    first, second = (
+        16 * train_flops_per_sequence(trainer.model_config, n, n // 4) for n in (16, 32)
+    )
+    assert [trainer.flops_until(step) for step in (0, 7, 30, 31, 40)] == [
+        0,
+        7 * first,
+        30 * first,
+        30 * first + second,
+        30 * first + 10 * second,
+    ]
 
 
 @pytest.mark.parametrize(
