@@ -352,7 +352,7 @@ def test_the_front_door_learns(tmp_path):
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     # The margin that configs/tiny.py states.
-    assert results["mlm_loss"] < results["unigram_mlm_loss"] - 0.5
+    assert results["mlm_loss"] < results["unigram_mlm_loss"] - 0.8
     assert results["mlm_accuracy"] > results["unigram_mlm_accuracy"] + 0.05
 
 

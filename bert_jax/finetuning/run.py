@@ -8,19 +8,18 @@ from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
-from rich.console import Console
-from rich.table import Table
 
 from bert_jax import storage, validation, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in
 from bert_jax.finetuning.data import ExampleOrder, predict, training_batches
+from bert_jax.finetuning.report import announce, summarize
 from bert_jax.finetuning.start import Setting
 from bert_jax.non_finite import non_finite
 from bert_jax.parallel import hosts
 from bert_jax.progress import Progress, say
-from bert_jax.tasks.task import Rows, Task
+from bert_jax.tasks.task import Rows
 from bert_jax.training import curves
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter
@@ -126,7 +125,7 @@ class Run:
             state, resume = own or (start.initial_state(config, trainer, self.setting), {})
             step, best = int(state.step), Best(**resume.get("best", {}))
             hosts.from_first(lambda: self._claim(step))
-            self._announce(step)
+            announce(config, self.task, trainer, self.num_steps, directory, step, self.warnings)
             first = hosts.is_first()
             progress = Progress("finetune", self.num_steps, "steps", done=step, enabled=first)
             with (
@@ -364,51 +363,7 @@ class Run:
             return None
         return results
 
-    def _announce(self, step: int) -> None:
-        """Says what is about to run, before the long silence of the first compilation."""
-        trainer, config, task = self.trainer, self.config, self.task
-        devices = trainer.mesh.devices
-        rows = ", ".join(f"{len(task.rows(s)):,} {s}" for s in ["train", *self.validation_splits])
-        what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
-        say(
-            f"{task.name} ({what}; rows: {rows}) by a BERT of {trainer.num_parameters():,} "
-            f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
-        )
-        say(
-            f"{self.num_steps:,} steps of {config.train.batch_size:,} examples, "
-            f"{config.train.num_epochs:g} epochs"
-        )
-        for reason, count in _dropped(task).items():
-            say(f"warning: {count:,} bad rows: {reason}")
-        for warning in self.warnings:
-            say(f"warning: {warning}")
-        scratch = " (shape and vocabulary only)" if config.from_scratch else ""
-        beginning = f"starting with {config.init_from}{scratch}"
-        say(f"{f'going on from step {step:,}' if step else beginning} in {self.directory}")
-
     def _non_finite(self, error: NonFiniteError, checkpointer: Checkpointer) -> Exception:
         rows_B = self.order.rows_of_step(error.step - 1)
         batch = {"split": "train", "rows": rows_B.tolist()}
         return non_finite(error, self.directory, batch, checkpointer)
-
-
-def _dropped(task: Task) -> dict[str, int]:
-    return dict(getattr(task, "dropped", {}))
-
-
-def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
-    """The scores of the best checkpoint, and what to do with it."""
-    path = epath.Path(directory)
-    splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
-    table = Table()
-    table.add_column("")
-    for split in splits:
-        table.add_column(split, justify="right")
-    for name in next(iter(splits.values())):
-        table.add_row(name, *(f"{scores[name]:.4f}" for scores in splits.values()))
-    say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
-    Console().print(table)
-    print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
-    print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
-    print("what next    take it to transformers:")
-    print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")

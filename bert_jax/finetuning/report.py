@@ -1,0 +1,63 @@
+"""What a run of fine-tuning tells its user: what is about to happen, and what came of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax import workdir
+from bert_jax.progress import say
+from bert_jax.tasks.task import Task
+from bert_jax.training.trainer import Trainer
+
+
+def announce(
+    config: ConfigDict,
+    task: Task,
+    trainer: Trainer,
+    num_steps: int,
+    directory: epath.PathLike,
+    step: int,
+    warnings: Sequence[str],
+) -> None:
+    """Says what is about to run, before the long silence of the first compilation."""
+    devices = trainer.mesh.devices
+    splits = [split for split in task.splits if not split.startswith("test")]
+    rows = ", ".join(f"{len(task.rows(split)):,} {split}" for split in splits)
+    what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
+    say(
+        f"{task.name} ({what}; rows: {rows}) by a BERT of {trainer.num_parameters():,} "
+        f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
+    )
+    say(
+        f"{num_steps:,} steps of {config.train.batch_size:,} examples, "
+        f"{config.train.num_epochs:g} epochs"
+    )
+    for reason, count in dict(getattr(task, "dropped", {})).items():
+        say(f"warning: {count:,} bad rows: {reason}")
+    for warning in warnings:
+        say(f"warning: {warning}")
+    scratch = " (shape and vocabulary only)" if config.from_scratch else ""
+    beginning = f"starting with {config.init_from}{scratch}"
+    say(f"{f'going on from step {step:,}' if step else beginning} in {directory}")
+
+
+def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
+    """The scores of the best checkpoint, and what to do with it."""
+    path = epath.Path(directory)
+    splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+    table = Table()
+    table.add_column("")
+    for split in splits:
+        table.add_column(split, justify="right")
+    for name in next(iter(splits.values())):
+        table.add_row(name, *(f"{scores[name]:.4f}" for scores in splits.values()))
+    say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
+    Console().print(table)
+    print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
+    print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
+    print("what next    take it to transformers:")
+    print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")
