@@ -261,12 +261,6 @@ def claim_corpus(
     write_json(path / CORPUS, metadata)
 
 
-def corpus(workdir: epath.PathLike) -> dict[str, Any]:
-    """What `claim_corpus` noted of the run's data; empty before its first start."""
-    path = epath.Path(workdir) / CORPUS
-    return _read(path) if path.exists() else {}
-
-
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
     """Returns the tokenizer and token_counts_V (int64); None for these of converted weights."""
     path = epath.Path(workdir)

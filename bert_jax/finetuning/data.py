@@ -1,5 +1,6 @@
 """The batches of fine-tuning, and what a model says of all rows of a split."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,21 +30,25 @@ class ExampleOrder:
         self.num_steps, self.seed = num_steps, seed
         self.window = window
         self.length_R = _lengths(rows) if window else None
+        # Of the window that is being walked through; any step may be asked for.
+        self._window_SxB = functools.lru_cache(maxsize=1)(self._sorted_window)
 
     def rows_of_step(self, step: int) -> np.ndarray:
         """int64 [batch_size], each below the number of rows, of a step counted from 0."""
         if self.length_R is None:
             return self._rows_of_steps(step, step + 1)
         first = step - step % self.window
+        return self._window_SxB(first)[step - first]
+
+    def _sorted_window(self, first: int) -> np.ndarray:
+        """int64 [steps, batch_size] of the window that begins at step `first`."""
         # The last window ends with the run: what the epochs have, the run has.
         end = min(first + self.window, self.num_steps)
         row_N = self._rows_of_steps(first, end)
-        by_length_SxB = row_N[np.argsort(self.length_R[row_N], kind="stable")].reshape(
-            -1, self.batch_size
-        )
+        by_length_N = row_N[np.argsort(self.length_R[row_N], kind="stable")]
         key = random_key(self.seed, first, self.window)
-        (place,) = permuted(np.array([step - first]), end - first, key)
-        return by_length_SxB[place]
+        place_S = permuted(np.arange(end - first), end - first, key)
+        return by_length_N.reshape(-1, self.batch_size)[place_S]
 
     def _rows_of_steps(self, first: int, end: int) -> np.ndarray:
         """int64 [(end - first) * batch_size], before any sorting."""
@@ -57,13 +62,18 @@ class ExampleOrder:
         return row_N
 
 
+def all_rows(rows: Rows) -> Iterator[dict[str, np.ndarray]]:
+    """All rows of a split once, in order, some thousands at a time."""
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
+
+
 def _lengths(rows: Rows) -> np.ndarray:
     """Tokens of each row, int64 [R]; of choices the longest."""
     parts = []
-    for first in range(0, len(rows), _ROWS_AT_ONCE):
-        indices = np.arange(first, min(first + _ROWS_AT_ONCE, len(rows)))
-        length = rows.take(indices)["attention_mask"].sum(axis=-1)
-        parts.append(length.reshape(len(indices), -1).max(axis=-1))
+    for batch in all_rows(rows):
+        length_Rx = batch["attention_mask"].sum(axis=-1)
+        parts.append(length_Rx.reshape(len(length_Rx), -1).max(axis=-1))
     return np.concatenate(parts)
 
 

@@ -10,7 +10,6 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import storage, validation, workdir
-from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in
 from bert_jax.finetuning.data import ExampleOrder, predict, training_batches
@@ -115,7 +114,12 @@ class Run:
         """Trains, scores and predicts what is still to be done."""
         with PreemptionGuard() as guard:
             results = hosts.from_first(self._finished) or self._train(guard)
-            return results if results and self._write_predictions(guard) else None
+            if results:
+                self._write_predictions(guard.poll)
+            if results and guard.poll():
+                say(f"Stopped by {guard.signal_name}: the same command does what is left.")
+                return None
+            return results
 
     def _train(self, guard: PreemptionGuard) -> dict[str, Any] | None:
         """Trains and scores; None when stopped."""
@@ -210,27 +214,17 @@ class Run:
     def _claim(self, step: int) -> None:
         """Makes the directory this run's, and takes out what a killed process did beyond `step`."""
         workdir.claim(self.directory, self.config)
-        self._claim_corpus()
+        self._claim_data()
         folder = self.directory / workdir.BEST
         for path in folder.iterdir() if folder.exists() else ():
             # It will be saved again; the newest is taken for the best.
             if path.name.isdecimal() and int(path.name) > step:
                 storage.remove_directory(path)
 
-    def _claim_corpus(self) -> None:
-        """Refuses data, or weights to begin with, that are not those the run began with."""
-        begun = workdir.corpus(self.directory)
-        weights = "" if self.config.from_scratch else self.setting.weights_sha256
-        if begun and not (weights and begun.get("weights")):
-            # Not read again, or begun by a version that did not note them.
-            weights = begun.get("weights")
-        if begun and weights != begun.get("weights"):
-            raise UserError(
-                f"the run in {self.directory} began with other weights than config.init_from, "
-                f"{self.config.init_from}, holds now; choose another --workdir"
-            )
-        metadata = self.setting.data | ({"weights": weights} if weights else {})
-        workdir.claim_corpus(self.directory, metadata, self.setting.tokenizer, None)
+    def _claim_data(self) -> None:
+        """Refuses data that are not those the run began with."""
+        setting = self.setting
+        workdir.claim_corpus(self.directory, setting.data_identity, setting.tokenizer, None)
 
     def _is_scored(self, step: int) -> bool:
         """Whether the validation split is scored after this step."""
@@ -306,11 +300,11 @@ class Run:
             if split.startswith(asked) and not (folder / self.task.predictions_name(split)).exists()
         ]
 
-    def _write_predictions(self, guard: PreemptionGuard) -> bool:
-        """Predicts with the best checkpoint what is asked for; False when stopped."""
+    def _write_predictions(self, stop: Callable[[], bool]) -> None:
+        """Predicts with the best checkpoint what is asked for, until told to stop."""
         splits = hosts.from_first(self._unpredicted)
         if not splits:
-            return True
+            return
         abstract = self.trainer.abstract_state().params
         with closing(Checkpointer(self.directory / workdir.BEST, read_only=True)) as checkpoints:
             restored = checkpoints.restore_params(abstract)
@@ -319,20 +313,18 @@ class Run:
                 f"warning: no predictions are written: the best weights of {self.directory} are "
                 "not there any more"
             )
-            return True
+            return
         _, params = restored
         storage.make_directory(self.directory / PREDICTIONS)
         for split in splits:
             rows = self.task.rows(split)
-            outputs = self._predict(params, rows, guard.poll)
+            outputs = self._predict(params, rows, stop)
             if outputs is None:
-                say(f"Stopped by {guard.signal_name}: the same command writes the predictions.")
-                return False
+                return
             if hosts.is_first():
                 path = self.directory / PREDICTIONS / self.task.predictions_name(split)
                 self.task.write_predictions(split, outputs, path)
                 say(f"predictions of {len(rows):,} rows ({split}) written to {path}")
-        return True
 
     def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
         scores = best.scores[self.validation_splits[0]]
@@ -351,11 +343,11 @@ class Run:
         path = self.directory / workdir.RESULTS
         if not path.exists():
             return None
+        self._claim_data()
         try:
             results = workdir.read_json(path)
             if results["step"] != self.num_steps:
                 return None
-            self._claim_corpus()
             say(f"This run is finished: step {self.num_steps:,} is done.")
             summarize(results, self.directory)
         except (ValueError, KeyError, TypeError):

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers, validation, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import OPTIONS, feature_layers, finetune_config
+from bert_jax.finetuning.data import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
 from bert_jax.interop.weights import flatten, initial_weights, unflatten
@@ -39,7 +40,6 @@ _CHOICES = {
 }
 _POSITIVE = ("data.max_seq_length", "train.num_epochs")
 _NOT_NEGATIVE = ("data.length_multiple", "data.group_by_length")
-_ROWS_AT_ONCE = 4096
 # An int32 counts them.
 _MOST_STEPS = 2**31 - 1
 
@@ -61,7 +61,7 @@ class Setting:
     pretrained: Pretrained | None
 
     @functools.cached_property
-    def data(self) -> dict[str, Any]:
+    def data_identity(self) -> dict[str, Any]:
         """What tells the task's data from others: for a work directory to refuse another's."""
         splits = [split for split in self.task.splits if not split.startswith("test")]
         return {
@@ -70,16 +70,6 @@ class Setting:
             "sha256": {split: _rows_fingerprint(self.task.rows(split)) for split in splits},
             "tokenizer": self.tokenizer.fingerprint,
         }
-
-    @functools.cached_property
-    def weights_sha256(self) -> str:
-        """What tells the encoder's weights from others; empty where they were not read."""
-        weights = self.pretrained.weights if self.pretrained else {}
-        digest = hashlib.sha256()
-        for name in sorted(name for name in weights if name.startswith("bert/")):
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(weights[name]).data)
-        return digest.hexdigest() if weights else ""
 
 
 def validate(config: ConfigDict) -> None:
@@ -305,8 +295,7 @@ def _weight_names(model: nn.Module) -> set[str]:
 
 def _rows_fingerprint(rows: Rows) -> str:
     digest = hashlib.sha256()
-    for first in range(0, len(rows), _ROWS_AT_ONCE):
-        batch = rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
+    for batch in all_rows(rows):
         for name in sorted(batch):
             digest.update(np.ascontiguousarray(batch[name]).tobytes())
     return digest.hexdigest()

@@ -1,5 +1,6 @@
 """Many runs of a task over a grid of rates, batches and seeds, and what came of them."""
 
+import hashlib
 import itertools
 import math
 import statistics
@@ -8,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -22,6 +24,8 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
 
 RUNS = "runs"
+# The SHA-256 of the weights that the runs begin with.
+WEIGHTS = "weights.sha256"
 SWEEP = "sweep.json"
 
 
@@ -34,7 +38,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Args:
       config: As for `finetune`; each run has its own rate, batch and seed.
-      directory: Gets runs/NAME/, a work directory each, and sweep.json.
+      directory: Gets runs/NAME/, a work directory each, weights.sha256 and sweep.json.
 
     Returns:
       What sweep.json holds: `runs`, each with its results; `settings`, for each rate and
@@ -42,8 +46,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
       `best_run`. None when asked to stop before the end.
 
     Raises:
-      UserError: the grid is empty or wrong, or lacks runs that are in `directory`, or as
-        `finetune`.
+      UserError: the grid is empty or wrong, or lacks runs that are in `directory`, which began
+        with other weights, or as `finetune`.
     """
     directory = epath.Path(directory)
     grid = _grid(config)
@@ -61,6 +65,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 own = _with(config, values)
                 start.make_stage(own, setting.task.rows("train"))
                 start.check_batch(own, mesh)
+            if hosts.is_first() and not config.from_scratch:
+                _claim_weights(directory / WEIGHTS, config, setting.pretrained.weights)
             return setting
 
         # Weights and rows are read once for all.
@@ -187,6 +193,22 @@ def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> N
         raise UserError(
             f"{folder} has {others[0]}, which config.sweep leaves out; a sweep may be widened, "
             "not narrowed: name its rate, batch and seed too, or choose another --workdir"
+        )
+
+
+def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.ndarray]) -> None:
+    """Notes the encoder that the runs begin with, or refuses another than is noted."""
+    digest = hashlib.sha256()
+    for name in sorted(name for name in weights if name.startswith("bert/")):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).data)
+    found = digest.hexdigest().encode()
+    if not path.exists():
+        storage.write_whole(path, found)
+    elif path.read_bytes() != found:
+        raise UserError(
+            f"the sweep in {path.parent} began with other weights than config.init_from, "
+            f"{config.init_from}, holds now; choose another --workdir"
         )
 
 

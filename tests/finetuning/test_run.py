@@ -271,6 +271,21 @@ class TestInterruptedRun:
         assert finetune(config, there) == results(there)
         assert len(list((there / "predictions").iterdir())) == 2
 
+    def test_stopped_after_its_last_step(self, bert, data, tmp_path, monkeypatch):
+        """A sweep must hear of it, though this run had nothing left to do."""
+        config = finetune_config("table")
+        files = {"init_from": str(bert), "data.input": str(data), "train.num_epochs": 0.1}
+        config.update_from_flattened_dict(small.OVERRIDES | files)
+
+        def stopped(results, directory):
+            signal.raise_signal(signal.SIGTERM)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "summarize", stopped)
+            assert finetune(config, tmp_path) is None
+            assert finetune(config, tmp_path) is None, "told so when it was finished before"
+        assert finetune(config, tmp_path) == results(tmp_path)
+
     @pytest.mark.slow
     def test_goes_on_without_the_weights_it_began_with(self, uninterrupted, bert, data, tmp_path):
         there = tmp_path / "moved"
