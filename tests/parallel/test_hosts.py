@@ -4,17 +4,14 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import flags
 
-from bert_jax import cli, tokenizers, train, workdir
+from bert_jax import tokenizers, train, workdir
 from bert_jax.data.pipeline import PretrainingStream
 from bert_jax.data.store import TokenStore
 from bert_jax.parallel import launch
@@ -22,28 +19,18 @@ from bert_jax.run_data import pipeline_spec
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
+from tests.parallel.processes import (
+    LOST,
+    PATIENCE_SECONDS,
+    SMALL,
+    STEPS,
+    child_of,
+    finish,
+    free_address,
+    run,
+    start,
+)
 from tests.test_train import assert_same_bits, final_state, newest_checkpoint, wait_for
-
-STEPS = 24
-SMALL = {
-    "model.vocab_size": 300,
-    "model.num_hidden_layers": 1,
-    "train.num_steps": STEPS,
-    "train.stages[0].fraction": 1.0,
-    "train.stages[1].fraction": 0.0,
-    # Each process holds, and saves, a part of the parameters.
-    "sharding": "fsdp",
-    "mesh.data": 1,
-    "mesh.fsdp": -1,
-    # Rows of unequal length: no two processes read as many tokens.
-    "data.short_seq_prob": 0.5,
-    "checkpoint.keep": 3,
-    "eval.every_steps": 10,
-    "log.every_steps": 1,
-}
-# What a machine under load may need beyond the times that the code states.
-PATIENCE_SECONDS = 30
-LOST = "another process of this run was lost"
 
 
 @pytest.fixture(scope="module")
@@ -57,68 +44,6 @@ def texts(tmp_path_factory):
         text = " ".join(sentence.capitalize() + "." for sentence in sentences)
         (folder / f"{number:02}.txt").write_text(text)
     return f"{folder}/*.txt"
-
-
-def free_address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
-def start(directory, count, *, numbers=None, devices=1, options=None, **overrides):
-    """Starts the processes of a run, or only those of these numbers.
-
-    `directory` and `options` may be functions of the number.
-    """
-    address, processes = free_address(), []
-    for number in range(count) if numbers is None else numbers:
-        place = directory(number) if callable(directory) else directory
-        given = options(number) if callable(options) else options or {}
-        command = runs.main_command(place, **{**SMALL, **overrides})
-        command[1:3] = ["-m", "tests.parallel.hosts_driver"]
-        command += [f"--coordinator={address}", f"--num_processes={count}"]
-        xla_flags = f"--xla_force_host_platform_device_count={devices}"
-        processes.append(
-            subprocess.Popen(
-                [*command, f"--process_id={number}"],
-                cwd=runs.ROOT,
-                env=runs.environment()
-                | {"XLA_FLAGS": f"{xla_flags} --xla_backend_optimization_level=0"}
-                | {"HOSTS_TEST": json.dumps(given)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    return processes
-
-
-def finish(processes, seconds=240):
-    """(status, stdout, stderr) of each."""
-    ended = []
-    for process in processes:
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            for other in processes:
-                other.kill()
-            raise
-        ended.append((process.returncode, out, err))
-    return ended
-
-
-def run(*arguments, **keywords):
-    ended = finish(start(*arguments, **keywords))
-    for status, _, err in ended:
-        assert status == 0, err
-    return ended
-
-
-def child_of(process) -> int:
-    """The watched process of one that watches."""
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(child)
 
 
 @pytest.fixture(scope="module")
@@ -436,101 +361,3 @@ def test_evaluation_by_itself(two, texts, tmp_path):
             for name, value in json.loads(output.read_text()).items():
                 assert value == pytest.approx(results[name], rel=1e-5), name
     assert not list(two[0].glob("evaluate_*"))
-
-
-class TestFlags:
-    @pytest.fixture
-    def parse(self):
-        def parse(*arguments):
-            values = flags.FlagValues()
-            cli.define_host_flags(values)
-            values(["program", *arguments])
-            with cli.joined_hosts(values):
-                return "went on"
-
-        return parse
-
-    def test_without_any_a_run_is_alone(self, parse, monkeypatch):
-        for name in ("SLURM_JOB_ID", "TPU_WORKER_HOSTNAMES"):
-            monkeypatch.delenv(name, raising=False)
-        assert parse() == "went on"
-
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (["--coordinator=a:1"], "--num_processes and --process_id missing"),
-            (["--num_processes=2", "--process_id=0"], "--coordinator missing"),
-            (["--coordinator=a:1", "--process_id=0"], "--num_processes missing"),
-            (["--coordinator=a", "--num_processes=2", "--process_id=0"], "no HOST:PORT"),
-            (["--coordinator=a:0", "--num_processes=2", "--process_id=0"], "no HOST:PORT"),
-            (["--coordinator=a:65536", "--num_processes=2", "--process_id=0"], "no HOST:PORT"),
-            (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "from 0 to 1"),
-            (["--coordinator=a:1", "--num_processes=2", "--process_id=-1"], "from 0 to 1"),
-            (["--coordinator=a:1", "--num_processes=0", "--process_id=0"], "must be 1 or more"),
-        ],
-    )
-    def test_what_cannot_be(self, parse, arguments, words):
-        with pytest.raises(cli.UsageError, match=words):
-            parse(*arguments)
-
-    def test_the_command_says_so_with_status_2(self, tmp_path):
-        ended = runs.run([*runs.main_command(tmp_path / "run"), "--process_id=0"])
-        assert ended.returncode == 2
-        assert ended.stderr.startswith("error: --coordinator and --num_processes missing")
-        assert not (tmp_path / "run").exists()
-
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_processes_that_do_not_meet(self, tmp_path, number):
-        began = time.monotonic()
-        processes = start(tmp_path / "run", 2, numbers=[number], options={"join_seconds": 2})
-        ((status, out, err),) = finish(processes, 2 + PATIENCE_SECONDS)
-        assert time.monotonic() - began < 2 + PATIENCE_SECONDS
-        assert (status, out) == (launch.LOST_STATUS, "")
-        assert err.startswith("error: the processes of this run did not all meet at 127.0.0.1:")
-        assert "within 2 seconds" in err and err.count("\n") == 1
-        assert not (tmp_path / "run").exists()
-
-
-class TestEnvironment:
-    """Where the environment says that there are others; the variables are jax's own."""
-
-    @pytest.fixture(autouse=True)
-    def nothing_said(self, monkeypatch):
-        for name in ("SLURM_JOB_ID", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"):
-            monkeypatch.delenv(name, raising=False)
-
-    @pytest.mark.parametrize(("tasks", "several"), [("1", False), ("4", True)])
-    def test_slurm(self, monkeypatch, tasks, several):
-        for name in ("JOB_ID", "STEP_NODELIST", "PROCID", "LOCALID"):
-            monkeypatch.setenv(f"SLURM_{name}", "0")
-        monkeypatch.setenv("SLURM_NTASKS", tasks)
-        assert launch.is_one_of_several() == several
-
-    def test_a_slurm_job_without_srun_is_one_process(self, monkeypatch):
-        monkeypatch.setenv("SLURM_JOB_ID", "7")
-        monkeypatch.setenv("SLURM_NTASKS", "4")
-        assert not launch.is_one_of_several()
-
-    def test_without_tpu_chips_hostnames_say_nothing(self, monkeypatch):
-        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
-        assert not launch.is_one_of_several()
-
-    @pytest.mark.parametrize(
-        ("names", "slices", "several"),
-        [("a", "", False), ("a,b", "", True), ("a", "2", True)],
-    )
-    def test_kubernetes_with_tpus(self, monkeypatch, names, slices, several):
-        self.with_chips(monkeypatch)
-        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", names)
-        monkeypatch.setenv("MEGASCALE_NUM_SLICES", slices)
-        assert launch.is_one_of_several() == several
-
-    def test_a_tpu_vm_is_asked_by_jax(self, monkeypatch):
-        self.with_chips(monkeypatch)
-        monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
-        assert launch.is_one_of_several()
-
-    def with_chips(self, monkeypatch):
-        import jax
-
-        monkeypatch.setattr(type(jax.config), "jax_platforms", "tpu,cpu", raising=False)

@@ -100,6 +100,14 @@ def test_the_answers_to_a_2_0_file(tmp_path, tokenizer):
     odds = json.loads((tmp_path / "null_odds.json").read_text())
     assert odds["a"] == pytest.approx(-20)
     assert odds["b"] > 0
+    # predictions.json says that the others are there.
+    for name in ("predictions", "null_odds"):
+        (tmp_path / f"{name}.json").unlink()
+    (tmp_path / "null_odds.json").mkdir()
+    with pytest.raises(OSError):
+        task.write_predictions("validation", outputs, tmp_path / "predictions.json")
+    assert not (tmp_path / "predictions.json").exists()
+    (tmp_path / "null_odds.json").rmdir()
     # A threshold above the odds makes spans of all.
     task = make(tmp_path, tokenizer, content, null_threshold=100.0)
     task.write_predictions("validation", outputs, tmp_path / "predictions.json")

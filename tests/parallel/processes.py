@@ -1,0 +1,91 @@
+"""Runs in several processes of this machine, for tests."""
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+from tests import runs
+
+STEPS = 24
+SMALL = {
+    "model.vocab_size": 300,
+    "model.num_hidden_layers": 1,
+    "train.num_steps": STEPS,
+    "train.stages[0].fraction": 1.0,
+    "train.stages[1].fraction": 0.0,
+    # Each process holds, and saves, a part of the parameters.
+    "sharding": "fsdp",
+    "mesh.data": 1,
+    "mesh.fsdp": -1,
+    # Rows of unequal length: no two processes read as many tokens.
+    "data.short_seq_prob": 0.5,
+    "checkpoint.keep": 3,
+    "eval.every_steps": 10,
+    "log.every_steps": 1,
+}
+# What a machine under load may need beyond the times that the code states.
+PATIENCE_SECONDS = 30
+LOST = "another process of this run was lost"
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def start(directory, count, *, numbers=None, devices=1, options=None, **overrides):
+    """Starts the processes of a run, or only those of these numbers.
+
+    `directory` and `options` may be functions of the number.
+    """
+    address, processes = free_address(), []
+    for number in range(count) if numbers is None else numbers:
+        place = directory(number) if callable(directory) else directory
+        given = options(number) if callable(options) else options or {}
+        command = runs.main_command(place, **{**SMALL, **overrides})
+        command[1:3] = ["-m", "tests.parallel.hosts_driver"]
+        command += [f"--coordinator={address}", f"--num_processes={count}"]
+        xla_flags = f"--xla_force_host_platform_device_count={devices}"
+        processes.append(
+            subprocess.Popen(
+                [*command, f"--process_id={number}"],
+                cwd=runs.ROOT,
+                env=runs.environment()
+                | {"XLA_FLAGS": f"{xla_flags} --xla_backend_optimization_level=0"}
+                | {"HOSTS_TEST": json.dumps(given)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def finish(processes, seconds=240):
+    """(status, stdout, stderr) of each."""
+    ended = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            for other in processes:
+                other.kill()
+            raise
+        ended.append((process.returncode, out, err))
+    return ended
+
+
+def run(*arguments, **keywords):
+    ended = finish(start(*arguments, **keywords))
+    for status, _, err in ended:
+        assert status == 0, err
+    return ended
+
+
+def child_of(process) -> int:
+    """The watched process of one that watches."""
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(child)

@@ -1,0 +1,38 @@
+"""Token stores of a few speeches, for tests."""
+
+import hashlib
+from pathlib import Path
+
+from bert_jax.config import default_config
+from bert_jax.data.corpus import built_in_files
+from bert_jax.prepare import prepare
+
+VOCAB_SIZE = 400
+
+
+def options(inputs="", **changes):
+    data = default_config().data
+    data.input = (str(inputs),)
+    data.num_processes = 1
+    data.update(changes)
+    return data
+
+
+def make(data, output, vocab_size=VOCAB_SIZE):
+    return prepare(data, vocab_size, output, show_progress=False)
+
+
+def digest(directory):
+    sha = hashlib.sha256()
+    for path in sorted(Path(directory).rglob("*")):
+        if path.is_file():
+            sha.update(path.relative_to(directory).as_posix().encode() + path.read_bytes())
+    return sha.hexdigest()
+
+
+def write_speeches(directory, number, words=300):
+    directory.mkdir()
+    for path in built_in_files()[:number]:
+        text = " ".join(path.read_text("utf-8").split(" ")[:words])
+        (directory / path.name).write_text(text, "utf-8")
+    return f"{directory}/*.txt"

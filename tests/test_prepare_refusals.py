@@ -1,0 +1,252 @@
+"""Texts, options and stores that `prepare` refuses, and what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bert_jax.config import default_config
+from bert_jax.data.heldout import HeldOut
+from bert_jax.errors import UserError
+from bert_jax.prepare import check_store
+from bert_jax.progress import Progress
+from bert_jax.validation import validate
+from tests.stores import VOCAB_SIZE, make, options, write_speeches
+
+
+@pytest.fixture(scope="module")
+def speeches(tmp_path_factory):
+    return write_speeches(tmp_path_factory.mktemp("corpus") / "texts", 60)
+
+
+@pytest.fixture(scope="module")
+def store(speeches, tmp_path_factory):
+    output = tmp_path_factory.mktemp("stores") / "store"
+    return make(options(speeches), output), output
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "bert_jax.prepare", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_two_writers_are_refused(speeches, tmp_path):
+    import fcntl
+
+    directory = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match="another process is writing"):
+        make(options(speeches), tmp_path)
+    os.close(directory)
+
+
+def test_foreign_files_are_not_touched(speeches, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "tokens-00000.bin").write_text("unfinished")
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="holds thesis.tex, which is no part of"):
+        make(options(speeches), tmp_path)
+    assert (tmp_path / "train" / "tokens-00000.bin").exists()
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 0.6, 1.0])
+def test_bad_heldout_fractions(fraction, speeches, tmp_path):
+    with pytest.raises(UserError, match="data.heldout_fraction is .*; it must be from 0 to 0.5"):
+        make(options(speeches, heldout_fraction=fraction), tmp_path)
+
+
+def test_too_many_held_out(tmp_path):
+    texts = write_speeches(tmp_path / "texts", 3)
+    wanted = [i for i in range(3) if i in HeldOut(0.5)]
+    data = options(texts, heldout_fraction=0.5)
+    if len(wanted) == 1:
+        assert make(data, tmp_path / "store")["splits"]["train"]["documents"] == 3
+    else:
+        with pytest.raises(UserError, match="leaves 1 of 3 documents to train on: set it to 0"):
+            make(data, tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"output": "s3://bucket/x"}, "is s3://bucket/x, but s3:// paths are not"),
+        ({"vocab": "hdfs://a/v.txt"}, "data.vocab is hdfs://a/v.txt, but hdfs:// paths are not"),
+        ({"inputs": "s3://b/*.txt"}, "data.input is s3://b/*.txt, but s3:// paths are not sup"),
+    ],
+)
+def test_paths_of_other_storage_are_refused(change, words, speeches, tmp_path):
+    change = dict(change)
+    output, inputs = change.pop("output", tmp_path / "out"), change.pop("inputs", speeches)
+    with pytest.raises(UserError, match=re.escape(words)):
+        make(options(inputs, **change), output)
+    if inputs == speeches:
+        result = run(f"--output={output}", *(f"--{k}={v}" for k, v in change.items()))
+        assert words in result.stderr and result.stderr.count("\n") == 1
+        assert result.returncode == 1
+    assert not os.path.exists("gs:")
+
+
+@pytest.mark.parametrize("key", ["data.input", "data.store", "data.vocab", "init_from", "workdir"])
+def test_validation_refuses_other_storage(key):
+    config = default_config()
+    path = "s3://bucket/x"
+    config.update_from_flattened_dict({key: (path,) if key == "data.input" else path})
+    with pytest.raises(UserError, match=f"config.{key} is {path}, but s3:// paths are not"):
+        validate(config)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_validation_of_the_heldout_fraction(fraction):
+    config = default_config()
+    config.data.heldout_fraction = fraction
+    validate(config)
+    for wrong in (0.51, -0.1, float("nan")):
+        config.data.heldout_fraction = wrong
+        with pytest.raises(UserError, match="config.data.heldout_fraction is .* from 0 to 0.5"):
+            validate(config)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    "lines, words",
+    [(0, "has no document with text in it"), (1, "has a single document, but next sentence")],
+)
+def test_too_few_documents(given, lines, words, store, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "It is so. It was."}\n' * lines)
+    vocab = str(store[1] / "tokenizer" / "vocab.txt") if given else ""
+    with pytest.raises(UserError, match=words):
+        make(options(f"{tmp_path}/a.jsonl", vocab=vocab), tmp_path / "store")
+    assert not (tmp_path / "store" / "metadata.json").exists()
+
+
+def test_documents_without_a_token(store, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "It is."}\n{"text": "\\u200b"}\n' * 2)
+    vocab = str(store[1] / "tokenizer" / "vocab.txt")
+    data = options(f"{tmp_path}/a.jsonl", vocab=vocab, heldout_fraction=0.0)
+    with pytest.raises(UserError, match="a.jsonl:2: the document has no text"):
+        make(data, tmp_path / "store")
+    data.bad_documents = "skip"
+    metadata = make(data, tmp_path / "store")
+    assert metadata["dropped_documents"] == {"empty": 2}
+    assert metadata["splits"]["train"]["documents"] == 2
+
+
+def test_bad_documents_are_counted_by_reason(tmp_path):
+    lines = ['{"text": "It is."}', "{", '{"body": ""}', '{"text": 1}', '{"text": ""}'] * 2
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    data = options(f"{tmp_path}/a.jsonl", heldout_fraction=0.0, bad_documents="skip")
+    metadata = make(data, tmp_path / "store", 40)
+    assert metadata["dropped_documents"] == {
+        "broken JSON": 2,
+        "empty": 2,
+        "missing field": 2,
+        "not a string": 2,
+    }
+    with pytest.raises(UserError, match="a.jsonl:2: not a JSON object"):
+        make(options(f"{tmp_path}/a.jsonl"), tmp_path / "other", 40)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"lowercase": False}, "data.lowercase=True, not False"),
+        ({"heldout_fraction": 0.1}, "data.heldout_fraction=0.05, not 0.1"),
+        ({"tokenizer": "sentencepiece"}, "made with data"),
+        ({"text_field": "body"}, "data.text_field='text', not 'body'"),
+    ],
+)
+def test_a_store_of_other_options_is_refused(change, words, store, speeches):
+    with pytest.raises(UserError, match=words):
+        check_store(store[1], options(speeches, **change), VOCAB_SIZE)
+
+
+def test_a_store_of_other_texts_is_refused(tmp_path):
+    pattern = write_speeches(tmp_path / "texts", 5)
+    output = tmp_path / "store"
+    metadata = make(options(pattern, heldout_fraction=0.0), output)
+    data = options(pattern, heldout_fraction=0.0, num_processes=3)
+    assert check_store(output, data, VOCAB_SIZE) == metadata
+    with pytest.raises(UserError, match="model.vocab_size=400, not 401"):
+        check_store(output, data, VOCAB_SIZE + 1)
+    with pytest.raises(UserError, match="made of other texts"):
+        check_store(output, options("sotu", heldout_fraction=0.0), VOCAB_SIZE)
+    first = min((tmp_path / "texts").iterdir())
+    content = first.read_text()
+    first.write_text(content + "More.")
+    with pytest.raises(UserError, match=f"{first.name} had .* bytes, now .* bytes"):
+        check_store(output, data, VOCAB_SIZE)
+    first.unlink()
+    with pytest.raises(UserError, match=f"{first.name} is not among them now"):
+        check_store(output, data, VOCAB_SIZE)
+    for path in (tmp_path / "texts").iterdir():
+        path.unlink()
+    # Training goes on without the texts, if they are asked for as before.
+    assert check_store(output, data, VOCAB_SIZE) == metadata
+    with pytest.raises(UserError, match="data.input was .*, now nothing"):
+        check_store(output, options("nothing", heldout_fraction=0.0), VOCAB_SIZE)
+
+
+def test_a_store_of_another_version_of_a_data_set_is_refused(tmp_path, monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    tf = pytest.importorskip("tensorflow")
+
+    def builder(version):
+        texts = [{"text": b"It is so. It was."}] * 4
+        data_set = SimpleNamespace(
+            element_spec={"text": SimpleNamespace(dtype=tf.string, shape=tf.TensorShape([]))},
+            as_numpy_iterator=lambda: iter(texts),
+        )
+        info = SimpleNamespace(
+            full_name=f"fake/{version}", splits={"train": SimpleNamespace(num_examples=4)}
+        )
+        return SimpleNamespace(
+            name="fake",
+            info=info,
+            download_and_prepare=lambda: None,
+            as_dataset=lambda **_: data_set,
+        )
+
+    monkeypatch.setattr(tfds, "builder", lambda name: builder("1.0.0"))
+    data = options("tfds:fake", heldout_fraction=0.0)
+    amounts = []
+    monkeypatch.setattr(
+        Progress, "advance", lambda self, n, note: amounts.append((self._total, self._unit, n))
+    )
+    metadata = make(data, tmp_path / "store", 40)
+    assert amounts == [(4, "documents", 4)] * 2
+    assert metadata["sources"] == [{"tfds": "fake", "field": "text", "version": "fake/1.0.0"}]
+    assert make(data, tmp_path / "store", 40) == metadata
+    monkeypatch.setattr(tfds, "builder", lambda name: builder("2.0.0"))
+    with pytest.raises(
+        UserError, match="tfds:fake:text had version fake/1.0.0, now version fake/2.0.0"
+    ):
+        make(data, tmp_path / "store", 40)
+
+
+def test_check_store_needs_a_finished_one(speeches, tmp_path):
+    with pytest.raises(UserError, match="holds no finished token store"):
+        check_store(tmp_path, options(speeches), VOCAB_SIZE)
+
+
+@pytest.mark.parametrize(
+    "arguments, status, words",
+    [
+        (["--input=nothing*", "--output=OUT"], 1, "error: data.input has 'nothing*', but no file"),
+        ([], 1, "error: --output=DIR is missing"),
+        (["--outptu=OUT"], 2, "error: unknown flag --outptu; did you mean --output?"),
+        (["--num_processes=x"], 2, "error: flag --num_processes=x: "),
+        (["texts"], 2, "error: unexpected argument 'texts': flags are written --NAME=VALUE"),
+        (["--output=OUT", "--tokenizer=morse"], 1, "error: data.tokenizer is 'morse'"),
+        (["--output=/dev/null/store"], 1, "error: /dev/null/store: Not a directory"),
+        (["--output=/proc/store"], 1, "error: /proc/store: "),
+        (["--output=OUT", "--num_processes=-1"], 1, "error: data.num_processes is -1"),
+    ],
+)
+def test_mistakes_in_the_command(arguments, status, words, tmp_path):
+    result = run(*(a.replace("OUT", str(tmp_path / "out")) for a in arguments))
+    assert result.stderr.startswith(words), result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.returncode == status
