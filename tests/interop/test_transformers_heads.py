@@ -7,10 +7,14 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.finetuning import start
+from bert_jax.finetuning.config import filled_in, finetune_config
+from bert_jax.finetuning.data import ExampleOrder, training_batches
 from bert_jax.interop import formats
-from bert_jax.interop.weights import unflatten
+from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig
-from bert_jax.models.tasks import make_task_model
+from bert_jax.models.tasks import TaskModel, make_task_model
+from tests.finetuning import small
 from tests.interop.small_bert import copies, make_finetuned
 from tests.interop.test_transformers import random_inputs
 
@@ -63,3 +67,72 @@ def test_the_same_logits_and_labels_there(tmp_path, head, labels, class_name):
     real = mask.astype(bool) if head in ("token_classification", "question_answering") else ...
     for name, logits in ours.items():
         np.testing.assert_allclose(logits[real], output[name].numpy()[real], atol=1e-4)
+
+
+def test_the_steps_of_fine_tuning_are_theirs(tmp_path, monkeypatch):
+    """Loss and gradient of each, without dropout, whose masks are each side's own."""
+    monkeypatch.setattr(TaskModel, "DROPOUT", 0.0)
+    small.write_bert(tmp_path / "hf")
+    small.write_rows(tmp_path / "data")
+    config = finetune_config("table")
+    rate, warmup = 5e-3, 8
+    config.update_from_flattened_dict(
+        {
+            **small.OVERRIDES,
+            "init_from": str(tmp_path / "hf"),
+            "data.input": str(tmp_path / "data"),
+            "model.hidden_dropout_prob": 0.0,
+            "model.attention_probs_dropout_prob": 0.0,
+            "train.num_epochs": 4.0,
+            "schedule.peak_learning_rate": rate,
+            "schedule.warmup_steps": float(warmup),
+        }
+    )
+    setting = start.open_setting(config)
+    config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
+    rows = setting.task.rows("train")
+    num_steps = start.make_stage(config, rows).num_steps
+    trainer = start.make_trainer(config, start.make_stage(config, rows))
+    state = start.initial_state(config, trainer, setting)
+    order = ExampleOrder(rows, batch_size=8, num_steps=num_steps, seed=config.seed)
+
+    theirs = transformers.BertForSequenceClassification.from_pretrained(
+        tmp_path / "hf",
+        num_labels=2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout=0.0,
+    )
+    head = flatten(jax.device_get(state.params), trainer.model_config)
+    with torch.no_grad():
+        theirs.classifier.weight.copy_(torch.tensor(head["classifier/dense/kernel"].T))
+        theirs.classifier.bias.copy_(torch.tensor(head["classifier/dense/bias"]))
+    parameters = {False: [], True: []}
+    for name, parameter in theirs.named_parameters():
+        parameters[name.endswith("bias") or "LayerNorm" in name].append(parameter)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": parameters[False], "weight_decay": 0.01},
+            {"params": parameters[True], "weight_decay": 0.0},
+        ],
+        lr=rate,
+        eps=1e-6,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: step / warmup if step < warmup else 1 - step / num_steps
+    )
+    theirs.train()
+    names = ("input_ids", "token_type_ids", "attention_mask", "labels")
+    batches = training_batches(rows, order, trainer, first_step=0, end_step=num_steps)
+    for step, batch in enumerate(batches):
+        given = {name: torch.tensor(np.asarray(batch[name])).long() for name in names}
+        state, metrics = trainer.train_step(state, batch)
+        loss = theirs(**given).loss
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=2e-5, err_msg=str(step))
+        np.testing.assert_allclose(metrics["grad_norm"], float(norm), rtol=2e-4, err_msg=str(step))
+    assert step == 79 and loss.item() < 0.3, "it learned, so that the steps mattered"
