@@ -168,7 +168,8 @@ def default_config() -> ConfigDict:
     c.schedule = schedule = ConfigDict()
     # The rate that the warm-up line aims at.
     schedule.peak_learning_rate = 1e-4
-    # Steps of linear warm-up from 0; a value below 1 is a share of the steps.
+    # Steps of linear warm-up from 0; a value below 1 is a share of the steps,
+    # rounded down.
     schedule.warmup_steps = 10_000.0
     # Exponent of the decay (1 - t)^power to 0, counted from step 0.
     schedule.decay_power = 1.0

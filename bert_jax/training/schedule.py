@@ -25,7 +25,8 @@ def make_schedule(
     shared_steps = sum(stage.num_steps for stage in shared)
 
     def curve(step, peak, warmup, total):
-        warmup_steps = warmup * total if warmup < 1 else warmup
+        # A share in whole steps, as run_classifier.py has it.
+        warmup_steps = int(warmup * total) if warmup < 1 else warmup
         decayed = peak * jnp.maximum(1.0 - step / total, 0.0) ** schedule.decay_power
         if not warmup_steps:
             return decayed
