@@ -1,7 +1,7 @@
 """Dev scores of fine-tuning beside transformers' PyTorch BERT: same weights, recipe and seeds.
 
     python benchmarks/finetune_against_transformers.py --model=HF_DIRECTORY --glue=glue_data \\
-        --workdir=DIR --torch_python=OTHER_VENV/bin/python [--output=docs/finetuning_scores.md]
+        --workdir=DIR --torch_python=OTHER_VENV/bin/python [--output=TABLE.md]
 
 For each task `--seeds` runs of each side: ours by `python -m bert_jax.finetune --sweep`, theirs
 by transformers_finetune.py, whose rows are written out from our reading of the files. The score
