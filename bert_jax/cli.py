@@ -123,9 +123,11 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     by_hand = _by_hand(values)
     host_memory.keep_freed_memory()
     if by_hand is None and not launch.is_one_of_several():
+        host_memory.wait_for_each_program()
         yield
         return
     launch.watch(by_hand)
+    host_memory.wait_for_each_program()
     from bert_jax.parallel import hosts  # Loads JAX, which only the watched process needs.
 
     def ending(error: BaseException) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""How the C library keeps the memory of programs that run on the CPU."""
+"""How much memory programs take that run on the CPU, and how it is kept for the next."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
 _SETTINGS = {"M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2**31 - 1)}
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Lets glibc hand what a step has freed to the next step, where the CPU computes.
 
     XLA allocates a program's temporaries anew at every call. glibc gives blocks of that size
@@ -22,15 +22,30 @@ def keep_freed_memory() -> bool:
 
     To be called before threads are started. With an accelerator, another C library, or
     settings of the user's own (`MALLOC_...`, `GLIBC_TUNABLES`) nothing is changed.
-
-    Returns:
-      Whether it was changed.
     """
-    ours = os.environ.get("JAX_PLATFORMS") == "cpu" or not _has_accelerator(Path("/dev"))
-    if not ours or _is_set(os.environ):
-        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(mallopt(*setting) for setting in _SETTINGS.values())
+    if _cpu_computes() and mallopt is not None and not _is_set(os.environ):
+        for setting in _SETTINGS.values():
+            mallopt(*setting)
+
+
+def wait_for_each_program() -> None:
+    """Lets a call return when its program has run, where the CPU computes.
+
+    Else the next step's temporaries are allocated while this one's are in use: a peak of 16.0
+    GiB instead of 4.8 in fine-tuning MiniLM with 32 sequences of 256 tokens. There is nothing to
+    gain by it, since batches are made by other threads, on the cores that the step is waiting for.
+
+    To be called before JAX has looked for devices; loads JAX.
+    """
+    import jax
+
+    if _cpu_computes():
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def _cpu_computes() -> bool:
+    return os.environ.get("JAX_PLATFORMS") == "cpu" or not _has_accelerator(Path("/dev"))
 
 
 def _has_accelerator(devices: Path) -> bool:

@@ -261,6 +261,7 @@ def main(argv: list[str]) -> None:
     if not args.model:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
     host_memory.keep_freed_memory()
+    host_memory.wait_for_each_program()
     # After the checks: it loads JAX.
     import bert_jax
 

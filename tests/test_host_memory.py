@@ -1,4 +1,4 @@
-"""Pages are asked of the kernel once, not at every step."""
+"""Pages are asked of the kernel once, not at every step, and for one step at a time."""
 
 import subprocess
 import sys
@@ -12,9 +12,11 @@ CALLS = 10
 # Of a program with 64 MiB of temporaries, after as many to settle.
 PAGES = 2**26 // 4096
 PROGRAM = f"""
-import resource
+import resource, sys
 from bert_jax import host_memory
-print(host_memory.keep_freed_memory())
+host_memory.keep_freed_memory()
+if 'wait' in sys.argv:
+    host_memory.wait_for_each_program()
 import jax, jax.numpy as jnp
 
 @jax.jit
@@ -30,28 +32,38 @@ def faults(calls):
 
 faults({CALLS})
 print(faults({CALLS}))
+program(-1.0)
+print(program(0.5).is_ready())
 """
 
 
-def run(**environment):
+def run(*arguments, **environment):
     env = runs.environment() | environment
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=runs.ROOT, env=env, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=runs.ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
-    kept, faults = done.stdout.split()
-    return kept == "True", int(faults)
+    faults, ready = done.stdout.split()
+    return int(faults), ready == "True"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
 def test_a_programs_memory_is_kept_for_its_next_call():
-    kept, faults = run()
-    assert kept
+    faults, _ = run()
     assert faults < CALLS * PAGES / 3
     # The user's own settings stay as they are.
-    kept, faults = run(MALLOC_TRIM_THRESHOLD_="100000")
-    assert not kept
+    faults, _ = run(MALLOC_TRIM_THRESHOLD_="100000")
     assert faults >= CALLS * PAGES
+
+
+def test_the_next_program_waits_for_the_one_before():
+    """Or it would have its own temporaries beside the other's."""
+    assert run("wait")[1]
+    assert not run()[1], "else the program is too short to tell"
 
 
 @pytest.mark.parametrize("name", ["nvidia0", "accel0", "vfio/0", "kfd"])
