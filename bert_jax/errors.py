@@ -14,11 +14,16 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Adds the path to an OSError that lacks it (a failed write: disk full)."""
+def naming(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator[None]:
+    """Adds the path to an OSError that lacks it (a failed write: disk full).
+
+    Args:
+      path: What the user knows of.
+      partial: What it is called while it is written: told as `path` too.
+    """
     try:
         yield
     except OSError as e:
-        if e.filename is None:
+        if e.filename is None or str(e.filename) == str(partial):
             e.filename = str(path)
         raise

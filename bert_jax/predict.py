@@ -12,9 +12,9 @@
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
 
 PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face
-directory, or a Google checkpoint; FINE_TUNED is a work directory of fine-tuning, or a
-Hugging Face directory of the class that belongs to its task. `bert_jax.load(PATH)` answers
-the same in Python.
+directory, or a Google checkpoint; FINE_TUNED is a work directory of fine-tuning (its best
+checkpoint), or a Hugging Face directory of the class that belongs to its task.
+`bert_jax.load(PATH)` answers the same in Python.
 """
 
 import difflib
@@ -123,7 +123,7 @@ def features(bert: "Bert", texts: list[str]) -> None:
     check_output(args.output, args.input)
     bert.layers(layers)
     bert.length(args.max_length)
-    with Progress("features", count_texts(args.input), "texts") as progress:
+    with Progress("features", count_texts(bert, args.input), "texts") as progress:
         summary = write_features(
             bert,
             args.input,
@@ -150,6 +150,8 @@ def attention(bert: "Bert", texts: list[str]) -> None:
     if Path(args.output).suffix not in (".html", ".htm"):
         raise UserError(f"--output is {args.output}; it must be FILE.html")
     path = storage.open_path(args.output, "--output")
+    if not storage.is_remote(path) and path.is_dir():
+        raise UserError(f"--output is {path}, which is a directory")
     if not storage.is_remote(path) and not path.parent.is_dir():
         raise UserError(f"--output is {path}, but there is no directory {path.parent}")
     length = args.max_length
@@ -160,9 +162,9 @@ def attention(bert: "Bert", texts: list[str]) -> None:
     print(f"open {args.output} in a browser: {len(view.tokens)} tokens")
 
 
-def classify(bert: "Bert", texts: list[str]) -> None:
+def classify(bert: "FineTuned", texts: list[str]) -> None:
     """Prints the classes of a sentence or a pair, or its number."""
-    found = _fine_tuned(bert).classify(*texts)
+    found = bert.classify(*texts)
     if isinstance(found, float):
         if flags.FLAGS.json:
             _print_json({"value": found})
@@ -174,10 +176,10 @@ def classify(bert: "Bert", texts: list[str]) -> None:
         _print_table(("label", "probability"), [(x.label, f"{x.probability:.4f}") for x in found])
 
 
-def answer(bert: "Bert", texts: list[str]) -> None:
+def answer(bert: "FineTuned", texts: list[str]) -> None:
     """Prints the likeliest answers to a question, and where they are in the text."""
     args = flags.FLAGS
-    found = _fine_tuned(bert).answer(*texts, n_best=args.n_best, with_no_answer=args.with_no_answer)
+    found = bert.answer(*texts, n_best=args.n_best, with_no_answer=args.with_no_answer)
     if args.json:
         keys = ("text", "start", "end", "probability")
         _print_json({"answers": [{key: getattr(x, key) for key in keys} for x in found]})
@@ -186,9 +188,9 @@ def answer(bert: "Bert", texts: list[str]) -> None:
     _print_table(("answer", "characters", "probability"), rows)
 
 
-def tag(bert: "Bert", texts: list[str]) -> None:
+def tag(bert: "FineTuned", texts: list[str]) -> None:
     """Prints the tag of each word."""
-    found = _fine_tuned(bert).tag(*texts)
+    found = bert.tag(*texts)
     if flags.FLAGS.json:
         _print_json({"words": [word._asdict() for word in found]})
         return
@@ -196,10 +198,10 @@ def tag(bert: "Bert", texts: list[str]) -> None:
     _print_table(("word", "tag", "probability"), rows)
 
 
-def choose(bert: "Bert", texts: list[str]) -> None:
+def choose(bert: "FineTuned", texts: list[str]) -> None:
     """Prints which of some answers to a question, or endings of a text, is right."""
     context, *choices = texts
-    found = _fine_tuned(bert).choose(context, choices)
+    found = bert.choose(context, choices)
     if flags.FLAGS.json:
         _print_json({"choices": [choice._asdict() for choice in found]})
     else:
@@ -233,7 +235,9 @@ def define_flags() -> None:
     flags.DEFINE_integer("top_k", 5, "fill-mask, attention: tokens to name for each mask.")
     flags.DEFINE_integer("n_best", 5, "answer: how many.")
     flags.DEFINE_bool(
-        "with_no_answer", False, "answer: of a model of SQuAD 2.0, there may be none."
+        "with_no_answer",
+        None,
+        "answer: there may be none; by default with what was fine-tuned here on SQuAD 2.0.",
     )
     flags.DEFINE_bool("json", False, "Print one JSON object, but for features and attention.")
     flags.DEFINE_string("input", "", 'features: JSON lines, {"text": ..., "text_b": ...}.')
@@ -309,18 +313,6 @@ def _print_json(values: dict[str, Any]) -> None:
     # Escaped where the output has not all letters.
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     print(json.dumps(values, ensure_ascii=not is_unicode))
-
-
-def _fine_tuned(bert: "Bert") -> "FineTuned":
-    from bert_jax.inference.finetuned import FineTuned
-
-    if not isinstance(bert, FineTuned):
-        raise UserError(
-            f"{bert.source} has no task's head: --model must be a work directory of python -m "
-            "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
-            "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
-        )
-    return bert
 
 
 def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

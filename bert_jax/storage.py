@@ -34,10 +34,8 @@ _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 _READ_BYTES = 2**20
 _REACH_SECONDS, _REACH_ATTEMPTS = 20, 3
 # Those of the libraries between here and the bucket, whose errors are its, or the network's.
-_CLIENTS = tuple(
-    f"{name}."
-    for name in "gcsfs google.auth google.api_core google.cloud aiohttp requests urllib3".split()
-)
+_MODULES = "gcsfs google.auth google.api_core google.cloud aiohttp requests urllib3"
+_CLIENTS = tuple(f"{name}." for name in _MODULES.split())
 
 
 class RemoteFile(NamedTuple):
@@ -107,7 +105,8 @@ def write_whole(path: epath.PathLike, content: bytes) -> None:
         return
     path = Path(path)
     partial = path.with_name(path.name + PARTIAL)
-    with naming(path):
+    with naming(path, partial), contextlib.ExitStack() as stack:
+        stack.callback(partial.unlink, missing_ok=True)
         with partial.open("wb") as stream:
             stream.write(content)
             stream.flush()

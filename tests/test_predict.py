@@ -86,11 +86,10 @@ def test_stopped_midway_it_leaves_nothing(model, tmp_path):
     source.write_text('{"text": "a b c d e f"}\n' * 200_000)
     command = [sys.executable, "-m", "bert_jax.predict", f"--model={model}", "features"]
     command += [f"--input={source}", f"--output={output}"]
-    partial = tmp_path / "f.npz.partial"
     process = subprocess.Popen(
         command, cwd=runs.ROOT, env=runs.environment(), stdout=subprocess.DEVNULL
     )
-    while not partial.exists():
+    while not list(tmp_path.glob("f.npz.*.partial")):
         assert process.poll() is None
         time.sleep(0.05)
     process.terminate()
@@ -171,6 +170,7 @@ def test_mistakes_in_the_flags(arguments, words):
         (["features", "--input=x", "--output=f.npz", "--layers=1,b"], "--layers=1,b must be"),
         (["attention", "a", "--output=none/x.html"], "there is no directory none"),
         (["attention", "a", "--output=x.html", "--max_length=0"], "max_length is 0"),
+        (["classify", "a"], "has no task's head"),
     ],
 )
 def test_mistakes_that_only_the_command_can_tell(model, arguments, words):

@@ -4,15 +4,16 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, buckets
+from bert_jax.inference.arguments import checked, listed, no_attribute, whole_number
 from bert_jax.inference.programs import Inputs, Programs
-from bert_jax.inference.rows import MASK, Row, Text, check_text, encode
+from bert_jax.inference.rows import MASK, Row, Text, encode
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import HEADS, unflatten
 
@@ -127,9 +128,7 @@ class Bert:
           UserError: no mask, or one beyond `max_length`; no trained masked-LM head.
         """
         self._require("a masked word", MLM_HEAD)
-        sides = (text,) if text_b is None else (text, text_b)
-        for side in sides:
-            check_text(side, lambda: "the text")
+        sides = checked(text, text_b)
         given = sum(side.count(MASK) for side in sides)
         if not given:
             raise UserError(f"{text[:40]!r} has no {MASK}; put it where a word is to be found")
@@ -149,6 +148,7 @@ class Bert:
           UserError: a sentence is empty; no trained next-sentence head.
         """
         self._require("the next sentence", POOLER, NSP_HEAD)
+        checked(text, text_b)
         rows = self.rows([(text, text_b)])
         ((_, log_probs_2),) = self._run(rows, self._programs.next_sentence_log_probs)
         return float(np.exp(log_probs_2[0]))
@@ -178,13 +178,11 @@ class Bert:
         Raises:
           UserError: an empty text, a layer that is not there, an unknown pooling.
         """
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts; put the one text in brackets")
-        one_layer = isinstance(layers, int | np.integer)
+        one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
         if pooling not in POOLINGS:
             raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
-        features = self.features(self.rows(texts, max_length), chosen, pooling)
+        features = self.features(self.rows(listed("encode", texts), max_length), chosen, pooling)
         if one_layer:
             features = [x[..., 0, :] for x in features]
         if pooling == "tokens":
@@ -201,6 +199,7 @@ class Bert:
           UserError: the text is empty; no trained masked-LM head.
         """
         self._require("a score", MLM_HEAD)
+        checked(text)
         (row,) = self.rows([text])
         # Between [CLS] and [SEP].
         ids = row.input_ids_L[1:-1].tolist()
@@ -229,20 +228,27 @@ class Bert:
         """What every token of a text attends to, in every layer and head.
 
         [MASK] in the text is the mask token; where the model has its masked-LM head, the
-        answer says what may stand there.
+        answer says what may stand there; else it warns.
 
         Raises:
           UserError: a sentence is empty.
         """
-        text = text if text_b is None else (text, text_b)
-        (row,) = self.rows([text], max_length, masks=True)
+        given = sum(side.count(MASK) for side in checked(text, text_b))
+        (row,) = self.rows([text if text_b is None else (text, text_b)], max_length, masks=True)
+        guesses = {} if MLM_HEAD in self._lacking else self._guesses(row, top_k)
+        if given and MLM_HEAD in self._lacking:
+            warnings.warn(f"{self._lacking[MLM_HEAD]}: no predictions for {MASK}", stacklevel=2)
+        elif len(guesses) < given:
+            warnings.warn(
+                f"{given - len(guesses)} {MASK} beyond the length: no predictions", stacklevel=2
+            )
         ((_, probabilities_NxAxLxL),) = self._run([row], self._programs.attention)
         length = len(row.input_ids_L)
         return Attention(
             [self.tokenizer.id_to_token(i) for i in row.input_ids_L],
             row.num_first,
             probabilities_NxAxLxL[..., :length, :length],
-            {} if MLM_HEAD in self._lacking else self._guesses(row, top_k),
+            guesses,
         )
 
     def rows(
@@ -276,6 +282,7 @@ class Bert:
         """
         if max_length is None:
             return self.max_length
+        max_length = whole_number("max_length", max_length)
         if not _LEAST_LENGTH <= max_length <= self.max_length:
             raise UserError(
                 f"max_length is {max_length}; for {self.source} it must be from {_LEAST_LENGTH} "
@@ -283,13 +290,14 @@ class Bert:
             )
         return max_length
 
-    def layers(self, layers: Sequence[int]) -> tuple[int, ...]:
+    def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
         """The layers asked for, counted from 0, the embeddings.
 
         Raises:
           UserError: the model does not have one of them.
         """
         count = self.config.num_hidden_layers + 1
+        layers = [whole_number("layers", layer) for layer in layers]
         for layer in layers:
             if not -count <= layer < count:
                 raise UserError(
@@ -338,6 +346,7 @@ class Bert:
 
     def _guesses(self, row: Row, top_k: int) -> dict[int, list[Guess]]:
         """The likeliest tokens of each masked position."""
+        top_k = whole_number("top_k", top_k)
         if not 1 <= top_k <= self.config.vocab_size:
             raise UserError(
                 f"top_k is {top_k}; it must be from 1 to the {self.config.vocab_size:,} entries of "
@@ -361,6 +370,9 @@ class Bert:
                 Guess(self.tokenizer.id_to_token(i), math.exp(log_probs_V[i])) for i in best
             ]
         return guesses
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise no_attribute(self, name)
 
     def _require(self, what: str, *heads: str) -> None:
         for head in heads:

@@ -5,17 +5,23 @@ the file's order; memory is bounded by the window, whatever the size of the file
 """
 
 import contextlib
+import gzip
 import json
 import math
 import os
+import re
 import shutil
+import sys
 import tempfile
+import uuid
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from etils import epath
 
 from bert_jax import storage
 from bert_jax.errors import UserError, naming
@@ -35,6 +41,8 @@ _COPY_BYTES = 2**16
 # Of a line that is wrong, letters that are told.
 _SHOWN = 80
 _FIELDS = ("text", "text_b")
+# Every tokenizer has a token for these; of other letters some are dropped.
+_HAS_TOKEN = re.compile("[0-9A-Za-z]")
 # As the original's extract_features.py writes them.
 _DECIMALS = 6
 
@@ -74,8 +82,12 @@ def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
         raise UserError(f"--output is {path}, the file of --input: it would be lost")
 
 
-def count_texts(source: str | os.PathLike) -> int | None:
+def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
     """How many texts a file has; every line is looked at, before hours are spent on the first.
+
+    Args:
+      bert: The model that is to read them.
+      source: As `write_features` takes it.
 
     Returns:
       Their number; None of a pipe, which can be read but once.
@@ -86,7 +98,15 @@ def count_texts(source: str | os.PathLike) -> int | None:
     path = storage.open_path(source, "--input")
     if path.exists() and not (path.is_file() or path.is_dir()):
         return None
-    count = sum(1 for _ in _texts(source))
+    count = 0
+    for where, text in _texts(source):
+        count += 1
+        _check_segments(bert, where, text)
+        sides = text if isinstance(text, tuple) else (text,)
+        for side in sides:
+            rows_lib.check_text(side, lambda where=where: where)
+        if not all(_HAS_TOKEN.search(side) for side in sides):
+            rows_lib.encode(bert.tokenizer, [text], sys.maxsize, places=[where])
     if not count:
         raise _no_text(source)
     return count
@@ -111,7 +131,7 @@ def write_features(
     Args:
       bert: The model.
       source: JSON lines, an object each with `text` and maybe `text_b`; blank lines are
-        passed over.
+        passed over. FILE.gz is unpacked.
       output: FILE.jsonl: for each text a line with `features`, of "tokens" a list of them
         and beside it the `tokens`, rounded to six decimals. FILE.npz: `features` float32
         [N, D]; of "tokens" [T, D], where T counts the tokens of all texts, their
@@ -169,14 +189,18 @@ def _rows(bert: Bert, source: str | os.PathLike, length: int) -> Iterator[tuple[
     chunk: list[tuple[str, Text]] = []
     num_bytes = 0
     for where, text in _texts(source):
-        if isinstance(text, tuple) and bert.config.type_vocab_size < 2:
-            raise UserError(f"{where}: {bert.source} knows one segment, and takes no `text_b`")
+        _check_segments(bert, where, text)
         chunk.append((where, text))
         num_bytes += len(text) if isinstance(text, str) else sum(map(len, text))
         if len(chunk) >= _CHUNK_TEXTS or num_bytes > _WINDOW_TEXT_BYTES:
             yield from _tokenized(bert, chunk, length)
             chunk, num_bytes = [], 0
     yield from _tokenized(bert, chunk, length)
+
+
+def _check_segments(bert: Bert, where: str, text: Text) -> None:
+    if isinstance(text, tuple) and bert.config.type_vocab_size < 2:
+        raise UserError(f"{where}: {bert.source} knows one segment, and takes no `text_b`")
 
 
 def _tokenized(bert: Bert, chunk: list[tuple[str, Text]], length: int) -> Iterator[tuple[str, Row]]:
@@ -193,14 +217,25 @@ def _texts(source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
     if path.is_dir():
         raise UserError(f"--input is {path}, which is a directory; it must be a file")
     number = 0
+    for line in _lines(path):
+        number += 1
+        where = f"{path}:{number}"
+        if len(line) > _LINE_BYTES:
+            raise UserError(f"{where} is longer than {_LINE_BYTES:,} bytes; divide the text")
+        if line := line.strip():
+            yield where, _parsed(line, where, "utf-8-sig" if number == 1 else "utf-8")
+
+
+def _lines(path: Path | epath.Path) -> Iterator[bytes]:
+    """Lines with their ends; of too long a one its beginning."""
     with storage.open_input(path) as stream:
-        while line := stream.readline(_LINE_BYTES + 1):
-            number += 1
-            where = f"{path}:{number}"
-            if len(line) > _LINE_BYTES:
-                raise UserError(f"{where} is longer than {_LINE_BYTES:,} bytes; divide the text")
-            if line.strip():
-                yield where, _parsed(line, where, "utf-8-sig" if number == 1 else "utf-8")
+        packed = path.suffix == ".gz"
+        lines = gzip.GzipFile(fileobj=stream) if packed else stream
+        try:
+            while line := lines.readline(_LINE_BYTES + 1):
+                yield line
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise UserError(f"--input is {path}, which is no whole gzip file: {error}") from None
 
 
 def _parsed(line: bytes, where: str, encoding: str) -> Text:
@@ -296,10 +331,12 @@ def _new_file(output: str | os.PathLike) -> Iterator[BinaryIO]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
             partial = Path(folder, path.name)
         else:
-            partial = path.with_name(path.name + storage.PARTIAL)
+            # Of each process its own: one that writes the same file does not write into it.
+            own = f"{path.name}.{uuid.uuid4().hex[:8]}{storage.PARTIAL}"
+            partial = path.with_name(own)
             stack.callback(partial.unlink, missing_ok=True)
-        with naming(path):
-            with partial.open("wb") as stream:
+        with naming(path, partial):
+            with partial.open("xb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())

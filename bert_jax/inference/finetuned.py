@@ -1,7 +1,7 @@
 """A fine-tuned BERT, and what its head answers."""
 
-import re
 import sys
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.inference import rows as rows_lib
+from bert_jax.inference.arguments import checked, listed, whole_number
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.programs import Inputs
 from bert_jax.inference.rows import Row, check_text
@@ -25,8 +26,6 @@ from bert_jax.tasks.squad_answers import Answer, rank_answers
 from bert_jax.tasks.squad_windows import Windows
 from bert_jax.tasks.task import Rows
 
-# What a text's words are where it comes in one piece: runs of letters, and each sign alone.
-_WORD = re.compile(r"\w+|[^\w\s]")
 _QUESTIONS = {
     "sequence_classification": "classify",
     "question_answering": "answer",
@@ -86,6 +85,7 @@ class FineTuned(Bert):
             "n_best": 20,
             "max_answer_length": 30,
             "null_threshold": 0.0,
+            "version": "",
         }
         self._answering = untold | trained.get("squad", {})
         self._texts = _texts_of(trained)
@@ -112,6 +112,7 @@ class FineTuned(Bert):
           UserError: a sentence is empty, or the model classifies no sentences.
         """
         self._require_head("classify")
+        checked(text, text_b)
         if self._texts and self._texts != (1 if text_b is None else 2):
             what = "single sentences" if self._texts == 1 else "pairs of sentences"
             warnings.warn(f"{self.source} was fine-tuned on {what}", stacklevel=2)
@@ -124,11 +125,17 @@ class FineTuned(Bert):
         return [Label(self.labels[i], float(probs_C[i])) for i in ranked]
 
     def answer(
-        self, question: str, context: str, *, n_best: int = 5, with_no_answer: bool = False
+        self,
+        question: str,
+        context: str,
+        *,
+        n_best: int = 5,
+        with_no_answer: bool | None = None,
     ) -> list[Answer]:
         """What in a text answers a question, the likeliest first.
 
-        A text of any length is read in windows that overlap.
+        A text of any length is read in windows that overlap. Probabilities are over the n best
+        candidates, as in SQuAD's nbest_predictions.json, and not over all spans.
 
         Args:
           question: Its first tokens count, as many as in training.
@@ -136,12 +143,23 @@ class FineTuned(Bert):
           n_best: Answers to return, at the most.
           with_no_answer: For a model of SQuAD 2.0: an empty answer, there is none, competes; it
             comes first where its score is above the best one's by `config.squad.null_threshold`.
+            None: where the model was fine-tuned on SQuAD 2.0, as far as its weights tell.
 
         Raises:
-          UserError: question or text is empty, or the model answers no questions.
+          UserError: question or text is empty, the model answers no questions, or was
+            fine-tuned on SQuAD 1.1 and has not learned to give no answer.
         """
         self._require_head("answer")
         self.require_segments()
+        version = self._answering["version"]
+        if with_no_answer and version == "1.1":
+            raise UserError(
+                f"with_no_answer: {self.source} was fine-tuned on SQuAD 1.1, where every question "
+                "has an answer (config.squad.version)"
+            )
+        if with_no_answer is None:
+            with_no_answer = version == "2.0"
+        n_best = whole_number("n_best", n_best)
         if n_best < 1:
             raise UserError(f"n_best is {n_best}; it must be at least 1")
         # What is wrong with them is told as of any text.
@@ -177,13 +195,13 @@ class FineTuned(Bert):
 
         Args:
           text: Words as they are; or a text, whose words are its runs of letters and digits,
-            and each other sign by itself.
+            and each other sign by itself; accents and joiners belong to what they follow.
 
         Raises:
           UserError: there is no word, or the model tags none.
         """
         self._require_head("tag")
-        words = _WORD.findall(text) if isinstance(text, str) else list(text)
+        words = _words(text) if isinstance(text, str) else listed("tag", text)
         for number, word in enumerate(words, 1):
             check_text(word, lambda number=number: f"word {number}")
             if not word.strip():
@@ -210,7 +228,8 @@ class FineTuned(Bert):
           UserError: a text is empty, there are not two choices, or the model makes none.
         """
         self._require_head("choose")
-        if isinstance(choices, str) or len(choices) < 2:
+        choices = listed("choose", choices)
+        if len(choices) < 2:
             raise UserError("choose takes a list of two choices or more")
         rows = self.rows([(context, choice) for choice in choices])
         probs_C = _softmax(np.concatenate([x[0] for x in self._outputs(rows)]))
@@ -248,6 +267,27 @@ def _texts_of(trained: dict[str, Any]) -> int:
     if trained.get("task") == "table":
         return 2 if trained["table"]["text_b_column"] else 1
     return 0
+
+
+def _words(text: str) -> list[str]:
+    """Runs of letters and digits, and each other sign; marks stay with what they are on."""
+    words: list[str] = []
+    before = ""
+    for character in text:
+        category = unicodedata.category(character)
+        is_letter = character.isalnum() or character == "_"
+        if character.isspace() or category == "Cc":
+            before = ""
+        elif category[0] == "M" or category == "Cf":
+            # Alone after a blank they are nothing that could be tagged.
+            if before:
+                words[-1] += character
+        elif is_letter and before == "letter":
+            words[-1] += character
+        else:
+            words.append(character)
+            before = "letter" if is_letter else "sign"
+    return words
 
 
 def _rows(task_rows: Rows) -> list[Row]:

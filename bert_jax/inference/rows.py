@@ -86,8 +86,8 @@ def check_text(text: str, where: Callable[[], str]) -> None:
       UserError: it is of another type, or not Unicode.
     """
     if not isinstance(text, str):
-        kind = type(text).__name__
-        raise UserError(f"{where()} is no text but a {kind}; a pair of texts is a tuple")
+        hint = "; a pair of texts is a tuple" if isinstance(text, list) else ""
+        raise UserError(f"{where()} is no text but a {type(text).__name__}{hint}")
     if text.isascii():
         return
     try:

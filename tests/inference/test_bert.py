@@ -236,7 +236,18 @@ def test_a_stage_that_has_not_begun_has_taught_no_positions():
         (lambda b: b.next_sentence("a", " "), "without a token"),
         (lambda b: b.score(""), "without a token"),
         (lambda b: b.encode(["a", ""]), "text 2 of 2"),
+        (lambda b: b.fill_mask("a [MASK]", top_k=1.5), "top_k is 1.5; it must be a whole number"),
+        (lambda b: b.score(("a", "b")), "the text is no text but a tuple"),
+        (lambda b: b.next_sentence("a", None), "no text but a NoneType"),
+        (lambda b: b.attention(("a", "b"), "c"), "the text is no text but a tuple"),
         (lambda b: b.encode("a b"), "a list of texts"),
+        (lambda b: b.encode({"text": "a"}), "a list of texts, and not a dict"),
+        (lambda b: b.encode(None), "a list of texts, and not a NoneType"),
+        (lambda b: b.encode(["a"], layers="-1"), "layers is '-'; it must be a whole number"),
+        (lambda b: b.encode(["a"], layers=[1.5]), "layers is 1.5; it must be a whole number"),
+        (lambda b: b.encode(["a"], layers=None), "layers is None; it must be a whole number"),
+        (lambda b: b.encode(["a"], max_length="7"), "max_length is '7'; it must be a whole"),
+        (lambda b: b.classify("a"), "no task's head: it must be a work directory of python -m ber"),
         (lambda b: b.encode(["a"], pooling="max"), "cls, mean, tokens"),
         (lambda b: b.encode(["a"], layers=4), r"0 \(embeddings\) to 3"),
         (lambda b: b.encode(["a"], layers=[-5]), "-4 to -1"),
@@ -250,18 +261,34 @@ def test_mistakes(bert, call, words):
         call(bert)
 
 
+def test_layers_of_any_kind_of_numbers(bert):
+    expected = bert.encode(["a"], layers=[1, -1])
+    for layers in (np.array([1, -1]), iter([1, -1]), (np.int64(1), 3)):
+        np.testing.assert_array_equal(bert.encode(["a"], layers=layers), expected)
+    np.testing.assert_array_equal(bert.encode(["a"], layers=np.int8(1)), expected[:, 0])
+
+
+def test_what_a_task_answers_is_no_attribute(bert):
+    assert not hasattr(bert, "classify") and not hasattr(bert, "nothing")
+    with pytest.raises(AttributeError, match="Bert has no attribute 'nothing'"):
+        _ = bert.nothing
+
+
 def test_a_mask_that_is_cut_off(bert):
     with (
         pytest.warns(UserWarning, match="cut off"),
         pytest.raises(UserError, match=r"1 \[MASK\] in it stands beyond"),
     ):
         bert.fill_mask("[MASK] " + "a " * 50 + "[MASK]")
+    with pytest.warns(UserWarning, match=r"1 \[MASK\] beyond the length: no predictions"):
+        assert len(bert.attention("[MASK] " + "a " * 50 + "[MASK]").guesses) == 1
 
 
 def test_an_encoder_alone_gives_features_and_attention():
     bare = without_heads("bert/pooler", "mlm", "nsp")
     assert np.isfinite(bare.encode(["a b"])).all()
-    assert bare.attention("a [MASK]").guesses == {}
+    with pytest.warns(UserWarning, match=r"no masked-LM head: no predictions for \[MASK\]"):
+        assert bare.attention("a [MASK]").guesses == {}
     for call, head in (
         (lambda: bare.fill_mask("a [MASK]"), "masked-LM head"),
         (lambda: bare.score("a"), "masked-LM head"),

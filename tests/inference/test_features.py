@@ -1,5 +1,6 @@
 """A file of texts to a file of features."""
 
+import gzip
 import json
 import os
 import threading
@@ -156,7 +157,7 @@ def test_files_that_cannot_be(bert, source, tmp_path, source_name, output_name, 
 def test_a_pipe_is_read_once(bert, source, tmp_path, name):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert count_texts(pipe) is None
+    assert count_texts(bert, pipe) is None
     for content in (source.read_bytes(), b"\n"):
         writer = threading.Thread(target=pipe.write_bytes, args=(content,))
         writer.start()
@@ -171,14 +172,55 @@ def test_a_pipe_is_read_once(bert, source, tmp_path, name):
     assert not list(tmp_path.glob("empty*"))
 
 
-def test_a_file_is_looked_at_before_it_is_worked_on(source, tmp_path):
-    assert count_texts(source) == len(TEXTS)
-    source.write_text(source.read_text() + "\n{}\n")
-    with pytest.raises(UserError, match=f"{source}:7 has no field `text`"):
-        count_texts(source)
+def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
+    assert count_texts(bert, source) == len(TEXTS)
+    good = source.read_text()
+    for line, said in (
+        ("{}", "has no field `text`"),
+        ('{"text": "\\u200b"}', "is without a token"),
+        ('{"text": "a", "text_b": "\\u0301"}', "has a sentence without a token"),
+        ('{"text": "a\\ud800"}', "is not valid Unicode"),
+    ):
+        source.write_text(f"{good}\n{line}\n")
+        with pytest.raises(UserError, match=f"{source}:7 {said}"):
+            count_texts(bert, source)
+    source.write_text(good)
+    with pytest.raises(UserError, match="a test knows one segment, and takes no `text_b`"):
+        count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
     (tmp_path / "empty.jsonl").write_bytes(b"\n")
     with pytest.raises(UserError, match="empty.jsonl holds no text"):
-        count_texts(tmp_path / "empty.jsonl")
+        count_texts(bert, tmp_path / "empty.jsonl")
+
+
+def test_a_packed_file(bert, source, tmp_path):
+    packed = tmp_path / "texts.jsonl.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    assert count_texts(bert, packed) == len(TEXTS)
+    for name in (source, packed):
+        write_features(bert, name, tmp_path / f"{name.name}.npz", layers=(-1,), pooling="cls")
+    found, expected = (read_npz(tmp_path / f"{p.name}.npz")["features"] for p in (packed, source))
+    np.testing.assert_array_equal(found, expected)
+    for content in (source.read_bytes(), packed.read_bytes()[:-9]):
+        packed.write_bytes(content)
+        with pytest.raises(UserError, match=f"--input is {packed}, which is no whole gzip file"):
+            count_texts(bert, packed)
+
+
+def test_two_that_write_one_file_do_not_mix(bert, source, tmp_path):
+    """The last to end is there, whole; and a file of any name beside it stays."""
+    output, beside = tmp_path / "f.jsonl", tmp_path / "f.jsonl.partial"
+    beside.write_bytes(source.read_bytes())
+    inner = []
+
+    def advance(_):
+        if not inner:
+            inner.append(write_features(bert, source, output, layers=(0,), pooling="cls").num_texts)
+
+    write_features(bert, beside, output, layers=(-1,), pooling="cls", advance=advance)
+    assert inner == [len(TEXTS)]
+    found = [json.loads(line)["features"] for line in output.read_text().splitlines()]
+    np.testing.assert_allclose(found, bert.encode(TEXTS, pooling="cls"), atol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, output.name, beside.name}
 
 
 def test_one_segment_takes_no_text_b(source, tmp_path):

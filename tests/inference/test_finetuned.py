@@ -169,6 +169,25 @@ def test_whether_there_is_an_answer_its_own_threshold_decides():
         assert only.text == first
 
 
+def test_by_default_there_may_be_no_answer_where_it_was_learned():
+    context = "a b c d e f g h i j"
+    empty = {}
+    for version in ("", "1.1", "2.0"):
+        pretrained = make_finetuned("question_answering")
+        squad = {"version": version} if version else {}
+        pretrained.training["config"] = {"init_from": "somewhere", "squad": squad}
+        bert = FineTuned(pretrained)
+        empty[version] = any(not x.text for x in bert.answer("a", context, n_best=60))
+        if version == "1.1":
+            with pytest.raises(UserError, match="on SQuAD 1.1, where every question has"):
+                bert.answer("a", context, with_no_answer=True)
+        else:
+            found = bert.answer("a", context, n_best=60, with_no_answer=True)
+            assert any(not x.text for x in found)
+        assert all(x.text for x in bert.answer("a", context, n_best=60, with_no_answer=False))
+    assert empty == {"": False, "1.1": False, "2.0": True}
+
+
 @pytest.mark.parametrize(
     "config,texts,said",
     [
@@ -223,8 +242,26 @@ def test_tags_of_words_in_a_sentence_of_any_length():
         assert tag == labels[int(np.argmax(expected))]
         assert probability == pytest.approx(float(expected.max()), abs=1e-4)
     assert [word for word, *_ in bert.tag(["bc.", "the"])] == ["bc.", "the"]
+    assert [word for word, *_ in bert.tag(word for word in ("a", "b"))] == ["a", "b"]
     words = ["abcdefghij"[i % 10] for i in range(100)]
     assert [word for word, *_ in bert.tag(words)] == words
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),
+        ("cafe\u0301s in Paris", ["cafe\u0301s", "in", "Paris"]),
+        ("שָׁלוֹם!", ["שָׁלוֹם", "!"]),
+        ("a\u200bb", ["a\u200bb"]),
+        ("I ❤\ufe0f it \u200b \u0301", ["I", "❤\ufe0f", "it"]),
+        ("x_1,y--z\x00w", ["x_1", ",", "y", "-", "-", "z", "w"]),
+        ("他来了", ["他来了"]),
+    ],
+)
+def test_marks_belong_to_the_word_that_they_are_on(text, words):
+    bert = FineTuned(make_finetuned("token_classification", LABELS))
+    assert [word for word, *_ in bert.tag(text)] == words
 
 
 def test_it_is_a_bert_without_the_heads_of_pre_training():
@@ -244,7 +281,11 @@ def test_it_is_a_bert_without_the_heads_of_pre_training():
         ("sequence_classification", lambda b: b.tag("a"), "it can classify"),
         ("multiple_choice", lambda b: b.answer("a", "b"), "it can choose"),
         ("multiple_choice", lambda b: b.choose("a", ["b"]), "two choices or more"),
-        ("multiple_choice", lambda b: b.choose("a", "bc"), "two choices or more"),
+        ("multiple_choice", lambda b: b.choose("a", "bc"), "choose takes a list of texts, and"),
+        ("multiple_choice", lambda b: b.choose("a", {"b", "c"}), "and not a set"),
+        ("token_classification", lambda b: b.tag(5), "tag takes a list of texts, and not a int"),
+        ("sequence_classification", lambda b: b.classify(("a", "b")), "no text but a tuple"),
+        ("question_answering", lambda b: b.answer("a", "b", n_best="3"), "n_best is '3'; it must"),
         ("multiple_choice", lambda b: b.choose("a", ["b", ""]), "text 2 of 2 has a sentence"),
         ("token_classification", lambda b: b.choose("a", ["b", "c"]), "it can tag"),
         ("question_answering", lambda b: b.answer("a", " "), "the text is without a token"),

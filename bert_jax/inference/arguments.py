@@ -1,0 +1,68 @@
+"""What is asked of a BERT in Python, checked: any mistake is one sentence."""
+
+import operator
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.inference.rows import check_text
+
+# What `FineTuned` answers.
+_OF_TASKS = ("classify", "answer", "tag", "choose")
+
+
+class NoTaskError(UserError, AttributeError):
+    """What a task's head answers was asked of a model that has none."""
+
+
+def no_attribute(bert: Any, name: str) -> AttributeError:
+    """The error of a name that a `Bert` does not have."""
+    if name not in _OF_TASKS:
+        return AttributeError(f"{type(bert).__name__} has no attribute {name!r}")
+    return NoTaskError(
+        f"{bert.source} has no task's head: it must be a work directory of python -m "
+        "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
+        "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
+    )
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An argument's value, of any type of whole numbers.
+
+    Raises:
+      UserError: it is something else.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def listed(what: str, texts: Any) -> list[Any]:
+    """Several texts, which have an order.
+
+    Args:
+      what: What takes them, for the message.
+      texts: Any iterable, but for those that are one text, or have no order.
+
+    Raises:
+      UserError: it is something else.
+    """
+    if isinstance(texts, str | bytes | Set | Mapping) or not isinstance(texts, Iterable):
+        raise UserError(
+            f"{what} takes a list of texts, and not a {type(texts).__name__}; put one text in "
+            "brackets"
+        )
+    return list(texts)
+
+
+def checked(text: str, text_b: str | None = None) -> tuple[str, ...]:
+    """A sentence or two.
+
+    Raises:
+      UserError: one is no text, such as a pair.
+    """
+    sides = (text,) if text_b is None else (text, text_b)
+    for side in sides:
+        check_text(side, lambda: "the text")
+    return sides
