@@ -28,8 +28,9 @@ from bert_jax.parallel import launch
 _USER_ERRNOS = frozenset(
     getattr(errno, name)
     for name in (
-        "ENOSPC EDQUOT EROFS EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST ENAMETOOLONG ELOOP".split()
-    )
+        "ENOSPC EDQUOT EFBIG EROFS EIO ESTALE ETXTBSY EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST "
+        "ENAMETOOLONG ELOOP"
+    ).split()
 )
 
 # After a signal that was lost in a callback, which will be over by then.
@@ -183,6 +184,13 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
                 "config.remat='full', or a sharding that divides the parameters",
                 1,
             )
+        case MemoryError():
+            said = str(error).splitlines()[0] if str(error) else "no more was to be had"
+            return (
+                f"error: this machine ran out of memory ({said[:200]}); what helps: a smaller "
+                "config.train.batch_size or config.eval.batch_size",
+                1,
+            )
         case OSError() if error.errno in _USER_ERRNOS:
             return f"error: {error.filename or 'writing'}: {error.strerror}", 1
     if said := storage.problem(error):
@@ -200,7 +208,7 @@ def parse(
         missing flag or an argument that is no flag.
       UserError: if the config file cannot be loaded.
     """
-    argv = list(argv)
+    argv = [_with_home(argument) for argument in argv]
     values.set_gnu_getopt(words)
     for name in list(values):
         if config_flags.is_config_flag(values[name]):
@@ -223,6 +231,13 @@ def parse(
 
 # Defined by absl for every program; never what a misspelt flag meant.
 _ABSL_FLAGS = frozenset(flags.FLAGS)
+
+
+def _with_home(argument: str) -> str:
+    """A flag with ~/ as the user's home where a path begins; of a flag, shells leave it alone."""
+    if not argument.startswith("-"):
+        return argument
+    return re.sub(r"(?<=[=,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
 
 
 def _quietly(main: Callable[[list[str]], int | None], argv: list[str]) -> int | None:

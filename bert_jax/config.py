@@ -262,6 +262,16 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
     )
 
 
+def refuse_argument(arg: str) -> None:
+    """Of a config file that takes no argument: FILE.py:ARG must not silently be FILE.py.
+
+    Raises:
+      UserError: there is one.
+    """
+    if arg:
+        raise UserError(f"--config ends in :{arg}, but that file takes no argument; leave it out")
+
+
 def to_dict(config: ConfigDict) -> dict[str, Any]:
     """Plain dicts and lists, ready for JSON."""
 

@@ -78,6 +78,9 @@ def check_values(
         require(config, path, _get(config, path) >= 0, "it must not be negative")
     for path in (*_SHARED_SHARES, *shares):
         require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
+    for path, value in flatten(config):
+        if isinstance(value, float):
+            require(config, path, math.isfinite(value), "it must be a finite number")
     # JAX makes its keys of 64 bits.
     require(config, "seed", _get(config, "seed") < 2**63, "it must be below 2**63")
     share = "max_replicated_share"
@@ -288,8 +291,8 @@ def check_profile(profile: ConfigDict, num_steps: int) -> None:
     if count and last > num_steps:
         raise UserError(
             f"config.profile asks for steps {first:,} to {last:,}, but the run ends with step "
-            f"{num_steps:,} (config.train.num_steps); set an earlier config.profile.start_step "
-            "or fewer config.profile.num_steps"
+            f"{num_steps:,}; set an earlier config.profile.start_step or fewer "
+            "config.profile.num_steps"
         )
 
 

@@ -12,11 +12,11 @@ Expected: held-out masked-LM perplexity 3.99 (paper, table 6), GLUE test average
 SQuAD v1.1 dev F1 88.5; not reproduced here.
 """
 
-from bert_jax.config import default_config
+from bert_jax.config import default_config, refuse_argument
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     # The defaults are BERT-base's.
     c = default_config()
     c.lock()

@@ -10,11 +10,11 @@ Hardware meant: 256 TPU chips; on fewer, raise config.train.gradient_accumulatio
 Expected: as base.py; not reproduced here.
 """
 
-from bert_jax.config import default_config, lamb_stages
+from bert_jax.config import default_config, lamb_stages, refuse_argument
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = default_config()
     c.optimizer.name = "lamb"
     # Algorithm 2 of the paper divides by 1 - b^t, unlike BERT's Adam.

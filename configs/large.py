@@ -10,11 +10,11 @@ Expected: held-out masked-LM perplexity 3.23 (paper, table 6), GLUE test average
 SQuAD v1.1 dev F1 90.9; not reproduced here.
 """
 
-from bert_jax.config import default_config
+from bert_jax.config import default_config, refuse_argument
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = default_config()
     c.model.num_hidden_layers = 24
     c.model.hidden_size = 1024

@@ -13,11 +13,11 @@ config.train.gradient_accumulation_steps.
 Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1); not reproduced here.
 """
 
-from bert_jax.config import default_config, lamb_stages
+from bert_jax.config import default_config, lamb_stages, refuse_argument
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = default_config()
     c.model.num_hidden_layers = 24
     c.model.hidden_size = 1024

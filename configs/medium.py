@@ -12,11 +12,11 @@ Expected: GLUE test average 73.5, as google-research/bert's README gives it for 
 own model of this size; not reproduced here.
 """
 
-from bert_jax.config import default_config
+from bert_jax.config import default_config, refuse_argument
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = default_config()
     c.model.num_hidden_layers = 8
     c.model.hidden_size = 512

@@ -12,11 +12,11 @@ next-sentence accuracy 77.4 % (reproduced: 86 minutes on two cores beside other 
 text included; a run of as many steps on the quiet machine took 65).
 """
 
-from bert_jax.config import default_config, stage
+from bert_jax.config import default_config, refuse_argument, stage
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = default_config()
     c.dtype = "float32"
     # A smaller vocabulary than BERT's: a third of each step would be its softmax.

@@ -10,11 +10,11 @@ Expected: held-out masked-LM loss at least 0.8 nats below the unigram baseline's
 README.md has a run's figures).
 """
 
-from bert_jax.config import default_config, stage
+from bert_jax.config import default_config, refuse_argument, stage
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = default_config()
     c.dtype = "float32"
     c.model.vocab_size = 8192

@@ -95,6 +95,28 @@ def test_any_path_is_one_text(config, given, form):
     assert tuple(parse(config, *arguments).config.data.input) == (given,)
 
 
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("~/a.txt", "/home/me/a.txt"),
+        ("train=~/a,validation=~/b.tsv", "train=/home/me/a,validation=/home/me/b.tsv"),
+        ("a~/b", "a~/b"),
+        ("~other/b", "~other/b"),
+    ],
+)
+def test_the_home_directory(config, monkeypatch, given, expected):
+    """Shells know ~ at the beginning of a word only: --workdir=~/runs would make a folder "~"."""
+    monkeypatch.setenv("HOME", "/home/me")
+    values = parse(config, f"--config.data.input={given}", f"--workdir={given}")
+    assert tuple(values.config.data.input) == (expected,) and values.workdir == expected
+
+
+@pytest.mark.parametrize("name", ["tiny", "large_lamb", "finetune/ner", "finetune/table"])
+def test_an_argument_that_a_config_does_not_take(name):
+    with pytest.raises(UserError, match="^--config ends in :x, but that file takes no argument"):
+        parse(f"--config=configs/{name}.py:x")
+
+
 def test_overrides_without_a_config():
     with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
         parse("--config.seed=3")

@@ -121,6 +121,8 @@ def test_every_key_is_explained_above_it(function):
         *((path, 1.0, "below 1") for path in validation._SHARED_SHARES + validation._SHARES),
         ("schedule.peak_learning_rate", float("nan"), "above 0"),
         ("optimizer.weight_decay", float("nan"), "not be negative"),
+        ("optimizer.weight_decay", float("inf"), "a finite number"),
+        ("schedule.warmup_steps", float("inf"), "a finite number"),
         ("model.num_attention_heads", 7, "does not divide config.model.hidden_size, 768"),
         ("model.type_vocab_size", 1, "need 2"),
         ("mesh.data", 0, "above 0, or -1"),
@@ -165,9 +167,8 @@ def test_profiled_steps_must_be_the_runs():
     validate(config)
     config.profile.num_steps = 4
     assert refusal(config) == (
-        "config.profile asks for steps 10 to 13, but the run ends with step 12 "
-        "(config.train.num_steps); set an earlier config.profile.start_step or fewer "
-        "config.profile.num_steps"
+        "config.profile asks for steps 10 to 13, but the run ends with step 12; set an earlier "
+        "config.profile.start_step or fewer config.profile.num_steps"
     )
 
 

@@ -13,11 +13,12 @@ Expected: with BERT-base on CoNLL-2003 the paper's table 7 (dev F1 96.4, with th
 context, which is not done here); not reproduced here.
 """
 
+from bert_jax.config import refuse_argument
 from bert_jax.finetuning.config import finetune_config
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = finetune_config("ner")
     c.schedule.peak_learning_rate = 5e-5
     c.lock()

@@ -21,6 +21,7 @@ def get_config(arg: str = "1.1"):
     c = finetune_config("squad")
     c.data.max_seq_length = 384
     c.schedule.peak_learning_rate = 5e-5
+    c.squad.version = arg
     if arg == "2.0":
         c.train.batch_size = 48
         c.train.num_epochs = 2.0

@@ -12,11 +12,12 @@ Hardware meant: one GPU or one TPU chip; a laptop for some thousand rows and a s
 Expected: depends on the rows.
 """
 
+from bert_jax.config import refuse_argument
 from bert_jax.finetuning.config import finetune_config
 
 
 def get_config(arg: str = ""):
-    del arg
+    refuse_argument(arg)
     c = finetune_config("table")
     c.lock()
     return c
