@@ -11,12 +11,16 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.recorder import NonFiniteError
 
 
+class DivergedError(UserError):
+    """A step's loss or gradient is not finite; another learning rate may help."""
+
+
 def non_finite(
     error: NonFiniteError,
     directory: epath.PathLike,
     batch: dict[str, Any],
     checkpointer: Checkpointer,
-) -> UserError:
+) -> DivergedError:
     """Writes down what is known of a step that was not finite; returns what to say.
 
     Args:
@@ -38,7 +42,7 @@ def non_finite(
     if hosts.is_first():
         workdir.write_json(path, report)
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
-    return UserError(
+    return DivergedError(
         f"the loss or the gradient of step {error.step} is not finite (loss "
         f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
         f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; what "

@@ -32,6 +32,8 @@ TOKEN_COUNTS = "token_counts.npy"
 CORPUS = "corpus.json"
 RESULTS = "results.json"
 CURVES = "curves.png"
+# Of a directory that holds many runs.
+SWEEP = "sweep.json"
 PROFILE = "profile"
 
 # What may differ from one start to the next: it changes where and how the run is
@@ -52,6 +54,8 @@ _FREE = (
     "data.prefetch_batches",
     "train.num_steps",
 )
+# Of fine-tuning these are the steps whose best one is the result.
+_FREE_BEFORE_FINE_TUNING = ("eval.every_steps",)
 
 
 def claim(workdir: epath.PathLike, config: ConfigDict) -> None:
@@ -81,6 +85,11 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
             f"them: --config.init_from={path}"
         )
     if (path / CONFIG).exists():
+        if "model_type" in _read_config(path):
+            raise UserError(
+                f"{path} holds a model of Hugging Face, not a run; choose another --workdir (to "
+                f"start from its weights: --config.init_from={path})"
+            )
         values = _values(path)
         if is_finetuning(values) != is_finetuning(now):
             kind = "fine-tuning" if is_finetuning(values) else "pre-training"
@@ -90,7 +99,8 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
             )
         changed = config_lib.differences(values, now)
         for key, (old, new) in changed.items():
-            if not key.startswith(_FREE):
+            fixed = key in _FREE_BEFORE_FINE_TUNING and is_finetuning(now)
+            if fixed or not key.startswith(_FREE):
                 raise UserError(
                     f"{path} holds another run: there config.{key} is {old!r}, here it is "
                     f"{new!r}; choose another --workdir or give the same value"
@@ -164,12 +174,15 @@ def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
 def lock(workdir: epath.PathLike) -> Iterator[None]:
     """Creates the work directory and keeps every other training process out of it.
 
+    One that it created, and in which nothing could begin, is removed again.
+
     Object storage has no locks: there nobody is kept out.
 
     Raises:
       UserError: another process of this machine is training in it.
     """
     path = epath.Path(workdir)
+    is_new = not path.exists()
     storage.make_directory(path)
     if storage.is_remote(path) or jax.process_index() != 0:
         yield
@@ -183,7 +196,13 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
             raise UserError(f"another process is training in {path}") from None
         except OSError:
             pass  # A file system without locks.
-        yield
+        try:
+            yield
+        finally:
+            if is_new:
+                # What is not empty stays.
+                with contextlib.suppress(OSError, ValueError):
+                    path.rmdir()
     finally:
         os.close(descriptor)
 

@@ -166,3 +166,20 @@ def test_json_files_are_whole_or_absent(tmp_path):
         workdir.write_json(path, {"x": object()})
     assert json.loads(path.read_text()) == {"x": [1, 2.5, None]}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_model_of_hugging_face_is_not_taken_for_a_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
+    with pytest.raises(UserError, match="holds a model of Hugging Face, not a run; choose another"):
+        workdir.check(tmp_path, default_config())
+
+
+def test_a_refused_start_leaves_no_directory_of_its_own(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("there", "new", "used"):
+        with pytest.raises(UserError), workdir.lock(tmp_path / name):
+            if name == "used":
+                (tmp_path / name / "config.json").touch()
+            raise UserError("no")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "used"]

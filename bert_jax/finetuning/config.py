@@ -143,6 +143,8 @@ def table_options() -> ConfigDict:
 def squad_options() -> ConfigDict:
     """The section `config.squad`."""
     squad = ConfigDict()
+    # "1.1", or "2.0", some of whose questions have no answer (squad.py:2.0).
+    squad.version = "1.1"
     # Of a context too long for one sequence, tokens from the start of a window to the next's.
     squad.doc_stride = 128
     # Of a question the first so many tokens are kept.

@@ -140,7 +140,7 @@ def predict(
       float32 arrays with a row each, as the model names them; None when stopped.
     """
     shards = hosts.batch_shards(trainer.layout.batch)
-    size = -(-batch_size // shards["num_shards"]) * shards["num_shards"]
+    size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]
     here_R = HostRows(size, **shards).row_R
 
     def batches() -> Iterator[dict[str, np.ndarray]]:

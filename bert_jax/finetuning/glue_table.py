@@ -15,7 +15,7 @@ from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import hosts
 from bert_jax.progress import say
 from bert_jax.tasks.glue import SPECS, check_source
-from bert_jax.tasks.sources import TFDS_PREFIX
+from bert_jax.tasks.sources import TFDS_PREFIX, tfds_builder
 
 TABLE = "glue.json"
 
@@ -45,6 +45,9 @@ def finetune_all(
         )
     configs = {task: task_config(config, task) for task in GLUE_TASKS}
     check_folders(configs)
+    if config.eval.predict and config.data.input.startswith(TFDS_PREFIX):
+        # Belongs to a submission, and is MNLI's to predict.
+        tfds_builder(f"{config.data.input.rstrip('/')}/ax")
     scores = {}
     for task, own in configs.items():
         say(f"=== {task} ===")
@@ -89,7 +92,7 @@ def check_folders(configs: dict[str, ConfigDict]) -> None:
             folder = storage.open_path(source, "config.data.input")
             if not folder.exists():
                 raise UserError(f"config.data.input has no {folder.name}: {folder} is not there")
-            check_source(config.task, source)
+            check_source(config.task, source, with_test=bool(config.eval.predict))
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:

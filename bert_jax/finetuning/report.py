@@ -45,7 +45,7 @@ def announce(
     say(f"{f'going on from step {step:,}' if step else beginning} in {directory}")
 
 
-def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
+def summarize(results: dict[str, Any], config: ConfigDict, directory: epath.PathLike) -> None:
     """The scores of the best checkpoint, and what to do with it."""
     path = epath.Path(directory)
     splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
@@ -59,5 +59,9 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     Console().print(table)
     print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
     print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
+    if config.train.features:
+        # No class of transformers reads several layers.
+        print(f"what next    ask it: python -m bert_jax.predict --model={path} --help")
+        return
     print("what next    take it to transformers:")
     print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")

@@ -28,6 +28,8 @@ from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.state import TrainState
 
 PREDICTIONS = "predictions"
+# In that folder: the SHA-256 of the rows that each of its files is of.
+PREDICTED_ROWS = "rows.json"
 
 
 @dataclasses.dataclass
@@ -85,6 +87,7 @@ class Run:
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setting.model, self.task.head, self.task.labels)
         self.warnings = workdir.check(directory, self.config)
+        start.read_rows(self.config, self.task)
         self.train_rows = self.task.rows("train")
         start.check_segments(self.config, self.train_rows)
         self.stage = start.make_stage(self.config, self.train_rows)
@@ -97,9 +100,6 @@ class Run:
         )
         validation.check_profile(self.config.profile, self.stage.num_steps)
         self.trainer = start.make_trainer(self.config, self.stage)
-        # Read before the first step: a bad row must not end a run at its end.
-        for split in self.validation_splits:
-            self.task.rows(split)
 
     @property
     def num_steps(self) -> int:
@@ -201,7 +201,7 @@ class Run:
         if first:
             workdir.write_json(directory / workdir.RESULTS, results)
             self._draw(best)
-            summarize(results, directory)
+            summarize(results, config, directory)
         return results
 
     def _checkpoints(self) -> Checkpointer:
@@ -290,15 +290,31 @@ class Run:
         multiple = self.config.data.length_multiple
         return predict(self.trainer, params, rows, self.config.eval.batch_size, stop, multiple)
 
-    def _unpredicted(self) -> list[str]:
-        """Splits whose predictions are asked for and not there."""
+    def _unpredicted(self) -> dict[str, str]:
+        """Splits whose predictions are asked for and not there, with what tells their rows."""
         folder = self.directory / PREDICTIONS
-        asked = {"": (), "test": ("test",), "all": ("test", "validation")}[self.config.eval.predict]
-        return [
-            split
-            for split in self.task.splits
-            if split.startswith(asked) and not (folder / self.task.predictions_name(split)).exists()
-        ]
+        predicted = self._predicted_rows()
+        asked = {
+            split: start.rows_fingerprint(self.task.rows(split))
+            for split in start.predicted_splits(self.config, self.task)
+        }
+        for split, fingerprint in asked.items():
+            if predicted.get(split, fingerprint) != fingerprint:
+                say(f"the rows of the {split} split are others than before: predicted anew")
+        return {
+            split: fingerprint
+            for split, fingerprint in asked.items()
+            if predicted.get(split) != fingerprint
+            or not (folder / self.task.predictions_name(split)).exists()
+        }
+
+    def _predicted_rows(self) -> dict[str, str]:
+        """What tells the rows that predictions were written of, of each split."""
+        try:
+            return dict(workdir.read_json(self.directory / PREDICTIONS / PREDICTED_ROWS))
+        except (FileNotFoundError, ValueError, TypeError):
+            # None were written; or it is damaged, and they are written anew.
+            return {}
 
     def _write_predictions(self, stop: Callable[[], bool]) -> None:
         """Predicts with the best checkpoint what is asked for, until told to stop."""
@@ -316,7 +332,7 @@ class Run:
             return
         _, params = restored
         storage.make_directory(self.directory / PREDICTIONS)
-        for split in splits:
+        for split, fingerprint in splits.items():
             rows = self.task.rows(split)
             outputs = self._predict(params, rows, stop)
             if outputs is None:
@@ -324,7 +340,9 @@ class Run:
             if hosts.is_first():
                 path = self.directory / PREDICTIONS / self.task.predictions_name(split)
                 self.task.write_predictions(split, outputs, path)
-                say(f"predictions of {len(rows):,} rows ({split}) written to {path}")
+                noted = self._predicted_rows() | {split: fingerprint}
+                workdir.write_json(self.directory / PREDICTIONS / PREDICTED_ROWS, noted)
+                say(f"predictions of the {split} split written to {path}")
 
     def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
         scores = best.scores[self.validation_splits[0]]
@@ -349,7 +367,7 @@ class Run:
             if results["step"] != self.num_steps:
                 return None
             say(f"This run is finished: step {self.num_steps:,} is done.")
-            summarize(results, self.directory)
+            summarize(results, self.config, self.directory)
         except (ValueError, KeyError, TypeError):
             # Damaged: it is written anew.
             return None

@@ -67,7 +67,7 @@ class Setting:
         return {
             "task": self.task.name,
             "rows": {split: len(self.task.rows(split)) for split in splits},
-            "sha256": {split: _rows_fingerprint(self.task.rows(split)) for split in splits},
+            "sha256": {split: rows_fingerprint(self.task.rows(split)) for split in splits},
             "tokenizer": self.tokenizer.fingerprint,
         }
 
@@ -185,6 +185,30 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
             )
 
 
+def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
+    """The splits whose predictions `config.eval.predict` asks for.
+
+    Raises:
+      UserError: it asks for those of a test split, and there is none.
+    """
+    if not config.eval.predict:
+        return []
+    if not any(split.startswith("test") for split in task.splits):
+        raise UserError(
+            f"config.eval.predict is {config.eval.predict}, but config.data.input, "
+            f"{config.data.input}, has no test split; there is: " + ", ".join(task.splits)
+        )
+    asked = {"test": ("test",), "all": ("test", "validation")}[config.eval.predict]
+    return [split for split in task.splits if split.startswith(asked)]
+
+
+def read_rows(config: ConfigDict, task: Task) -> None:
+    """Reads all rows that a run needs, so that no bad one ends it hours later."""
+    validation_splits = [split for split in task.splits if split.startswith("validation")]
+    for split in ("train", *validation_splits, *predicted_splits(config, task)):
+        task.rows(split)
+
+
 def check_segments(config: ConfigDict, rows: Rows) -> None:
     """Refuses pairs where the weights tell no second sentence from a first."""
     # Of a task all examples are pairs, or none is.
@@ -293,7 +317,8 @@ def _weight_names(model: nn.Module) -> set[str]:
     return set(jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), model.config)))
 
 
-def _rows_fingerprint(rows: Rows) -> str:
+def rows_fingerprint(rows: Rows) -> str:
+    """SHA-256 of all that `rows` gives."""
     digest = hashlib.sha256()
     for batch in all_rows(rows):
         for name in sorted(batch):

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,6 +19,7 @@ from bert_jax import storage, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import start
 from bert_jax.finetuning.run import finetune
+from bert_jax.non_finite import DivergedError
 from bert_jax.parallel import hosts
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
@@ -26,7 +27,6 @@ from bert_jax.progress import say
 RUNS = "runs"
 # The SHA-256 of the weights that the runs begin with.
 WEIGHTS = "weights.sha256"
-SWEEP = "sweep.json"
 
 
 def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
@@ -34,20 +34,22 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Of finished runs the checkpoints are removed, but for the best one of the best run. A sweep may
     be widened later by rates, batches and seeds; not narrowed by finished runs, since the weights
-    of the best one of what is left may be among those removed.
+    of the best one of what is left may be among those removed. A run whose loss is not finite is
+    told of and left behind.
 
     Args:
       config: As for `finetune`; each run has its own rate, batch and seed.
       directory: Gets runs/NAME/, a work directory each, weights.sha256 and sweep.json.
 
     Returns:
-      What sweep.json holds: `runs`, each with its results; `settings`, for each rate and
-      batch the median, lowest and highest score and the standard deviation over the seeds;
+      What sweep.json holds: `runs`, each with its results; `diverged`, those whose loss was
+      not finite, each with an `error`; `settings`, for each rate and batch the median, lowest
+      and highest score and the standard deviation over the seeds that did not diverge;
       `best_run`. None when asked to stop before the end.
 
     Raises:
       UserError: the grid is empty or wrong, or lacks runs that are in `directory`, which began
-        with other weights, or as `finetune`.
+        with other weights; all runs diverged; or as `finetune`.
     """
     directory = epath.Path(directory)
     grid = _grid(config)
@@ -59,6 +61,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             stack.enter_context(workdir.lock(directory))
             _check_runs(directory / RUNS, grid)
             setting = start.open_setting(config)
+            start.read_rows(config, setting.task)
             mesh = make_mesh(config.mesh)
             for _, values in grid:
                 # A batch that does not fit must not end the sweep hours from now.
@@ -72,27 +75,39 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         # Weights and rows are read once for all.
         setting = hosts.together(opened)
         runs: list[dict[str, Any]] = []
+        diverged: list[dict[str, Any]] = []
         for number, (name, values) in enumerate(grid, 1):
             say(f"run {number} of {len(grid)}: {name}")
-            results = finetune(_with(config, values), directory / RUNS / name, setting)
-            if results is None:
-                return None
-            runs.append({"name": name, **values, **results})
-            hosts.from_first(lambda: _remove_checkpoints(directory / RUNS, runs))
+            try:
+                results = finetune(_with(config, values), directory / RUNS / name, setting)
+            except DivergedError as error:
+                say(f"warning: {name}: {error}")
+                diverged.append({"name": name, **values, "error": str(error)})
+            else:
+                if results is None:
+                    return None
+                runs.append({"name": name, **values, **results})
+                hosts.from_first(lambda: _remove_checkpoints(directory / RUNS, runs))
             # What each run has compiled is of its own rate.
             jax.clear_caches()
+    if not runs:
+        raise UserError(
+            f"none of the {len(grid)} runs has a finite loss to its end; give lower "
+            f"config.sweep.learning_rates; the first: {diverged[0]['error']}"
+        )
     summary = {
         "task": setting.task.name,
         "metric": setting.task.metric,
         "best_run": best_of(runs)["name"],
-        "settings": summarized(runs),
+        "settings": summarized(runs, diverged),
         "runs": runs,
+        "diverged": diverged,
     }
     if hosts.is_first():
-        workdir.write_json(directory / SWEEP, summary)
+        workdir.write_json(directory / workdir.SWEEP, summary)
         Console().print(sweep_table(summary))
         print(f"best run     {directory / RUNS / summary['best_run']}")
-        print(f"all scores   {directory / SWEEP}")
+        print(f"all scores   {directory / workdir.SWEEP}")
     return summary
 
 
@@ -101,8 +116,13 @@ def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return max(runs, key=lambda run: run["score"])
 
 
-def summarized(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each rate and batch the scores of its seeds, the best median first."""
+def summarized(
+    runs: list[dict[str, Any]], diverged: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """For each rate and batch the scores of its seeds.
+
+    Those of which the fewest seeds diverged come first, of these the best median.
+    """
 
     def setting_of(run: dict[str, Any]) -> tuple[float, int]:
         return run["schedule.peak_learning_rate"], run["train.batch_size"]
@@ -110,30 +130,34 @@ def summarized(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     settings = []
     for rate, batch_size in dict.fromkeys(map(setting_of, runs)):
         scores = [run["score"] for run in runs if setting_of(run) == (rate, batch_size)]
+        lost = [run for run in diverged if setting_of(run) == (rate, batch_size)]
         settings.append(
             {
                 "learning_rate": rate,
                 "batch_size": batch_size,
                 "seeds": len(scores),
+                "diverged": len(lost),
                 "median": statistics.median(scores),
                 "lowest": min(scores),
                 "highest": max(scores),
                 "standard_deviation": statistics.stdev(scores) if len(scores) > 1 else 0.0,
             }
         )
-    return sorted(settings, key=lambda setting: -setting["median"])
+    return sorted(settings, key=lambda setting: (setting["diverged"], -setting["median"]))
 
 
 def sweep_table(summary: dict[str, Any]) -> Table:
     """Medians and spreads, the best setting first."""
     table = Table(title=f"{summary['task']}: {summary['metric']}", title_justify="left")
-    for column in ("rate", "batch", "seeds", "median", "lowest", "highest", "deviation"):
+    columns = ("rate", "batch", "seeds", "diverged", "median", "lowest", "highest", "deviation")
+    for column in columns:
         table.add_column(column, justify="right")
     for setting in summary["settings"]:
         table.add_row(
             f"{setting['learning_rate']:g}",
             str(setting["batch_size"]),
             str(setting["seeds"]),
+            str(setting["diverged"]),
             *(
                 f"{setting[name]:.4f}"
                 for name in ("median", "lowest", "highest", "standard_deviation")
@@ -150,9 +174,10 @@ def _grid(config: ConfigDict) -> list[tuple[str, dict[str, Any]]]:
         whole = key != "learning_rates"
         wrong = [value for value in values if not _is_number(value, whole) or value < smallest]
         if wrong or not values or len(set(values)) < len(values):
+            least = "of 0 or more" if key == "seeds" else "above 0"
             raise UserError(
                 f"config.sweep.{key} is {tuple(values)}; it must be {'whole ' if whole else ''}"
-                "numbers, each once, with commas between them"
+                f"numbers {least}, each once, with commas between them"
             )
     return list(_runs(config.sweep))
 

@@ -14,7 +14,7 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, TOKENIZER
+from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, RESULTS, SWEEP, TOKENIZER
 
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
@@ -95,6 +95,13 @@ def _read(path: Path | epath.Path, lowercase: bool | None) -> Pretrained:
         raise UserError(f"{path} says itself whether it is lower-cased: leave that out")
     if not path.exists():
         raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
+    if (path / SWEEP).exists():
+        raise UserError(f"{path} holds a sweep; give one of its runs: {SWEEP} names the best_run")
+    if all((path / name).exists() for name in (CONFIG, TOKENIZER, RESULTS)):
+        raise UserError(
+            f"the checkpoints of {path} are not there any more: of a sweep only the best run keeps "
+            "them"
+        )
     if all((path / name).exists() for name in (CONFIG, TOKENIZER)):
         raise UserError(f"{path} has no checkpoint yet: its run has only begun")
     raise UserError(

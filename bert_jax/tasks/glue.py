@@ -45,6 +45,8 @@ class Spec:
     tfds: tuple[str, ...] = ()
 
 
+# Of STS-B's scores.
+_HIGHEST = 5
 _ENTAILMENT = ("entailment", "not_entailment")
 _SENTENCES = ("sentence1", "sentence2")
 _MNLI = Spec(
@@ -173,7 +175,7 @@ class Glue(SentenceTask):
         if self.labels:
             texts = [self._spec.values[i] for i in predictions_N]
         else:
-            texts = [f"{value:.3f}" for value in np.clip(predictions_N, 0, 5)]
+            texts = [f"{value:.3f}" for value in np.clip(predictions_N, 0, _HIGHEST)]
         lines = zip(self.rows(split).index_N, texts, strict=True)
         content = "index\tprediction\n" + "".join(f"{i}\t{text}\n" for i, text in lines)
         storage.write_whole(path, content.encode())
@@ -193,8 +195,10 @@ class Glue(SentenceTask):
             self._bad_rows.bad("unknown label", where, f"the label is {text!r}, not one of {known}")
             return None
         number = as_number(text)
-        if number is None:
-            self._bad_rows.bad("no number", where, f"{spec.label} is {text!r}, no number")
+        if number is None or not 0 <= number <= _HIGHEST:
+            detail = f"{spec.label} is {text!r}, no number from 0 to {_HIGHEST}"
+            self._bad_rows.bad("no number", where, detail)
+            return None
         return number
 
     def _tfds_examples(self, split: str) -> Iterator[Example]:
@@ -216,11 +220,18 @@ class Glue(SentenceTask):
             yield Example(where, text, others[0] if others else None, label, index)
 
 
-def check_source(name: str, source: str) -> None:
+def check_source(name: str, source: str, *, with_test: bool) -> None:
     """Refuses a folder, or files, in which a task lacks one."""
     if not source.startswith(sources.TFDS_PREFIX):
         names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
-        _check_splits(name, source, tuple(sources.find_files(source, names)))
+        splits = tuple(sources.find_files(source, names))
+        _check_splits(name, source, splits)
+        tests = [split for split in names if split.startswith("test")]
+        if with_test and not set(tests) & set(splits):
+            raise UserError(
+                f"config.eval.predict asks for the test split, but {source} has no "
+                f"{names[tests[0]][0]}"
+            )
 
 
 def _check_splits(name: str, source: str, splits: tuple[str, ...]) -> None:
@@ -250,8 +261,10 @@ def _tfds_splits(name: str, source: str, names: dict) -> dict[str, tuple]:
     builder = sources.tfds_builder(mnli)
     _check_builder(name, builder)
     splits = {split: (builder, split) for split in names if split in builder.info.splits}
-    if name == "ax":
-        splits["test_ax"] = sources.tfds_builder(mnli.replace("glue/mnli", "glue/ax")), "test"
+    diagnostic = mnli.replace("glue/mnli", "glue/ax")
+    # Beside MNLI it is taken where it lies already: nothing is downloaded that was not named.
+    if name == "ax" or name == "mnli" and sources.is_prepared(diagnostic):
+        splits["test_ax"] = sources.tfds_builder(diagnostic), "test"
     return splits
 
 

@@ -149,7 +149,7 @@ class MultipleChoice:
         """The questions of a split."""
         if split not in self._rows:
             path, must_stay = self._files[split], split.startswith("test")
-            read = _read_csv if path.suffix == ".csv" else _read_jsonl
+            read = _read_csv if _is_csv(path) else _read_jsonl
             questions = read(path, self._bad_rows, self.labels, must_stay)
             rows = MultipleChoiceRows(questions, len(self.labels), self._tokenizer, self._length)
             if not len(rows):
@@ -190,9 +190,13 @@ class MultipleChoice:
         return f"{split}_predictions.jsonl"
 
 
+def _is_csv(path: Path | epath.Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
 def _choice_names(path: Path | epath.Path) -> tuple[str, ...]:
     """What the choices are called: in CommonsenseQA's files by the first whole question."""
-    if path.suffix == ".csv":
+    if _is_csv(path):
         return _SWAG_LABELS
     first = ""
     for where, line in _lines(path):

@@ -168,11 +168,14 @@ def _json_rows(
             if not isinstance(value, dict | list)
         }
         if missing:
+            is_null = missing[0] in values
             known = ", ".join(values) or "none"
             bad_rows.bad(
                 "missing field",
                 where,
-                f"no field {missing[0]!r}; there is: {known}",
+                f"field {missing[0]!r} is null"
+                if is_null
+                else f"no field {missing[0]!r}; there is: {known}",
                 must_stay,
             )
         elif lists := [column for column in needed if column not in texts]:

@@ -61,7 +61,7 @@ class SentenceTask(abc.ABC):
                 np.int32 if self.labels else np.float32,
             )
             if not len(rows):
-                raise UserError(f"the {split} split of {self.name} has no rows")
+                raise UserError(f"config.data.input: the {split} split of {self.name} has no rows")
             self._rows[split] = rows
         return self._rows[split]
 

@@ -23,7 +23,7 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Pat
       names: For each split the names that its file may have in a folder, first choice first.
 
     Raises:
-      UserError: there is no such file, or none of these names in the folder.
+      UserError: there is no such file, none of these names in the folder, or two of one split.
     """
     if re.match(r"\s*\w+\s*=", source):
         return _named_files(source, names)
@@ -35,11 +35,18 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Pat
             f"config.data.input is {source}, a file: say of which split, as in "
             f"validation={source}, with commas between several"
         )
-    found = {
-        split: next((folder / name for name in choices if (folder / name).exists()), None)
-        for split, choices in names.items()
-    }
-    found = {split: path for split, path in found.items() if path is not None}
+    found: dict[str, Path | epath.Path] = {}
+    for split, choices in names.items():
+        first, *others = [folder / name for name in choices if (folder / name).exists()] or [None]
+        # In another folder it is another copy of the same data (AX's).
+        if same := [path for path in others if path.parent == first.parent]:
+            raise UserError(
+                f"config.data.input is {source}, where both {first.name} and {same[0].name} may be "
+                f"the {split} split; say which is, as in {split}={first}, with commas between "
+                "splits"
+            )
+        if first is not None:
+            found[split] = first
     if not found:
         known = ", ".join(name for choices in names.values() for name in choices)
         raise UserError(f"config.data.input is {source}, but that folder has none of {known}")
@@ -132,6 +139,16 @@ def tfds_builder(source: str) -> Any:
             f"config.data.input: cannot load {name!r}: {str(e).splitlines()[0]}"
         ) from None
     return builder
+
+
+def is_prepared(source: str) -> bool:
+    """Whether the data of "tfds:NAME" are on disk."""
+    import tensorflow_datasets as tfds
+
+    try:
+        return tfds.builder(source.removeprefix(TFDS_PREFIX)).is_prepared()
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError):
+        return False
 
 
 def check_features(builder: Any, needed: Iterable[str]) -> None:

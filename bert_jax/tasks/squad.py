@@ -16,9 +16,9 @@ from bert_jax.tasks.squad_windows import Windows, check_lengths
 from bert_jax.tokenizers import Tokenizer
 
 _FILES = {
-    "train": ("train-v1.1.json", "train-v2.0.json", "train.json"),
-    "validation": ("dev-v1.1.json", "dev-v2.0.json", "dev.json", "validation.json"),
-    "test": ("test-v1.1.json", "test-v2.0.json", "test.json"),
+    "train": ("train-v{}.json", "train.json"),
+    "validation": ("dev-v{}.json", "dev.json", "validation.json"),
+    "test": ("test-v{}.json", "test.json"),
 }
 
 
@@ -27,8 +27,8 @@ class Squad:
 
     Args:
       source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), files
-        as "train=FILE,validation=FILE", or tfds:squad/v1.1 or tfds:squad/v2.0. Which of the
-        two data sets a file is of, it says itself.
+        as "train=FILE,validation=FILE", or tfds:squad/v1.1 or tfds:squad/v2.0.
+      version: "1.1", or "2.0", in which questions may have no answer.
       max_seq_length, doc_stride, max_query_length: See `Windows`.
       n_best, max_answer_length: See `rank_answers`.
       null_threshold: SQuAD 2.0: how much higher the score of no answer must be than that of
@@ -36,7 +36,8 @@ class Squad:
       bad_rows: "refuse" or "skip": what to do with bad questions.
 
     Raises:
-      UserError: the source is not there, or an option is out of range.
+      UserError: the source is not there or of the other version, or an option is out of
+        range.
     """
 
     name = "squad"
@@ -49,6 +50,7 @@ class Squad:
         source: str,
         tokenizer: Tokenizer,
         *,
+        version: str = "1.1",
         max_seq_length: int = 384,
         doc_stride: int = 128,
         max_query_length: int = 64,
@@ -62,6 +64,12 @@ class Squad:
         for key, value in (("n_best", n_best), ("max_answer_length", max_answer_length)):
             if value < 1:
                 raise UserError(f"config.squad.{key} is {value}, but it must be at least 1")
+        if version not in squad_data.VERSIONS:
+            raise UserError(
+                f"config.squad.version is {version!r}; it must be one of "
+                + ", ".join(squad_data.VERSIONS)
+            )
+        self._version = version
         self._tokenizer, self._bad_rows = tokenizer, BadRows(bad_rows == "skip")
         self._lengths = {
             "max_seq_length": max_seq_length,
@@ -74,9 +82,12 @@ class Squad:
         if source.startswith(sources.TFDS_PREFIX):
             self._builder = sources.tfds_builder(source)
             sources.check_features(self._builder, ("id", "context", "question", "answers"))
+            found = "2.0" if "is_impossible" in self._builder.info.features else "1.1"
+            squad_data.check_version(self._builder.info.full_name, found, version)
             self.splits = tuple(split for split in _FILES if split in self._builder.info.splits)
         else:
-            self._files = sources.find_files(source, _FILES)
+            names = {split: [n.format(version) for n in of] for split, of in _FILES.items()}
+            self._files = sources.find_files(source, names)
             self.splits = tuple(self._files)
         self._rows: dict[str, Windows] = {}
 
@@ -88,15 +99,17 @@ class Squad:
     def rows(self, split: str) -> Windows:
         """The windows of all questions of a split."""
         if split not in self._rows:
-            labelled = not split.startswith("test")
             if self._files:
-                questions = squad_data.read_file(
-                    self._files[split], self._tokenizer, self._bad_rows, labelled=labelled
-                )
+                read, source = squad_data.read_file, (self._files[split],)
             else:
-                questions = squad_data.read_tfds(
-                    self._builder, split, self._tokenizer, self._bad_rows, labelled=labelled
-                )
+                read, source = squad_data.read_tfds, (self._builder, split)
+            questions = read(
+                *source,
+                self._tokenizer,
+                self._bad_rows,
+                version=self._version,
+                labelled=not split.startswith("test"),
+            )
             self._rows[split] = Windows(questions, self._tokenizer, **self._lengths)
         return self._rows[split]
 

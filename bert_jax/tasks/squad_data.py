@@ -13,6 +13,9 @@ from bert_jax.tasks.ragged import Ragged
 from bert_jax.tasks.rows import BadRows
 from bert_jax.tokenizers import Tokenizer
 
+# The second has questions without an answer.
+VERSIONS = ("1.1", "2.0")
+
 
 class Question(NamedTuple):
     """One question.
@@ -59,43 +62,52 @@ class _Paragraph(NamedTuple):
 
 
 def read_file(
-    path: Path | epath.Path, tokenizer: Tokenizer, bad_rows: BadRows, *, labelled: bool
+    path: Path | epath.Path,
+    tokenizer: Tokenizer,
+    bad_rows: BadRows,
+    *,
+    version: str,
+    labelled: bool,
 ) -> Questions:
     """Reads train-v1.1.json, dev-v2.0.json or what is made like them.
 
     Args:
+      version: One of VERSIONS.
       bad_rows: What is done with bad questions.
       labelled: Every question must tell its answers. Where they need not, as in a test set,
         none is left out.
 
     Raises:
-      UserError: the file is not like these, or has a bad question: without a field, with an
-        answer that is not in the context, or not where `answer_start` says.
+      UserError: the file is not like these or of another version, or has a bad question:
+        without a field, with an answer that is not in the context, or not where
+        `answer_start` says.
     """
     content = sources.read_json(path)
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise UserError(f"{path} is not SQuAD's JSON: it should be an object with a list `data`")
     paragraphs = list(_paragraphs(path, articles))
-    version = str(content.get("version", "")).removeprefix("v")
-    with_no_answer = version.startswith("2") or (not version and _looks_like_2(paragraphs))
-    reader = _Reader(tokenizer, bad_rows, with_no_answer, labelled)
+    check_version(path, _own_version(content, paragraphs), version)
+    reader = _Reader(tokenizer, bad_rows, version == "2.0", labelled)
     for paragraph in paragraphs:
         reader.add(paragraph)
     return reader.result(str(path))
 
 
 def read_tfds(
-    builder: Any, split: str, tokenizer: Tokenizer, bad_rows: BadRows, *, labelled: bool
+    builder: Any,
+    split: str,
+    tokenizer: Tokenizer,
+    bad_rows: BadRows,
+    *,
+    version: str,
+    labelled: bool,
 ) -> Questions:
     """Reads a split of TFDS' squad/v1.1 or squad/v2.0; see `read_file`."""
-    paragraphs = [
-        _Paragraph(f"{builder.info.full_name} {split}:{n}", *_tfds_paragraph(example))
-        for n, example in enumerate(sources.tfds_examples(builder, split), 1)
-    ]
-    reader = _Reader(tokenizer, bad_rows, _looks_like_2(paragraphs), labelled)
-    for paragraph in paragraphs:
-        reader.add(paragraph)
+    reader = _Reader(tokenizer, bad_rows, version == "2.0", labelled)
+    for number, example in enumerate(sources.tfds_examples(builder, split), 1):
+        where = f"{builder.info.full_name} {split}:{number}"
+        reader.add(_Paragraph(where, *_tfds_paragraph(example)))
     return reader.result(f"{builder.info.full_name} {split}")
 
 
@@ -141,12 +153,27 @@ def _tfds_paragraph(example: dict[str, Any]) -> tuple[Any, list[Any]]:
     return example["context"].decode(), [question]
 
 
-def _looks_like_2(paragraphs: list[_Paragraph]) -> bool:
-    return any(
+def check_version(source: Any, found: str, asked: str) -> None:
+    """Refuses the other data set than `config.squad.version` says; "" found is either."""
+    if found and found != asked:
+        raise UserError(
+            f"{source} is of SQuAD {found}, but config.squad.version is {asked} "
+            f"(--config=configs/finetune/squad.py:{found})"
+        )
+
+
+def _own_version(content: dict[str, Any], paragraphs: list[_Paragraph]) -> str:
+    """What a file says of itself, or its questions of it; "" where neither does."""
+    said = str(content.get("version", "")).removeprefix("v")[:2]
+    for version in VERSIONS:
+        if said and version.startswith(said):
+            return version
+    marked = any(
         isinstance(question, dict) and "is_impossible" in question
         for paragraph in paragraphs
         for question in paragraph.questions
     )
+    return "2.0" if marked else ""
 
 
 class _BadQuestion(Exception):

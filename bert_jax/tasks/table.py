@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -60,6 +61,11 @@ class Table(SentenceTask):
         max_seq_length: int = 128,
         bad_rows: str = "refuse",
     ):
+        if source.startswith(sources.TFDS_PREFIX):
+            raise UserError(
+                f"config.data.input is {source}, but config.task=table reads files: a folder with "
+                f"{_FILES['train'][0]}, or train=FILE,validation=FILE"
+            )
         self._files = sources.find_files(source, _FILES)
         self._texts = [text_column, text_b_column] if text_b_column else [text_column]
         self._label_column = label_column
@@ -137,7 +143,7 @@ class Table(SentenceTask):
 
     def _label(self, where: str, values: dict[str, str]) -> int | float | None:
         """The label of a row; None of a bad one that is left out."""
-        text = values[self._label_column]
+        text = values[self._label_column].strip()
         if not self.labels:
             number = as_number(text)
             if number is None:
@@ -156,7 +162,7 @@ class Table(SentenceTask):
         names = set()
         # What is skipped is counted when the rows are read.
         for row in read_rows(path, [*self._texts, self._label_column], BadRows(skip)):
-            if (name := row.values[self._label_column]).strip():
+            if name := row.values[self._label_column].strip():
                 names.add(name)
             if len(names) > _MOST_LABELS:
                 raise UserError(
@@ -172,5 +178,12 @@ class Table(SentenceTask):
         # Numbers in their own order.
         numbers = {name: as_number(name) for name in names}
         if all(number is not None for number in numbers.values()):
-            return tuple(sorted(names, key=lambda name: (numbers[name], name)))
+            ordered = sorted(names, key=lambda name: (numbers[name], name))
+            for one, other in itertools.pairwise(ordered):
+                if numbers[one] == numbers[other]:
+                    raise UserError(
+                        f"{path} has the labels {one!r} and {other!r} in column "
+                        f"{self._label_column}, which are one number; spell it in one way"
+                    )
+            return tuple(ordered)
         return tuple(sorted(names))

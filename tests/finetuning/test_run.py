@@ -175,6 +175,31 @@ class TestUninterruptedRun:
         assert "finished" in again.stdout and "accuracy" in again.stdout
         assert (directory / "metrics.jsonl").read_bytes() == before
 
+    def test_another_test_file_is_predicted_anew(self, uninterrupted, bert, data, tmp_path):
+        """What lies there would be taken for predictions of it."""
+        directory, other = tmp_path / "run", tmp_path / "data"
+        shutil.copytree(uninterrupted[0], directory)
+        shutil.copytree(data, other)
+        small.write_rows(other, seed=0)
+        lines = (other / "test.tsv").read_text().splitlines(keepends=True)
+        (other / "test.tsv").write_text("".join(lines[:1] + lines[4:6]))
+        text = (directory / "config.json").read_text()
+        (directory / "config.json").write_text(text.replace(str(data), str(other)))
+        path = directory / "predictions" / "test.csv"
+        before = path.read_text().splitlines()
+        finished = runs.run(small.command(directory, bert, other, eval__predict="test"))
+        assert finished.returncode == 0, finished.stderr
+        assert "the rows of the test split are others than before" in finished.stdout
+        after = [line.partition(",")[2] for line in path.read_text().splitlines()[1:]]
+        assert after == [line.partition(",")[2] for line in before[4:6]]
+
+    def test_how_often_it_is_scored_is_part_of_it(self, uninterrupted, bert, data):
+        """The best of other steps would be another result."""
+        command = small.command(uninterrupted[0], bert, data, eval__every_steps="7")
+        finished = runs.run(command)
+        assert finished.returncode == 1
+        assert "there config.eval.every_steps is 0, here it is 7" in finished.stderr
+
     def test_is_read_by_its_step_or_before_it_was_scored(self, uninterrupted, tmp_path):
         best = results(uninterrupted[0])["best_step"]
         for name in ("checkpoints", "best"):
@@ -269,7 +294,8 @@ class TestInterruptedRun:
             assert results(there)["step"] == 20 and not list((there / "predictions").iterdir())
             assert finetune(config, there) is None
         assert finetune(config, there) == results(there)
-        assert len(list((there / "predictions").iterdir())) == 2
+        names = sorted(path.name for path in (there / "predictions").iterdir())
+        assert names == ["rows.json", "test.csv", "validation.csv"]
 
     def test_stopped_after_its_last_step(self, bert, data, tmp_path, monkeypatch):
         """A sweep must hear of it, though this run had nothing left to do."""
@@ -277,7 +303,7 @@ class TestInterruptedRun:
         files = {"init_from": str(bert), "data.input": str(data), "train.num_epochs": 0.1}
         config.update_from_flattened_dict(small.OVERRIDES | files)
 
-        def stopped(results, directory):
+        def stopped(results, config, directory):
             signal.raise_signal(signal.SIGTERM)
 
         with monkeypatch.context() as patch:
@@ -360,7 +386,10 @@ class TestRefusals:
             ({"train__features": "5"}, "config.train.features has 5"),
             ({"train__features": "last"}, "config.train.features is 'last'"),
             ({"train__features": ","}, "config.train.features is ','"),
-            ({"train__num_epochs": float("inf")}, "config.train.num_epochs is inf: these are"),
+            (
+                {"train__num_epochs": float("inf")},
+                "config.train.num_epochs is inf; it must be a finite number",
+            ),
             ({"train__num_epochs": 1e12}, "config.train.num_epochs is 1e\\+12: these are 2e\\+13"),
             ({"train__num_epochs": 0.01}, "not one batch of 8"),
             ({"train__gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),

@@ -41,6 +41,15 @@ def test_a_setting_is_summed_up_over_its_seeds():
     assert summarized(runs_of_it[:1])[0]["standard_deviation"] == 0
 
 
+def test_a_setting_that_diverges_comes_after_those_that_do_not():
+    settings = summarized(
+        [run_of(1e-2, 16, 0, 0.9), run_of(1e-3, 16, 0, 0.5), run_of(1e-3, 16, 1, 0.6)],
+        [run_of(1e-2, 16, 1, None)],
+    )
+    assert [setting["learning_rate"] for setting in settings] == [1e-3, 1e-2]
+    assert [(setting["seeds"], setting["diverged"]) for setting in settings] == [(2, 0), (1, 1)]
+
+
 @pytest.mark.parametrize(
     "key,value",
     [
@@ -192,14 +201,43 @@ def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
         sweep(config, tmp_path / "sweep")
 
 
-def test_a_run_that_diverges_may_be_left_out_afterwards(tmp_path):
+def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     config = sweep_config(tmp_path)
-    config.sweep.learning_rates = (1e-3, 1e30)
-    with pytest.raises(UserError, match="not finite"):
-        sweep(config, tmp_path / "sweep")
-    assert (tmp_path / "sweep" / "runs" / "rate_1e+30_batch_8_seed_0" / "config.json").exists()
+    config.sweep.learning_rates = (1e30, 1e-3)
+    summary = sweep(config, tmp_path / "sweep")
+    said = "warning: rate_1e+30_batch_8_seed_0: the loss or the gradient of"
+    assert said in capsys.readouterr().out
+    assert [run["name"] for run in summary["diverged"]] == ["rate_1e+30_batch_8_seed_0"]
+    assert "not finite" in summary["diverged"][0]["error"]
+    assert [run["name"] for run in summary["runs"]] == ["rate_0.001_batch_8_seed_0"]
+    # Afterwards it may be left out, and nothing but it.
     config.sweep.learning_rates = (1e-3,)
-    assert sweep(config, tmp_path / "sweep")["best_run"] == "rate_0.001_batch_8_seed_0"
+    again = sweep(config, tmp_path / "sweep")
+    assert again["diverged"] == [] and again["runs"] == summary["runs"]
+
+
+def test_all_runs_diverge(tmp_path):
+    config = sweep_config(tmp_path)
+    config.sweep.learning_rates = (1e30,)
+    with pytest.raises(UserError, match="none of the 1 runs has a finite loss to its end; give l"):
+        sweep(config, tmp_path / "sweep")
+    assert not (tmp_path / "sweep" / "sweep.json").exists()
+
+
+@pytest.mark.parametrize("broken", ["without the file", "with a bad row"])
+def test_a_test_file_is_read_before_the_first_run(tmp_path, broken):
+    config = sweep_config(tmp_path)
+    config.eval.predict = "test"
+    path = tmp_path / "data" / "test.tsv"
+    if broken == "without the file":
+        path.unlink()
+        said = "config.eval.predict is test, but config.data.input, .*, has no test split"
+    else:
+        path.write_text("text\tlabel\nfine\tyes\none\ttoo\tmany\n")
+        said = "test.tsv:3: 3 columns instead of 2"
+    with pytest.raises(UserError, match=said):
+        sweep(config, tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
 
 
 class TestAFinishedSweepGoesOnOnlyWithWhatItBeganWith:

@@ -205,10 +205,31 @@ def test_tfds_labels_go_by_name(monkeypatch):
 
     monkeypatch.setattr(sources, "tfds_builder", lambda source: Builder())
     monkeypatch.setattr(sources, "tfds_examples", examples)
+    monkeypatch.setattr(sources, "is_prepared", lambda source: False)
     task = Glue("mnli", "tfds:glue/mnli", TOKENIZER)
     rows = task.rows("train")
     assert rows.index_N == ["1", "2", "3"] and rows.labels_N.tolist() == [1, 2, 0]
     assert task.rows("test_matched").labels_N.tolist() == [-1] * 3
+    assert "test_ax" not in task.splits
+    # The diagnostic set, where it lies beside it.
+    monkeypatch.setattr(sources, "is_prepared", lambda source: source == "tfds:glue/ax")
+    task = Glue("mnli", "tfds:glue/mnli", TOKENIZER)
+    assert task.splits[-1] == "test_ax" and len(task.rows("test_ax")) == 3
+
+
+def test_tfds_that_are_not_prepared():
+    from bert_jax.tasks import sources
+
+    assert not sources.is_prepared("tfds:no_such_data_set")
+
+
+@pytest.mark.parametrize("score", ["-0.5", "7.5", "x", "nan"])
+def test_a_similarity_out_of_range(tmp_path, score):
+    lines = ["index\tsentence1\tsentence2\tscore", "0\ta\tb\t5.000", f"1\ta\tb\t{score}"]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=f"train.tsv:3: score is '{score}', no number from 0 to 5"):
+        Glue("stsb", str(tmp_path), TOKENIZER).rows("train")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_file_that_is_no_table(tmp_path, name, content, said):
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1\n', r"x.jsonl:2: not a JSON object"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n[1]\n', r"x.jsonl:2: not a JSON object"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1}\n', r"x.jsonl:2: no field 'b'; there is: a"),
-        ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": null}\n', r":2: no field 'b'"),
+        ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": null}\n', r":2: field 'b' is null"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": []}\n', r":2: field 'b' is not a text"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": "\\ud800"}\n', r":2: not valid UTF-8"),
     ],

@@ -44,7 +44,7 @@ def write(folder, content, name="dev-v1.1.json"):
 
 
 def make(tmp_path, tokenizer, content, **options):
-    write(tmp_path, content)
+    write(tmp_path, content, f"dev-v{options.get('version', '1.1')}.json")
     return Squad(str(tmp_path), tokenizer, **{"max_seq_length": 96, **options})
 
 
@@ -86,7 +86,7 @@ def test_the_answers_to_a_2_0_file(tmp_path, tokenizer):
         question("c", is_impossible=False),
         version="v2.0",
     )
-    task = make(tmp_path, tokenizer, content)
+    task = make(tmp_path, tokenizer, content, version="2.0")
     outputs = certain(task.rows("validation"), [True, False, False])
     scores = task.score("validation", outputs)
     assert scores["exact"] == pytest.approx(100 * 2 / 3)
@@ -109,7 +109,7 @@ def test_the_answers_to_a_2_0_file(tmp_path, tokenizer):
     assert not (tmp_path / "predictions.json").exists()
     (tmp_path / "null_odds.json").rmdir()
     # A threshold above the odds makes spans of all.
-    task = make(tmp_path, tokenizer, content, null_threshold=100.0)
+    task = make(tmp_path, tokenizer, content, version="2.0", null_threshold=100.0)
     task.write_predictions("validation", outputs, tmp_path / "predictions.json")
     assert "" not in json.loads((tmp_path / "predictions.json").read_text()).values()
 
@@ -125,7 +125,9 @@ def test_windows_hold_the_answers(tmp_path, tokenizer):
         context, text = " ".join(words), " ".join(words[first : first + number])
         start = len(" ".join([*words[:first], ""]))
         path = write(tmp_path, squad(question(answers=[(text, start)]), context=context))
-        questions = squad_data.read_file(path, tokenizer, BadRows(skip=False), labelled=True)
+        questions = squad_data.read_file(
+            path, tokenizer, BadRows(skip=False), version="1.1", labelled=True
+        )
         rows = Windows(
             questions, tokenizer, max_seq_length=length, doc_stride=stride, max_query_length=asked
         )
@@ -207,12 +209,41 @@ def test_bytes_that_are_no_text(tmp_path, tokenizer):
         Squad(str(tmp_path), tokenizer).rows("validation")
 
 
-def test_a_file_without_a_version_tells_by_its_questions(tmp_path, tokenizer):
-    impossible = question("b", answers=(), is_impossible=True)
-    task = make(tmp_path, tokenizer, squad(question(), impossible, version=None))
-    assert task.rows("validation").questions.with_no_answer
-    task = make(tmp_path, tokenizer, squad(question(), version=None))
-    assert not task.rows("validation").questions.with_no_answer
+class TestTheVersionIsTheOneThatTheConfigSays:
+    """Else 1.1 would be trained on and scored under the recipe of 2.0."""
+
+    def test_of_two_in_one_folder_its_files_are_taken(self, tmp_path, tokenizer):
+        impossible = question("b", answers=(), is_impossible=True)
+        write(tmp_path, squad(question(), version="1.1"), "dev-v1.1.json")
+        write(tmp_path, squad(question(), impossible, version="v2.0"), "dev-v2.0.json")
+        for version, count in (("1.1", 1), ("2.0", 2)):
+            task = Squad(str(tmp_path), tokenizer, version=version)
+            questions = task.rows("validation").questions
+            assert questions.with_no_answer == (version == "2.0")
+            assert len(questions.questions) == count
+
+    @pytest.mark.parametrize("said", ["2.0", "v2.0", None])
+    def test_a_file_of_2_0_under_1_1(self, tmp_path, tokenizer, said):
+        """Without a version it tells by its questions."""
+        content = squad(question(), question("b", is_impossible=False), version=said)
+        with pytest.raises(UserError, match=r"is of SQuAD 2.0, but .* is 1.1 .*squad.py:2.0\)"):
+            make(tmp_path, tokenizer, content).rows("validation")
+
+    def test_a_file_of_1_1_under_2_0(self, tmp_path, tokenizer):
+        path = write(tmp_path, squad(question()), "dev.json")
+        with pytest.raises(UserError, match=f"{path} is of SQuAD 1.1, but config.squad.version"):
+            Squad(str(tmp_path), tokenizer, version="2.0").rows("validation")
+
+    def test_a_file_that_does_not_say_is_either(self, tmp_path, tokenizer):
+        content = squad({"id": "t", "question": "Who?"}, version=None)
+        write(tmp_path, content, "test.json")
+        for version in ("1.1", "2.0"):
+            questions = Squad(str(tmp_path), tokenizer, version=version).rows("test").questions
+            assert questions.with_no_answer == (version == "2.0")
+
+    def test_another_version(self, tmp_path, tokenizer):
+        with pytest.raises(UserError, match="config.squad.version is '3'; it must be one of 1.1, "):
+            make(tmp_path, tokenizer, squad(question()), version="3")
 
 
 def test_sources(tmp_path, tokenizer):
@@ -297,7 +328,10 @@ def test_tfds(monkeypatch, tokenizer):
     )
     asked = []
     monkeypatch.setattr(tfds, "builder", lambda name: asked.append(name) or builder)
-    task = Squad("tfds:squad/v2.0", tokenizer, max_seq_length=96)
+    with pytest.raises(UserError, match="squad/v2.0/3.0.0 is of SQuAD 2.0, but config.squad.vers"):
+        Squad("tfds:squad/v2.0", tokenizer)
+    asked.clear()
+    task = Squad("tfds:squad/v2.0", tokenizer, version="2.0", max_seq_length=96)
     assert asked == ["squad/v2.0"]
     assert task.splits == ("train", "validation")
     rows = task.rows("validation")
@@ -305,7 +339,7 @@ def test_tfds(monkeypatch, tokenizer):
     assert task.score("validation", certain(rows, [True, False]))["exact"] == 100
     splits["train"][0]["answers"]["answer_start"][0] = 3
     with pytest.raises(UserError, match=r"squad/v2.0/3.0.0 train:1, question a: .* but at 4"):
-        Squad("tfds:squad/v2.0", tokenizer).rows("train")
+        Squad("tfds:squad/v2.0", tokenizer, version="2.0").rows("train")
     del splits["train"][0]["context"]
     with pytest.raises(UserError, match="squad/v2.0/3.0.0 has no field `context`; there is: id, q"):
         Squad("tfds:squad/v2.0", tokenizer)

@@ -26,6 +26,7 @@ def task(golden, tmp_path):
     return Squad(
         str(tmp_path),
         tokenizer,
+        version=golden["squad"]["version"].removeprefix("v"),
         max_seq_length=recorded.MAX_SEQ_LENGTH,
         doc_stride=recorded.DOC_STRIDE,
         max_query_length=recorded.MAX_QUERY_LENGTH,

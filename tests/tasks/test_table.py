@@ -147,6 +147,33 @@ def test_paths_with_commas_and_equals_signs(reviews, tmp_path):
         Table(f"train={folder / 'train.csv'},train={folder / 'dev.csv'}", TOKENIZER)
 
 
+def test_labels_are_the_same_with_blanks_around_them(tmp_path):
+    write(tmp_path, train__csv="text,label\na,pos\nb,neg\nc, pos\n")
+    write(tmp_path, dev__csv="text,label\na, neg\n")
+    task = Table(str(tmp_path), TOKENIZER)
+    assert task.labels == ("neg", "pos")
+    assert task.rows("train").labels_N.tolist() == [1, 0, 1]
+    assert task.rows("validation").labels_N.tolist() == [0]
+
+
+def test_one_number_spelt_in_two_ways(tmp_path):
+    rows = "".join(f'{{"text": "a", "label": {label}}}\n' for label in ("1", "0", "1.0"))
+    write(tmp_path, train__jsonl=rows, dev__jsonl=rows)
+    with pytest.raises(UserError, match="has the labels '1' and '1.0' in column label, which are"):
+        Table(str(tmp_path), TOKENIZER)
+
+
+def test_two_files_of_one_split(reviews, tmp_path):
+    write(tmp_path, train__tsv="text\tlabel\na\tpos\nb\tneg\n")
+    with pytest.raises(UserError, match="both train.tsv and train.csv may be the train split; say"):
+        Table(str(tmp_path), TOKENIZER)
+
+
+def test_data_sets_of_tensorflow_are_not_tables():
+    with pytest.raises(UserError, match="is tfds:imdb_reviews, but config.task=table reads files"):
+        Table("tfds:imdb_reviews", TOKENIZER)
+
+
 def test_files_that_are_not_enough(tmp_path):
     write(tmp_path, train__csv="text,label\na,x\nb,x\n")
     with pytest.raises(UserError, match=r"has no validation file \(such as validation.tsv\)"):
