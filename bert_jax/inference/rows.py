@@ -8,7 +8,6 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
 
-MASK = "[MASK]"
 # A sentence, or a pair of them.
 Text = str | tuple[str, str]
 
@@ -105,12 +104,7 @@ def _where(number: int, sides: Sequence, places: Sequence[str] | None) -> str:
 def _ids(tokenizer: Tokenizer, sentences: Sequence[str], masks: bool) -> list[np.ndarray]:
     if not masks:
         return tokenizer.encode_batch(sentences)
-    mask = np.array([tokenizer.mask_id], np.int32)
-    ids = []
-    for sentence in sentences:
-        first, *rest = tokenizer.encode_batch(sentence.split(MASK))
-        ids.append(np.concatenate([first, *(part for ids in rest for part in (mask, ids))]))
-    return ids
+    return [tokenizer.encode_masked(sentence) for sentence in sentences]
 
 
 def _row(tokenizer: Tokenizer, parts: list[np.ndarray], max_length: int) -> Row:

@@ -8,7 +8,8 @@ plain text. Other than that the ids are the same, but for
 * SentencePiece: a combining mark behind a character that the model's own normalization
   replaces ("Ａ" with an accent), which the library loses; where we lower-case, a capital sigma
   at the end of a word, unless the model folds case itself, as the ones that we train do,
-  and U+1171E and U+11938, of which the library's tables are older.
+  and U+1171E and U+11938, of which the library's tables are older; "▁" itself right behind a
+  mask, which is doubled there.
 """
 
 from sentencepiece import sentencepiece_model_pb2
@@ -88,9 +89,9 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     # or unknown characters of several would become one [UNK].
     split = not any(WORD_START in piece[1:] for piece, _ in pieces)
     split = split and WORD_START in dict(pieces)
-    library.pre_tokenizer = pre_tokenizers.Metaspace(
-        WORD_START, prepend_scheme="never", split=split
-    )
+    # What follows a special token, which transformers splits off before, begins no word by that.
+    scheme = "first" if _begins_words(model) else "never"
+    library.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=split)
     prefix = "always" if model.normalizer_spec.add_dummy_prefix else "never"
     library.decoder = decoders.Metaspace(WORD_START, prepend_scheme=prefix, split=split)
     return library
@@ -108,11 +109,22 @@ def _normalizers(
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
     if model.normalizer_spec.remove_extra_whitespaces:
         steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-        steps.append(normalizers.Replace(Regex(r"\A | \z"), ""))
-    if model.normalizer_spec.add_dummy_prefix:
-        # Metaspace's own would leave a text alone that starts with a space already.
+        steps.append(normalizers.Replace(Regex(r" \z"), ""))
+        if not _begins_words(model):
+            steps.append(normalizers.Replace(Regex(r"\A "), ""))
+    if _begins_words(model):
+        # Metaspace leaves a text alone that starts with a space, or with its sign, already.
+        steps.append(normalizers.Replace(Regex(rf"\A{WORD_START}"), 2 * WORD_START))
+        steps.append(normalizers.Replace(Regex(r"\A "), WORD_START))
+    elif model.normalizer_spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))
     return steps
+
+
+def _begins_words(model: sentencepiece_model_pb2.ModelProto) -> bool:
+    """Whether a text begins with one space, with as many as it may be written."""
+    spec = model.normalizer_spec
+    return spec.add_dummy_prefix and spec.remove_extra_whitespaces
 
 
 def _merges(model: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:

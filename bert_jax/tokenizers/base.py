@@ -13,7 +13,8 @@ from etils import epath
 from bert_jax import storage
 from bert_jax.errors import UserError
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MASK = "[MASK]"
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
 OPTIONS_FILE = "tokenizer.json"
 
 
@@ -86,6 +87,16 @@ class Tokenizer(abc.ABC):
 
         "[MASK]" in the text is plain text ('[', 'mask', ']'), never the special id.
         """
+
+    def encode_masked(self, sentence: str) -> np.ndarray:
+        """Returns the ids of a sentence, int32 [T], in which "[MASK]" is the mask token."""
+        first, *others = self.encode_parts(sentence.split(MASK))
+        mask = np.array([self.mask_id], np.int32)
+        return np.concatenate([first, *(ids for part in others for ids in (mask, part))])
+
+    def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each part of a sentence, between which something else stands."""
+        return self.encode_batch(parts)
 
     @abc.abstractmethod
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:

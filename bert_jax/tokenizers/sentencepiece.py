@@ -32,6 +32,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.model = model
         self._lowercase = lowercase
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
+        # For what goes on in the middle of a word.
+        self._within_word = sentencepiece.SentencePieceProcessor(model_proto=_unprefixed(model))
         tokens = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
         super().__init__({"lowercase": lowercase}, model, tokens)
 
@@ -45,6 +47,18 @@ class SentencePieceTokenizer(Tokenizer):
         # One thread: the caller decides how many processes work.
         batch = self._backend.encode(list(sentences), out_type=int, num_threads=1)
         return [np.array(ids, np.int32) for ids in batch]
+
+    def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
+        first, *others = parts
+        ids = self.encode_batch([first])
+        for part in others:
+            if part[:1].isspace():
+                # The space before a word is in its first piece.
+                ids += self.encode_batch([part])
+            else:
+                text = fold(part) if self._lowercase else part
+                ids.append(np.array(self._within_word.encode(text, out_type=int), np.int32))
+        return ids
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         folded, sources = fold_aligned(text) if self._lowercase else (text, range(len(text)))
@@ -79,6 +93,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
         (directory / MODEL_FILE).write_bytes(self.model)
+
+
+def _unprefixed(model: bytes) -> bytes:
+    """The model that puts no space before a text."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto.normalizer_spec.add_dummy_prefix = False
+    return proto.SerializeToString()
 
 
 def fold(text: str) -> str:

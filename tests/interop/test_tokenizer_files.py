@@ -127,6 +127,32 @@ def test_special_tokens_in_the_text_are_special_there_and_text_here(tokenizer, l
     assert library.decode(ids, skip_special_tokens=True).split() == ["the", "of"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "He went to the [MASK].",
+        "[MASK] of the house",
+        "[MASK], the senate",
+        "the [MASK]s of  [MASK][MASK] men ",
+        "un[MASK]able",
+        " [MASK] ",
+        "[MASK]",
+    ],
+)
+def test_a_mask_begins_no_word(tokenizer, library, text):
+    """The library has it as we have, and so had the model when it was trained."""
+    ids = tokenizer.encode_masked(text).tolist()
+    assert library_ids(library, text) == ids
+    assert ids.count(tokenizer.mask_id) == text.count("[MASK]")
+
+
+def test_what_stands_about_a_mask_is_as_without_it(tokenizer):
+    masked = tokenizer.encode_masked("the senate of the [MASK], and").tolist()
+    (whole,) = tokenizer.encode_batch(["the senate of the the, and"])
+    at = masked.index(tokenizer.mask_id)
+    assert masked[:at] == whole[:at].tolist() and masked[at + 1 :] == whole[at + 1 :].tolist()
+
+
 def test_what_transformers_is_told(tokenizer, exported):
     config = json.loads((exported / "tokenizer_config.json").read_text("utf-8"))
     assert config["model_max_length"] == 128
