@@ -217,6 +217,11 @@ def parse(
     try:
         left = values(argv)
     except flags.UnrecognizedFlagError as e:
+        if words and re.search(r"\s", e.flagname):
+            raise UsageError(
+                f"unknown flag --{e.flagname}; a text that begins with - stands after --, behind "
+                "all flags"
+            ) from e
         names = [name for name in values if name.partition(".")[0] not in _ABSL_FLAGS]
         raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
     except flags.Error as e:

@@ -235,6 +235,9 @@ def test_words_stand_before_between_and_after_the_flags():
     assert left("--steps=5", "--", "--steps=6", words=True) == (["--steps=6"], 5)
     with pytest.raises(cli.UsageError, match="unexpected argument 'a'"):
         left("--steps=5", "a", words=False)
+    with pytest.raises(cli.UsageError, match="a text that begins with - stands after --"):
+        left("- a b", words=True)
+    assert left("--steps=5", "--", "- a b", words=True) == (["- a b"], 5)
 
 
 INTERRUPTED = """
