@@ -117,6 +117,11 @@ def test_an_argument_that_a_config_does_not_take(name):
         parse(f"--config=configs/{name}.py:x")
 
 
+def test_a_task_that_is_none_of_glue():
+    with pytest.raises(UserError, match="^glue.py:squad: it must be glue.py:TASK with one of cola"):
+        parse("--config=configs/finetune/glue.py:squad")
+
+
 def test_overrides_without_a_config():
     with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
         parse("--config.seed=3")
