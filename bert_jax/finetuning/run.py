@@ -28,8 +28,8 @@ from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.state import TrainState
 
 PREDICTIONS = "predictions"
-# In that folder: the SHA-256 of the rows that each of its files is of.
-PREDICTED_ROWS = "rows.json"
+# The SHA-256 of the rows that each of these is of; not among them, which are handed in.
+PREDICTED = "predicted.json"
 
 
 @dataclasses.dataclass
@@ -311,7 +311,7 @@ class Run:
     def _predicted_rows(self) -> dict[str, str]:
         """What tells the rows that predictions were written of, of each split."""
         try:
-            return dict(workdir.read_json(self.directory / PREDICTIONS / PREDICTED_ROWS))
+            return dict(workdir.read_json(self.directory / PREDICTED))
         except (FileNotFoundError, ValueError, TypeError):
             # None were written; or it is damaged, and they are written anew.
             return {}
@@ -341,7 +341,7 @@ class Run:
                 path = self.directory / PREDICTIONS / self.task.predictions_name(split)
                 self.task.write_predictions(split, outputs, path)
                 noted = self._predicted_rows() | {split: fingerprint}
-                workdir.write_json(self.directory / PREDICTIONS / PREDICTED_ROWS, noted)
+                workdir.write_json(self.directory / PREDICTED, noted)
                 say(f"predictions of the {split} split written to {path}")
 
     def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
