@@ -44,6 +44,7 @@ def validate(config: ConfigDict) -> None:
     check_mesh(config.mesh)
     _check_stages(config)
     check_profile(config.profile, config.train.num_steps)
+    check_finite(config)
 
 
 def check_keys(config: ConfigDict, defaults: ConfigDict) -> None:
@@ -78,13 +79,17 @@ def check_values(
         require(config, path, _get(config, path) >= 0, "it must not be negative")
     for path in (*_SHARED_SHARES, *shares):
         require(config, path, 0 <= _get(config, path) < 1, "it must be at least 0 and below 1")
-    for path, value in flatten(config):
-        if isinstance(value, float):
-            require(config, path, math.isfinite(value), "it must be a finite number")
     # JAX makes its keys of 64 bits.
     require(config, "seed", _get(config, "seed") < 2**63, "it must be below 2**63")
     share = "max_replicated_share"
     require(config, share, 0 <= _get(config, share) <= 1, "it must be from 0 to 1")
+
+
+def check_finite(config: ConfigDict) -> None:
+    """Refuses infinities and NaN, of which no value has a use."""
+    for path, value in flatten(config):
+        if isinstance(value, float):
+            require(config, path, math.isfinite(value), "it must be a finite number")
 
 
 def check_heldout_fraction(fraction: float) -> None:

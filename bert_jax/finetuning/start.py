@@ -113,6 +113,7 @@ def validate(config: ConfigDict) -> None:
         )
     feature_layers(config)
     validation.check_mesh(config.mesh)
+    validation.check_finite(config)
 
 
 def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) -> Setting:

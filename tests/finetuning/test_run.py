@@ -175,30 +175,13 @@ class TestUninterruptedRun:
         assert "finished" in again.stdout and "accuracy" in again.stdout
         assert (directory / "metrics.jsonl").read_bytes() == before
 
-    def test_another_test_file_is_predicted_anew(self, uninterrupted, bert, data, tmp_path):
-        """What lies there would be taken for predictions of it."""
-        directory, other = tmp_path / "run", tmp_path / "data"
-        shutil.copytree(uninterrupted[0], directory)
-        shutil.copytree(data, other)
-        small.write_rows(other, seed=0)
-        lines = (other / "test.tsv").read_text().splitlines(keepends=True)
-        (other / "test.tsv").write_text("".join(lines[:1] + lines[4:6]))
-        text = (directory / "config.json").read_text()
-        (directory / "config.json").write_text(text.replace(str(data), str(other)))
-        path = directory / "predictions" / "test.csv"
-        before = path.read_text().splitlines()
-        finished = runs.run(small.command(directory, bert, other, eval__predict="test"))
-        assert finished.returncode == 0, finished.stderr
-        assert "the rows of the test split are others than before" in finished.stdout
-        after = [line.partition(",")[2] for line in path.read_text().splitlines()[1:]]
-        assert after == [line.partition(",")[2] for line in before[4:6]]
-
-    def test_how_often_it_is_scored_is_part_of_it(self, uninterrupted, bert, data):
+    def test_how_often_it_is_scored_is_part_of_it(self, uninterrupted):
         """The best of other steps would be another result."""
-        command = small.command(uninterrupted[0], bert, data, eval__every_steps="7")
-        finished = runs.run(command)
-        assert finished.returncode == 1
-        assert "there config.eval.every_steps is 0, here it is 7" in finished.stderr
+        config = workdir.load_config(uninterrupted[0])
+        assert workdir.check(uninterrupted[0], config) == []
+        config.eval.every_steps = 7
+        with pytest.raises(UserError, match="there config.eval.every_steps is 0, here it is 7"):
+            workdir.check(uninterrupted[0], config)
 
     def test_is_read_by_its_step_or_before_it_was_scored(self, uninterrupted, tmp_path):
         best = results(uninterrupted[0])["best_step"]

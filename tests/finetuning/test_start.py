@@ -165,6 +165,15 @@ def test_what_a_finished_run_is_asked_for_afterwards(files, capsys):
     assert len((folder / "validation.csv").read_text().splitlines()) == 49
     assert {name: (directory / name).read_bytes() for name in before} == before
 
+    # What lies there would be taken for predictions of other rows.
+    path, predicted = files / "data" / "test.tsv", (folder / "test.csv").read_text().splitlines()
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(rows[:1] + rows[4:6]))
+    short_run(files, **{"eval.predict": "test"})
+    assert "the rows of the test split are others than before" in capsys.readouterr().out
+    anew = [line.partition(",")[2] for line in (folder / "test.csv").read_text().splitlines()[1:]]
+    assert anew == [line.partition(",")[2] for line in predicted[4:6]]
+
     # And of its others nothing.
     shutil.rmtree(folder)
     shutil.rmtree(best)

@@ -210,18 +210,15 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     assert [run["name"] for run in summary["diverged"]] == ["rate_1e+30_batch_8_seed_0"]
     assert "not finite" in summary["diverged"][0]["error"]
     assert [run["name"] for run in summary["runs"]] == ["rate_0.001_batch_8_seed_0"]
+    # All of them.
+    config.sweep.learning_rates = (1e30,)
+    with pytest.raises(UserError, match="none of the 1 runs has a finite loss to its end; give l"):
+        sweep(config, tmp_path / "other")
+    assert not (tmp_path / "other" / "sweep.json").exists()
     # Afterwards it may be left out, and nothing but it.
     config.sweep.learning_rates = (1e-3,)
     again = sweep(config, tmp_path / "sweep")
     assert again["diverged"] == [] and again["runs"] == summary["runs"]
-
-
-def test_all_runs_diverge(tmp_path):
-    config = sweep_config(tmp_path)
-    config.sweep.learning_rates = (1e30,)
-    with pytest.raises(UserError, match="none of the 1 runs has a finite loss to its end; give l"):
-        sweep(config, tmp_path / "sweep")
-    assert not (tmp_path / "sweep" / "sweep.json").exists()
 
 
 @pytest.mark.parametrize("broken", ["without the file", "with a bad row"])

@@ -217,12 +217,6 @@ def test_tfds_labels_go_by_name(monkeypatch):
     assert task.splits[-1] == "test_ax" and len(task.rows("test_ax")) == 3
 
 
-def test_tfds_that_are_not_prepared():
-    from bert_jax.tasks import sources
-
-    assert not sources.is_prepared("tfds:no_such_data_set")
-
-
 @pytest.mark.parametrize("score", ["-0.5", "7.5", "x", "nan"])
 def test_a_similarity_out_of_range(tmp_path, score):
     lines = ["index\tsentence1\tsentence2\tscore", "0\ta\tb\t5.000", f"1\ta\tb\t{score}"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_jax import tokenizers
 from bert_jax.errors import UserError
-from bert_jax.tasks import squad_data
+from bert_jax.tasks import sources, squad_data
 from bert_jax.tasks.rows import BadRows
 from bert_jax.tasks.squad import Squad
 from bert_jax.tasks.squad_answers import rank_answers
@@ -348,6 +348,7 @@ def test_tfds(monkeypatch, tokenizer):
 def test_a_data_set_that_tfds_does_not_have(tokenizer):
     with pytest.raises(UserError, match="no data set 'squadd'"):
         Squad("tfds:squadd", tokenizer)
+    assert not sources.is_prepared("tfds:squadd")
 
 
 def test_pairs_of_ones_own(tokenizer):
