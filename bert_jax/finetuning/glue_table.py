@@ -92,7 +92,7 @@ def check_folders(configs: dict[str, ConfigDict]) -> None:
             folder = storage.open_path(source, "config.data.input")
             if not folder.exists():
                 raise UserError(f"config.data.input has no {folder.name}: {folder} is not there")
-            check_source(config.task, source, with_test=bool(config.eval.predict))
+            check_source(config.task, source, with_test=config.eval.predict == "test")
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:

@@ -190,17 +190,16 @@ def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
     """The splits whose predictions `config.eval.predict` asks for.
 
     Raises:
-      UserError: it asks for those of a test split, and there is none.
+      UserError: there is none of these.
     """
-    if not config.eval.predict:
-        return []
-    if not any(split.startswith("test") for split in task.splits):
+    asked = {"": (), "test": ("test",), "all": ("test", "validation")}[config.eval.predict]
+    splits = [split for split in task.splits if split.startswith(asked)]
+    if asked and not splits:
         raise UserError(
             f"config.eval.predict is {config.eval.predict}, but config.data.input, "
             f"{config.data.input}, has no test split; there is: " + ", ".join(task.splits)
         )
-    asked = {"test": ("test",), "all": ("test", "validation")}[config.eval.predict]
-    return [split for split in task.splits if split.startswith(asked)]
+    return splits
 
 
 def read_rows(config: ConfigDict, task: Task) -> None:

@@ -174,6 +174,13 @@ def test_what_a_finished_run_is_asked_for_afterwards(files, capsys):
     anew = [line.partition(",")[2] for line in (folder / "test.csv").read_text().splitlines()[1:]]
     assert anew == [line.partition(",")[2] for line in predicted[4:6]]
 
+    # SQuAD, for one, has no test set to be had.
+    path.unlink()
+    shutil.rmtree(folder)
+    short_run(files, **{"eval.predict": "all"})
+    assert [path.name for path in folder.iterdir()] == ["validation.csv"]
+    path.write_text("".join(rows))
+
     # And of its others nothing.
     shutil.rmtree(folder)
     shutil.rmtree(best)
