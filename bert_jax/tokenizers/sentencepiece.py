@@ -4,6 +4,7 @@ Lower-casing also strips accents, as in WordPiece, and is done here before the
 model sees the text, so that it holds for a given model too.
 """
 
+import functools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,10 +33,13 @@ class SentencePieceTokenizer(Tokenizer):
         self.model = model
         self._lowercase = lowercase
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
-        # For what goes on in the middle of a word.
-        self._within_word = sentencepiece.SentencePieceProcessor(model_proto=_unprefixed(model))
         tokens = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
         super().__init__({"lowercase": lowercase}, model, tokens)
+
+    @functools.cached_property
+    def _within_word(self) -> sentencepiece.SentencePieceProcessor:
+        """For what goes on in the middle of a word; only masks in a text ask for it."""
+        return sentencepiece.SentencePieceProcessor(model_proto=_unprefixed(self.model))
 
     @staticmethod
     def is_word_start(token: str) -> bool:
