@@ -36,6 +36,7 @@ ALLOWED = {
         "tokenizers",
         "training",
         "config",
+        "data",
         "finetuning",
         "workdir",
         "errors",
@@ -115,12 +116,26 @@ def test_every_extra_that_is_named_can_be_installed():
     assert {"test", "tpu", "gcs"} <= named <= extras
 
 
+def test_training_loads_neither_keras_nor_what_it_needs():
+    """Two seconds of every start, and 80 MB."""
+    code = (
+        "import os, sys, bert_jax.train\n"
+        "print([m for m in ('tensorflow', 'keras', 'pandas', 'matplotlib') if m in sys.modules])\n"
+        "print('TF_USE_LEGACY_KERAS' in os.environ)"
+    )
+    assert printed_by(code) == "['tensorflow']\nFalse"
+
+
 def test_the_models_load_no_tensorflow():
     code = (
         "import sys, bert_jax.models, bert_jax.objectives.mlm, bert_jax.training.trainer\n"
         "import bert_jax.finetuning.run, bert_jax.finetuning.glue_table\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0].startswith('tensorflow')))"
     )
+    assert printed_by(code) == "[]"
+
+
+def printed_by(code):
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -129,4 +144,4 @@ def test_the_models_load_no_tensorflow():
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()

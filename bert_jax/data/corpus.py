@@ -337,7 +337,7 @@ def _fetch(builder: Any) -> None:
 
 
 def _tfds_texts(builder: Any, name: str, field: str) -> Iterator[bytes]:
-    import tensorflow as tf
+    from bert_jax.data.lean_tensorflow import tf
 
     _fetch(builder)
     try:

@@ -9,23 +9,17 @@ planned again.
 import atexit
 import contextlib
 import dataclasses
-import os
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-# TensorFlow's greetings about CPU features are no news to the user. (JAX has set 1.)
-if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-import tensorflow as tf  # noqa: E402
-
-from bert_jax.data.examples import Examples, PipelineSpec, Window, read_position  # noqa: E402
-from bert_jax.data.host_rows import HostRows  # noqa: E402
-from bert_jax.data.pairs import PairPlan  # noqa: E402
-from bert_jax.errors import UserError  # noqa: E402
+from bert_jax.data.examples import Examples, PipelineSpec, Window, read_position
+from bert_jax.data.host_rows import HostRows
+from bert_jax.data.lean_tensorflow import tf
+from bert_jax.data.pairs import PairPlan
+from bert_jax.errors import UserError
 
 __all__ = ["PipelineSpec", "PretrainingStream", "evaluation_batches"]
 

@@ -4,7 +4,6 @@ TensorFlow is imported where it is used: a conversion that has nothing to do wit
 Google's files must not wait for it.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +158,10 @@ class _Checkpoint:
 
 
 def _tensorflow() -> Any:
-    # Its kernels, of which it would tell at length, are not needed to read a file; and
-    # JAX has set 1, at which it tells of every bad file before we do.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    import tensorflow
+    # It takes seconds to import: only when a file of its is asked for.
+    from bert_jax.data.lean_tensorflow import tf
 
-    return tensorflow
+    return tf
 
 
 def _index(prefix: Path) -> Path:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from bert_jax import storage
 from bert_jax.training.metrics import read_metrics
@@ -97,6 +95,10 @@ def write_curves(
     workdir: epath.PathLike, output: epath.PathLike, panels: Sequence[Panel] = PRE_TRAINING
 ) -> None:
     """Plots what the panels name of metrics.jsonl over the steps, two panels or three a row."""
+    # Not before the run's first step, which would wait for it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     lines = read_metrics(workdir)
     columns = 2 if len(panels) <= 4 else 3
     rows = -(-len(panels) // columns)
