@@ -23,7 +23,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
@@ -32,7 +31,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax import cli, host_memory, inference, storage
-from bert_jax.errors import UserError
 from bert_jax.progress import Progress
 
 if TYPE_CHECKING:
@@ -144,16 +142,11 @@ def features(bert: "Bert", texts: list[str]) -> None:
 
 def attention(bert: "Bert", texts: list[str]) -> None:
     """Writes a page to look at what each token attends to."""
+    from bert_jax.inference.arguments import open_output
     from bert_jax.inference.attention_page import attention_page
 
     args = flags.FLAGS
-    if Path(args.output).suffix not in (".html", ".htm"):
-        raise UserError(f"--output is {args.output}; it must be FILE.html")
-    path = storage.open_path(args.output, "--output")
-    if not storage.is_remote(path) and path.is_dir():
-        raise UserError(f"--output is {path}, which is a directory")
-    if not storage.is_remote(path) and not path.parent.is_dir():
-        raise UserError(f"--output is {path}, but there is no directory {path.parent}")
+    path = open_output(args.output, (".html", ".htm"))
     length = args.max_length
     if length is None:
         length = min(_ATTENTION_LENGTH, bert.max_length)

@@ -1,9 +1,14 @@
-"""What is asked of a BERT in Python, checked: any mistake is one sentence."""
+"""What is asked of a BERT, checked: any mistake is one sentence."""
 
 import operator
+import os
 from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
 from typing import Any
 
+from etils import epath
+
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.inference.rows import check_text
 
@@ -66,3 +71,25 @@ def checked(text: str, text_b: str | None = None) -> tuple[str, ...]:
     for side in sides:
         check_text(side, lambda: "the text")
     return sides
+
+
+def open_output(output: str | os.PathLike, suffixes: Iterable[str]) -> Path | epath.Path:
+    """The file that --output names, in a directory that is there.
+
+    Args:
+      output: As the user gave it.
+      suffixes: Its name must end with one of these.
+
+    Raises:
+      UserError: it does not, or no file can be there.
+    """
+    if Path(output).suffix not in suffixes:
+        names = " or ".join(f"FILE{suffix}" for suffix in suffixes)
+        raise UserError(f"--output is {output}; it must be {names}")
+    path = storage.open_path(output, "--output")
+    if not storage.is_remote(path):
+        if path.is_dir():
+            raise UserError(f"--output is {path}, which is a directory")
+        if not path.parent.is_dir():
+            raise UserError(f"--output is {path}, but there is no directory {path.parent}")
+    return path

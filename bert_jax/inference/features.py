@@ -26,6 +26,7 @@ from etils import epath
 from bert_jax import storage
 from bert_jax.errors import UserError, naming
 from bert_jax.inference import rows as rows_lib
+from bert_jax.inference.arguments import open_output
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.rows import Row, Text
 
@@ -67,14 +68,7 @@ def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
     Raises:
       UserError: it is neither FILE.npz nor FILE.jsonl, where no file can be, or the source.
     """
-    if Path(output).suffix not in _WRITERS:
-        raise UserError(f"--output is {output}; it must be FILE.npz or FILE.jsonl")
-    path, given = storage.open_path(output, "--output"), storage.open_path(source, "--input")
-    if not storage.is_remote(path):
-        if path.is_dir():
-            raise UserError(f"--output is {path}, which is a directory")
-        if not path.parent.is_dir():
-            raise UserError(f"--output is {path}, but there is no directory {path.parent}")
+    path, given = open_output(output, _WRITERS), storage.open_path(source, "--input")
     same = path == given
     if not (same or storage.is_remote(path) or storage.is_remote(given)):
         same = path.exists() and given.exists() and path.samefile(given)
@@ -319,7 +313,7 @@ class _NpzWriter:
             self._scratch[name].write(values.tobytes())
 
 
-_WRITERS = {".jsonl": _JsonlWriter, ".npz": _NpzWriter}
+_WRITERS = {".npz": _NpzWriter, ".jsonl": _JsonlWriter}
 
 
 @contextlib.contextmanager
