@@ -73,9 +73,12 @@ def finetune_config(task: str) -> ConfigDict:
     # The paper's feature-based approach (section 5.3): the encoder is not trained, and the
     # head reads the states of these layers side by side ([CLS]'s where it is one label a
     # sequence): 0 is the embeddings, 1 the first block, -1 the last; "-4,-3,-2,-1" was the
-    # paper's best. Its BiLSTM is not here: the head is the usual one layer. Empty: all is
-    # fine-tuned. The learning rate wants to be 10 to 100 times higher.
+    # paper's best. Empty: all is fine-tuned. The learning rate wants to be 10 to 100 times
+    # higher.
     train.features = ""
+    # Of NER and SQuAD the features may go through two BiLSTM layers before the output layer, as
+    # in the paper, whose have 768 units; so many are these in each direction. 0: there are none.
+    train.bilstm_size = 0
 
     # By this much the learning rate shrinks from each block to the one below; the head and
     # the pooler have the whole rate, the embeddings the least. 1: all the same (BERT's).

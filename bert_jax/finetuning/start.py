@@ -39,7 +39,9 @@ _CHOICES = {
     "eval.predict": ("", "test", "all"),
 }
 _POSITIVE = ("data.max_seq_length", "train.num_epochs")
-_NOT_NEGATIVE = ("data.length_multiple", "data.group_by_length")
+_NOT_NEGATIVE = ("data.length_multiple", "data.group_by_length", "train.bilstm_size")
+# Those with an output for each token.
+_TOKEN_TASKS = ("ner", "squad")
 # An int32 counts them.
 _MOST_STEPS = 2**31 - 1
 
@@ -111,9 +113,23 @@ def validate(config: ConfigDict) -> None:
             "config.data.input is missing: the task's folder (glue_data/MRPC), its files "
             "(train=FILE,validation=FILE) or tfds:NAME"
         )
-    feature_layers(config)
+    _check_bilstm(config)
     validation.check_mesh(config.mesh)
     validation.check_finite(config)
+
+
+def _check_bilstm(config: ConfigDict) -> None:
+    size = config.train.bilstm_size
+    if size and not feature_layers(config):
+        raise UserError(
+            f"config.train.bilstm_size is {size}, but config.train.features is empty: the BiLSTM "
+            "reads features, such as --config.train.features=-4,-3,-2,-1"
+        )
+    if size and config.task not in _TOKEN_TASKS:
+        raise UserError(
+            f"config.train.bilstm_size is {size}, but config.task is {config.task}; it is for "
+            f"{' and '.join(_TOKEN_TASKS)}, where every token's state is read"
+        )
 
 
 def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) -> Setting:
@@ -225,7 +241,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     Raises:
       UserError: as `Trainer.create`, or the batch does not divide over the devices.
     """
-    features = feature_layers(config)
+    features, bilstm_size = feature_layers(config), config.train.bilstm_size
     num_labels = len(config.labels)
     rates = LayerRates(
         config.model.num_hidden_layers,
@@ -235,7 +251,9 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     )
     trainer = Trainer.create(
         config,
-        lambda model_config: make_task_model(config.head, num_labels, model_config, features),
+        lambda model_config: make_task_model(
+            config.head, num_labels, model_config, features, bilstm_size
+        ),
         make_objective(config.head, num_labels),
         [stage],
         rates=rates if rates != LayerRates(rates.num_layers) else None,

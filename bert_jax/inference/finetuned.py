@@ -89,7 +89,13 @@ class FineTuned(Bert):
         }
         self._answering = untold | trained.get("squad", {})
         self._texts = _texts_of(trained)
-        model = make_task_model(self.head, len(self.labels), self.config, pretrained.features)
+        model = make_task_model(
+            self.head,
+            len(self.labels),
+            self.config,
+            pretrained.features,
+            pretrained.bilstm_size,
+        )
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
             mask_BxL = jnp.arange(inputs.input_ids_BxL.shape[1]) < inputs.lengths_B[:, None]

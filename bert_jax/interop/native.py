@@ -45,9 +45,16 @@ def read_native(path: Path | epath.Path) -> Pretrained:
     head: dict[str, Any] = {}
     model: nn.Module = BertForPreTraining(model_config)
     if workdir.is_finetuning(config):
-        features = feature_layers(config)
-        head = {"head": config.head, "labels": tuple(config.labels), "features": features}
-        model = make_task_model(config.head, len(config.labels), model_config, features)
+        head = {
+            "head": config.head,
+            "labels": tuple(config.labels),
+            "features": feature_layers(config),
+            "bilstm_size": config.train.bilstm_size,
+        }
+        num_labels = len(config.labels)
+        model = make_task_model(
+            config.head, num_labels, model_config, head["features"], head["bilstm_size"]
+        )
     abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
     checkpoints = Checkpointer(folder, read_only=True)
     with closing(checkpoints):

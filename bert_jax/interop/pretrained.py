@@ -50,6 +50,7 @@ class Pretrained:
       head: Of a fine-tuned model: a key of `models.tasks.TASK_MODELS`; else empty.
       labels: Of a head that has them: their names, in the order of the logits.
       features: Layers that the head reads instead of the last one.
+      bilstm_size: Of the BiLSTM between the features and the head; 0: there is none.
       multi_label: Whether each label is judged by itself: any number of them may be right.
     """
 
@@ -62,6 +63,7 @@ class Pretrained:
     head: str = ""
     labels: tuple[str, ...] = ()
     features: tuple[int, ...] = ()
+    bilstm_size: int = 0
     multi_label: bool = False
 
     @property
@@ -101,8 +103,9 @@ class Pretrained:
     def leave_out_head(self) -> None:
         """Drops a fine-tuned model's own head, and says so."""
         self.warnings.append(f"the head of {self.source} is of a task, and is left out")
-        self.leave_out("classifier/")
-        self.head, self.labels, self.features, self.multi_label = "", (), (), False
+        self.leave_out("classifier/", "bilstm/")
+        self.head, self.labels, self.multi_label = "", (), False
+        self.features, self.bilstm_size = (), 0
 
     def leave_out(self, *prefixes: str) -> None:
         """Drops the weights whose names begin so."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.heads import OutputLayer
 
@@ -23,6 +24,8 @@ class TaskModel(nn.Module):
       features: Layers whose states the head reads, side by side, and whose encoder is not
         trained (paper, section 5.3): 0 is the embeddings, 1 the first block, -1 the last
         one. Empty: the usual head, on the last block or the pooler.
+      bilstm_size: Of models with something for each token: units of each direction of a
+        `BiLstm` that reads the features and that the head reads; 0: there is none.
     """
 
     # What of a batch the model is called with.
@@ -37,9 +40,12 @@ class TaskModel(nn.Module):
     config: BertConfig
     num_outputs: int
     features: tuple[int, ...] = ()
+    bilstm_size: int = 0
 
     def setup(self):
         self.bert = BertEncoder(self.config, has_pooler=self.POOLED and not self.features)
+        if self.bilstm_size:
+            self.bilstm = BiLstm(self.config, self.bilstm_size)
         self.classifier = OutputLayer(self.config, self.num_outputs)
         self.dropout = Dropout(self.DROPOUT)
 
@@ -68,6 +74,8 @@ class TaskModel(nn.Module):
             if self.POOLED:
                 chosen = [hidden_BxLxD[:, 0] for hidden_BxLxD in chosen]
             encoded = jax.lax.stop_gradient(jnp.concatenate(chosen, axis=-1))
+            if self.bilstm_size:
+                encoded = self.bilstm(encoded, attention_mask_BxL=inputs[2])
         else:
             hidden_BxLxD, pooled_BxD = self.bert(*inputs, deterministic=deterministic)
             encoded = pooled_BxD if self.POOLED else hidden_BxLxD
@@ -135,7 +143,11 @@ def num_outputs(head: str, num_labels: int) -> int:
 
 
 def make_task_model(
-    head: str, num_labels: int, config: BertConfig, features: tuple[int, ...] = ()
+    head: str,
+    num_labels: int,
+    config: BertConfig,
+    features: tuple[int, ...] = (),
+    bilstm_size: int = 0,
 ) -> Any:
     """The model of a head, a key of TASK_MODELS; no labels mean regression."""
-    return TASK_MODELS[head](config, num_outputs(head, num_labels), tuple(features))
+    return TASK_MODELS[head](config, num_outputs(head, num_labels), tuple(features), bilstm_size)

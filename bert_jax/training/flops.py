@@ -3,6 +3,7 @@
 import jax
 
 from bert_jax.models import BertConfig
+from bert_jax.models.bilstm import NUM_LAYERS
 from bert_jax.models.tasks import TaskModel
 from bert_jax.parallel.topologies import CHIPS
 from bert_jax.training.layer_rates import LayerRates
@@ -63,11 +64,14 @@ def task_flops_per_sequence(
     has_pooler = model.POOLED and not model.features
     pooler = 2 * width**2 * has_pooler
     head_width = width * max(1, len(model.features))
+    bilstm, of_features = _bilstm(head_width, model.bilstm_size, length)
+    head_width = 2 * model.bilstm_size or head_width
     head = 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
 
-    forward = num_run * block + pooler + head
-    of_weights = head + pooler
-    of_inputs = head * (has_pooler or encoder_trained) + pooler * encoder_trained
+    forward = num_run * block + pooler + bilstm + head
+    of_weights = head + bilstm + pooler
+    of_inputs = head * bool(has_pooler or bilstm or encoder_trained) + pooler * encoder_trained
+    of_inputs += bilstm - of_features
     # Of a block's products the two of attention have two inputs, and no weights.
     blocks = 2 * num_trained * block
     if num_trained and not embeddings_trained:
@@ -81,6 +85,14 @@ def _block(config: BertConfig, length: int) -> int:
     width = config.hidden_size
     products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
     return products + 4 * length**2 * width
+
+
+def _bilstm(width: int, size: int, length: int) -> tuple[int, int]:
+    """Of the forward pass of all its layers, and of its products with what it reads alone."""
+    # Four gates in two directions.
+    each = 2 * length * 2 * 4 * size
+    of_features = each * width
+    return of_features + each * (size + (NUM_LAYERS - 1) * 3 * size), of_features
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

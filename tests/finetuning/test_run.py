@@ -368,6 +368,12 @@ class TestRefusals:
             ({"train__features": "5"}, "config.train.features has 5"),
             ({"train__features": "last"}, "config.train.features is 'last'"),
             ({"train__features": ","}, "config.train.features is ','"),
+            ({"train__bilstm_size": -1}, "config.train.bilstm_size is -1"),
+            ({"train__bilstm_size": 8}, "config.train.features is empty: the BiLSTM reads"),
+            (
+                {"train__bilstm_size": 8, "train__features": "-1"},
+                "config.task is table; it is for ner and squad",
+            ),
             (
                 {"train__num_epochs": float("inf")},
                 "config.train.num_epochs is inf; it must be a finite number",

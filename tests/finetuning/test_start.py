@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import random
 import shutil
 
 import jax
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import workdir
 from bert_jax.errors import UserError
@@ -277,3 +279,41 @@ def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
     config.table.text_b_column = "other"
     with pytest.raises(UserError, match="hf, which knows one segment .* of table are pairs"):
         finetune(config, tmp_path / "pairs")
+
+
+def write_tagged(path, seed, count):
+    """CoNLL: a word is an entity where the word behind it is a j."""
+    letters = random.Random(seed)
+    sentences = []
+    for _ in range(count):
+        words = letters.choices("abcdefghijjj", k=letters.randint(3, 8))
+        behind = [*words[1:], ""]
+        lines = [f"{w} {'B-X' if b == 'j' else 'O'}" for w, b in zip(words, behind, strict=True)]
+        sentences.append("\n".join(lines))
+    path.write_text("\n\n".join(sentences) + "\n")
+
+
+def test_the_key_of_the_bilstm_reads_around_a_fixed_embedding(files):
+    """What a word by itself does not tell, and is as it was when it is read back."""
+    sources = []
+    for seed, (split, count) in enumerate((("train", 160), ("validation", 40))):
+        write_tagged(files / f"{split}.conll", seed, count)
+        sources.append(f"{split}={files / split}.conll")
+    values = small.OVERRIDES | {"init_from": str(files / "hf"), "data.input": ",".join(sources)}
+    scores = []
+    for size in (0, 16):
+        config = finetune_config("ner")
+        values |= {"train.features": "0", "train.bilstm_size": size, "train.num_epochs": 6.0}
+        config.update_from_flattened_dict({**values, "schedule.peak_learning_rate": 0.02})
+        finetune(config, files / "run" / str(size))
+        results = json.loads((files / "run" / str(size) / "results.json").read_text())
+        scores.append(results["validation"]["f1"])
+    assert scores[0] < 0.6 < 0.95 < scores[1]
+
+    bert = bert_jax.load(files / "run" / "16")
+    tags = [word.tag for word in bert.tag("a j c d j")]
+    assert tags == ["B-X", "O", "O", "B-X", "O"]
+    after = formats.read(files / "run" / "16")
+    assert after.weights["classifier/dense/kernel"].shape == (32, 3)
+    after.complete()
+    assert not any(name.startswith(("bilstm/", "classifier/")) for name in after.weights)

@@ -30,9 +30,10 @@ MASK_BxL = (np.arange(9) < np.array([[9], [5], [7], [3]])).astype(np.int32)
 INPUTS = IDS_BxL, TYPES_BxL, MASK_BxL
 
 
-def built(head, num_labels=3, features=(), **changes):
+def built(head, num_labels=3, features=(), bilstm_size=0, **changes):
     """A model of random weights, biases included, and these."""
-    model = make_task_model(head, num_labels, dataclasses.replace(CONFIG, **changes), features)
+    config = dataclasses.replace(CONFIG, **changes)
+    model = make_task_model(head, num_labels, config, features, bilstm_size)
     return model, randomized(nn.unbox(init_params(model, 0)), seed=1, scale=0.1)
 
 
@@ -104,6 +105,43 @@ def test_features_are_the_chosen_layers_side_by_side_and_fixed(scan_layers):
         gradients = jax.grad(lambda p, m=model: jnp.sum(run(m, p)["logits"] ** 2))(params)
         assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients["bert"]))
         assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["classifier"]))
+
+
+def lstm(states_LxE, cell, size):
+    """Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al., a step at a time."""
+    hidden, memory, outputs = np.zeros(size), np.zeros(size), []
+    for state in states_LxE:
+        i, f, g, o = (
+            state @ cell[f"i{gate}"]["kernel"]
+            + hidden @ cell[f"h{gate}"]["kernel"]
+            + cell[f"h{gate}"]["bias"]
+            for gate in "ifgo"
+        )
+        memory = memory / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        hidden = np.tanh(memory) / (1 + np.exp(-o))
+        outputs.append(hidden)
+    return np.array(outputs)
+
+
+def test_features_go_through_two_bilstm_layers():
+    """Paper, section 5.3; pads come into neither direction."""
+    size = 7
+    model, params = built("token_classification", features=(-1, 0), bilstm_size=size)
+    plain, _ = built("token_classification", features=(-1, 0))
+    features = plain.apply(
+        {"params": params}, INPUTS, True, method=type(plain).encoded, mutable=False
+    )
+    for row, length in enumerate(MASK_BxL.sum(axis=1)):
+        states = np.asarray(features[row, :length], np.float64)
+        for i in range(2):
+            cells = [params["bilstm"][f"layer_{i}_{d}"]["cell"] for d in ("forward", "backward")]
+            ahead, back = lstm(states, cells[0], size), lstm(states[::-1], cells[1], size)[::-1]
+            states = np.concatenate([ahead, back], axis=-1)
+        logits = run(model, params)["logits"][row, :length]
+        np.testing.assert_allclose(logits, affine(states, params), rtol=1e-4, atol=1e-6)
+    gradients = jax.grad(lambda p: jnp.sum(run(model, p)["logits"] ** 2))(params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients["bert"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["bilstm"]))
 
 
 def test_what_the_head_reads_is_dropped_in_training_alone():

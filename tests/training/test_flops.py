@@ -67,8 +67,8 @@ def test_a_tasks_by_hand():
     the head 2*2*5 = 20 of a sequence and 40 of two tokens."""
     small = BertConfig(7, 2, 2, 1, 3)
 
-    def flops(head, features=(), **rates):
-        model = make_task_model(head, 5, small, features)
+    def flops(head, features=(), bilstm_size=0, **rates):
+        model = make_task_model(head, 5, small, features, bilstm_size)
         return task_flops_per_sequence(model, 2, LayerRates(2, **rates) if rates else None)
 
     one, tokens = "sequence_classification", "token_classification"
@@ -85,6 +85,11 @@ def test_a_tasks_by_hand():
     assert flops(one, (-1, -2), frozen_encoder=True) == 2 * 144 + 2 * 40
     assert flops(tokens, (1,), frozen_encoder=True) == 144 + 2 * 40
     assert flops(tokens, (0,), frozen_encoder=True) == 2 * 40
+    # Two BiLSTMs of 3 units: 2*2*2*4*3 = 96 times (4 + 3) numbers, then (6 + 3); of those the
+    # features' 96*4 have no gradient. The head reads 6 numbers of each token: 2*2*6*5 = 120.
+    bilstm = 96 * (4 + 3) + 96 * (6 + 3)
+    expected = 2 * 144 + 3 * bilstm - 96 * 4 + 3 * 120
+    assert flops(tokens, (-1, -2), 3, frozen_encoder=True) == expected
 
 
 _SHAPE = re.compile(r"%?([\w.-]+) = \w+\[([\d,]*)\]")
