@@ -9,7 +9,8 @@ import pytest
 from bert_jax import benchmark
 from bert_jax.errors import UserError
 from tests import runs
-from tests.test_bad_input import one_sentence, small_run, write_documents
+from tests.refusals import one_sentence
+from tests.small_run import small_run, write_documents
 
 FIGURES = (
     "sequences_per_second tokens_per_second step_seconds_median flops_per_second mfu device config"

@@ -14,8 +14,8 @@ from bert_jax.parallel.hlo import Kernel, Operation
 from bert_jax.training.compilation import Compiled, needed_bytes
 from bert_jax.training.trainer import Trainer
 from tests import runs
+from tests.refusals import one_sentence
 from tests.small import random_batch, small_config
-from tests.test_bad_input import one_sentence
 
 COMMAND = [sys.executable, "-m", "bert_jax.compile_check", "--config=configs/tiny.py"]
 SMALL = {

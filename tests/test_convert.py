@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from tests import runs
 from tests.interop.small_bert import TOKENS, make_pretrained, make_tokenizer, same_weights
-from tests.test_bad_input import command
+from tests.refusals import command
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from bert_jax.inference.finetuned import FineTuned
 from bert_jax.interop import formats
 from tests import runs
 from tests.interop.small_bert import make_finetuned, make_pretrained
-from tests.test_bad_input import command
+from tests.refusals import command
 
 
 @pytest.fixture(scope="module")

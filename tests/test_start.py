@@ -13,7 +13,7 @@ from bert_jax.interop.weights import flatten
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.trainer import Trainer
 from tests.interop.small_bert import edit_tensors, same_weights
-from tests.test_bad_input import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_every_extra_that_is_named_can_be_installed():
 
 
 def test_training_loads_neither_keras_nor_what_it_needs():
-    """Two seconds of every start, and 80 MB."""
+    """A second of every start, and 80 MB."""
     code = (
         "import os, sys, bert_jax.train\n"
         "print([m for m in ('tensorflow', 'keras', 'pandas', 'matplotlib') if m in sys.modules])\n"

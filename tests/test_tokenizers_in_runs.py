@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import evaluate, tokenizers, train
 from bert_jax.data.corpus import built_in_files
-from tests.test_bad_input import compiled_once, small_run  # noqa: F401  (a fixture)
+from tests.small_run import compiled_once, small_run  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,15 @@
+"""Text files as documents: which are found, in which format, and what is refused."""
+
 import gzip
 import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
 from bert_jax.data import corpus as corpus_lib
-from bert_jax.data.corpus import Corpus, parse_tfds, split_inputs
+from bert_jax.data.corpus import Corpus, split_inputs
 from bert_jax.data.text_format import format_of, is_sentence_a_line
 from bert_jax.errors import UserError
 
@@ -258,14 +259,6 @@ def test_documents_of_exactly_the_limit(short_limit, tmp_path):
         texts(write(tmp_path / "c.jsonl", json_lines("x" * (41 - len(json_lines(""))))))
 
 
-def test_too_long_documents_of_data_sets(short_limit, small_data_set, monkeypatch):
-    monkeypatch.setattr(corpus_lib, "MAX_DOCUMENT_BYTES", 5)
-    corpus = Corpus(f"tfds:{small_data_set}", bad_documents="skip")
-    assert list(corpus.documents()) == []
-    assert corpus.dropped == {"too long": 3}
-    assert corpus.documents_read == 3
-
-
 MEMORY = """
 import sys
 from bert_jax.data.corpus import Corpus
@@ -306,118 +299,3 @@ def test_unknown_options(tmp_path):
         Corpus("sotu", format="csv")
     with pytest.raises(UserError, match="data.bad_documents is 'keep'"):
         Corpus("sotu", bad_documents="keep")
-
-
-@pytest.mark.parametrize(
-    "item, expected",
-    [
-        ("tfds:lm1b", ("lm1b", "text")),
-        ("tfds:imdb_reviews:review", ("imdb_reviews", "review")),
-        ("tfds:wikipedia/20230601.en:text", ("wikipedia/20230601.en", "text")),
-        ("tfds:wikipedia/20230601.en:1.0.0", ("wikipedia/20230601.en:1.0.0", "text")),
-        ("tfds:wikipedia/20230601.en:1.0.0:title", ("wikipedia/20230601.en:1.0.0", "title")),
-        ("tfds:wikipedia:1.*.*:title", ("wikipedia:1.*.*", "title")),
-    ],
-)
-def test_names_of_tfds(item, expected):
-    assert parse_tfds(item, "text") == expected
-
-
-def test_name_of_tfds_is_missing():
-    with pytest.raises(UserError, match="given as tfds:NAME"):
-        parse_tfds("tfds:", "text")
-
-
-@pytest.fixture(scope="module")
-def tfds():
-    return pytest.importorskip("tensorflow_datasets")
-
-
-def test_tfds(tfds):
-    def examples(self, *args, **kwargs):
-        import tensorflow as tf
-
-        data = {"text": ["One é.", "Two."], "label": [0, 1]}
-        return tf.data.Dataset.from_tensor_slices(data)
-
-    with tfds.testing.mock_data(as_dataset_fn=examples):
-        corpus = Corpus("tfds:imdb_reviews")
-        assert [d.text for d in corpus.documents()] == ["One é.", "Two."]
-        assert corpus.total_bytes is None
-        (source,) = corpus.sources
-        assert source.pop("version").startswith("imdb_reviews/plain_text/")
-        assert source == {"tfds": "imdb_reviews", "field": "text"}
-        assert corpus.documents_read == 2
-        assert corpus.total_documents is None
-        with pytest.raises(UserError, match="no field 'body'; there is: label, text; write"):
-            texts("tfds:imdb_reviews:body")
-        with pytest.raises(UserError, match="field 'label' of 'imdb_reviews' is not a text"):
-            texts("tfds:imdb_reviews:label")
-
-
-def test_tfds_with_generated_examples(tfds):
-    with tfds.testing.mock_data(num_examples=7):
-        documents = list(Corpus("tfds:imdb_reviews:text", bad_documents="skip").documents())
-    assert 0 < len(documents) <= 7
-
-
-@pytest.fixture
-def small_data_set(tfds, tmp_path, monkeypatch):
-    """A real data set of 3 texts on disk; gives its name."""
-    import numpy as np
-
-    with tfds.core.registered.skip_registration():
-
-        class SmallTexts(tfds.core.GeneratorBasedBuilder):
-            # So that it does not look for this file's package.
-            __module__ = "small_texts"
-            VERSION = tfds.core.Version("1.2.0")
-
-            def _info(self):
-                features = tfds.features.FeaturesDict({"text": np.str_})
-                return tfds.core.DatasetInfo(builder=self, features=features)
-
-            def _split_generators(self, dl_manager):
-                return {"train": self._generate_examples()}
-
-            def _generate_examples(self):
-                for i in range(3):
-                    yield i, {"text": f"Number {i}."}
-
-    monkeypatch.setattr(
-        tfds, "builder", lambda name: SmallTexts(data_dir=str(tmp_path / "data_sets"))
-    )
-    return "small_texts"
-
-
-def test_documents_of_data_sets_are_counted(small_data_set):
-    corpus = Corpus(f"tfds:{small_data_set}")
-    assert corpus.total_documents is None
-    corpus.fetch()
-    assert corpus.total_documents == 3
-    assert corpus.sources == [
-        {"tfds": "small_texts", "field": "text", "version": "small_texts/1.2.0"}
-    ]
-    assert sorted(d.text for d in corpus.documents()) == ["Number 0.", "Number 1.", "Number 2."]
-    assert corpus.documents_read == 3
-    both = Corpus(f"tfds:{small_data_set},sotu")
-    assert (both.total_bytes, both.total_documents) == (None, None)
-
-
-def test_tfds_that_needs_a_package(small_data_set, monkeypatch):
-    corpus = Corpus(f"tfds:{small_data_set}")
-    monkeypatch.setattr(
-        corpus._data_sets[0], "download_and_prepare", lambda: import_module("beam_")
-    )
-    with pytest.raises(UserError, match="cannot prepare 'small_texts': No module named 'beam_'"):
-        corpus.fetch()
-
-
-def test_tfds_of_an_unknown_version(tfds):
-    with pytest.raises(UserError, match="cannot load 'imdb_reviews:9.9.9': .*"):
-        Corpus("tfds:imdb_reviews:9.9.9")
-
-
-def test_tfds_without_such_a_data_set(tfds):
-    with pytest.raises(UserError, match="no data set 'no_such_data_set'"):
-        texts("tfds:no_such_data_set")

@@ -2,37 +2,16 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_jax.data.examples import Examples
 from bert_jax.data.pairs import PairPlanner
-from bert_jax.data.pipeline import PipelineSpec, PretrainingStream, evaluation_batches
+from bert_jax.data.pipeline import PretrainingStream, evaluation_batches
 from bert_jax.data.store import SplitWriter, TokenStore
-from bert_jax.errors import UserError
-from tests.data.fakes import CLS, MASK, SEP, FakeStore, make_documents, make_tokenizer
-
-DOCUMENTS = make_documents(seed=8, num_documents=30, most_sentences=25)
-STORE = FakeStore(DOCUMENTS)
-TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
-# Windows of about a sixth of the epoch, so that batches lie across windows and epochs.
-SPEC = PipelineSpec(
-    max_seq_length=32,
-    max_predictions_per_seq=5,
-    batch_size=12,
-    seed=3,
-    stage=0,
-    shuffle_sentences=64,
-)
-
-
-def stream(store=STORE, **changes):
-    hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
-    return PretrainingStream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)
+from tests.data.fakes import CLS, MASK, SEP, FakeStore, make_tokenizer
+from tests.data.small_pipeline import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
 
 
 def equal(batch, other):
@@ -286,82 +265,6 @@ def test_dataset_has_static_shapes():
     assert spec["input_ids"].shape == (12, 32) and spec["masked_lm_ids"].shape == (12, 5)
     assert len(list(dataset.as_numpy_iterator())) == 2
     assert list(stream().batches(5, 0)) == []
-
-
-def test_a_program_ends_with_batches_left_open():
-    program = (
-        "from tests.data.test_pipeline import stream\n"
-        "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
-        "for _ in range(50): next(batches)\n"
-        "print('leaving')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0 and done.stdout == "leaving\n"
-    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
-
-
-class BrokenStore(FakeStore):
-    def tokens_at(self, positions):
-        if len(self.read) == 4:
-            raise OSError(5, "Input/output error", "tokens-00000.bin")
-        return super().tokens_at(positions)
-
-
-def test_an_unreadable_store_is_told_as_such():
-    with pytest.raises(OSError, match="tokens-00000.bin"):
-        list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
-
-
-def test_an_error_while_planning_is_told_as_such(monkeypatch):
-    def fail(self, epoch, window):
-        raise UserError("the index is gone")
-
-    monkeypatch.setattr(PairPlanner, "plan", fail)
-    with pytest.raises(UserError, match="the index is gone"):
-        list(stream().batches(0, 50))
-
-
-@pytest.mark.parametrize(
-    "position, words",
-    [
-        ({"epoch": 0, "window": 0}, "no input position"),
-        ({"epoch": 0, "window": "x", "first_example": 0}, "no input position"),
-        ({"epoch": 0, "window": -1, "first_example": 0}, "no input position"),
-        ([], "no input position"),
-        ({"epoch": 0, "window": 1, "first_example": 500}, "lies after step 2"),
-        ({"epoch": 0, "window": 99, "first_example": 20}, "does not exist in this corpus"),
-    ],
-)
-def test_positions_of_something_else_are_refused(position, words):
-    with pytest.raises(UserError, match=words):
-        next(stream().batches(2, 1, position))
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"num_shards": 5}, "12 sequences does not divide over 5 data shards"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"max_predictions_per_seq": 33}, "max_predictions_per_seq is 33"),
-        ({"max_predictions_per_seq": 0}, "max_predictions_per_seq is 0"),
-    ],
-)
-def test_user_errors(change, words):
-    with pytest.raises(UserError, match=words):
-        stream(**change)
-
-
-def test_one_document_is_refused():
-    with pytest.raises(UserError, match="at least 2 documents"):
-        stream(FakeStore([[5, 5, 5]]))
-    with pytest.raises(UserError, match="at least 2 documents"):
-        next(evaluation_batches(FakeStore([[5, 5, 5]]), TOKENIZER, SPEC))
 
 
 def evaluate(max_sequences=0, **changes):

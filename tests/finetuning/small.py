@@ -1,9 +1,11 @@
 """A small BERT and a small task, whose fine-tuning takes seconds."""
 
 import random
+import re
 import sys
 
 from bert_jax.interop import formats
+from tests import runs
 from tests.interop.small_bert import make_pretrained
 
 LETTERS = "abcdefghij"
@@ -61,3 +63,12 @@ def command(workdir, bert, data, *more, **overrides) -> list[str]:
         *more,
         *(f"--config.{key}={value}" for key, value in values.items()),
     ]
+
+
+def refused(command: list[str], said: str) -> None:
+    """Runs what must end with one sentence in which `said`, a regular expression, is found."""
+    finished = runs.run(command)
+    assert finished.returncode == 1, finished.stderr
+    assert finished.stderr.startswith("error: "), finished.stderr
+    assert "Traceback" not in finished.stderr, finished.stderr
+    assert re.search(said, finished.stderr), finished.stderr

@@ -1,8 +1,7 @@
-"""Whole runs of fine-tuning, in real processes: learning, being killed, being refused."""
+"""Whole runs of fine-tuning, in real processes: learning, being killed, refusing another's data."""
 
 import json
 import random
-import re
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 import bert_jax
 from bert_jax import config as config_lib
-from bert_jax import evaluate, validation, workdir
+from bert_jax import evaluate, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import run, start
 from bert_jax.finetuning.config import finetune_config
@@ -309,7 +308,7 @@ class TestInterruptedRun:
 
 
 class TestRefusals:
-    """What a user can do wrong; each ends with one clear sentence."""
+    """Directories and data of other runs; each ends with one clear sentence."""
 
     @pytest.mark.parametrize(
         "overrides,said",
@@ -319,7 +318,7 @@ class TestRefusals:
         ],
     )
     def test_another_runs_directory(self, uninterrupted, bert, data, overrides, said):
-        self.refused(small.command(uninterrupted[0], bert, data, **overrides), said)
+        small.refused(small.command(uninterrupted[0], bert, data, **overrides), said)
 
     def test_other_data(self, uninterrupted, bert, tmp_path, data):
         directory = tmp_path / "run"
@@ -330,7 +329,7 @@ class TestRefusals:
         small.write_rows(other, seed=5)
         text = (directory / "config.json").read_text()
         (directory / "config.json").write_text(text.replace(str(data), str(other)))
-        self.refused(small.command(directory, bert, other), "began with another corpus")
+        small.refused(small.command(directory, bert, other), "began with another corpus")
 
     def test_other_data_of_a_finished_run(self, uninterrupted, bert, tmp_path, data):
         directory, other = tmp_path / "run", tmp_path / "data"
@@ -339,68 +338,4 @@ class TestRefusals:
         small.write_rows(other, seed=5)
         text = (directory / "config.json").read_text()
         (directory / "config.json").write_text(text.replace(str(data), str(other)))
-        self.refused(small.command(directory, bert, other), "began with another corpus")
-
-    def test_bad_rows_with_their_line(self, bert, data, tmp_path):
-        shutil.copytree(data, tmp_path / "data")
-        path = tmp_path / "data" / "validation.tsv"
-        lines = path.read_text().splitlines()
-        lines[4] = "no label here"
-        path.write_text("\n".join(lines) + "\n")
-        bad = small.command(tmp_path / "run", bert, tmp_path / "data")
-        self.refused(bad, rf"{path}:5: 1 columns instead of 2 \(--config.data.bad_rows=skip")
-        assert not (tmp_path / "run" / "config.json").exists()
-
-    def test_the_others_configs(self, tmp_path):
-        with pytest.raises(UserError, match="one of pre-training .python -m bert_jax.main"):
-            finetune(config_lib.default_config(), tmp_path)
-        with pytest.raises(UserError, match="one of fine-tuning .mrpc.: python -m bert_jax.fine"):
-            validation.validate(finetune_config("mrpc"))
-        command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={tmp_path}"]
-        self.refused([*command, "--config=configs/tiny.py"], "one of pre-training")
-
-    @pytest.mark.parametrize(
-        "overrides,said",
-        [
-            ({"data__max_seq_length": 41}, "longer than the 40 positions"),
-            ({"optimizer__frozen_layers": 4}, "it must be from -1"),
-            ({"optimizer__layer_decay": 1.5}, "config.optimizer.layer_decay is 1.5"),
-            ({"train__features": "5"}, "config.train.features has 5"),
-            ({"train__features": "last"}, "config.train.features is 'last'"),
-            ({"train__features": ","}, "config.train.features is ','"),
-            ({"train__bilstm_size": -1}, "config.train.bilstm_size is -1"),
-            ({"train__bilstm_size": 8}, "config.train.features is empty: the BiLSTM reads"),
-            (
-                {"train__bilstm_size": 8, "train__features": "-1"},
-                "config.task is table; it is for ner and squad",
-            ),
-            (
-                {"train__num_epochs": float("inf")},
-                "config.train.num_epochs is inf; it must be a finite number",
-            ),
-            ({"train__num_epochs": 1e12}, "config.train.num_epochs is 1e\\+12: these are 2e\\+13"),
-            ({"train__num_epochs": 0.01}, "not one batch of 8"),
-            ({"train__gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
-            ({"eval__predict": "dev"}, r"is 'dev'; it must be one of '' \(empty\), test, all"),
-            ({"data__bad_rows": "drop"}, "config.data.bad_rows is 'drop'"),
-            ({"table__metric": "recall"}, "config.table.metric is 'recall'"),
-            ({"table__text_column": "sentence"}, "no column 'sentence'; there is: text, label"),
-        ],
-    )
-    def test_values(self, bert, data, tmp_path, overrides, said):
-        with pytest.raises(UserError, match=said):
-            self.in_process(bert, data, tmp_path, **overrides)
-
-    def in_process(self, bert, data, tmp_path, **overrides):
-        config = finetune_config("table")
-        values = small.OVERRIDES | {k.replace("__", "."): v for k, v in overrides.items()}
-        config.update_from_flattened_dict(
-            values | {"init_from": str(bert), "data.input": str(data)}
-        )
-        finetune(config, tmp_path / "run")
-
-    def refused(self, command, said):
-        finished = runs.run(command)
-        assert finished.returncode == 1
-        assert finished.stderr.startswith("error: ") and "Traceback" not in finished.stderr
-        assert re.search(said, finished.stderr), finished.stderr
+        small.refused(small.command(directory, bert, other), "began with another corpus")

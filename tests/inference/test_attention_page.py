@@ -15,7 +15,7 @@ import pytest
 from bert_jax.inference.attention_page import attention_page
 from bert_jax.inference.bert import Attention, Bert, Guess
 from tests.interop.small_bert import make_pretrained
-from tests.test_bad_input import command
+from tests.refusals import command
 from tests.test_predict import run
 
 HOSTILE = ["[CLS]", "</script><script>hacked=1</script>", "<!--", "[SEP]", "<b>é&amp;", "[SEP]"]

@@ -26,7 +26,7 @@ from bert_jax.training.preemption import PreemptionGuard
 def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
     """A batch over a mesh of devices in this order, and what came together from all hosts."""
     from bert_jax.data.pipeline import PretrainingStream, evaluation_batches
-    from tests.data.test_pipeline import SPEC, STORE, TOKENIZER
+    from tests.data.small_pipeline import SPEC, STORE, TOKENIZER
 
     devices = np.array(jax.devices())[order].reshape(shape)
     mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)

@@ -1,0 +1,89 @@
+"""What goes wrong in the stream of batches is told as such, and holds no program up."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.pairs import PairPlanner
+from bert_jax.data.pipeline import evaluation_batches
+from bert_jax.errors import UserError
+from tests.data.fakes import FakeStore
+from tests.data.small_pipeline import DOCUMENTS, SPEC, TOKENIZER, stream
+
+
+def test_a_program_ends_with_batches_left_open():
+    program = (
+        "from tests.data.small_pipeline import stream\n"
+        "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
+        "for _ in range(50): next(batches)\n"
+        "print('leaving')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and done.stdout == "leaving\n"
+    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
+
+
+class BrokenStore(FakeStore):
+    def tokens_at(self, positions):
+        if len(self.read) == 4:
+            raise OSError(5, "Input/output error", "tokens-00000.bin")
+        return super().tokens_at(positions)
+
+
+def test_an_unreadable_store_is_told_as_such():
+    with pytest.raises(OSError, match="tokens-00000.bin"):
+        list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
+
+
+def test_an_error_while_planning_is_told_as_such(monkeypatch):
+    def fail(self, epoch, window):
+        raise UserError("the index is gone")
+
+    monkeypatch.setattr(PairPlanner, "plan", fail)
+    with pytest.raises(UserError, match="the index is gone"):
+        list(stream().batches(0, 50))
+
+
+@pytest.mark.parametrize(
+    "position, words",
+    [
+        ({"epoch": 0, "window": 0}, "no input position"),
+        ({"epoch": 0, "window": "x", "first_example": 0}, "no input position"),
+        ({"epoch": 0, "window": -1, "first_example": 0}, "no input position"),
+        ([], "no input position"),
+        ({"epoch": 0, "window": 1, "first_example": 500}, "lies after step 2"),
+        ({"epoch": 0, "window": 99, "first_example": 20}, "does not exist in this corpus"),
+    ],
+)
+def test_positions_of_something_else_are_refused(position, words):
+    with pytest.raises(UserError, match=words):
+        next(stream().batches(2, 1, position))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"num_shards": 5}, "12 sequences does not divide over 5 data shards"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"max_predictions_per_seq": 33}, "max_predictions_per_seq is 33"),
+        ({"max_predictions_per_seq": 0}, "max_predictions_per_seq is 0"),
+    ],
+)
+def test_user_errors(change, words):
+    with pytest.raises(UserError, match=words):
+        stream(**change)
+
+
+def test_one_document_is_refused():
+    with pytest.raises(UserError, match="at least 2 documents"):
+        stream(FakeStore([[5, 5, 5]]))
+    with pytest.raises(UserError, match="at least 2 documents"):
+        next(evaluation_batches(FakeStore([[5, 5, 5]]), TOKENIZER, SPEC))

@@ -1,0 +1,232 @@
+"""Tokenizers written for other programs: there and read back they give the same ids."""
+
+import json
+import unicodedata
+
+import pytest
+import sentencepiece
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from bert_jax import tokenizers
+from bert_jax.errors import UserError
+from bert_jax.interop import tokenizer_files as files
+from tests.interop.small_tokenizers import SPECIALS, sample_texts, train
+
+KINDS = ["wordpiece", "unigram", "bpe"]
+TEXTS = [
+    "",
+    " ",
+    "The President of the United States, in 1862; unquestionably!",
+    "  several   spaces \t tabs\nand\u00a0others ",
+    "Café cafe\u0301 ÉLAN naïve 東京に中国力 Ελλάδα ПРИВЕТ שָׁלוֹם हिन्दी 한국어 ﬁ ½ １２３",
+    "☃ ☃☃ unknown☃s 😀👩\u200d👩\u200d👧",
+    "a\x00b\u200bc\u00add \ufeffe",
+    *("a" * n for n in (99, 100, 101, 150, 151)),
+]
+# Characters that are alike to all Unicode tables. What the library does otherwise is in
+# tests/tokenizers/test_parity.py, and for SentencePiece in tokenizer_json's docstring.
+LETTERS = st.characters(max_codepoint=0x33FF, categories=["L", "N", "P", "S", "Zs"]).filter(
+    lambda c: (
+        unicodedata.ucd_3_2_0.category(c) == unicodedata.category(c)
+        and c != "Σ"
+        and c not in "\u166d\u2581"
+    )
+)
+TEXT = st.text(LETTERS | st.sampled_from("aeiourst  ,.'中é"), max_size=40)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(kind, lowercase) for kind in KINDS for lowercase in (True, False)],
+    ids=lambda p: f"{p[0]}-{'uncased' if p[1] else 'cased'}",
+)
+def tokenizer(request):
+    return train(*request.param)
+
+
+@pytest.fixture(scope="module")
+def exported(tokenizer, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("exported")
+    files.write_huggingface_tokenizer(tokenizer, directory, 128)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def library(exported):
+    return LibraryTokenizer.from_file(str(exported / "tokenizer.json"))
+
+
+def library_ids(library, text):
+    return library.encode(text, add_special_tokens=False).ids
+
+
+def test_every_chain_of_conversions_keeps_the_fingerprint(tokenizer, tmp_path):
+    ours = tokenizer
+    for step, kind in enumerate(["huggingface", "google", "google", "huggingface", "bert_jax"] * 2):
+        folder = tmp_path / str(step)
+        if kind == "huggingface":
+            files.write_huggingface_tokenizer(ours, folder, 512)
+            ours = files.read_huggingface_tokenizer(folder)
+        elif kind == "google":
+            files.write_google_tokenizer(ours, folder)
+            ours = files.read_google_tokenizer(folder)
+        else:
+            ours.save(folder)
+            ours = tokenizers.load(folder)
+        assert ours.fingerprint == tokenizer.fingerprint
+        assert ours.options == tokenizer.options
+
+
+def test_the_library_gives_the_same_ids(tokenizer, library):
+    texts = TEXTS + [text for text in sample_texts()[:300]]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert library_ids(library, text) == ids.tolist(), ascii(text)
+
+
+def test_the_library_gives_the_same_ids_for_any_text(tokenizer, library):
+    @given(TEXT)
+    def check(text):
+        assume(not any(token in text for token in SPECIALS))
+        (ids,) = tokenizer.encode_batch([text])
+        assert library_ids(library, text) == ids.tolist()
+
+    check()
+
+
+def test_pairs_get_special_tokens_and_types(tokenizer, library):
+    a, b = (ids.tolist() for ids in tokenizer.encode_batch(["the senate", "of the house"]))
+    pair = library.encode("the senate", "of the house")
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    assert pair.ids == [cls, *a, sep, *b, sep]
+    assert pair.type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert library.encode("the senate").ids == [cls, *a, sep]
+
+
+def test_special_tokens_in_the_text_are_special_there_and_text_here(tokenizer, library):
+    ids = library_ids(library, "the [MASK] of")
+    (before,), (after,) = (tokenizer.encode_batch([text]) for text in ("the", "of"))
+    assert ids == [*before, tokenizer.mask_id, *after]
+    assert tokenizer.mask_id not in tokenizer.encode_batch(["the [MASK] of"])[0]
+    assert library.decode(ids, skip_special_tokens=True).split() == ["the", "of"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "He went to the [MASK].",
+        "[MASK] of the house",
+        "[MASK], the senate",
+        "the [MASK]s of  [MASK][MASK] men ",
+        "un[MASK]able",
+        " [MASK] ",
+        "[MASK]",
+    ],
+)
+def test_a_mask_begins_no_word(tokenizer, library, text):
+    """The library has it as we have, and so had the model when it was trained."""
+    ids = tokenizer.encode_masked(text).tolist()
+    assert library_ids(library, text) == ids
+    assert ids.count(tokenizer.mask_id) == text.count("[MASK]")
+
+
+def test_what_stands_about_a_mask_is_as_without_it(tokenizer):
+    masked = tokenizer.encode_masked("the senate of the [MASK], and").tolist()
+    (whole,) = tokenizer.encode_batch(["the senate of the the, and"])
+    at = masked.index(tokenizer.mask_id)
+    assert masked[:at] == whole[:at].tolist() and masked[at + 1 :] == whole[at + 1 :].tolist()
+
+
+def test_what_transformers_is_told(tokenizer, exported):
+    config = json.loads((exported / "tokenizer_config.json").read_text("utf-8"))
+    assert config["model_max_length"] == 128
+    assert [config[f"{name}_token"] for name in ("pad", "unk", "cls", "sep", "mask")] == SPECIALS
+    for i, token in config["added_tokens_decoder"].items():
+        assert tokenizer.id_to_token(int(i)) == token["content"]
+    assert len(config["added_tokens_decoder"]) == 5
+    if tokenizer.kind == "wordpiece":
+        assert config["tokenizer_class"] == "BertTokenizer"
+        assert config["do_lower_case"] is tokenizer.options["lowercase"]
+        lines = (exported / "vocab.txt").read_text("utf-8").split("\n")
+        assert lines == [*tokenizer.tokens, ""]
+    else:
+        assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    specials = json.loads((exported / "special_tokens_map.json").read_text("utf-8"))
+    assert sorted(specials.values()) == sorted(SPECIALS)
+
+
+def test_a_contradicted_lower_casing_is_refused(tokenizer, tmp_path):
+    files.write_google_tokenizer(tokenizer, tmp_path)
+    said = tokenizer.options["lowercase"]
+    assert files.read_google_tokenizer(tmp_path, said).fingerprint == tokenizer.fingerprint
+    with pytest.raises(UserError, match=f"lowercase is {said}, not {not said}"):
+        files.read_google_tokenizer(tmp_path, not said)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
+)
+def test_a_full_disk_names_the_file(name, tmp_path):
+    ours = train("wordpiece", True, 100)
+    files.write_huggingface_tokenizer(ours, tmp_path, 512)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(OSError) as error:
+        files.write_huggingface_tokenizer(ours, tmp_path, 512)
+    assert error.value.filename == str(tmp_path / name)
+
+
+def foreign_model(path, **options):
+    """A user's own model, with features that ours have not."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample_texts()),
+        model_prefix=str(path / "foreign"),
+        vocab_size=600,
+        minloglevel=2,
+        **(dict(pad_id=0, pad_piece="[PAD]", unk_id=1, unk_piece="[UNK]") | options),
+        **dict(bos_piece="[CLS]", eos_piece="[SEP]", bos_id=2, eos_id=3),
+        control_symbols=["[MASK]"],
+    )
+    return tokenizers.from_file(
+        "sentencepiece", path / "foreign.model", lowercase=False, max_input_chars_per_word=100
+    )
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"byte_fallback": True}, "it falls back to bytes"),
+        ({"user_defined_symbols": ["<url>"]}, "it has user-defined pieces"),
+        ({"model_type": "char", "hard_vocab_limit": False}, "its type is neither unigram nor bpe"),
+        ({"treat_whitespace_as_suffix": True}, "its pieces end with the space"),
+    ],
+)
+def test_models_that_hugging_face_cannot_hold(options, words, tmp_path):
+    tokenizer = foreign_model(tmp_path, **options)
+    with pytest.raises(UserError, match=f"cannot be written as a Hugging Face tokenizer: {words}"):
+        files.write_huggingface_tokenizer(tokenizer, tmp_path / "out", 512)
+    assert not (tmp_path / "out").exists()
+    files.write_google_tokenizer(tokenizer, tmp_path / "google")
+    again = files.read_google_tokenizer(tmp_path / "google")
+    assert again.fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"add_dummy_prefix": False},
+        {"remove_extra_whitespaces": False},
+        {"normalization_rule_name": "identity"},
+        {"split_by_whitespace": False},
+        {"split_by_whitespace": False, "model_type": "bpe"},
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_models_of_other_makes_give_the_same_ids(options, tmp_path):
+    tokenizer = foreign_model(tmp_path, **options)
+    files.write_huggingface_tokenizer(tokenizer, tmp_path / "out", 512)
+    library = LibraryTokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    texts = TEXTS + sample_texts()[:300]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert library_ids(library, text) == ids.tolist(), ascii(text)

@@ -1,0 +1,58 @@
+"""A pre-training run of seconds in the process of the tests, and text for it."""
+
+import jax
+import pytest
+
+from bert_jax import config as config_lib
+from configs import tiny
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog. It was a good day for all of them. "
+    "Nobody knew what the old man of the hill had seen.\n\n"
+)
+
+
+def write_documents(folder, number, text=TEXT * 4):
+    folder.mkdir(exist_ok=True)
+    for i in range(number):
+        (folder / f"{i}.txt").write_text(f"{text}Document number {i} ends here. It really does.")
+    return f"{folder}/*.txt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """All runs here have the same shapes: only the first one compiles."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0), strict=True):
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def small_run(data_input, **overrides):
+    """The config of a run of seconds: one layer, one stage, six steps."""
+    config = tiny.get_config()
+    values = {
+        "data.input": (data_input,),
+        "data.num_processes": 1,
+        "data.heldout_fraction": 0.2,
+        "model.vocab_size": 200,
+        "model.hidden_size": 16,
+        "model.num_hidden_layers": 1,
+        "model.intermediate_size": 16,
+        "train.num_steps": 6,
+        "train.batch_size": 4,
+        "eval.batch_size": 4,
+        "eval.max_sequences": 8,
+        "eval.every_steps": 0,
+        "log.every_steps": 1,
+        "checkpoint.every_steps": 2,
+    } | {key.replace("__", "."): value for key, value in overrides.items()}
+    with config.unlocked():
+        config.train.stages = (
+            config_lib.stage(fraction=1.0, max_seq_length=16, max_predictions_per_seq=4),
+        )
+        config.update_from_flattened_dict(values)
+    return config
