@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
-from bert_jax.tasks.readers import read_rows
+from bert_jax.tasks.readers import Row, read_rows
 from bert_jax.tasks.rows import Example
 from bert_jax.tasks.sentences import SentenceTask
 from bert_jax.tokenizers import Tokenizer
@@ -47,6 +47,8 @@ class Spec:
 
 # Of STS-B's scores.
 _HIGHEST = 5
+# What the first column of every test set is called (QQP's is `id`).
+_INDEX = ("index", "id")
 _ENTAILMENT = ("entailment", "not_entailment")
 _SENTENCES = ("sentence1", "sentence2")
 _MNLI = Spec(
@@ -162,8 +164,7 @@ class Glue(SentenceTask):
             label = None
             if not is_test and (label := self._label(row.where, row.values[spec.label])) is None:
                 continue
-            # The first column of a test set is the index.
-            index = next(iter(row.values.values())) if is_test else str(row.number)
+            index = _index(row) if is_test else str(row.number)
             text, *others = (row.values[column] for column in spec.texts)
             yield Example(row.where, text, others[0] if others else None, label, index)
 
@@ -243,6 +244,17 @@ def _check_splits(name: str, source: str, splits: tuple[str, ...]) -> None:
                 f"config.data.input is {source}, where {' or '.join(names[split])} is missing, "
                 f"the {split} split of {name}"
             )
+
+
+def _index(row: Row) -> str:
+    """What the leaderboard calls a row of a test set: its first column."""
+    name, index = next(iter(row.values.items()))
+    if name not in _INDEX:
+        raise UserError(
+            f"{row.where}: the first column is {name!r}, but that of a test split is "
+            f"{' or '.join(_INDEX)}, by which predictions are handed in"
+        )
+    return index
 
 
 def as_number(text: str) -> float | None:

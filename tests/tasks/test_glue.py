@@ -72,6 +72,19 @@ def logits_of(classes, num_labels):
     return {"logits": np.eye(num_labels, dtype=np.float32)[classes]}
 
 
+@pytest.mark.parametrize("name", ["CoLA", "RTE"])
+def test_a_test_set_without_an_index_is_refused(glue, tmp_path, name):
+    """Its rows would be handed in under their labels, or under their sentences."""
+    columns = {"CoLA": "sentence\tindex\na\t0\n", "RTE": "label\tsentence1\tsentence2\n1\ta\tb\n"}
+    for file, content in FILES[name].items():
+        (tmp_path / file).write_text(content)
+    (tmp_path / "test.tsv").write_text(columns[name])
+    task = Glue(name.lower(), str(tmp_path), TOKENIZER, max_seq_length=16)
+    first = columns[name].partition("\t")[0]
+    with pytest.raises(UserError, match=f"test.tsv:2: the first column is '{first}', but .* index"):
+        task.rows("test")
+
+
 def test_cola_has_no_header_but_in_its_test(glue):
     task = make(glue, "cola")
     assert task.splits == ("train", "validation", "test")
