@@ -4,6 +4,7 @@ Each choice is a row of its own, [CLS] context [SEP] choice [SEP], and has one l
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ _FILES = {
     "test": ("test.csv", "test_rand_split_no_answers.jsonl", "test.jsonl"),
 }
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+# Further ones, which the format does not have.
+_ENDING = re.compile("ending([4-9]|[0-9]{2,})")
 _SWAG_LABELS = ("0", "1", "2", "3")
 
 
@@ -92,6 +95,9 @@ class MultipleChoiceRows:
         if self.labels_N is not None:
             batch["labels"] = self.labels_N[indices]
         return batch
+
+    def beside(self) -> Iterator[str]:
+        return iter(self.ids)
 
 
 class MultipleChoice:
@@ -214,6 +220,11 @@ def _read_csv(
     needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if must_stay else ["label"])]
     for row in read_rows(path, needed, bad_rows, must_stay=must_stay):
         values = row.values
+        if further := [name for name in values if _ENDING.fullmatch(name)]:
+            raise UserError(
+                f"{path}:1: column {further[0]!r}: this format has four endings, "
+                f"{_SWAG_ENDINGS[0]} to {_SWAG_ENDINGS[-1]}; of more choices there are JSON lines"
+            )
         endings = [values[ending] for ending in _SWAG_ENDINGS]
         try:
             if not values["sent1"].strip():

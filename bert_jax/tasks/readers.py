@@ -2,9 +2,10 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
@@ -126,9 +127,7 @@ def _table_rows(
     twice = [column for column in needed if columns.count(column) > 1]
     if twice:
         raise UserError(f"{path}:1: there are {columns.count(twice[0])} columns {twice[0]!r}")
-    # A blank line; of a table of one column, an empty value.
-    rows = (line for line in lines if line[1] not in ([], [""]) or len(columns) == 1)
-    for number, (line_number, fields) in enumerate(rows):
+    for number, (line_number, fields) in enumerate(_without_blank(lines, len(columns))):
         where = f"{path}:{line_number}"
         if len(fields) != len(columns):
             bad_rows.bad(
@@ -141,6 +140,21 @@ def _table_rows(
             bad_rows.bad("invalid UTF-8", where, "not valid UTF-8", must_stay)
         else:
             yield Row(where, number, dict(zip(columns, fields, strict=True)))
+
+
+def _without_blank(
+    lines: Iterator[tuple[int, list[str]]], num_columns: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Leaves blank lines out; in the middle of a table of one column these are empty values."""
+    blank: list[int] = []
+    for number, fields in lines:
+        if fields in ([], [""]):
+            blank.append(number)
+            continue
+        if num_columns == 1:
+            yield from ((number, [""]) for number in blank)
+        blank = []
+        yield number, fields
 
 
 def _json_rows(
@@ -161,21 +175,20 @@ def _json_rows(
         if not isinstance(values, dict):
             bad_rows.bad("broken JSON", where, "not a JSON object", must_stay)
             continue
-        missing = [column for column in needed if values.get(column) is None]
+        missing = [column for column in needed if _is_missing(values.get(column))]
         texts = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in values.items()
             if not isinstance(value, dict | list)
         }
         if missing:
-            is_null = missing[0] in values
-            known = ", ".join(values) or "none"
+            name, known = missing[0], ", ".join(values) or "none"
             bad_rows.bad(
                 "missing field",
                 where,
-                f"field {missing[0]!r} is null"
-                if is_null
-                else f"no field {missing[0]!r}; there is: {known}",
+                f"field {name!r} is {json.dumps(values[name])}"
+                if name in values
+                else f"no field {name!r}; there is: {known}",
                 must_stay,
             )
         elif lists := [column for column in needed if column not in texts]:
@@ -186,3 +199,8 @@ def _json_rows(
             bad_rows.bad("invalid UTF-8", where, "not valid UTF-8", must_stay)
         else:
             yield Row(where, number, texts)
+
+
+def _is_missing(value: Any) -> bool:
+    """Also NaN, which tables with gaps are often written with, and no text can mean."""
+    return value is None or isinstance(value, float) and not math.isfinite(value)

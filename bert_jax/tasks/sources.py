@@ -93,12 +93,14 @@ def read_text(path: Path | epath.Path) -> str:
     """
     try:
         with storage.open_input(path) as stream:
-            return stream.read().decode("utf-8-sig")
+            text = stream.read().decode("utf-8-sig")
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1
         raise UserError(f"{path}:{line}: not valid UTF-8") from None
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror or 'no such file'}") from None
+    # Where nothing else ends a line, as of old.
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def read_json(path: Path | epath.Path) -> Any:

@@ -74,8 +74,8 @@ def read_file(
     Args:
       version: One of VERSIONS.
       bad_rows: What is done with bad questions.
-      labelled: Every question must tell its answers. Where they need not, as in a test set,
-        none is left out.
+      labelled: Every question must tell its answers. Where not, as in a test set, answers are
+        not read, and no question is left out.
 
     Raises:
       UserError: the file is not like these or of another version, or has a bad question:
@@ -247,10 +247,10 @@ class _Reader:
         self._question_ids += self._tokenizer.encode_batch([question["question"]])
 
     def _answers(self, question: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Those given, their fields checked; None where a question need not tell them."""
-        answers = question.get("answers")
-        if answers is None and not self._labelled:
+        """Those given, their fields checked; None of a test set, which may withhold them."""
+        if not self._labelled:
             return None
+        answers = question.get("answers")
         if not isinstance(answers, list):
             raise _BadQuestion("missing field", "it has no list `answers`")
         for answer in answers:
@@ -270,8 +270,10 @@ class _Reader:
 
 
 def _check_text(value: Any, name: str) -> None:
-    if not isinstance(value, str):
+    if value is None:
         raise _BadQuestion("missing field", f"it has no text `{name}`")
+    if not isinstance(value, str):
+        raise _BadQuestion("missing field", f"its `{name}` is {str(value)[:80]}, which is no text")
     if not value.strip():
         raise _BadQuestion(f"empty {name}", f"its `{name}` is empty")
     if not sources.is_encodable(value):

@@ -132,7 +132,8 @@ class Table(SentenceTask):
                 for i, probs in zip(predictions_N, probs_NxC, strict=True)
             ]
         else:
-            cells = [(f"{value:.6g}",) for value in predictions_N]
+            # As many digits as tell a float32 from the next.
+            cells = [(str(value),) for value in predictions_N]
         for index, row in zip(self.rows(split).index_N, cells, strict=True):
             writer.writerow([index, *row])
         storage.write_whole(path, stream.getvalue().encode())

@@ -12,12 +12,13 @@ Hardware meant: one GPU of 16 GB or more, or one TPU chip (--config.train.batch_
 Expected: with BERT-base the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
 """
 
+from bert_jax.errors import UserError
 from bert_jax.finetuning.config import finetune_config
 
 
 def get_config(arg: str = "1.1"):
     if arg not in ("1.1", "2.0"):
-        raise ValueError(f"squad.py:{arg}: it must be squad.py:1.1 or squad.py:2.0")
+        raise UserError(f"squad.py:{arg}: it must be squad.py:1.1 or squad.py:2.0")
     c = finetune_config("squad")
     c.data.max_seq_length = 384
     c.schedule.peak_learning_rate = 5e-5

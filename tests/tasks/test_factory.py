@@ -52,7 +52,7 @@ def test_a_task_of_a_config_file(tmp_path, name):
 def test_the_config_of_squad_2_0():
     module = importlib.import_module("configs.finetune.squad")
     assert module.get_config("2.0").train.batch_size == 48
-    with pytest.raises(ValueError, match="must be squad.py:1.1 or squad.py:2.0"):
+    with pytest.raises(UserError, match="must be squad.py:1.1 or squad.py:2.0"):
         module.get_config("3")
 
 

@@ -179,6 +179,11 @@ def test_bad_rows_of_swag(tmp_path, tokenizer, row, words, reason):
         ("train.jsonl", "\n", "no question that can be used"),
         ("train.csv", swag(), "no question that can be used"),
         ("train.csv", swag(header=["sent1"]), "no column 'sent2'"),
+        (
+            "train.csv",
+            swag([*swag_row(), "a fifth"], header=[*HEADER, "ending4"]),
+            "train.csv:1: column 'ending4': this format has four endings, ending0 to ending3",
+        ),
         ("x.jsonl", "{}", "has none of train.csv, train_rand_split.jsonl"),
     ],
 )

@@ -136,6 +136,8 @@ def test_all_white_space_and_line_ends(tmp_path, tokenizer):
         ["x"],
     ]
     assert task._read("train")[1].where == [f"{tmp_path}/train.conll:5"]
+    old = make(tmp_path, tokenizer, train="Ann B-PER\rsaw O\r\rx O\r")
+    assert [sentence.words for sentence in old._read("train")] == [["Ann", "saw"], ["x"]]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,13 @@ def test_tsv_has_no_quoting(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv"])
+def test_blank_lines_of_one_column_are_values_but_at_the_end(tmp_path, name):
+    path = write(tmp_path, name, "a\none\n\n\ntwo\n\n\r\n")
+    rows, _ = read(path, needed=("a",))
+    assert rows == [("2", {"a": "one"}), ("3", {"a": ""}), ("4", {"a": ""}), ("5", {"a": "two"})]
+
+
 def test_csv_is_what_spreadsheets_write(tmp_path):
     path = write(tmp_path, "x.csv", 'a,b\r\n"one, two","say ""hi"""\n"over\ntwo lines",x\nlast,y\n')
     rows, _ = read(path)
@@ -78,6 +85,8 @@ def test_a_file_that_is_no_table(tmp_path, name, content, said):
         ("x.jsonl", b'{"a": "1", "b": "2"}\n[1]\n', r"x.jsonl:2: not a JSON object"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1}\n', r"x.jsonl:2: no field 'b'; there is: a"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": null}\n', r":2: field 'b' is null"),
+        ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": NaN}\n', r":2: field 'b' is NaN"),
+        ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": -Infinity, "b": 2}\n', r"'a' is -Infinity"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": []}\n', r":2: field 'b' is not a text"),
         ("x.jsonl", b'{"a": "1", "b": "2"}\n{"a": 1, "b": "\\ud800"}\n', r":2: not valid UTF-8"),
     ],

@@ -224,3 +224,20 @@ def test_a_data_set_that_tfds_does_not_have(tokenizer):
     with pytest.raises(UserError, match="no data set 'squadd'"):
         Squad("tfds:squadd", tokenizer)
     assert not sources.is_prepared("tfds:squadd")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        question(answers=[]),
+        question(answers=[("The House", 7)]),
+        question(answers=[], is_impossible=False),
+    ],
+)
+def test_the_answers_of_a_test_set_are_not_read(tmp_path, tokenizer, asked):
+    """They are withheld by whoever asks, each in a way of their own."""
+    for version in ("1.1", "2.0"):
+        write(tmp_path, squad(asked, version=version), "test.json")
+        task = Squad(f"test={tmp_path / 'test.json'}", tokenizer, version=version)
+        assert len(task.rows("test")) == 1
+        assert "start_positions" not in task.rows("test").take(np.array([0]))

@@ -76,6 +76,20 @@ def test_predictions_with_probabilities(reviews, tmp_path):
     ]
 
 
+def test_predicted_numbers_have_all_their_digits(tmp_path):
+    write(
+        tmp_path,
+        train__csv="text,label\na,1\n",
+        dev__csv="text,label\na,1\n",
+        test__csv="text\na\nb\n",
+    )
+    task = Table(str(tmp_path), TOKENIZER, regression=True)
+    logits = np.array([[1234567.0], [0.1]], np.float32)
+    task.write_predictions("test", {"logits": logits}, tmp_path / "out.csv")
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines == ["index,prediction", "0,1.234567e+06", "1,0.1"]
+
+
 def test_the_index_of_a_row_is_its_place_in_the_file(reviews, tmp_path):
     """Whatever was left out before it, and for whichever reason."""
     write(tmp_path, dev__csv="text,label\na,bad\nb,bad,more\nc,bad\n\nd,ugly\ne,good\n")
