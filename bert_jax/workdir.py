@@ -32,8 +32,9 @@ TOKEN_COUNTS = "token_counts.npy"
 CORPUS = "corpus.json"
 RESULTS = "results.json"
 CURVES = "curves.png"
-# Of a directory that holds many runs.
+# Of a directory that holds many runs: what came of them, and where they are.
 SWEEP = "sweep.json"
+RUNS = "runs"
 PROFILE = "profile"
 
 # What may differ from one start to the next: it changes where and how the run is
@@ -75,8 +76,11 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
       UserError: the directory holds another run; the message names the difference.
     """
     path = epath.Path(storage.open_path(workdir, "--workdir"))
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; --workdir must be a directory, or not exist yet")
+    _check_directory(path)
+    if (path / SWEEP).exists() or any((path / RUNS).glob("rate_*")):
+        raise UserError(
+            f"{path} holds a sweep; choose another --workdir, or one of its runs in {path / RUNS}"
+        )
     now = config_lib.to_dict(config)
     warnings = []
     if (path / CONFIG).exists() and has_checkpoints(path) and not (path / CORPUS).exists():
@@ -114,6 +118,17 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
     elif has_checkpoints(path):
         raise UserError(f"{path} has checkpoints but no {CONFIG}; choose another --workdir")
     return warnings
+
+
+def check_no_run(workdir: epath.PathLike) -> None:
+    """Refuses, for a sweep, a directory that holds a single run."""
+    if (epath.Path(workdir) / CONFIG).exists():
+        raise UserError(f"{workdir} holds a run, not a sweep; choose another --workdir")
+
+
+def _check_directory(path: epath.Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; --workdir must be a directory, or not exist yet")
 
 
 def has_checkpoints(workdir: epath.PathLike) -> bool:
@@ -179,9 +194,10 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
     Object storage has no locks: there nobody is kept out.
 
     Raises:
-      UserError: another process of this machine is training in it.
+      UserError: it is a file, or another process of this machine is training in it.
     """
     path = epath.Path(workdir)
+    _check_directory(path)
     is_new = not path.exists()
     storage.make_directory(path)
     if storage.is_remote(path) or jax.process_index() != 0:

@@ -45,8 +45,8 @@ def announce(
     say(f"{f'going on from step {step:,}' if step else beginning} in {directory}")
 
 
-def summarize(results: dict[str, Any], config: ConfigDict, directory: epath.PathLike) -> None:
-    """The scores of the best checkpoint, and what to do with it."""
+def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
+    """The scores of the best checkpoint."""
     path = epath.Path(directory)
     splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
     table = Table()
@@ -59,6 +59,11 @@ def summarize(results: dict[str, Any], config: ConfigDict, directory: epath.Path
     Console().print(table)
     print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
     print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
+
+
+def advise(config: ConfigDict, directory: epath.PathLike) -> None:
+    """What to do with the best checkpoint of a run."""
+    path = epath.Path(directory)
     if config.train.features:
         # No class of transformers reads several layers.
         print(f"what next    ask it: python -m bert_jax.predict --model={path} --help")

@@ -13,7 +13,7 @@ from bert_jax import storage, validation, workdir
 from bert_jax.finetuning import start
 from bert_jax.finetuning.config import filled_in
 from bert_jax.finetuning.data import ExampleOrder, predict, training_batches
-from bert_jax.finetuning.report import announce, summarize
+from bert_jax.finetuning.report import advise, announce, summarize
 from bert_jax.finetuning.start import Setting
 from bert_jax.non_finite import non_finite
 from bert_jax.parallel import hosts
@@ -70,7 +70,8 @@ def finetune(
             start.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
-            return Run(config, directory, setting or start.open_setting(config, directory))
+            own = setting or start.open_setting(config, directory)
+            return Run(config, directory, own, is_one_of_many=setting is not None)
 
         return hosts.together(opened).to_the_end()
 
@@ -78,12 +79,23 @@ def finetune(
 class Run:
     """One run of fine-tuning: all that its loop needs.
 
+    Attributes:
+      is_one_of_many: Of a sweep, which tells itself what to do with the best of them.
+
     Raises:
       UserError: the work directory is another run's, or something does not fit.
     """
 
-    def __init__(self, config: ConfigDict, directory: epath.PathLike, setting: Setting):
+    def __init__(
+        self,
+        config: ConfigDict,
+        directory: epath.PathLike,
+        setting: Setting,
+        *,
+        is_one_of_many: bool = False,
+    ):
         self.task, self.setting = setting.task, setting
+        self.is_one_of_many = is_one_of_many
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setting.model, self.task.head, self.task.labels)
         self.warnings = workdir.check(directory, self.config)
@@ -201,7 +213,7 @@ class Run:
         if first:
             workdir.write_json(directory / workdir.RESULTS, results)
             self._draw(best)
-            summarize(results, config, directory)
+            self._summarize(results)
         return results
 
     def _checkpoints(self) -> Checkpointer:
@@ -367,11 +379,16 @@ class Run:
             if results["step"] != self.num_steps:
                 return None
             say(f"This run is finished: step {self.num_steps:,} is done.")
-            summarize(results, self.config, self.directory)
+            self._summarize(results)
         except (ValueError, KeyError, TypeError):
             # Damaged: it is written anew.
             return None
         return results
+
+    def _summarize(self, results: dict[str, Any]) -> None:
+        summarize(results, self.directory)
+        if not self.is_one_of_many:
+            advise(self.config, self.directory)
 
     def _non_finite(self, error: NonFiniteError, checkpointer: Checkpointer) -> Exception:
         rows_B = self.order.rows_of_step(error.step - 1)

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import json
 import math
 from typing import Any
 
@@ -113,14 +114,21 @@ def validate(config: ConfigDict) -> None:
             "config.data.input is missing: the task's folder (glue_data/MRPC), its files "
             "(train=FILE,validation=FILE) or tfds:NAME"
         )
-    _check_bilstm(config)
+    _check_features(config)
     validation.check_mesh(config.mesh)
     validation.check_finite(config)
 
 
-def _check_bilstm(config: ConfigDict) -> None:
-    size = config.train.bilstm_size
-    if size and not feature_layers(config):
+def _check_features(config: ConfigDict) -> None:
+    """Refuses what has no effect with them, or without."""
+    layers, size = feature_layers(config), config.train.bilstm_size
+    for key, default in (("frozen_layers", -1), ("layer_decay", 1.0)):
+        if layers and (value := config.optimizer[key]) != default:
+            raise UserError(
+                f"config.optimizer.{key} is {value:g}, but has no effect with "
+                f"config.train.features, where the encoder is not trained; leave it at {default:g}"
+            )
+    if size and not layers:
         raise UserError(
             f"config.train.bilstm_size is {size}, but config.train.features is empty: the BiLSTM "
             "reads features, such as --config.train.features=-4,-3,-2,-1"
@@ -336,9 +344,11 @@ def _weight_names(model: nn.Module) -> set[str]:
 
 
 def rows_fingerprint(rows: Rows) -> str:
-    """SHA-256 of all that `rows` gives."""
+    """SHA-256 of all that `rows` gives: what is trained on, scored and predicted."""
     digest = hashlib.sha256()
     for batch in all_rows(rows):
         for name in sorted(batch):
             digest.update(np.ascontiguousarray(batch[name]).tobytes())
+    for text in rows.beside():
+        digest.update(json.dumps(text).encode())
     return digest.hexdigest()

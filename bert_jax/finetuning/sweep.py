@@ -18,13 +18,14 @@ from rich.table import Table
 from bert_jax import storage, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import start
+from bert_jax.finetuning.report import advise
 from bert_jax.finetuning.run import finetune
 from bert_jax.non_finite import DivergedError
 from bert_jax.parallel import hosts
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
+from bert_jax.workdir import RUNS
 
-RUNS = "runs"
 # The SHA-256 of the weights that the runs begin with.
 WEIGHTS = "weights.sha256"
 
@@ -59,6 +60,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             start.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
+            workdir.check_no_run(directory)
             _check_runs(directory / RUNS, grid)
             setting = start.open_setting(config)
             start.read_rows(config, setting.task)
@@ -106,8 +108,10 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     if hosts.is_first():
         workdir.write_json(directory / workdir.SWEEP, summary)
         Console().print(sweep_table(summary))
-        print(f"best run     {directory / RUNS / summary['best_run']}")
+        best = directory / RUNS / summary["best_run"]
+        print(f"best run     {best}")
         print(f"all scores   {directory / workdir.SWEEP}")
+        advise(config, best)
     return summary
 
 

@@ -1,5 +1,6 @@
 """A fine-tuned BERT, and what its head answers."""
 
+import os
 import sys
 import unicodedata
 import warnings
@@ -262,6 +263,8 @@ class FineTuned(Bert):
 
 def load_bert(path: str, step: int | None = None) -> Bert:
     """Reads a model; see `bert_jax.load`."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"the model is {path!r}; it must be a path")
     pretrained = formats.read(path, step=step)
     return (FineTuned if pretrained.head else Bert)(pretrained)
 

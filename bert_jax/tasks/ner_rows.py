@@ -35,7 +35,7 @@ class TaggedRows:
         tokenizer: Tokenizer,
         max_seq_length: int,
     ):
-        self._length = max_seq_length
+        self._sentences, self._length = sentences, max_seq_length
         self._cls, self._sep = tokenizer.cls_id, tokenizer.sep_id
         self._pad = tokenizer.pad_id
         rows: list[int] = []
@@ -76,6 +76,10 @@ class TaggedRows:
                 words = slice(*self._word_starts[[i, i + 1]])
                 batch["labels"][n, self.word_position_W[words]] = self._labels_W[words]
         return batch
+
+    def beside(self) -> Iterator[str]:
+        for words in self._sentences:
+            yield from words
 
 
 def _pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:

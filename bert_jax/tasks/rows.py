@@ -116,6 +116,9 @@ class SentenceRows:
             "labels": self.labels_N[indices],
         }
 
+    def beside(self) -> Iterator[str]:
+        return iter(self.index_N)
+
     def _encoded(self, examples: Iterator[Example]) -> Iterator[tuple[Example, np.ndarray, int]]:
         """Each example's ids, and how many of them are [CLS] A [SEP]."""
         encode = self._tokenizer.encode_batch

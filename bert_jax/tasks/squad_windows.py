@@ -3,6 +3,8 @@
 As google-research/bert's run_squad.py cuts them: [CLS] question [SEP] window [SEP].
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bert_jax.errors import UserError
@@ -78,6 +80,12 @@ class Windows:
             spans_nx2 = np.array([self._label(int(i)) for i in indices], np.int32).reshape(-1, 2)
             batch["start_positions"], batch["end_positions"] = spans_nx2.T
         return batch
+
+    def beside(self) -> Iterator[str]:
+        yield from self.questions.contexts
+        for question in self.questions.questions:
+            yield question.id
+            yield from question.answers or ()
 
     def is_max_context(self, row: int) -> np.ndarray:
         """bool [tokens]: whether no other row of the question has more around that token.

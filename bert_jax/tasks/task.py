@@ -1,5 +1,6 @@
 """What fine-tuning asks of a task: rows, labels, a score, predictions in its own format."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,13 @@ class Rows(Protocol):
           right choice), float32 [n] (regression) or int32 [n, L] with -1 where nothing is
           scored (tags); "start_positions" and "end_positions", int32 [n] (spans). L is the
           same in every call.
+        """
+        ...
+
+    def beside(self) -> Iterator[str]:
+        """What scores and predictions need of the examples beside the arrays, as texts.
+
+        Names, right answers, what they are cut out of: where it differs, so may these.
         """
         ...
 

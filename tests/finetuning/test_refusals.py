@@ -38,6 +38,11 @@ class TestRefusals:
         small.refused(bad, rf"{path}:5: 1 columns instead of 2 \(--config.data.bad_rows=skip")
         assert not (tmp_path / "run" / "config.json").exists()
 
+    def test_a_file_for_a_work_directory(self, bert, data, tmp_path):
+        (tmp_path / "file").write_text("")
+        refused = small.command(tmp_path / "file", bert, data)
+        small.refused(refused, f"{tmp_path / 'file'} is a file; --workdir must be a directory")
+
     def test_the_others_configs(self, tmp_path):
         with pytest.raises(UserError, match="one of pre-training .python -m bert_jax.main"):
             finetune(config_lib.default_config(), tmp_path)
@@ -57,6 +62,14 @@ class TestRefusals:
             ({"train__features": ","}, "config.train.features is ','"),
             ({"train__bilstm_size": -1}, "config.train.bilstm_size is -1"),
             ({"train__bilstm_size": 8}, "config.train.features is empty: the BiLSTM reads"),
+            (
+                {"train__features": "-1", "optimizer__frozen_layers": 1},
+                "config.optimizer.frozen_layers is 1, but has no effect with config.train.feat",
+            ),
+            (
+                {"train__features": "-1", "optimizer__layer_decay": 0.9},
+                "config.optimizer.layer_decay is 0.9, but has no effect",
+            ),
             (
                 {"train__bilstm_size": 8, "train__features": "-1"},
                 "config.task is table; it is for ner and squad",

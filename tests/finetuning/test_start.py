@@ -19,6 +19,7 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
 from bert_jax.interop.weights import flatten
+from bert_jax.tasks.factory import make_task
 from tests.finetuning import small
 from tests.interop.small_bert import edit_tensors, make_finetuned
 from tests.small import small_config
@@ -317,3 +318,66 @@ def test_the_key_of_the_bilstm_reads_around_a_fixed_embedding(files):
     assert after.weights["classifier/dense/kernel"].shape == (32, 3)
     after.complete()
     assert not any(name.startswith(("bilstm/", "classifier/")) for name in after.weights)
+
+
+@pytest.fixture
+def tasks(files):
+    """A task of each kind, whose validation set a function of `edit` has gone over."""
+
+    def made(name, edit=lambda text: text, **options):
+        suffix, text = VALIDATION[name]
+        path = files / f"validation.{suffix}"
+        path.write_text(edit(text))
+        tokenizer = formats.read(files / "hf").tokenizer
+        return make_task(name, f"train={path},validation={path}", tokenizer, options)
+
+    return made
+
+
+SQUAD = {
+    "context": "a b c d",
+    "qas": [{"id": "q1", "question": "e", "answers": [{"text": "b", "answer_start": 2}]}],
+}
+VALIDATION = {
+    "table": ("csv", "text,label\na,yes\n\nb,no\n"),
+    "squad": ("json", json.dumps({"data": [{"paragraphs": [SQUAD]}]})),
+    "ner": ("conll", "a B-X\nb O\n"),
+    "multiple_choice": (
+        "jsonl",
+        '{"id": "q1", "question": "a", "answerKey": "B", '
+        '"choices": {"label": ["A", "B"], "text": ["b", "c"]}}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name,old,new",
+    [
+        ("table", "b,no", "b,yes"),
+        ("squad", "q1", "q2"),
+        # The second right answer, and how the context is spelt, which is uncased here.
+        ("squad", "2}]", '2}, {"text": "c", "answer_start": 4}]'),
+        ("squad", "a b c d", "a b C d"),
+        ("ner", "a B-X", "A B-X"),
+        ("multiple_choice", "q1", "q2"),
+    ],
+)
+def test_rows_are_others_where_scores_or_predictions_would_be(tasks, name, old, new):
+    before, again, after = (
+        start.rows_fingerprint(task.rows("validation"))
+        for task in (tasks(name), tasks(name), tasks(name, lambda text: text.replace(old, new)))
+    )
+    assert before == again != after
+
+
+def test_rows_of_glue_are_others_by_their_index(files):
+    tokenizer = formats.read(files / "hf").tokenizer
+    found = []
+    for index in (0, 1000):
+        for name, text in (("train", "x\t1\t\ta\n"), ("dev", "x\t1\t\ta\n")):
+            (files / f"{name}.tsv").write_text(text)
+        (files / "test.tsv").write_text(f"index\tsentence\n{index}\ta\n")
+        found.append(
+            start.rows_fingerprint(make_task("cola", str(files), tokenizer, {}).rows("test"))
+        )
+    assert found[0] != found[1]

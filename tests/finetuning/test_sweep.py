@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from bert_jax import workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import glue_table
 from bert_jax.finetuning.config import finetune_config
@@ -120,12 +121,19 @@ def test_a_killed_sweep_goes_on(tmp_path):
     assert first.read_bytes() == before, "what was finished is not done again"
     assert "This run is finished: step 8 is done." in finished.stdout
     assert "median" in finished.stdout and "best run" in finished.stdout
+    assert finished.stdout.count("what next") == 1, "of the others no weights are kept"
     summary = json.loads((directory / "sweep.json").read_text())
     assert [run["seed"] for run in summary["runs"]] == [0, 0]
     assert len(summary["settings"]) == 2 and summary["metric"] == "accuracy"
     kept = [path.parent.name for path in directory.glob("runs/*/best")]
     assert kept == [summary["best_run"]], "only the best run's weights are kept"
     assert not list(directory.glob("runs/*/checkpoints"))
+    # Neither is taken for the other.
+    config = finetune_config("table")
+    with pytest.raises(UserError, match="sweep holds a sweep; choose another --workdir, or one"):
+        workdir.check(directory, config)
+    with pytest.raises(UserError, match="holds a run, not a sweep; choose another --workdir"):
+        workdir.check_no_run(directory / "runs" / summary["best_run"])
 
 
 class TestAllOfGlue:

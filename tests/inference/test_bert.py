@@ -261,6 +261,11 @@ def test_mistakes(bert, call, words):
         call(bert)
 
 
+def test_a_model_that_is_no_path():
+    with pytest.raises(UserError, match="the model is None; it must be a path"):
+        bert_jax.load(None)
+
+
 def test_layers_of_any_kind_of_numbers(bert):
     expected = bert.encode(["a"], layers=[1, -1])
     for layers in (np.array([1, -1]), iter([1, -1]), (np.int64(1), 3)):
