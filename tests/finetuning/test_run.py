@@ -284,7 +284,7 @@ class TestInterruptedRun:
         files = {"init_from": str(bert), "data.input": str(data), "train.num_epochs": 0.1}
         config.update_from_flattened_dict(small.OVERRIDES | files)
 
-        def stopped(results, config, directory):
+        def stopped(results, directory):
             signal.raise_signal(signal.SIGTERM)
 
         with monkeypatch.context() as patch:
