@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.corpus import Corpus
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentence_splitter import split_sentences
 from bert_jax.interop import formats
 
 HERE = Path(__file__).parent

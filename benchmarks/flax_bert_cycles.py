@@ -32,7 +32,7 @@ from jax.sharding import SingleDeviceSharding
 from transformers import BertConfig, FlaxBertForPreTraining
 
 from bert_jax import models
-from bert_jax.parallel import hlo, topologies
+from bert_jax.tpu import hlo, topologies
 from bert_jax.training import flops
 
 # BERT-large; the rest is both configurations' default.

@@ -21,9 +21,9 @@ from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, run_data, validation, workdir
+from bert_jax import cli, input_setup, validation, workdir
 from bert_jax import config as config_lib
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
@@ -45,7 +45,7 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     stage = numbered_stage(config.train, stage_number)
     state = trainer.init_state()
-    ours = hosts.batch_shards(trainer.layout.batch)
+    ours = multihost.batch_shards(trainer.layout.batch)
     rows = stage.batch_size * len(ours["shards"]) // ours["num_shards"]
     batches = trainer.put(_synthetic_batches(config, stage, rows))
     pending, finished = None, []
@@ -74,10 +74,10 @@ def benchmark_input(
     stage = numbered_stage(config.train, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         # Of several processes all use that of the first.
-        directory = hosts.from_first(lambda: directory or scratch)
-        corpus = run_data.open_corpus(config, directory)
+        directory = multihost.run_on_process_zero(lambda: directory or scratch)
+        corpus = input_setup.open_corpus(config, directory)
         stream = corpus.stream(
-            run_data.pipeline_spec(config, stage),
+            input_setup.pipeline_spec(config, stage),
             shards=(jax.process_index(),),
             num_shards=jax.process_count(),
         )
@@ -179,7 +179,7 @@ def main(_) -> None:
             "config": config_lib.to_dict(args.config),
         }
         Console().print(_table(args.what, numbered_stage(args.config.train, args.stage), results))
-        if args.output and hosts.is_first():
+        if args.output and multihost.is_first():
             workdir.write_json(args.output, results)
             print(f"written to {args.output}")
 

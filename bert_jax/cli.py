@@ -20,7 +20,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags, config_path
 
-from bert_jax import host_memory, storage
+from bert_jax import cpu_allocator, storage
 from bert_jax.errors import UserError
 from bert_jax.parallel import launch
 
@@ -122,19 +122,19 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
       UsageError: the flags are half given, or cannot be.
     """
     by_hand = _by_hand(values)
-    host_memory.keep_freed_memory()
+    cpu_allocator.keep_freed_memory()
     if by_hand is None and not launch.is_one_of_several():
-        host_memory.wait_for_each_program()
+        cpu_allocator.wait_for_each_program()
         yield
         return
     launch.watch(by_hand)
-    host_memory.wait_for_each_program()
-    from bert_jax.parallel import hosts  # Loads JAX, which only the watched process needs.
+    cpu_allocator.wait_for_each_program()
+    from bert_jax.parallel import multihost  # Loads JAX, which only the watched process needs.
 
     def ending(error: BaseException) -> tuple[str, int]:
         return _ending(error) or ("".join(traceback.format_exception(error)).rstrip(), 1)
 
-    with hosts.joined(by_hand, ending):
+    with multihost.joined(by_hand, ending):
         yield
 
 

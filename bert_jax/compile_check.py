@@ -7,7 +7,7 @@
 It is the very step that training runs on such a slice, and the compiler that would compile
 it there (`pip install -e '.[tpu]'`), so that memory is what it will be. The time is an
 estimate, and called one: the compiler's cost model and, for collectives and Pallas
-kernels, documented peaks (see `bert_jax.parallel.estimate`).
+kernels, documented peaks (see `bert_jax.tpu.estimate`).
 
 Exit status: 0 if the step fits; 1 if it does not, or for a mistake in the config.
 """
@@ -28,11 +28,11 @@ from rich.table import Table
 from bert_jax import cli, storage, validation, workdir
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.parallel import hlo, topologies
-from bert_jax.parallel.estimate import estimate_step, kernel_seconds
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.parallel.topologies import Topology
-from bert_jax.training.compilation import Compiled, compile_train_step
+from bert_jax.tpu import hlo, topologies
+from bert_jax.tpu.compilation import Compiled, compile_train_step
+from bert_jax.tpu.estimate import estimate_step, kernel_seconds
+from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 

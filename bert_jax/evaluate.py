@@ -23,7 +23,7 @@ from bert_jax import cli, prepare, storage, workdir
 from bert_jax.data import pipeline
 from bert_jax.data.store import TokenStore
 from bert_jax.errors import UserError
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import Progress
 from bert_jax.tokenizers import Tokenizer
@@ -87,7 +87,7 @@ def evaluate(
         tokenizer,
         spec,
         config.eval.max_sequences,
-        **hosts.batch_shards(trainer.layout.batch),
+        **multihost.batch_shards(trainer.layout.batch),
     )
     log_probs_V = unigram_log_probs(token_counts_V)
     totals: dict[str, float] = {}
@@ -230,7 +230,7 @@ def _store_to_evaluate(
             prepare.tokenize_corpus(options, tokenizer, split)
             return str(split)
 
-        yield TokenStore(hosts.from_first(tokenized))
+        yield TokenStore(multihost.run_on_process_zero(tokenized))
 
 
 def define_flags() -> None:
@@ -254,7 +254,7 @@ def main(_) -> None:
         results = evaluate_workdir(args.workdir, args.data, args.max_sequences)
         source = args.data or "held-out documents"
         Console().print(results_table(f"Step {results['step']:,} on {source}", results))
-        if args.output and hosts.is_first():
+        if args.output and multihost.is_first():
             workdir.write_json(args.output, results)
             print(f"written to {args.output}")
 

@@ -6,7 +6,7 @@ from etils import epath
 
 from bert_jax import workdir
 from bert_jax.errors import UserError
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.recorder import NonFiniteError
 
@@ -39,7 +39,7 @@ def non_finite(
         "batch": batch,
     }
     path = epath.Path(directory) / f"non_finite_step_{error.step}.json"
-    if hosts.is_first():
+    if multihost.is_first():
         workdir.write_json(path, report)
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
     return DivergedError(

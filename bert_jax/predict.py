@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax import cli, host_memory, inference, storage
+from bert_jax import cli, cpu_allocator, inference, storage
 from bert_jax.progress import Progress
 
 if TYPE_CHECKING:
@@ -257,8 +257,8 @@ def main(argv: list[str]) -> None:
     args = flags.FLAGS
     if not args.model:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
-    host_memory.keep_freed_memory()
-    host_memory.wait_for_each_program()
+    cpu_allocator.keep_freed_memory()
+    cpu_allocator.wait_for_each_program()
     # After the checks: it loads JAX.
     import bert_jax
 

@@ -26,11 +26,11 @@ from bert_jax.config import default_config
 from bert_jax.data import static_rows
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.heldout import HeldOut
-from bert_jax.data.identity import check_store, given_tokenizer, open_corpus, store_options
-from bert_jax.data.sample import DocumentSample
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
 from bert_jax.data.store_directory import SPLIT_FILES, STORE_FILES, empty_directory
+from bert_jax.data.store_manifest import check_store, given_tokenizer, open_corpus, store_options
 from bert_jax.data.tokenization import TokenizedDocument, num_cores, tokenize_documents
+from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress
 

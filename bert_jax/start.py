@@ -8,7 +8,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import storage, workdir
-from bert_jax.data.identity import given_tokenizer
+from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained

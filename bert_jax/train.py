@@ -11,17 +11,17 @@ from rich.console import Console
 from bert_jax import evaluate as evaluate_lib
 from bert_jax import start, validation, workdir
 from bert_jax.errors import UserError
+from bert_jax.input_setup import Corpus, open_corpus, resume_point, training_batches
 from bert_jax.non_finite import non_finite
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.parallel.report import print_parameters
+from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.progress import Progress, say
-from bert_jax.run_data import Corpus, open_corpus, resume_point, training_batches
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import write_curves
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.profile import StepProfiler
+from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
@@ -54,7 +54,7 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             start.check(config, directory)
             return trainer, warnings
 
-        trainer, warnings = hosts.together(checked)
+        trainer, warnings = multihost.run_on_all(checked)
         return _train(config, directory, trainer, warnings)
 
 
@@ -67,12 +67,14 @@ def _train(
         step, num_steps = int(state.step), config.train.num_steps
         check_resume(config, trainer, step, resume)
         # Only now: a start that failed on its input leaves the directory to the next.
-        hosts.from_first(lambda: workdir.claim(directory, config))
-        if finished := hosts.from_first(lambda: finished_results(directory, step, num_steps)):
+        multihost.run_on_process_zero(lambda: workdir.claim(directory, config))
+        if finished := multihost.run_on_process_zero(
+            lambda: finished_results(directory, step, num_steps)
+        ):
             return finished
 
         announce(config, trainer, corpus, directory, step, warnings)
-        first = hosts.is_first()
+        first = multihost.is_first()
         # Of a later stage a step takes longer.
         cost = trainer.flops_until
         progress = Progress("train", num_steps, "steps", done=step, enabled=first, cost=cost)

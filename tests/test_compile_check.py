@@ -9,9 +9,9 @@ import pytest
 
 from bert_jax import cli, compile_check
 from bert_jax.errors import UserError
-from bert_jax.parallel import topologies
-from bert_jax.parallel.hlo import Kernel, Operation
-from bert_jax.training.compilation import Compiled, needed_bytes
+from bert_jax.tpu import topologies
+from bert_jax.tpu.compilation import Compiled, needed_bytes
+from bert_jax.tpu.hlo import Kernel, Operation
 from bert_jax.training.trainer import Trainer
 from tests import runs
 from tests.refusals import one_sentence

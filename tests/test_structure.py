@@ -17,6 +17,8 @@ MAX_LINES = 400
 # What each part may import of ours, beside itself.
 ALLOWED = {
     "errors": set(),
+    "batch": set(),
+    "parts": {"errors"},
     "progress": set(),
     "config": {"errors"},
     "storage": {"errors"},
@@ -24,13 +26,14 @@ ALLOWED = {
     "parallel": {"errors"},
     "tokenizers": {"errors", "storage"},
     "models": set(),
-    "objectives": {"models"},
-    "training": {"models", "parallel", "objectives", "progress", "errors", "storage"},
-    "data": {"tokenizers", "errors", "storage", "progress"},
+    "objectives": {"models", "batch"},
+    "tpu": {"training", "errors"},
+    "training": {"models", "parallel", "tpu", "objectives", "progress", "errors", "storage"},
+    "data": {"batch", "parts", "tokenizers", "errors", "storage", "progress"},
     "tasks": {"tokenizers", "errors", "storage"},
     "inference": {"models", "tasks", "tokenizers", "interop", "errors", "storage"},
-    "host_memory": set(),
-    "predict": {"inference", "cli", "host_memory", "progress", "storage", "errors"},
+    "cpu_allocator": set(),
+    "predict": {"inference", "cli", "cpu_allocator", "progress", "storage", "errors"},
     "interop": {
         "models",
         "tokenizers",

@@ -20,16 +20,16 @@ from ml_collections import ConfigDict
 from bert_jax import storage, tokenizers
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.examples import Examples, PipelineSpec, Window
-from bert_jax.data.identity import (
+from bert_jax.data.pipeline import tf  # set up there to be quiet
+from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, read_metadata
+from bert_jax.data.store import store_path
+from bert_jax.data.store_directory import empty_directory
+from bert_jax.data.store_manifest import (
     given_tokenizer,
     source_difference,
     store_options,
     wanted_options,
 )
-from bert_jax.data.pipeline import tf  # set up there to be quiet
-from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, read_metadata
-from bert_jax.data.store import store_path
-from bert_jax.data.store_directory import empty_directory
 from bert_jax.data.tfrecord_reader import FEATURES, read_records
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress

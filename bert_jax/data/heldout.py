@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from bert_jax.data.sample import stable_hash
+from bert_jax.data.vocabulary_sample import stable_hash
 
 
 class HeldOut:

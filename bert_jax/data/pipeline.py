@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data.batch_shards import HostRows
 from bert_jax.data.examples import Examples, PipelineSpec, Window, read_position
-from bert_jax.data.host_rows import HostRows
 from bert_jax.data.lean_tensorflow import tf
 from bert_jax.data.pairs import PairPlan
 from bert_jax.errors import UserError

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data.batch_shards import HostRows
 from bert_jax.data.examples import PipelineSpec
-from bert_jax.data.host_rows import HostRows
 from bert_jax.data.pairs import TAG_ROWS, random_key
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.errors import UserError

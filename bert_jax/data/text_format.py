@@ -8,7 +8,7 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax import storage
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentence_splitter import split_sentences
 
 FORMATS = ("auto", "documents", "sentences", "jsonl")
 _JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")

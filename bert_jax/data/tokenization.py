@@ -22,7 +22,7 @@ import numpy as np
 
 from bert_jax import tokenizers
 from bert_jax.data.corpus import MAX_DOCUMENT_BYTES, Document
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentence_splitter import split_sentences
 from bert_jax.errors import UserError
 
 # Text that travels to a worker at a time: large enough to outweigh the message,

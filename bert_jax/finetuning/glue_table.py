@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.config import GLUE_TASKS, finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.tasks.glue import SPECS, check_source
 from bert_jax.tasks.sources import TFDS_PREFIX, tfds_builder
@@ -61,7 +61,7 @@ def finetune_all(
             if isinstance(values, dict)
         }
     summary = {"scores": scores, "average": average(scores)}
-    if hosts.is_first():
+    if multihost.is_first():
         workdir.write_json(directory / TABLE, summary)
         Console().print(glue_table(summary))
         print(f"all scores   {directory / TABLE}")

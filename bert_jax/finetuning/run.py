@@ -10,20 +10,20 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import storage, validation, workdir
-from bert_jax.finetuning import start
+from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.config import filled_in
-from bert_jax.finetuning.data import ExampleOrder, predict, training_batches
-from bert_jax.finetuning.report import advise, announce, summarize
-from bert_jax.finetuning.start import Setting
+from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
+from bert_jax.finetuning.summary import advise, announce, summarize
+from bert_jax.finetuning.task_setup import Setting
 from bert_jax.non_finite import non_finite
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.progress import Progress, say
 from bert_jax.tasks.task import Rows
 from bert_jax.training import curves
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.profile import StepProfiler
+from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.state import TrainState
 
@@ -56,7 +56,7 @@ def finetune(
       config: As the files in configs/finetune/ make them.
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
-      setting: What `start.open_setting` gives, where several runs share it.
+      setting: What `task_setup.open_setting` gives, where several runs share it.
 
     Returns:
       What results.json holds; None when the run was asked to stop before.
@@ -67,13 +67,13 @@ def finetune(
     with ExitStack() as stack:
 
         def opened() -> Run:
-            start.validate(config)
+            task_setup.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
-            own = setting or start.open_setting(config, directory)
+            own = setting or task_setup.open_setting(config, directory)
             return Run(config, directory, own, is_one_of_many=setting is not None)
 
-        return hosts.together(opened).to_the_end()
+        return multihost.run_on_all(opened).to_the_end()
 
 
 class Run:
@@ -99,10 +99,10 @@ class Run:
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setting.model, self.task.head, self.task.labels)
         self.warnings = workdir.check(directory, self.config)
-        start.read_rows(self.config, self.task)
+        task_setup.read_rows(self.config, self.task)
         self.train_rows = self.task.rows("train")
-        start.check_segments(self.config, self.train_rows)
-        self.stage = start.make_stage(self.config, self.train_rows)
+        task_setup.check_segments(self.config, self.train_rows)
+        self.stage = task_setup.make_stage(self.config, self.train_rows)
         self.order = ExampleOrder(
             self.train_rows,
             batch_size=config.train.batch_size,
@@ -111,7 +111,7 @@ class Run:
             window=config.data.group_by_length,
         )
         validation.check_profile(self.config.profile, self.stage.num_steps)
-        self.trainer = start.make_trainer(self.config, self.stage)
+        self.trainer = task_setup.make_trainer(self.config, self.stage)
 
     @property
     def num_steps(self) -> int:
@@ -125,7 +125,7 @@ class Run:
     def to_the_end(self) -> dict[str, Any] | None:
         """Trains, scores and predicts what is still to be done."""
         with PreemptionGuard() as guard:
-            results = hosts.from_first(self._finished) or self._train(guard)
+            results = multihost.run_on_process_zero(self._finished) or self._train(guard)
             if results:
                 self._write_predictions(guard.poll)
             if results and guard.poll():
@@ -138,11 +138,11 @@ class Run:
         config, directory, trainer = self.config, self.directory, self.trainer
         with closing(self._checkpoints()) as checkpointer:
             own = checkpointer.restore_newest(trainer.abstract_state())
-            state, resume = own or (start.initial_state(config, trainer, self.setting), {})
+            state, resume = own or (task_setup.initial_state(config, trainer, self.setting), {})
             step, best = int(state.step), Best(**resume.get("best", {}))
-            hosts.from_first(lambda: self._claim(step))
+            multihost.run_on_process_zero(lambda: self._claim(step))
             announce(config, self.task, trainer, self.num_steps, directory, step, self.warnings)
-            first = hosts.is_first()
+            first = multihost.is_first()
             progress = Progress("finetune", self.num_steps, "steps", done=step, enabled=first)
             with (
                 progress,
@@ -151,7 +151,9 @@ class Run:
                 closing(Checkpointer(directory / workdir.BEST, keep=2)) as best_checkpoints,
             ):
                 recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
-                if best.step >= 0 and best.step not in hosts.from_first(best_checkpoints.steps):
+                if best.step >= 0 and best.step not in multihost.run_on_process_zero(
+                    best_checkpoints.steps
+                ):
                     # Better ones came after the run's own checkpoint, and were lost with it.
                     best = Best(last_step=best.last_step if step < self.num_steps else -1)
                 if step and self._is_scored(step) and best.last_step < step:
@@ -307,8 +309,8 @@ class Run:
         folder = self.directory / PREDICTIONS
         predicted = self._predicted_rows()
         asked = {
-            split: start.rows_fingerprint(self.task.rows(split))
-            for split in start.predicted_splits(self.config, self.task)
+            split: task_setup.rows_fingerprint(self.task.rows(split))
+            for split in task_setup.predicted_splits(self.config, self.task)
         }
         for split, fingerprint in asked.items():
             if predicted.get(split, fingerprint) != fingerprint:
@@ -330,7 +332,7 @@ class Run:
 
     def _write_predictions(self, stop: Callable[[], bool]) -> None:
         """Predicts with the best checkpoint what is asked for, until told to stop."""
-        splits = hosts.from_first(self._unpredicted)
+        splits = multihost.run_on_process_zero(self._unpredicted)
         if not splits:
             return
         abstract = self.trainer.abstract_state().params
@@ -349,7 +351,7 @@ class Run:
             outputs = self._predict(params, rows, stop)
             if outputs is None:
                 return
-            if hosts.is_first():
+            if multihost.is_first():
                 path = self.directory / PREDICTIONS / self.task.predictions_name(split)
                 self.task.write_predictions(split, outputs, path)
                 noted = self._predicted_rows() | {split: fingerprint}

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from bert_jax import storage, workdir
 from bert_jax.errors import UserError
-from bert_jax.finetuning import start
-from bert_jax.finetuning.report import advise
+from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning.summary import advise
 from bert_jax.non_finite import DivergedError
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
 from bert_jax.workdir import RUNS
@@ -56,26 +56,26 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     grid = _grid(config)
     with ExitStack() as stack:
 
-        def opened() -> start.Setting:
-            start.validate(config)
+        def opened() -> task_setup.Setting:
+            task_setup.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
             _check_runs(directory / RUNS, grid)
-            setting = start.open_setting(config)
-            start.read_rows(config, setting.task)
+            setting = task_setup.open_setting(config)
+            task_setup.read_rows(config, setting.task)
             mesh = make_mesh(config.mesh)
             for _, values in grid:
                 # A batch that does not fit must not end the sweep hours from now.
                 own = _with(config, values)
-                start.make_stage(own, setting.task.rows("train"))
-                start.check_batch(own, mesh)
-            if hosts.is_first() and not config.from_scratch:
+                task_setup.make_stage(own, setting.task.rows("train"))
+                task_setup.check_batch(own, mesh)
+            if multihost.is_first() and not config.from_scratch:
                 _claim_weights(directory / WEIGHTS, config, setting.pretrained.weights)
             return setting
 
         # Weights and rows are read once for all.
-        setting = hosts.together(opened)
+        setting = multihost.run_on_all(opened)
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []
         for number, (name, values) in enumerate(grid, 1):
@@ -89,7 +89,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 if results is None:
                     return None
                 runs.append({"name": name, **values, **results})
-                hosts.from_first(lambda: _remove_checkpoints(directory / RUNS, runs))
+                multihost.run_on_process_zero(lambda: _remove_checkpoints(directory / RUNS, runs))
             # What each run has compiled is of its own rate.
             jax.clear_caches()
     if not runs:
@@ -105,7 +105,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         "runs": runs,
         "diverged": diverged,
     }
-    if hosts.is_first():
+    if multihost.is_first():
         workdir.write_json(directory / workdir.SWEEP, summary)
         Console().print(sweep_table(summary))
         best = directory / RUNS / summary["best_run"]

@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.inference.rows import check_text
+from bert_jax.inference.encode_text import check_text
 
 # What `FineTuned` answers.
 _OF_TASKS = ("classify", "answer", "tag", "choose")

@@ -12,8 +12,8 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, buckets
 from bert_jax.inference.arguments import checked, listed, no_attribute, whole_number
-from bert_jax.inference.programs import Inputs, Programs
-from bert_jax.inference.rows import Row, Text, encode
+from bert_jax.inference.compiled_forward import Inputs, Programs
+from bert_jax.inference.encode_text import Row, Text, encode
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import HEADS, unflatten
 from bert_jax.tokenizers import MASK

@@ -25,10 +25,10 @@ from etils import epath
 
 from bert_jax import storage
 from bert_jax.errors import UserError, naming
-from bert_jax.inference import rows as rows_lib
+from bert_jax.inference import encode_text as rows_lib
 from bert_jax.inference.arguments import open_output
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.rows import Row, Text
+from bert_jax.inference.encode_text import Row, Text
 
 # What a window holds at the most: the features of so many bytes and texts, of so many
 # bytes (and one text more).

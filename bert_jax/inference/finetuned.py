@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference import rows as rows_lib
+from bert_jax.inference import encode_text as rows_lib
 from bert_jax.inference.arguments import checked, listed, whole_number
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.programs import Inputs
-from bert_jax.inference.rows import Row, check_text
+from bert_jax.inference.compiled_forward import Inputs
+from bert_jax.inference.encode_text import Row, check_text
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.models.tasks import make_task_model
+from bert_jax.models.task_models import make_task_model
 from bert_jax.tasks import squad_data
 from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.ner_rows import TaggedRows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interop.names import Outside, google_names
+from bert_jax.interop.names import ForeignTensor, google_names
 from bert_jax.interop.pretrained import (
     Pretrained,
     collect_weights,
@@ -105,7 +105,7 @@ def _differences(pretrained: Pretrained) -> list[str]:
     return warnings
 
 
-def _save(weights: Weights, names: dict[str, Outside], prefix: Path) -> None:
+def _save(weights: Weights, names: dict[str, ForeignTensor], prefix: Path) -> None:
     """Saves in parts that are then merged: TensorFlow holds one part, not all, twice."""
     tf = _tensorflow()
     parts = []

@@ -25,7 +25,7 @@ from bert_jax.interop.pretrained import (
 )
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.torch_file import read_torch_file
-from bert_jax.models.tasks import num_outputs
+from bert_jax.models.task_models import num_outputs
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"

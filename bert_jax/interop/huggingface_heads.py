@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_jax.interop.names import Shape, huggingface_head_names
-from bert_jax.models.tasks import TASK_MODELS, num_outputs
+from bert_jax.models.task_models import TASK_MODELS, num_outputs
 
 _REGRESSION = "regression"
 _SINGLE_LABEL = "single_label_classification"

@@ -5,7 +5,7 @@ from typing import Any
 from bert_jax.config import flatten
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import HEADS
-from bert_jax.models.tasks import TASK_MODELS
+from bert_jax.models.task_models import TASK_MODELS
 
 MLM_HEAD = HEADS["mlm/"]
 _PIPELINES = {

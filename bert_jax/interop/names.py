@@ -31,7 +31,7 @@ _TRANSPOSED_BY_HUGGINGFACE = ("matrix", "classes", "heads_in", "heads_out")
 _TRANSPOSED_BY_GOOGLE = ("classes",)
 
 
-class Outside(NamedTuple):
+class ForeignTensor(NamedTuple):
     """A weight as another program knows it."""
 
     name: str
@@ -110,28 +110,30 @@ _TABLES = (
 _LAYER_PREFIXES = ("bert/encoder/layer_{}/", "bert.encoder.layer.{}.", "bert/encoder/layer_{}/")
 
 
-def huggingface_names(num_hidden_layers: int) -> dict[str, Outside]:
+def huggingface_names(num_hidden_layers: int) -> dict[str, ForeignTensor]:
     """Our name -> that of `transformers.BertForPreTraining`."""
     return {
-        ours: Outside(huggingface, layout, layout in _TRANSPOSED_BY_HUGGINGFACE)
+        ours: ForeignTensor(huggingface, layout, layout in _TRANSPOSED_BY_HUGGINGFACE)
         for layout, ours, huggingface, _ in _rows(num_hidden_layers)
     }
 
 
-def huggingface_head_names(head: str) -> dict[str, Outside]:
+def huggingface_head_names(head: str) -> dict[str, ForeignTensor]:
     """Of a fine-tuned model's output layer: our name -> that of transformers' class."""
     prefix = _HEADS.get(head, "classifier.")
     rows = [line.split() for line in _CLASSIFIER.strip().splitlines()]
     return {
-        f"classifier/{ours}": Outside(prefix + theirs, layout, layout in _TRANSPOSED_BY_HUGGINGFACE)
+        f"classifier/{ours}": ForeignTensor(
+            prefix + theirs, layout, layout in _TRANSPOSED_BY_HUGGINGFACE
+        )
         for layout, ours, theirs, _ in rows
     }
 
 
-def google_names(num_hidden_layers: int) -> dict[str, Outside]:
+def google_names(num_hidden_layers: int) -> dict[str, ForeignTensor]:
     """Our name -> that of a variable in google-research/bert's checkpoints."""
     return {
-        ours: Outside(google, layout, layout in _TRANSPOSED_BY_GOOGLE)
+        ours: ForeignTensor(google, layout, layout in _TRANSPOSED_BY_GOOGLE)
         for layout, ours, _, google in _rows(num_hidden_layers)
     }
 
@@ -150,7 +152,7 @@ def _rows(num_hidden_layers: int) -> Iterator[tuple[str, str, str, str]]:
 
 def match(
     found: Mapping[str, Shape],
-    names: Mapping[str, Outside],
+    names: Mapping[str, ForeignTensor],
     shapes: Mapping[str, Shape],
     source: str,
 ) -> tuple[list[str], list[str]]:
@@ -195,5 +197,5 @@ def match(
     return wanted, [name for name in others if name not in extra]
 
 
-def _of(head: str, names: Mapping[str, Outside]) -> list[str]:
+def _of(head: str, names: Mapping[str, ForeignTensor]) -> list[str]:
     return [name for name in names if name.startswith(head)]

@@ -16,7 +16,7 @@ from bert_jax.finetuning.config import feature_layers
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
 from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig, BertForPreTraining
-from bert_jax.models.tasks import make_task_model
+from bert_jax.models.task_models import make_task_model
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages

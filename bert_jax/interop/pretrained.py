@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax import workdir
 from bert_jax.errors import UserError, naming
 from bert_jax.interop import weights as weights_lib
-from bert_jax.interop.names import Outside, Shape, match
+from bert_jax.interop.names import ForeignTensor, Shape, match
 from bert_jax.interop.weights import Weights, expected_shapes, output_shapes
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer
@@ -200,7 +200,7 @@ def _check_ranges(model: dict[str, Any], path: Path) -> None:
 
 def collect_weights(
     model: dict[str, Any],
-    names: Mapping[str, Outside],
+    names: Mapping[str, ForeignTensor],
     found: Mapping[str, Shape],
     read: Callable[[str], np.ndarray],
     source: Path,

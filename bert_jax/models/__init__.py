@@ -11,7 +11,7 @@ Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
 
 from bert_jax.models.bert import BertEncoder, BertForPreTraining, PreTrainingOutput
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.tasks import (
+from bert_jax.models.task_models import (
     BertForMultipleChoice,
     BertForQuestionAnswering,
     BertForSequenceClassification,

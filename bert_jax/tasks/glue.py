@@ -15,8 +15,8 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.readers import Row, read_rows
-from bert_jax.tasks.rows import Example
-from bert_jax.tasks.sentences import SentenceTask
+from bert_jax.tasks.sentence_rows import Example
+from bert_jax.tasks.sentence_task import SentenceTask
 from bert_jax.tokenizers import Tokenizer
 
 

@@ -17,7 +17,7 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.readers import read_rows
-from bert_jax.tasks.rows import BadRows, Example, SentenceRows
+from bert_jax.tasks.sentence_rows import BadRows, Example, SentenceRows
 from bert_jax.tokenizers import Tokenizer
 
 _FILES = {
@@ -96,7 +96,7 @@ class MultipleChoiceRows:
             batch["labels"] = self.labels_N[indices]
         return batch
 
-    def beside(self) -> Iterator[str]:
+    def fingerprint_texts(self) -> Iterator[str]:
         return iter(self.ids)
 
 

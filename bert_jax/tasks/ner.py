@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import ner_tags, sources
 from bert_jax.tasks.ner_data import Sentence, read_file, read_tfds
 from bert_jax.tasks.ner_rows import TaggedRows
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tokenizers import Tokenizer
 
 _SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")

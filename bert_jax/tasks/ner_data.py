@@ -9,7 +9,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.ner_tags import parse
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 
 _DOCUMENT_START = "-DOCSTART-"
 # What the data sets call the tags.

@@ -77,7 +77,7 @@ class TaggedRows:
                 batch["labels"][n, self.word_position_W[words]] = self._labels_W[words]
         return batch
 
-    def beside(self) -> Iterator[str]:
+    def fingerprint_texts(self) -> Iterator[str]:
         for words in self._sentences:
             yield from words
 

@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tasks.sources import is_encodable
 
 FORMATS = ("tsv", "csv", "jsonl")

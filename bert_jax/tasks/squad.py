@@ -10,7 +10,7 @@ from etils import epath
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources, squad_data, squad_metrics
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tasks.squad_answers import Ranking, rank_answers
 from bert_jax.tasks.squad_windows import Windows, check_lengths
 from bert_jax.tokenizers import Tokenizer

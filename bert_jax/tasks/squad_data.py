@@ -10,7 +10,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.ragged import Ragged
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tokenizers import Tokenizer
 
 # The second has questions without an answer.

@@ -81,7 +81,7 @@ class Windows:
             batch["start_positions"], batch["end_positions"] = spans_nx2.T
         return batch
 
-    def beside(self) -> Iterator[str]:
+    def fingerprint_texts(self) -> Iterator[str]:
         yield from self.questions.contexts
         for question in self.questions.questions:
             yield question.id

@@ -13,8 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.glue import as_number
 from bert_jax.tasks.readers import read_rows
-from bert_jax.tasks.rows import BadRows, Example
-from bert_jax.tasks.sentences import SentenceTask
+from bert_jax.tasks.sentence_rows import BadRows, Example
+from bert_jax.tasks.sentence_task import SentenceTask
 from bert_jax.tokenizers import Tokenizer
 
 _FILES = {

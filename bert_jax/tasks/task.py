@@ -29,7 +29,7 @@ class Rows(Protocol):
         """
         ...
 
-    def beside(self) -> Iterator[str]:
+    def fingerprint_texts(self) -> Iterator[str]:
         """What scores and predictions need of the examples beside the arrays, as texts.
 
         Names, right answers, what they are cut out of: where it differs, so may these.

@@ -19,7 +19,7 @@ from etils import epath
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.training.state import TrainState
 
 CHECKSUMS = "checksums.json"
@@ -117,7 +117,7 @@ class Checkpointer:
           UserError: there are checkpoints, and not one is whole, or of these shapes.
         """
         # What is damaged, and is set aside, all processes must hear from one.
-        step = hosts.from_first(lambda: self._newest_whole(self.steps()))
+        step = multihost.run_on_process_zero(lambda: self._newest_whole(self.steps()))
         self._manager.reload()
         return None if step is None else self._restore(step, abstract_state)
 
@@ -145,7 +145,7 @@ class Checkpointer:
                 raise UserError(f"{self._directory} has no checkpoint of step {step}")
             return self._newest_whole(steps if step is None else [step])
 
-        chosen = hosts.from_first(choose)
+        chosen = multihost.run_on_process_zero(choose)
         self._manager.reload()
         if chosen is None:
             return None

@@ -6,7 +6,7 @@ from typing import Self
 
 import jax
 
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 
 
 class PreemptionGuard:
@@ -42,7 +42,7 @@ class PreemptionGuard:
         same: what they had noted at the call before, so that no step waits for the answer.
         """
         if jax.process_count() > 1 and not self._agreed:
-            before, self._vote = self._vote, hosts.vote(self._noted)
+            before, self._vote = self._vote, multihost.vote(self._noted)
             self._agreed = 0 if before is None else int(before)
         return self.requested
 

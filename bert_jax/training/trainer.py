@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax.models import BertConfig, BertForPreTraining
-from bert_jax.models.tasks import TaskModel
+from bert_jax.models.task_models import TaskModel
 from bert_jax.objectives.objective import Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.sharding import Layout

@@ -16,7 +16,7 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import evaluate, workdir
 from bert_jax.errors import UserError
-from bert_jax.finetuning import run, start
+from bert_jax.finetuning import run, task_setup
 from bert_jax.finetuning.config import finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -78,8 +78,8 @@ def results(directory):
 def final_state(directory):
     """The newest checkpoint's state and the best one's parameters, as numpy arrays."""
     config = workdir.load_config(directory)
-    rows = start.open_setting(config_of(directory), directory).task.rows("train")
-    trainer = start.make_trainer(config, start.make_stage(config, rows))
+    rows = task_setup.open_setting(config_of(directory), directory).task.rows("train")
+    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
     with closing(Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
         state, _ = checkpoints.restore_newest(trainer.abstract_state())
     best = formats.read(directory)

@@ -16,7 +16,7 @@ from flax import linen as nn
 
 from bert_jax.models import BertConfig, BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.parallel.report import parameter_rows
+from bert_jax.parallel.parameter_table import parameter_rows
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.state import init_params
 from configs import base, large

@@ -12,7 +12,7 @@ from bert_jax.inference.bert import Bert
 from bert_jax.inference.finetuned import FineTuned
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
-from bert_jax.models.tasks import make_task_model
+from bert_jax.models.task_models import make_task_model
 from tests.interop.small_bert import TOKENS, make_finetuned, make_pretrained
 
 LABELS = ("no", "perhaps", "yes")

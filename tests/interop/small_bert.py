@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
 from bert_jax.interop.weights import expected_shapes, flatten
 from bert_jax.models import BertConfig
-from bert_jax.models.tasks import make_task_model
+from bert_jax.models.task_models import make_task_model
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from bert_jax.training.state import init_params

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning import start
+from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.config import filled_in, finetune_config
-from bert_jax.finetuning.data import ExampleOrder, training_batches
+from bert_jax.finetuning.example_order import ExampleOrder, training_batches
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig
-from bert_jax.models.tasks import TaskModel, make_task_model
+from bert_jax.models.task_models import TaskModel, make_task_model
 from tests.finetuning import small
 from tests.interop.small_bert import copies, make_finetuned
 from tests.interop.test_transformers import random_inputs
@@ -88,12 +88,12 @@ def test_the_steps_of_fine_tuning_are_theirs(tmp_path, monkeypatch):
             "schedule.warmup_steps": float(warmup),
         }
     )
-    setting = start.open_setting(config)
+    setting = task_setup.open_setting(config)
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
     rows = setting.task.rows("train")
-    num_steps = start.make_stage(config, rows).num_steps
-    trainer = start.make_trainer(config, start.make_stage(config, rows))
-    state = start.initial_state(config, trainer, setting)
+    num_steps = task_setup.make_stage(config, rows).num_steps
+    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
+    state = task_setup.initial_state(config, trainer, setting)
     order = ExampleOrder(rows, batch_size=8, num_steps=num_steps, seed=config.seed)
 
     theirs = transformers.BertForSequenceClassification.from_pretrained(

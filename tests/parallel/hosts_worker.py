@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
 from bert_jax.errors import UserError
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.parallel.launch import ByHand
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.preemption import PreemptionGuard
@@ -31,7 +31,7 @@ def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
     devices = np.array(jax.devices())[order].reshape(shape)
     mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)
     layout = Layout.create(mesh, "tp" if mesh.shape["model"] > 1 else "dp")
-    ours = hosts.batch_shards(layout.batch)
+    ours = multihost.batch_shards(layout.batch)
     stream = PretrainingStream(STORE, TOKENIZER, SPEC, **ours)
     whole = PretrainingStream(STORE, TOKENIZER, SPEC)
     equal = True
@@ -59,7 +59,7 @@ def failure(action) -> str:
 
 
 def main(coordinator: str, process_id: int, file: str) -> None:
-    hosts.join(ByHand(coordinator, 2, process_id))
+    multihost.join(ByHand(coordinator, 2, process_id))
 
     def fails_on(process: int, error: Exception):
         def action():
@@ -73,13 +73,17 @@ def main(coordinator: str, process_id: int, file: str) -> None:
         "straight": batches([0, 1, 2, 3], (4, 1, 1)),
         "mixed": batches([0, 2, 1, 3], (2, 2, 1)),
         "shared": batches([0, 2, 1, 3], (2, 1, 2)),
-        "from_first": hosts.from_first(lambda: {"I am": process_id}),
-        "together": hosts.together(lambda: process_id),
+        "from_first": multihost.run_on_process_zero(lambda: {"I am": process_id}),
+        "together": multihost.run_on_all(lambda: process_id),
         "first fails": failure(
-            lambda: hosts.from_first(fails_on(0, OSError(28, "No space left", "/full/disk")))
+            lambda: multihost.run_on_process_zero(
+                fails_on(0, OSError(28, "No space left", "/full/disk"))
+            )
         ),
-        "second fails": failure(lambda: hosts.together(fails_on(1, UserError("it is wrong")))),
-        "vote": int(hosts.vote(3 + process_id)),
+        "second fails": failure(
+            lambda: multihost.run_on_all(fails_on(1, UserError("it is wrong")))
+        ),
+        "vote": int(multihost.vote(3 + process_id)),
     }
     with PreemptionGuard() as guard:
         polls = [guard.poll(), guard.poll()]
@@ -89,7 +93,7 @@ def main(coordinator: str, process_id: int, file: str) -> None:
         polls += [guard.poll(), guard.poll(), guard.poll()]
         seen["guard"] = {"polls": polls, "noted": noted, "name": guard.signal_name}
     Path(file).write_text(json.dumps(seen))
-    hosts.leave()
+    multihost.leave()
 
 
 if __name__ == "__main__":

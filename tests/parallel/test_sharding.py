@@ -12,7 +12,7 @@ from rich.console import Console
 from bert_jax.errors import UserError
 from bert_jax.models import BertConfig, BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.parallel.report import parameter_rows, parameter_table, print_parameters
+from bert_jax.parallel.parameter_table import parameter_rows, parameter_table, print_parameters
 from bert_jax.parallel.sharding import (
     ACTIVATION_AXES,
     PARAMETER_AXES,

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers import read_rows
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 
 
 def read(path, needed=("a", "b"), skip=False, **options):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bert_jax import tokenizers
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad_data
-from bert_jax.tasks.rows import BadRows
+from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tasks.squad import Squad
 from bert_jax.tasks.squad_answers import rank_answers
 from bert_jax.tasks.squad_windows import Windows

@@ -10,8 +10,8 @@ import pytest
 
 from bert_jax.config import stage
 from bert_jax.models import BertConfig
-from bert_jax.models.tasks import make_task_model
-from bert_jax.objectives.finetuning import make_objective
+from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.task_losses import make_objective
 from bert_jax.training.flops import (
     peak_flops_per_second,
     task_flops_per_sequence,

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from bert_jax import train, workdir
-from bert_jax.training.profile import StepProfiler
+from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import Recorder
 from tests.small import small_config
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_jax import host_memory
+from bert_jax import cpu_allocator
 from tests import runs
 
 CALLS = 10
@@ -13,10 +13,10 @@ CALLS = 10
 PAGES = 2**26 // 4096
 PROGRAM = f"""
 import resource, sys
-from bert_jax import host_memory
-host_memory.keep_freed_memory()
+from bert_jax import cpu_allocator
+cpu_allocator.keep_freed_memory()
 if 'wait' in sys.argv:
-    host_memory.wait_for_each_program()
+    cpu_allocator.wait_for_each_program()
 import jax, jax.numpy as jnp
 
 @jax.jit
@@ -69,8 +69,8 @@ def test_the_next_program_waits_for_the_one_before():
 @pytest.mark.parametrize("name", ["nvidia0", "accel0", "vfio/0", "kfd"])
 def test_with_an_accelerator_nothing_is_changed(name, tmp_path, monkeypatch):
     (tmp_path / "nvidiactl").touch()
-    assert not host_memory._has_accelerator(tmp_path)
+    assert not cpu_allocator._has_accelerator(tmp_path)
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.touch()
-    assert host_memory._has_accelerator(tmp_path)
+    assert cpu_allocator._has_accelerator(tmp_path)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.rows import BadRows, Example, SentenceRows, truncated_pair
+from bert_jax.tasks.sentence_rows import BadRows, Example, SentenceRows, truncated_pair
 from tests.interop.small_bert import TOKENS, make_tokenizer
 
 TOKENIZER = make_tokenizer()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bert_jax.parallel import topologies
-from bert_jax.parallel.estimate import collective_seconds, estimate_step, kernel_seconds
-from bert_jax.parallel.hlo import Collective, Kernel, Operation
+from bert_jax.tpu import topologies
+from bert_jax.tpu.estimate import collective_seconds, estimate_step, kernel_seconds
+from bert_jax.tpu.hlo import Collective, Kernel, Operation
 
 # 1.5 GHz; 4 links that send 50 GB/s each.
 V5E = topologies.find("v5e:4x4")

@@ -124,7 +124,7 @@ def is_lost(error: BaseException | None) -> bool:
     return False
 
 
-def together(action: Callable[[], T]) -> T:
+def run_on_all(action: Callable[[], T]) -> T:
     """Runs `action` on every process; where it fails on one, it fails on all.
 
     Raises:
@@ -144,7 +144,7 @@ def together(action: Callable[[], T]) -> T:
     return result
 
 
-def from_first(action: Callable[[], T]) -> T:
+def run_on_process_zero(action: Callable[[], T]) -> T:
     """Runs `action` on process 0 alone, however long it takes, and gives its result to all.
 
     Args:

@@ -5,7 +5,7 @@ schedules. Summed over the program, bodies of loops times their trip count, they
 estimate the time of a step before any TPU is there. That is a model's figure and not
 a measurement: operations without it (scalars, copies that run beside others, waiting
 for another chip) count nothing. Collectives and Pallas kernels have none either; what
-the text does say of them is read here, and `bert_jax.parallel.estimate` makes time of it.
+the text does say of them is read here, and `bert_jax.tpu.estimate` makes time of it.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import workdir
 from bert_jax.errors import UserError
-from bert_jax.finetuning import start
+from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.config import filled_in, finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -43,11 +43,13 @@ def begin(files, setting=None, **overrides):
             **{key.replace("__", "."): value for key, value in overrides.items()},
         }
     )
-    start.validate(config)
-    setting = setting or start.open_setting(config)
+    task_setup.validate(config)
+    setting = setting or task_setup.open_setting(config)
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
-    trainer = start.make_trainer(config, start.make_stage(config, setting.task.rows("train")))
-    state = start.initial_state(config, trainer, setting)
+    trainer = task_setup.make_trainer(
+        config, task_setup.make_stage(config, setting.task.rows("train"))
+    )
+    state = task_setup.initial_state(config, trainer, setting)
     assert int(state.step) == 0
     return setting, flatten(jax.device_get(state.params), trainer.model_config)
 
@@ -209,7 +211,7 @@ def test_steps_and_epochs(files):
     config = finetune_config("table")
     for epochs, size, steps in ((1.0, 8, 3), (3.0, 16, 4), (0.5, 8, 1)):
         config.train.num_epochs, config.train.batch_size = epochs, size
-        stage = start.make_stage(config, rows)
+        stage = task_setup.make_stage(config, rows)
         assert (stage.num_steps, stage.batch_size) == (steps, size)
         assert stage.max_seq_length == 16
 
@@ -224,7 +226,7 @@ def test_what_is_missing_is_named(files):
         begin(files)
     with pytest.raises(UserError, match="config.task is 'tabel'.*nearest: table"):
         config = finetune_config("tabel")
-        start.validate(config)
+        task_setup.validate(config)
 
 
 @pytest.mark.parametrize("file,missing", [("train.csv", "validation"), ("val.csv", "train")])
@@ -236,7 +238,7 @@ def test_a_split_that_is_missing(files, file, missing):
     config.update(init_from=str(files / "hf"))
     config.data.update(input=str(folder), max_seq_length=16)
     with pytest.raises(UserError, match=f"{folder}, which has no {missing} split; there is: "):
-        start.open_setting(config)
+        task_setup.open_setting(config)
 
 
 def test_positions_that_were_never_trained_are_told_of(files, capsys):
@@ -354,7 +356,7 @@ def test_rows_are_others_where_scores_or_predictions_would_be(files, name, old, 
     def fingerprint(text):
         path.write_text(text)
         task = make_task(name, f"train={path},validation={path}", tokenizer, {})
-        return start.rows_fingerprint(task.rows("validation"))
+        return task_setup.rows_fingerprint(task.rows("validation"))
 
     assert old in text
     assert fingerprint(text) == fingerprint(text) != fingerprint(text.replace(old, new))
@@ -368,6 +370,6 @@ def test_rows_of_glue_are_others_by_their_index(files):
             (files / f"{name}.tsv").write_text(text)
         (files / "test.tsv").write_text(f"index\tsentence\n{index}\ta\n")
         found.append(
-            start.rows_fingerprint(make_task("cola", str(files), tokenizer, {}).rows("test"))
+            task_setup.rows_fingerprint(make_task("cola", str(files), tokenizer, {}).rows("test"))
         )
     assert found[0] != found[1]

@@ -17,8 +17,8 @@ slices; the host, input and checkpoints.
 
 import dataclasses
 
-from bert_jax.parallel.hlo import Collective, Kernel, Operation
-from bert_jax.parallel.topologies import Topology
+from bert_jax.tpu.hlo import Collective, Kernel, Operation
+from bert_jax.tpu.topologies import Topology
 
 # Elements that a core's vector unit handles in a cycle: 8 sublanes of 128 lanes.
 _VECTOR_ELEMENTS = 1024

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.objectives.finetuning import Labels, Number, Span, make_objective
+from bert_jax.objectives.task_losses import Labels, Number, Span, make_objective
 
 RNG = np.random.default_rng(0)
 

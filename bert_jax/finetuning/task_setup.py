@@ -18,12 +18,12 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers, validation, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning.config import OPTIONS, feature_layers, finetune_config
-from bert_jax.finetuning.data import all_rows
+from bert_jax.finetuning.example_order import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
 from bert_jax.interop.weights import flatten, initial_weights, unflatten
-from bert_jax.models.tasks import make_task_model
-from bert_jax.objectives.finetuning import make_objective
+from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.task_losses import make_objective
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import say
 from bert_jax.tasks.factory import NAMES, make_task
@@ -349,6 +349,6 @@ def rows_fingerprint(rows: Rows) -> str:
     for batch in all_rows(rows):
         for name in sorted(batch):
             digest.update(np.ascontiguousarray(batch[name]).tobytes())
-    for text in rows.beside():
+    for text in rows.fingerprint_texts():
         digest.update(json.dumps(text).encode())
     return digest.hexdigest()

@@ -14,8 +14,8 @@ import pytest
 from bert_jax import tokenizers, train, workdir
 from bert_jax.data.pipeline import PretrainingStream
 from bert_jax.data.store import TokenStore
+from bert_jax.input_setup import pipeline_spec
 from bert_jax.parallel import launch
-from bert_jax.run_data import pipeline_spec
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs

@@ -17,7 +17,7 @@ from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.store import TokenStore, read_metadata
 from bert_jax.errors import UserError
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, resolve_stages
 from bert_jax.training.trainer import Trainer
@@ -73,8 +73,8 @@ def open_corpus(config: ConfigDict, directory: epath.PathLike) -> Corpus:
     """
     path = workdir.store_directory(directory, config)
     first: list[Corpus] = []
-    hosts.from_first(lambda: first.append(_prepared(config, directory, path)))
-    return hosts.together(lambda: first[0] if first else _shared(config, directory, path))
+    multihost.run_on_process_zero(lambda: first.append(_prepared(config, directory, path)))
+    return multihost.run_on_all(lambda: first[0] if first else _shared(config, directory, path))
 
 
 def _prepared(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Corpus:
@@ -143,7 +143,7 @@ def training_batches(
         if step >= stage.end_step:
             continue
         stream = corpus.stream(
-            pipeline_spec(config, stage), **hosts.batch_shards(trainer.layout.batch)
+            pipeline_spec(config, stage), **multihost.batch_shards(trainer.layout.batch)
         )
         position = resume.get("position") if resume.get("stage") == stage.index else None
         first = max(step - stage.first_step, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.parallel import hlo
+from bert_jax.tpu import hlo
 
 TEXT = (Path(__file__).parent / "program.hlo").read_text()
 

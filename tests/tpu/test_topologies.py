@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.parallel import topologies
+from bert_jax.tpu import topologies
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -89,7 +89,7 @@ def test_without_the_compiler(monkeypatch):
 
 DEVICES = """
 from bert_jax.errors import UserError
-from bert_jax.parallel import topologies
+from bert_jax.tpu import topologies
 for name, slices in (
     ("v2:2x2", 1), ("v3-128", 1), ("v4-128", 1), ("v4:1x1x1", 1), ("v5e:1x1", 1), ("v5e:2x4", 1),
     ("v5e:16x16", 1), ("v5p:8x8x8", 1), ("v6e-64", 1), ("v5e:4x4", 2),

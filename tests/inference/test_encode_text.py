@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.inference.rows import encode
+from bert_jax.inference.encode_text import encode
 from tests.interop.small_bert import make_tokenizer
 
 TOKENIZER = make_tokenizer()

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.host_rows import HostRows
+from bert_jax.data.batch_shards import HostRows
 from bert_jax.data.pairs import random_key
 from bert_jax.data.static_stream import permuted
 from bert_jax.models.heads import NO_PROBABILITY
-from bert_jax.parallel import hosts
+from bert_jax.parallel import multihost
 from bert_jax.tasks.task import Rows
 from bert_jax.training.trainer import Trainer
 
@@ -107,7 +107,7 @@ def training_batches(
     length_multiple: int = 0,
 ) -> Iterator[dict]:
     """The batches of the steps from `first_step` on, on the devices; see `cut`."""
-    here_R = HostRows(order.batch_size, **hosts.batch_shards(trainer.layout.batch)).row_R
+    here_R = HostRows(order.batch_size, **multihost.batch_shards(trainer.layout.batch)).row_R
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
@@ -139,7 +139,7 @@ def predict(
     Returns:
       float32 arrays with a row each, as the model names them; None when stopped.
     """
-    shards = hosts.batch_shards(trainer.layout.batch)
+    shards = multihost.batch_shards(trainer.layout.batch)
     size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]
     here_R = HostRows(size, **shards).row_R
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.tasks import TASK_MODELS, make_task_model
+from bert_jax.models.task_models import TASK_MODELS, make_task_model
 from bert_jax.parallel.sharding import PARAMETER_AXES
 from bert_jax.training.state import init_params
 from tests.small import randomized

@@ -116,7 +116,7 @@ class SentenceRows:
             "labels": self.labels_N[indices],
         }
 
-    def beside(self) -> Iterator[str]:
+    def fingerprint_texts(self) -> Iterator[str]:
         return iter(self.index_N)
 
     def _encoded(self, examples: Iterator[Example]) -> Iterator[tuple[Example, np.ndarray, int]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import metrics
-from bert_jax.tasks.rows import BadRows, Example, SentenceRows
+from bert_jax.tasks import scores as score_lib
+from bert_jax.tasks.sentence_rows import BadRows, Example, SentenceRows
 from bert_jax.tokenizers import Tokenizer
 
 
@@ -68,16 +68,16 @@ class SentenceTask(abc.ABC):
     def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         labels_N, predictions_N = self.rows(split).labels_N, self.predictions(outputs)
         if not self.labels:
-            r, rho = (f(labels_N, predictions_N) for f in (metrics.pearson, metrics.spearman))
+            r, rho = (f(labels_N, predictions_N) for f in (score_lib.pearson, score_lib.spearman))
             error_N = predictions_N.astype(np.float64) - labels_N
             mean_squared_error = float(np.mean(error_N**2))
             scores = {"pearson": r, "spearman": rho, "pearson_spearman": (r + rho) / 2}
             return scores | {"negative_mean_squared_error": -mean_squared_error}
-        scores = {"accuracy": metrics.accuracy(labels_N, predictions_N)}
+        scores = {"accuracy": score_lib.accuracy(labels_N, predictions_N)}
         if len(self.labels) == 2:
-            f1, accuracy = metrics.f1(labels_N, predictions_N), scores["accuracy"]
+            f1, accuracy = score_lib.f1(labels_N, predictions_N), scores["accuracy"]
             scores |= {"f1": f1, "f1_accuracy": (f1 + accuracy) / 2}
-            scores["matthews"] = metrics.matthews_correlation(labels_N, predictions_N)
+            scores["matthews"] = score_lib.matthews_correlation(labels_N, predictions_N)
         return scores
 
     def predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentence_splitter import split_sentences
 
 
 @pytest.mark.parametrize(

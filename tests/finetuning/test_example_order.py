@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.data import ExampleOrder, cut, predict, training_batches
-from bert_jax.models.tasks import make_task_model
-from bert_jax.objectives.finetuning import Labels
+from bert_jax.finetuning.example_order import ExampleOrder, cut, predict, training_batches
+from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.task_losses import Labels
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer
 from tests.small import small_config

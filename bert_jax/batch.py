@@ -1,0 +1,32 @@
+"""Declares the arrays of a batch: their names, shapes and dtypes.
+
+Row builders, corruptions and objective terms each declare the fields that they produce or
+need. Compiled shapes, the tf.data signature, static records and synthetic benchmark batches
+are all derived from these declarations.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class BatchField(NamedTuple):
+    """One array of a batch.
+
+    Attributes:
+      dimensions: One letter per axis: "B" sequences, "L" positions (`max_seq_length`), "M"
+        predictions (`max_predictions_per_seq`).
+      dtype: "int32" or "float32".
+    """
+
+    dimensions: str
+    dtype: str
+
+    def shape(
+        self, *, batch_size: int, max_seq_length: int, max_predictions_per_seq: int
+    ) -> tuple[int, ...]:
+        """Returns the shape of the array for these sizes."""
+        sizes = {"B": batch_size, "L": max_seq_length, "M": max_predictions_per_seq}
+        return tuple(sizes[letter] for letter in self.dimensions)
+
+
+BatchFields = Mapping[str, BatchField]
