@@ -1,13 +1,13 @@
-"""Trains, on one host of perhaps many, and tells by its exit status how that ended.
+"""Runs one process of a training run; its exit status says whether to start it again.
 
     python launch/train.py WORKDIR --config=configs/large.py [more flags of bert_jax.main]
 
     0     the run is finished
-    75    not yet: it was asked to stop (SIGTERM) and saved, or lost a host; start it again
-    1, 2  a mistake, which was told; starting it again would not help
-    else  it died; start it again
+    75    it was stopped by SIGTERM and saved: start it again
+    1, 2  a mistake, which a restart would repeat
+    else  it died, or another process of the run did: start it again
 
-Every launcher runs this. bert_jax.main itself ends with 0 also when it was asked to stop.
+Every launcher runs this, because bert_jax.main exits with 0 also when SIGTERM stopped it.
 """
 
 import json
@@ -20,48 +20,35 @@ from etils import epath
 
 import bert_jax.storage  # noqa: F401  Makes epath read gs:// without TensorFlow.
 
-# sysexits.h: a temporary failure, to be tried again.
+# EX_TEMPFAIL of sysexits.h.
 AGAIN = 75
 
 
 def main(arguments: Sequence[str]) -> int:
     directory, *flags = arguments
-    asked: list[int] = []
-    child = None
-
-    def ask(number, _):
-        asked.append(number)
-        if child is not None:
-            child.send_signal(number)
-
-    # This is what a container and Slurm send it to. Ctrl-C reaches the child by itself.
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, lambda *_: None)
     command = [sys.executable, "-m", "bert_jax.main", f"--workdir={directory}", *flags]
     child = subprocess.Popen(command)
-    if asked:
-        child.send_signal(signal.SIGTERM)
+    # Containers and Slurm send SIGTERM to this process only; Ctrl-C reaches both.
+    signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+    signal.signal(signal.SIGINT, lambda *_: None)
     status = child.wait()
     if status == 0:
         return 0 if finished(directory) else AGAIN
-    if status == -signal.SIGTERM and asked:
-        # It had not begun, so there was nothing to save.
+    if status == -signal.SIGTERM:
+        # It had not begun to train.
         return AGAIN
     return status if status > 0 else 128 - status
 
 
 def finished(directory: epath.PathLike) -> bool:
-    """Whether the results in a work directory are of the last step that its config asks for.
-
-    A run that was made longer since (config.train.num_steps) has older ones.
-    """
+    """Whether results.json is about the last step that config.json asks for."""
     path = epath.Path(directory)
     try:
         results = json.loads((path / "results.json").read_text())
         config = json.loads((path / "config.json").read_text())
         return results["step"] >= config["train"]["num_steps"]
     except (OSError, ValueError, KeyError, TypeError):
-        # Absent, or half written when the machine went.
+        # Absent, or half written when the machine was lost.
         return False
 
 

@@ -1,22 +1,20 @@
-"""`python -m bert_jax.main`, watched: run by test_hosts.py, one process of several.
+"""Runs `bert_jax.main` as one process of several, with hooks for test_multihost.py.
 
     HOSTS_TEST='{"reads": FILE, "step_seconds": 0.1}' python -m tests.parallel.hosts_driver FLAGS
 
-`reads` gets, as JSON, the bytes read of each split's tokens; `step_seconds` is slept after
-each step, so that a test can hit the middle of a run, and `prepare_seconds` before the
-corpus is read, when the file `preparing` appears; `join_seconds` and `lost_seconds`
-stand in for the constants.
+Options: `reads` names a JSON file that gets the bytes read of each split's tokens;
+`step_seconds` is slept after each step, so that a test can hit the middle of a run;
+`prepare_seconds` is slept before the corpus is read, after the file `preparing` was created;
+`heartbeat_seconds` replaces the constant.
 """
 
 import atexit
 import json
 import os
+import time
 from pathlib import Path
 
 from bert_jax import cli, main
-from bert_jax.parallel import launch
-
-OPTIONS = json.loads(os.environ.get("HOSTS_TEST", "{}"))
 
 
 def count_reads(file: str) -> None:
@@ -35,8 +33,6 @@ def count_reads(file: str) -> None:
 
 
 def slow_down(seconds: float) -> None:
-    import time
-
     from bert_jax.training.recorder import Recorder
 
     dispatched = Recorder.dispatched
@@ -48,16 +44,14 @@ def slow_down(seconds: float) -> None:
     Recorder.dispatched = slowly
 
 
-def prepare_slowly(seconds: float) -> None:
-    import time
-
+def prepare_slowly(seconds: float, preparing: str) -> None:
     from bert_jax import prepare
 
     open_corpus = prepare.open_corpus
 
     def slowly(*args):
         corpus = open_corpus(*args)
-        Path(OPTIONS["preparing"]).touch()
+        Path(preparing).touch()
         time.sleep(seconds)
         return corpus
 
@@ -65,18 +59,20 @@ def prepare_slowly(seconds: float) -> None:
 
 
 def run(argv: list[str]) -> None:
-    if "BERT_JAX_WATCHED_BY" in os.environ:  # Not in the parent that only watches.
-        if "reads" in OPTIONS:
-            count_reads(OPTIONS["reads"])
-        if "prepare_seconds" in OPTIONS:
-            prepare_slowly(OPTIONS["prepare_seconds"])
-        if "step_seconds" in OPTIONS:
-            slow_down(OPTIONS["step_seconds"])
+    options = json.loads(os.environ.get("HOSTS_TEST", "{}"))
+    if "reads" in options:
+        count_reads(options["reads"])
+    if "prepare_seconds" in options:
+        prepare_slowly(options["prepare_seconds"], options["preparing"])
+    if "step_seconds" in options:
+        slow_down(options["step_seconds"])
+    if "heartbeat_seconds" in options:
+        from bert_jax.parallel import multihost
+
+        multihost.HEARTBEAT_SECONDS = options["heartbeat_seconds"]
     main.main(argv)
 
 
 if __name__ == "__main__":
-    launch.JOIN_SECONDS = OPTIONS.get("join_seconds", launch.JOIN_SECONDS)
-    launch.LOST_SECONDS = OPTIONS.get("lost_seconds", launch.LOST_SECONDS)
     main.define_flags()
     cli.run(run)

@@ -1,4 +1,4 @@
-"""Run by test_hosts.py: one of two processes with two devices each.
+"""Run by test_multihost.py: one of two processes with two devices each.
 
     python -m tests.parallel.hosts_worker HOST:PORT PROCESS_ID FILE
 
@@ -18,7 +18,6 @@ from jax.sharding import AxisType, Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
-from bert_jax.parallel.launch import ByHand
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.preemption import PreemptionGuard
 
@@ -59,7 +58,7 @@ def failure(action) -> str:
 
 
 def main(coordinator: str, process_id: int, file: str) -> None:
-    multihost.join(ByHand(coordinator, 2, process_id))
+    multihost.join(coordinator, 2, process_id)
 
     def fails_on(process: int, error: Exception):
         def action():
@@ -73,8 +72,8 @@ def main(coordinator: str, process_id: int, file: str) -> None:
         "straight": batches([0, 1, 2, 3], (4, 1, 1)),
         "mixed": batches([0, 2, 1, 3], (2, 2, 1)),
         "shared": batches([0, 2, 1, 3], (2, 1, 2)),
-        "from_first": multihost.run_on_process_zero(lambda: {"I am": process_id}),
-        "together": multihost.run_on_all(lambda: process_id),
+        "on process zero": multihost.run_on_process_zero(lambda: {"I am": process_id}),
+        "on all": multihost.run_on_all(lambda: process_id),
         "first fails": failure(
             lambda: multihost.run_on_process_zero(
                 fails_on(0, OSError(28, "No space left", "/full/disk"))
@@ -93,7 +92,6 @@ def main(coordinator: str, process_id: int, file: str) -> None:
         polls += [guard.poll(), guard.poll(), guard.poll()]
         seen["guard"] = {"polls": polls, "noted": noted, "name": guard.signal_name}
     Path(file).write_text(json.dumps(seen))
-    multihost.leave()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Runs in several processes of this machine, for tests."""
+"""Starts runs in several processes of this machine."""
 
 import json
 import socket
 import subprocess
-from pathlib import Path
 
 from tests import runs
 
@@ -24,9 +23,6 @@ SMALL = {
     "eval.every_steps": 10,
     "log.every_steps": 1,
 }
-# What a machine under load may need beyond the times that the code states.
-PATIENCE_SECONDS = 30
-LOST = "another process of this run was lost"
 
 
 def free_address() -> str:
@@ -83,9 +79,3 @@ def run(*arguments, **keywords):
     for status, _, err in ended:
         assert status == 0, err
     return ended
-
-
-def child_of(process) -> int:
-    """The watched process of one that watches."""
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(child)

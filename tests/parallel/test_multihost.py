@@ -1,4 +1,4 @@
-"""Real runs in several processes on one machine, over CPU collectives."""
+"""Joining, and real runs in several processes of one machine, over CPU collectives."""
 
 import json
 import os
@@ -15,22 +15,47 @@ from bert_jax import tokenizers, train, workdir
 from bert_jax.data.pipeline import PretrainingStream
 from bert_jax.data.store import TokenStore
 from bert_jax.input_setup import pipeline_spec
-from bert_jax.parallel import launch
+from bert_jax.parallel import multihost
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
-from tests.parallel.processes import (
-    LOST,
-    PATIENCE_SECONDS,
-    SMALL,
-    STEPS,
-    child_of,
-    finish,
-    free_address,
-    run,
-    start,
-)
+from tests.parallel.processes import SMALL, STEPS, finish, free_address, run, start
 from tests.test_train import assert_same_bits, final_state, newest_checkpoint, wait_for
+
+# The other processes of a run end within this time after one has died.
+LOST_SECONDS = 60
+
+
+class TestClusters:
+    """The variables by which Slurm and Kubernetes start several processes are those JAX reads."""
+
+    NAMES = "SLURM_STEP_NODELIST SLURM_NTASKS TPU_PROCESS_ADDRESSES TPU_WORKER_HOSTNAMES".split()
+
+    @pytest.mark.parametrize(
+        ("chips", "variables", "several"),
+        [
+            (False, {}, False),
+            (False, {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "4"}, True),
+            (False, {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "1"}, False),
+            # A Slurm job without srun is one process.
+            (False, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, False),
+            (False, {"TPU_WORKER_HOSTNAMES": "a,b"}, False),
+            (True, {"TPU_WORKER_HOSTNAMES": "a"}, False),
+            (True, {"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+            (True, {"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
+            # On a TPU VM, jax asks its metadata server.
+            (True, {}, True),
+        ],
+    )
+    def test_environment(self, monkeypatch, chips, variables, several):
+        for name in (*self.NAMES, "MEGASCALE_NUM_SLICES", "TPU_SKIP_MDS_QUERY"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        if chips:
+            config = type(multihost.jax.config)
+            monkeypatch.setattr(config, "jax_platforms", "tpu,cpu", raising=False)
+        assert multihost.is_launched_by_cluster() == several
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +101,13 @@ class TestTwoProcesses:
         assert len(evaluations(two[0])) == 3
         np.testing.assert_allclose(evaluations(two[0]), evaluations(tmp_path), rtol=1e-4)
 
-    def test_only_the_first_says_anything(self, two):
+    def test_only_the_first_prints(self, two):
         (_, out, err), (_, other_out, other_err) = two[1]
         for expected in ("on 2 x cpu", "held-out MLM loss", "checkpoint ", "what next"):
             assert expected in out, expected
-        assert "Gloo" not in out
-        assert (err, other_out, other_err) == ("", "", "")
+        assert (err, other_err) == ("", "")
+        # Gloo, a C++ library, greets on every process.
+        assert all("[Gloo]" in line for line in other_out.splitlines())
 
     def test_only_the_first_writes(self, two):
         lines = read_metrics(two[0])
@@ -111,7 +137,7 @@ class TestTwoProcesses:
 
 
 def test_what_stops_one_stops_all_and_the_run_goes_on(two, tmp_path):
-    """Killed, killed with a damaged checkpoint left, told to stop: the bits stay the same.
+    """Killed, killed with a damaged checkpoint left, stopped by SIGTERM: the bits stay the same.
 
     The end is run by one process with as many devices, whose sums run in the same order.
     """
@@ -124,45 +150,34 @@ def test_what_stops_one_stops_all_and_the_run_goes_on(two, tmp_path):
         wait_for(condition, processes[0])
         return processes
 
-    # The second is killed, with the parent that watches it.
     first, second = until(lambda: newest_checkpoint(tmp_path) >= 8)
     second.kill()
-    killed = time.monotonic()
-    (status, _, err), _ = finish([first, second], launch.LOST_SECONDS + PATIENCE_SECONDS)
-    assert time.monotonic() - killed < launch.LOST_SECONDS + PATIENCE_SECONDS
-    assert status == launch.LOST_STATUS
-    assert err.startswith(f"error: process 0 of 2: {LOST}") and err.count("\n") == 1
-    assert "last checkpoint" in err
+    # It may fail in Python, in a collective, or be aborted by the runtime.
+    (status, _, err), _ = finish([first, second], LOST_SECONDS)
+    assert status not in (0, 1, 2) and err
 
-    # All hear of a damaged newest checkpoint from one.
     newest = newest_checkpoint(tmp_path)
     files = (tmp_path / "checkpoints" / str(newest)).rglob("*")
     largest = max(files, key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
     damaged = tmp_path / "damaged_checkpoints" / str(newest)
 
-    # The first is killed, on whom all depend, but not the parent that watches it.
+    # Process 0 coordinates the others.
     first, second = until(lambda: damaged.exists() and newest_checkpoint(tmp_path) >= newest)
-    os.kill(child_of(first), signal.SIGKILL)
-    (first_status, _, first_err), (status, out, err) = finish(
-        [first, second], launch.LOST_SECONDS + PATIENCE_SECONDS
-    )
-    assert first_status == 128 + signal.SIGKILL
+    first.kill()
+    (_, _, first_err), (status, _, err) = finish([first, second], LOST_SECONDS)
     assert first_err.count(f"{newest} is damaged") == 1
-    assert "process 0 of 2" in first_err and "SIGKILL" in first_err and "memory" in first_err
-    assert (status, out) == (launch.LOST_STATUS, "")
-    assert err.startswith(f"error: process 1 of 2: {LOST}") and err.count("\n") == 1
+    assert status not in (0, 1, 2) and "damaged" not in err
 
-    # The second alone is told to stop.
+    # SIGTERM reaches the second only.
     newest = newest_checkpoint(tmp_path)
     lines = len(losses(tmp_path))  # Perhaps of steps that were lost.
     first, second = until(lambda: len(losses(tmp_path)) >= lines + 2, checkpoint__every_steps=100)
     seen = len(losses(tmp_path))
     second.send_signal(signal.SIGTERM)
-    (status, out, err), other = finish([first, second], PATIENCE_SECONDS)
-    assert (status, err) == (0, "")
+    (status, out, err), (other_status, _, other_err) = finish([first, second], 30)
+    assert (status, err) == (other_status, other_err) == (0, "")
     assert f"going on from step {newest}" in out and "Stopped by SIGTERM" in out
-    assert other == (0, "", "")
     saved = newest_checkpoint(tmp_path)
     assert seen <= saved < STEPS
 
@@ -172,27 +187,21 @@ def test_what_stops_one_stops_all_and_the_run_goes_on(two, tmp_path):
     assert losses(tmp_path) == losses(two[0])
 
 
-def test_what_fails_on_the_first_ends_all(tmp_path):
-    first, second = run_failing(tmp_path / "run", data__input=f"{tmp_path}/nothing/*.txt")
-    assert "nothing/*.txt" in first and not first.startswith("error: process")
-    assert second.startswith("error: process 1 of 2: process 0 failed: ")
-    assert "nothing/*.txt" in second
-
-
-def test_storage_that_is_not_shared(two, tmp_path):
-    first, second = run_failing(lambda n: tmp_path / str(n), data__store=two[0] / "data")
-    words = f"{tmp_path}/1/corpus.json, which process 0 has written"
-    assert words in second and second.startswith("error: process 1 of 2: ")
-    assert first.startswith("error: process 1 failed: ") and words in first
-
-
-def run_failing(directory, **overrides):
-    """The one sentence of each of two processes."""
-    ended = finish(start(directory, 2, **overrides), 120)
-    for status, out, err in ended:
-        assert (status, out) == (1, "")
-        assert err.count("\n") == 1, err
-    return [err for _, _, err in ended]
+@pytest.mark.parametrize("where", ["first", "second"])
+def test_a_mistake_that_one_process_finds_ends_all(two, tmp_path, where):
+    """Missing texts, which only the first looks for, or a work directory that is not shared."""
+    if where == "first":
+        found = f"data.input has '{tmp_path}/nothing/*.txt'"
+        processes = start(tmp_path / "run", 2, data__input=f"{tmp_path}/nothing/*.txt")
+        number = 0
+    else:
+        found = f"{tmp_path}/1/corpus.json, which process 0 has written"
+        processes = start(lambda n: tmp_path / str(n), 2, data__store=two[0] / "data")
+        number = 1
+    ended = finish(processes, 120)
+    assert [(status, err.count("\n")) for status, _, err in ended] == [(1, 1)] * 2
+    assert ended[number][2].startswith(f"error: {found}")
+    assert ended[1 - number][2].startswith(f"error: process {number} failed: {found}")
 
 
 def test_batches_and_agreements(tmp_path):
@@ -223,8 +232,8 @@ def test_batches_and_agreements(tmp_path):
             expected = {"shards": shards[number], "num_shards": num_shards, "equal": True}
             assert seen[number][name] == expected, name
     first, second = seen
-    assert first["from_first"] == second["from_first"] == {"I am": 0}
-    assert (first["together"], second["together"]) == (0, 1)
+    assert first["on process zero"] == second["on process zero"] == {"I am": 0}
+    assert (first["on all"], second["on all"]) == (0, 1)
     assert first["first fails"].startswith("OSError") and "/full/disk" in first["first fails"]
     assert second["first fails"].startswith("UserError: process 0 failed: ")
     assert "/full/disk" in second["first fails"]
@@ -240,37 +249,30 @@ def test_batches_and_agreements(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_silent_one_is_lost(two, tmp_path):
+def test_a_silent_process_is_lost(two, tmp_path):
     """As when a machine or its network is gone: nothing closes the connections."""
-    processes = start(
-        tmp_path, 2, options={"step_seconds": 0.1, "lost_seconds": 5}, data__store=two[0] / "data"
-    )
+    options = {"step_seconds": 0.1, "heartbeat_seconds": 5}
+    processes = start(tmp_path, 2, options=options, data__store=two[0] / "data")
     wait_for(lambda: newest_checkpoint(tmp_path) >= 4, processes[0])
-    silent = child_of(processes[1])
-    os.kill(silent, signal.SIGSTOP)
+    os.kill(processes[1].pid, signal.SIGSTOP)
     began = time.monotonic()
-    ((status, _, err),) = finish(processes[:1], 5 + PATIENCE_SECONDS)
-    assert 2 < time.monotonic() - began < 5 + PATIENCE_SECONDS
-    assert status == launch.LOST_STATUS
-    assert err.startswith(f"error: process 0 of 2: {LOST}") and err.count("\n") == 1
+    ((status, _, err),) = finish(processes[:1], 30)
+    assert time.monotonic() - began > 2
+    assert status not in (0, 1, 2) and err
     processes[1].kill()
-    os.kill(silent, signal.SIGKILL)
     finish(processes[1:])
 
 
 @pytest.mark.slow
 def test_one_is_killed_while_the_first_prepares(texts, tmp_path):
-    """The first is not in a step then; it ends all the same, and preparing begins again."""
+    """The first is not in a collective then."""
     preparing = tmp_path / "preparing"
-    options = {"prepare_seconds": 60, "preparing": str(preparing), "lost_seconds": 5}
+    options = {"prepare_seconds": 120, "preparing": str(preparing)}
     processes = start(tmp_path / "run", 2, options=options, data__input=texts)
     wait_for(preparing.exists, processes[0])
     processes[1].kill()
-    began = time.monotonic()
-    (status, _, err), _ = finish(processes, 5 + PATIENCE_SECONDS)
-    assert time.monotonic() - began < 5 + PATIENCE_SECONDS
-    assert status == launch.LOST_STATUS
-    assert err.startswith(f"error: process 0 of 2: {LOST}") and err.count("\n") == 1
+    (status, _, err), _ = finish(processes, LOST_SECONDS)
+    assert status not in (0, 1, 2) and err
 
 
 @pytest.mark.slow
@@ -284,7 +286,7 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     processes = start(moved, 4, options={"step_seconds": 0.1}, data__store=store)
     wait_for(lambda: newest_checkpoint(moved) >= 4, processes[0])
     processes[3].send_signal(signal.SIGTERM)
-    assert [status for status, _, _ in finish(processes, PATIENCE_SECONDS)] == [0] * 4
+    assert [status for status, _, _ in finish(processes, 30)] == [0] * 4
     stopped = newest_checkpoint(moved)
     processes = start(moved, 2, devices=2, options={"step_seconds": 0.1}, data__store=store)
     wait_for(lambda: newest_checkpoint(moved) > stopped, processes[0])
@@ -301,18 +303,6 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     subprocess.run(alone, cwd=runs.ROOT, env=runs.environment() | flags, check=True)
     np.testing.assert_allclose(losses(tmp_path / "alone"), losses(straight), rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_one_of_four_is_killed(two, tmp_path):
-    processes = start(tmp_path, 4, options={"step_seconds": 0.1}, data__store=two[0] / "data")
-    wait_for(lambda: newest_checkpoint(tmp_path) >= 4, processes[0])
-    processes[2].kill()
-    ended = finish(processes, launch.LOST_SECONDS + PATIENCE_SECONDS)
-    for number in (0, 1, 3):
-        status, _, err = ended[number]
-        assert status == launch.LOST_STATUS
-        assert err.startswith(f"error: process {number} of 4: {LOST}") and err.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -356,7 +346,7 @@ def test_evaluation_by_itself(two, texts, tmp_path):
         ]
         first, second = finish(processes)
         assert first[0] == 0 and "masked-LM loss" in first[1], first[2]
-        assert second == (0, "", "")
+        assert second[0] == 0 and second[2] == ""
         if not data:
             for name, value in json.loads(output.read_text()).items():
                 assert value == pytest.approx(results[name], rel=1e-5), name

@@ -1,0 +1,184 @@
+"""Parses flags, and config files with overrides, into values or one-sentence errors."""
+
+import difflib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags, config_path
+
+from bert_jax.errors import UserError
+
+# Flags that absl defines for every program; a misspelt flag never meant one of these.
+_ABSL_FLAGS = frozenset(flags.FLAGS)
+
+
+class UsageError(Exception):
+    """A mistake in the flags, described in one sentence; exit status 2."""
+
+
+class _Loaded(flags.ArgumentParser):
+    """Stands in for the parser of a config flag whose file has been loaded already."""
+
+    def __init__(self, config: ConfigDict):
+        self._config = config
+
+    def parse(self, argument: str) -> ConfigDict:
+        return self._config
+
+
+def parse(
+    argv: Sequence[str], values: flags.FlagValues = flags.FLAGS, *, words: bool = False
+) -> list[str]:
+    """Parses flags and returns the remaining arguments, the program's name first.
+
+    Args:
+      argv: The program's name and its arguments.
+      values: The defined flags.
+      words: Whether arguments that are not flags are allowed.
+
+    Raises:
+      UsageError: for an unknown flag or config key, a value of the wrong type, a
+        missing flag or an unexpected argument.
+      UserError: if the config file cannot be loaded.
+    """
+    argv = [_with_home(argument) for argument in argv]
+    values.set_gnu_getopt(words)
+    config_names = [name for name in values if config_flags.is_config_flag(values[name])]
+    for name in config_names:
+        argv = _load_config(name, argv, values)
+    try:
+        left = values(argv)
+    except flags.UnrecognizedFlagError as e:
+        if words and re.search(r"\s", e.flagname):
+            raise UsageError(
+                f"unknown flag --{e.flagname}; put -- before a text that begins with -, after all "
+                "flags"
+            ) from e
+        names = [name for name in values if name.partition(".")[0] not in _ABSL_FLAGS]
+        raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
+    except flags.Error as e:
+        if "must have a value other than None" in str(e):
+            name = str(e).partition("=")[0].removeprefix("flag --")
+            raise UsageError(f"--{name} is missing") from e
+        raise UsageError(str(e).strip().splitlines()[0]) from e
+    if len(left) > 1 and not words:
+        raise UsageError(f"unexpected argument {left[1]!r}: flags are written --NAME=VALUE")
+    for name in config_names:
+        if values[name].value is None:
+            raise UsageError(f"--{name} is missing: a config file, such as configs/tiny.py")
+    return left
+
+
+def _with_home(argument: str) -> str:
+    """Expands ~/ where a path begins inside a flag, which shells leave alone."""
+    if not argument.startswith("-"):
+        return argument
+    return re.sub(r"(?<=[=,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
+
+
+def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> list[str]:
+    """Loads the file of a config flag and checks the overridden keys.
+
+    Returns:
+      `argv`, with plain text quoted where it is given for a tuple of texts, such as
+      `data.input`. ml_collections would refuse a path with a blank.
+    """
+    argv = list(argv)
+    given = list(_flags_in(argv))
+    path = next((value for _, flag, value in reversed(given) if flag == name), None)
+    keys = [flag.removeprefix(f"{name}.") for _, flag, _ in given if flag.startswith(f"{name}.")]
+    if path is None:
+        if keys:
+            raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
+        return argv
+    config = _load(path)
+    values[name].parser = _Loaded(config)
+    for key in keys:
+        if not _has(config, key):
+            raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
+    for place, flag, value in given:
+        key = flag.removeprefix(f"{name}.")
+        if key == flag or not value or value[0] in "'\"([":
+            continue
+        default = config_path.get_value(key, config)
+        if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
+            argv[place] = argv[place].removesuffix(value) + repr(value)
+    return argv
+
+
+def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
+    """Yields the index of the value, the name and the value of flags --a=b and --a b."""
+    for i, argument in enumerate(argv[1:], 1):
+        if argument == "--":
+            return
+        if argument.startswith("-"):
+            name, equals, value = argument.lstrip("-").partition("=")
+            if equals:
+                yield i, name, value
+            else:
+                yield i + 1, name, argv[i + 1] if i + 1 < len(argv) else None
+
+
+def _load(path: str) -> ConfigDict:
+    """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT, locked."""
+    file, *arguments = path.split(":", 1)
+    if not os.path.isfile(file):
+        raise UserError(f"there is no config file {file!r}")
+    loader = importlib.machinery.SourceFileLoader("config_file", file)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("config_file", loader))
+    try:
+        loader.exec_module(module)
+        config = module.get_config(*arguments)
+    except UserError:
+        raise
+    except Exception as e:
+        raise UserError(f"{_where(e, file)}: {type(e).__name__}: {e}") from e
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"{file}: get_config() must return a ConfigDict, not {type(config).__name__}"
+        )
+    return config.lock()
+
+
+def _where(error: BaseException, file: str) -> str:
+    """Returns FILE:LINE of the config file's own line that led to the error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(file)]
+    return f"{file}:{lines[-1]}" if lines else file
+
+
+def _has(config: ConfigDict, key: str) -> bool:
+    try:
+        config_path.get_value(key, config)
+    except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the full paths of all values and sections: "train.stages[0].fraction"."""
+    items: Sequence[tuple[str, Any]] = ()
+    if isinstance(config, ConfigDict):
+        items = [(f"{prefix}.{k}" if prefix else k, v) for k, v in config.items()]
+    elif isinstance(config, list | tuple):
+        items = [(f"{prefix}[{i}]", v) for i, v in enumerate(config)]
+    for path, value in items:
+        yield path
+        yield from _keys(value, path)
+
+
+def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
+    """Returns "; did you mean ...?", or nothing if no name is similar."""
+    # The right key in the wrong section, or without one.
+    same_end = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
+    best = next(iter([*difflib.get_close_matches(name, known, 1), *same_end]), None)
+    return f"; did you mean {prefix}{best}?" if best else ""
