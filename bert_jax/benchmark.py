@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, input_setup, validation, workdir
+from bert_jax import cli, input_setup, workdir
 from bert_jax import config as config_lib
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -42,7 +42,7 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
       The figures of `figures`, and `loss` of the last step.
     """
     trainer = Trainer.from_config(config)
-    validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
+    config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     stage = numbered_stage(config.train, stage_number)
     state = trainer.init_state()
     ours = multihost.batch_shards(trainer.layout.batch)
@@ -165,7 +165,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     args = flags.FLAGS
-    validation.validate(args.config)
+    config_lib.validate(args.config)
     with cli.joined_hosts():
         if args.what == "step":
             results = benchmark_step(args.config, args.stage, args.steps)

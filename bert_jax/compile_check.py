@@ -25,7 +25,7 @@ from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, storage, validation, workdir
+from bert_jax import cli, storage, workdir
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import num_data_shards
@@ -52,7 +52,7 @@ def compile_step(
     """
     trainer = Trainer.from_config(config, devices=devices)
     hosts = len({device.process_index for device in devices})
-    validation.check_batch(config, num_data_shards(trainer.mesh), hosts)
+    config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
     compiled = compile_train_step(trainer, numbered_stage(config.train, stage_number))
     return trainer, compiled.on(topology.chip.devices)
 
@@ -297,7 +297,7 @@ def main(_) -> None:
     config, given = args.config, args.batch_size_per_chip
     # Decided before anything is compiled.
     size = _batch_size_per_chip(given) if given else 0
-    validation.validate(config)
+    config_lib.validate(config)
     numbered_stage(config.train, args.stage)
     topology = topologies.find(args.topology, args.num_slices)
     # No device of this machine is used, were it a TPU.

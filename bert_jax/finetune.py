@@ -13,8 +13,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_jax import cli
+from bert_jax.config.finetuning import ALL
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import ALL
 
 
 def define_flags() -> None:

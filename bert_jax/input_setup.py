@@ -10,7 +10,8 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import prepare, tokenizers, validation, workdir
+from bert_jax import prepare, tokenizers, workdir
+from bert_jax.config import check_vocabulary
 from bert_jax.data import static_rows
 from bert_jax.data.pipeline import PipelineSpec, PretrainingStream
 from bert_jax.data.static_rows import StaticRows
@@ -109,7 +110,7 @@ def _opened(config: ConfigDict, path: epath.Path) -> Corpus:
     """What is there, if it fits the config."""
     is_static = config.data.format == static_rows.FORMAT
     tokenizer = tokenizers.load(path / "tokenizer")
-    validation.check_vocabulary(config, tokenizer.vocab_size, str(path))
+    check_vocabulary(config, tokenizer.vocab_size, str(path))
     train = StaticRows(path) if is_static else TokenStore(path / "train")
     if is_static:
         for stage in resolve_stages(config.train):

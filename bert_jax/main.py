@@ -7,7 +7,8 @@ start of the same command in the same work directory goes on where the first sto
 from absl import flags
 from ml_collections import config_flags
 
-from bert_jax import cli, validation
+from bert_jax import cli
+from bert_jax.config import validate
 from bert_jax.errors import UserError
 
 
@@ -23,7 +24,7 @@ def main(_) -> None:
     workdir = args.workdir or args.config.workdir
     if not workdir:
         raise UserError("--workdir is missing: the directory where the run is to be written")
-    validation.validate(args.config)
+    validate(args.config)
     # After the checks: a typing error must not wait for other hosts, nor for JAX and
     # TensorFlow to load.
     with cli.joined_hosts():

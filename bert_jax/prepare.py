@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, storage, tokenizers, validation
-from bert_jax.config import default_config
+from bert_jax import cli, storage, tokenizers
+from bert_jax.config import default_config, validate_data
 from bert_jax.data import static_rows
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.heldout import HeldOut
@@ -58,12 +58,11 @@ def prepare(
       UserError: if the corpus, the options or the directory cannot be used.
     """
     output = store_path(output)
-    validation.check_heldout_fraction(data.heldout_fraction)
+    validate_data(data)
     if data.format == static_rows.FORMAT:
         # Only now: it loads TensorFlow, which takes seconds.
         from bert_jax.data import google_tfrecord
 
-        validation.check_static_data(data)
         return google_tfrecord.prepare(data, vocab_size, output, show_progress=show_progress)
     if (output / "metadata.json").exists():
         return check_store(output, data, vocab_size)

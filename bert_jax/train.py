@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bert_jax import evaluate as evaluate_lib
-from bert_jax import start, validation, workdir
+from bert_jax import start, workdir
+from bert_jax.config import check_batch
 from bert_jax.errors import UserError
 from bert_jax.input_setup import Corpus, open_corpus, resume_point, training_batches
 from bert_jax.non_finite import non_finite
@@ -31,7 +32,7 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """Trains to `config.train.num_steps`, or goes on from where a run was stopped.
 
     Args:
-      config: As the files in configs/ make them.
+      config: A validated config, as the files in configs/ make them.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
         config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/,
         and at the end results.json and curves.png.
@@ -46,9 +47,8 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     with ExitStack() as stack:
 
         def checked() -> tuple[Trainer, list[str]]:
-            validation.validate(config)
             trainer = Trainer.from_config(config)
-            validation.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
+            check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
             warnings = workdir.check(directory, config)
             stack.enter_context(workdir.lock(directory))
             start.check(config, directory)

@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax import storage, tokenizers
+from bert_jax.config import finetuning as finetuning_config
 from bert_jax.errors import UserError
-from bert_jax.finetuning import config as finetuning_config
 from bert_jax.tokenizers import Tokenizer
 
 CONFIG = "config.json"

@@ -1,15 +1,15 @@
 """BERT-base (L12 H768 A12, 110 M parameters), as the paper trained it.
 
-Source: Devlin et al. 2019 (arXiv:1810.04805), sections 3 and A.2: 1M steps of 256
-sequences, 90 % of them of 128 tokens and 10 % of 512; Adam, rate 1e-4, warm-up 10k,
+Paper: Devlin et al. 2019 (arXiv:1810.04805), sections 3 and A.2. 1M steps of 256 sequences, 90 %
+of them with 128 tokens and 10 % with 512; Adam with a peak rate of 1e-4, 10k steps of warm-up and
 linear decay; Wikipedia and BooksCorpus, 3.3 G words.
 
     python -m bert_jax.main --config=configs/base.py --workdir=/runs/base \\
         --config.data.store=/data/wikipedia
 
-Hardware meant: 16 TPU chips (the paper: 4 Cloud TPUs, 4 days); one GPU for short runs.
-Expected: held-out masked-LM perplexity 3.99 (paper, table 6), GLUE test average 79.6,
-SQuAD v1.1 dev F1 88.5; not reproduced here.
+Hardware: 16 TPU chips (the paper used 4 Cloud TPUs for 4 days), or one GPU for short runs.
+Expected: held-out masked-LM perplexity 3.99 (paper, table 6), GLUE test average 79.6, SQuAD v1.1
+dev F1 88.5. Not reproduced with this code.
 """
 
 from bert_jax.config import default_config, refuse_argument

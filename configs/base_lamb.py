@@ -1,13 +1,13 @@
-"""BERT-base with LAMB in large batches; see large_lamb.py for the recipe.
+"""BERT-base with LAMB in large batches; large_lamb.py explains the recipe.
 
-Source: You et al. 2020 (arXiv:1904.00962). The paper gives the recipe for BERT-large; that
-it is used for base here, unchanged, is ours.
+Paper: You et al. 2020 (arXiv:1904.00962). It gives the recipe for BERT-large; using it unchanged
+for BERT-base is our choice.
 
     python -m bert_jax.main --config=configs/base_lamb.py --workdir=/runs/base_lamb \\
         --config.data.store=/data/wikipedia
 
-Hardware meant: 256 TPU chips; on fewer, raise config.train.gradient_accumulation_steps.
-Expected: as base.py; not reproduced here.
+Hardware: 256 TPU chips. With fewer, raise config.train.gradient_accumulation_steps.
+Expected: the results of base.py. Not reproduced with this code.
 """
 
 from bert_jax.config import default_config, lamb_stages, refuse_argument
@@ -17,7 +17,7 @@ def get_config(arg: str = ""):
     refuse_argument(arg)
     c = default_config()
     c.optimizer.name = "lamb"
-    # Algorithm 2 of the paper divides by 1 - b^t, unlike BERT's Adam.
+    # Algorithm 2 of the paper divides moments by 1 - b^t; BERT's Adam does not.
     c.optimizer.bias_correction = True
     c.schedule.decay_power = 0.5
     c.train.num_steps = 7038 + 1563

@@ -1,13 +1,13 @@
 """BERT-large (L24 H1024 A16, 336 M parameters with both heads), as the paper trained it.
 
-Source: Devlin et al. 2019 (arXiv:1810.04805), sections 3 and A.2; see base.py.
+Paper: Devlin et al. 2019 (arXiv:1810.04805), sections 3 and A.2; base.py lists the recipe.
 
     python -m bert_jax.main --config=configs/large.py --workdir=/runs/large \\
         --config.data.store=/data/wikipedia
 
-Hardware meant: 64 TPU chips (the paper: 16 Cloud TPUs, 4 days).
-Expected: held-out masked-LM perplexity 3.23 (paper, table 6), GLUE test average 82.1,
-SQuAD v1.1 dev F1 90.9; not reproduced here.
+Hardware: 64 TPU chips (the paper used 16 Cloud TPUs for 4 days).
+Expected: held-out masked-LM perplexity 3.23 (paper, table 6), GLUE test average 82.1, SQuAD v1.1
+dev F1 90.9. Not reproduced with this code.
 """
 
 from bert_jax.config import default_config, refuse_argument
@@ -20,8 +20,8 @@ def get_config(arg: str = ""):
     c.model.hidden_size = 1024
     c.model.num_attention_heads = 16
     c.model.intermediate_size = 4096
-    # Unrolled, a step takes a third less time (docs/performance.md), but compiles for
-    # minutes; True compiles in one.
+    # Without scan a step takes a third less time (docs/performance.md) but minutes to compile;
+    # with scan it compiles in one minute.
     c.scan_layers = False
     c.lock()
     return c

@@ -1,16 +1,16 @@
 """BERT-large with LAMB in large batches: the 76-minute recipe.
 
-Source: You et al. 2020, "Large Batch Optimization for Deep Learning" (arXiv:1904.00962),
-section 4, mixed-batch training: 7,038 steps of 64k sequences of 128 tokens, then 1,563
-steps of 32k of 512, each stage with a warm-up and a decay of its own. Rates, warm-ups and
-the power of the decay as in NVIDIA's DeepLearningExamples.
+Paper: You et al. 2020, "Large Batch Optimization for Deep Learning" (arXiv:1904.00962), section 4,
+mixed-batch training: 7,038 steps of 64k sequences with 128 tokens, then 1,563 steps of 32k
+sequences with 512 tokens. Each stage has its own warm-up and decay. Rates, warm-ups and the power
+of the decay are those of NVIDIA's DeepLearningExamples.
 
     python -m bert_jax.main --config=configs/large_lamb.py --workdir=/runs/large_lamb \\
         --config.data.store=/data/wikipedia
 
-Hardware meant: 1,024 TPU chips (the paper: a TPU v3 pod, 76 minutes); on fewer, raise
+Hardware: 1,024 TPU chips (the paper used a TPU v3 pod for 76 minutes). With fewer, raise
 config.train.gradient_accumulation_steps.
-Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1); not reproduced here.
+Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1). Not reproduced with this code.
 """
 
 from bert_jax.config import default_config, lamb_stages, refuse_argument
@@ -24,7 +24,7 @@ def get_config(arg: str = ""):
     c.model.num_attention_heads = 16
     c.model.intermediate_size = 4096
     c.optimizer.name = "lamb"
-    # Algorithm 2 of the paper divides by 1 - b^t, unlike BERT's Adam.
+    # Algorithm 2 of the paper divides moments by 1 - b^t; BERT's Adam does not.
     c.optimizer.bias_correction = True
     c.schedule.decay_power = 0.5
     c.train.num_steps = 7038 + 1563

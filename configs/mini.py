@@ -1,15 +1,15 @@
-"""BERT-mini (L4 H256): the paper's recipe on a small encoder.
+"""BERT-mini (L4 H256): the paper's recipe for a small encoder.
 
-Source: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the
-size; Devlin et al. 2019 for batch, rate and stages.
+Paper: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the size;
+Devlin et al. 2019 (arXiv:1810.04805) for batch, rate and stages.
 
     python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\
         --config.data.input='TEXT/*.txt'
 
-Hardware meant: one GPU or one TPU chip; a laptop for short runs
+Hardware: one GPU or one TPU chip; a laptop for short runs
 (--config.train.num_steps=20000 --config.dtype=float32).
-Expected: GLUE test average 65.8, as google-research/bert's README gives it for its
-own model of this size; not reproduced here.
+Expected: GLUE test average 65.8, which the README of google-research/bert reports for its own
+model of this size. Not reproduced with this code.
 """
 
 from bert_jax.config import default_config, refuse_argument

@@ -1,13 +1,13 @@
-"""BERT-tiny (L2 H128), small enough for a laptop: the front door, and a smoke test of a machine.
+"""BERT-tiny (L2 H128): a first run on a laptop, and a smoke test of a machine.
 
-Source: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the
-size. The recipe is ours, for a run of minutes: what differs from the paper's is marked.
+Paper: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the size. The
+recipe is ours, for a run of minutes; comments mark where it differs from the paper's.
 
     python -m bert_jax.main --config=configs/tiny.py --workdir=/tmp/bert_tiny
 
-Hardware meant: two CPU cores, 5 minutes, 2 GB of memory.
-Expected: held-out masked-LM loss at least 0.8 nats below the unigram baseline's (reproduced:
-README.md has a run's figures).
+Hardware: two CPU cores and 2 GB of memory, for 5 minutes.
+Expected: a held-out masked-LM loss at least 0.8 nats below the unigram baseline. Reproduced with
+this code; README.md shows the figures of a run.
 """
 
 from bert_jax.config import default_config, refuse_argument, stage
@@ -22,11 +22,11 @@ def get_config(arg: str = ""):
     c.model.num_hidden_layers = 2
     c.model.num_attention_heads = 2
     c.model.intermediate_size = 512
-    # 0.02 suits a width of 768; at 128 the attention would stay flat for most of the run.
+    # 0.02 suits a width of 768. At 128 it would leave the attention flat for most of the run.
     c.model.initializer_range = 0.06
-    # With BERT's own start so short a run gets little beyond the frequencies of single words.
+    # With BERT's random positions, so short a run learns little more than word frequencies.
     c.sinusoidal_positions = 0.25
-    # So short a run has nothing to overfit.
+    # So short a run cannot overfit.
     c.model.hidden_dropout_prob = 0.0
     c.model.attention_probs_dropout_prob = 0.0
     c.train.num_steps = 2500
@@ -35,8 +35,8 @@ def get_config(arg: str = ""):
         stage(fraction=0.9, max_seq_length=32, max_predictions_per_seq=5),
         stage(fraction=0.1, max_seq_length=64, max_predictions_per_seq=10),
     )
-    # Without it Adam's first hundreds of steps are several times too long; BERT's
-    # 10,000 steps of warm-up hide that, 100 do not.
+    # Without the correction, Adam's first few hundred steps are several times too large. BERT's
+    # 10,000 steps of warm-up hide that; 100 steps do not.
     c.optimizer.bias_correction = True
     c.schedule.peak_learning_rate = 1e-3
     c.schedule.warmup_steps = 100.0

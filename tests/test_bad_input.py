@@ -1,4 +1,4 @@
-"""What users get wrong in flags and text: one clear sentence, a non-zero exit, nothing lost."""
+"""Mistakes in flags and text end with one clear sentence and a non-zero exit, and lose nothing."""
 
 import json
 import os
@@ -30,22 +30,18 @@ def refusal(monkeypatch, capfd):
     "flags, words",
     [
         (["--config.data.imput=a"], ["data.imput", "data.input"]),
-        (["--config.model.num_attention_heads=3"], ["num_attention_heads is 3", "128"]),
         (["--config.train.stages[0].fraction=0.5"], ["train.stages", "0.6", "must be 1"]),
-        (["--config.train.stages[0].max_seq_length=513"], ["513", "512", "max_position"]),
-        (["--config.train.stages[0].max_predictions_per_seq=65"], ["65", "at most 29"]),
         (["--config.train.num_steps=many"], ["config.train.num_steps=many"]),
         (["--config=nowhere.py"], ["no config file 'nowhere.py'"]),
         (["--workdir="], ["--workdir is missing"]),
         (["--config.dtype=float16"], ["config.dtype is 'float16'", "bfloat16"]),
-        (["--config.mesh.data=0"], ["config.mesh.data is 0"]),
         (["file.txt"], ["unexpected argument 'file.txt'"]),
     ],
 )
 def test_flags_of_a_run(flags, words, tmp_path):
     directory = tmp_path / "run"
-    told = command("main", "--config=configs/tiny.py", f"--workdir={directory}", *flags)
-    assert all(word in told for word in words), told
+    message = command("main", "--config=configs/tiny.py", f"--workdir={directory}", *flags)
+    assert all(word in message for word in words), message
     assert not directory.exists()
 
 
@@ -55,38 +51,40 @@ def test_no_config_at_all(tmp_path):
 
 
 class TestCorpus:
-    """Corpora that cannot be trained on, through the command that reads them."""
+    """`prepare` refuses a corpus that cannot be trained on."""
 
-    def told(self, tmp_path, name, content, number=1):
+    def message(self, tmp_path, name, content, number=1):
         for i in range(number):
             (tmp_path / f"{i}{name}").write_bytes(content)
         store = tmp_path / "store"
-        told = command("prepare", f"--input={tmp_path}/*{name}", f"--output={store}")
+        message = command("prepare", f"--input={tmp_path}/*{name}", f"--output={store}")
         assert not (store / "metadata.json").exists()
-        return told
+        return message
 
     def test_missing(self, tmp_path):
-        told = command("prepare", f"--input={tmp_path}/*.txt", f"--output={tmp_path}/store")
-        assert f"'{tmp_path}/*.txt'" in told and "no file matches" in told
+        message = command("prepare", f"--input={tmp_path}/*.txt", f"--output={tmp_path}/store")
+        assert f"'{tmp_path}/*.txt'" in message and "no file matches" in message
 
     def test_empty(self, tmp_path):
-        assert "0.txt:1: the document has no text" in self.told(tmp_path, ".txt", b"")
+        assert "0.txt:1: the document has no text" in self.message(tmp_path, ".txt", b"")
 
     def test_one_document(self, tmp_path):
-        told = self.told(tmp_path, ".txt", TEXT.encode())
-        assert "single document" in told and "two or more" in told
+        message = self.message(tmp_path, ".txt", TEXT.encode())
+        assert "single document" in message and "two or more" in message
 
     def test_invalid_utf8(self, tmp_path):
-        told = self.told(tmp_path, ".txt", b"Fine.\n\nFine.\nNot \xff fine.\n", number=2)
-        assert "0.txt:4: not valid UTF-8" in told
+        message = self.message(tmp_path, ".txt", b"Fine.\n\nFine.\nNot \xff fine.\n", number=2)
+        assert "0.txt:4: not valid UTF-8" in message
 
     def test_broken_json(self, tmp_path):
-        told = self.told(tmp_path, ".jsonl", b'{"text": "a b c"}\n{"text": \n')
-        assert "0.jsonl:2: not a JSON object" in told
+        message = self.message(tmp_path, ".jsonl", b'{"text": "a b c"}\n{"text": \n')
+        assert "0.jsonl:2: not a JSON object" in message
 
     def test_sources_one_of_which_is_missing(self, texts, tmp_path):
-        told = command("prepare", f"--input={texts},/no/b.jsonl.gz", f"--output={tmp_path}/store")
-        assert "'/no/b.jsonl.gz'" in told
+        message = command(
+            "prepare", f"--input={texts},/no/b.jsonl.gz", f"--output={tmp_path}/store"
+        )
+        assert "'/no/b.jsonl.gz'" in message
 
 
 @pytest.mark.parametrize(
@@ -103,18 +101,18 @@ def test_vocabularies(content, words, texts, tmp_path, refusal):
     if content is not None:
         path.write_text("".join(f"{line}\n" for line in content))
     run = small_run(texts, data__vocab=str(path))
-    told = refusal(lambda: train.train(run, tmp_path / "run"))
-    assert str(path) in told and all(word in told for word in words), told
+    message = refusal(lambda: train.train(run, tmp_path / "run"))
+    assert str(path) in message and all(word in message for word in words), message
 
 
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
     run = small_run(texts, train__gradient_accumulation_steps=3)
-    told = refusal(lambda: train.train(run, tmp_path / "run"))
-    assert "config.train.batch_size is 4" in told and "the nearest that does is 3" in told
+    message = refusal(lambda: train.train(run, tmp_path / "run"))
+    assert "config.train.batch_size is 4" in message and "the nearest that does is 3" in message
     devices = jax.device_count()
     run = small_run(texts, mesh__data=devices + 1)
-    told = refusal(lambda: train.train(run, tmp_path / "run"))
-    assert f"data={devices + 1}" in told and f"{devices} device(s)" in told
+    message = refusal(lambda: train.train(run, tmp_path / "run"))
+    assert f"data={devices + 1}" in message and f"{devices} device(s)" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -144,8 +142,8 @@ class TestFewAndShortDocuments:
         assert json.loads((directory / "results.json").read_text())["step"] == 6
 
     def test_evaluation_needs_text(self, finished, refusal):
-        told = refusal(lambda: evaluate.evaluate_workdir(finished[0]))
-        assert "held no documents out" in told and "--data=GLOB" in told
+        message = refusal(lambda: evaluate.evaluate_workdir(finished[0]))
+        assert "held no documents out" in message and "--data=GLOB" in message
 
     def test_evaluates_other_text(self, finished, texts):
         results = evaluate.evaluate_workdir(finished[0], data=texts, max_sequences=8)
@@ -158,6 +156,6 @@ class TestFewAndShortDocuments:
         if text is not None:
             (tmp_path / "a.txt").write_text(text)
         before = sorted(finished[0].rglob("*"))
-        told = refusal(lambda: evaluate.evaluate_workdir(finished[0], data=f"{tmp_path}/*.txt"))
-        assert words in told
+        message = refusal(lambda: evaluate.evaluate_workdir(finished[0], data=f"{tmp_path}/*.txt"))
+        assert words in message
         assert sorted(finished[0].rglob("*")) == before

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.config import default_config
+from bert_jax.config import default_config, validate
 from bert_jax.data.heldout import HeldOut
 from bert_jax.errors import UserError
 from bert_jax.prepare import check_store
 from bert_jax.progress import Progress
-from bert_jax.validation import validate
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax import benchmark, input_setup, prepare, train, validation, workdir
+from bert_jax import benchmark, input_setup, prepare, train, workdir
 from bert_jax import config as config_lib
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.errors import UserError
@@ -163,13 +163,13 @@ class TestRefusals:
         config = self.config(records)
         config.data[key] = {"whole_word_masking": True, "masked_lm_prob": 0.2}.get(key, 5)
         with pytest.raises(UserError, match=f"config.data.{key} .*no effect on google_tfrecord"):
-            validation.validate(config)
+            config_lib.validate(config)
 
     def test_no_vocabulary(self, records):
         config = self.config(records)
         config.data.vocab = ""
         with pytest.raises(UserError, match="config.data.vocab is empty"):
-            validation.validate(config)
+            config_lib.validate(config)
 
     def test_the_benchmark_reads_them(self, records, tmp_path):
         results = benchmark.benchmark_input(self.config(records), 1, 4, str(tmp_path / "run"))

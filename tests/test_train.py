@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import prepare, train, validation, workdir
+from bert_jax import prepare, train, workdir
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
@@ -358,6 +358,6 @@ def test_the_front_door_learns(tmp_path):
 
 def test_config_of_a_run_reads_back(uninterrupted):
     config = workdir.load_config(uninterrupted[0])
-    validation.validate(config)
+    config_lib.validate(config)
     stored = json.loads((uninterrupted[0] / "config.json").read_text())
     assert config_lib.to_dict(config) == stored

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax import storage, workdir
+from bert_jax.config.finetuning import GLUE_TASKS, finetune_config
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import GLUE_TASKS, finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import multihost

@@ -9,9 +9,10 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import storage, validation, workdir
+from bert_jax import storage, workdir
+from bert_jax.config import check_profile
+from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.config import filled_in
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import Setting
@@ -67,7 +68,7 @@ def finetune(
     with ExitStack() as stack:
 
         def opened() -> Run:
-            task_setup.validate(config)
+            validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             own = setting or task_setup.open_setting(config, directory)
@@ -110,7 +111,7 @@ class Run:
             seed=config.seed,
             window=config.data.group_by_length,
         )
-        validation.check_profile(self.config.profile, self.stage.num_steps)
+        check_profile(self.config.profile, self.stage.num_steps)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
 
     @property

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax import storage, workdir
+from bert_jax.config.finetuning import validate
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
@@ -52,12 +52,12 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
       UserError: the grid is empty or wrong, or lacks runs that are in `directory`, which began
         with other weights; all runs diverged; or as `finetune`.
     """
+    validate(config)
     directory = epath.Path(directory)
-    grid = _grid(config)
+    grid = list(_runs(config.sweep))
     with ExitStack() as stack:
 
         def opened() -> task_setup.Setting:
-            task_setup.validate(config)
             storage.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
@@ -170,36 +170,15 @@ def sweep_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def _grid(config: ConfigDict) -> list[tuple[str, dict[str, Any]]]:
-    """Names of the runs and what each sets."""
-    for key in ("learning_rates", "batch_sizes", "seeds"):
-        values = config.sweep[key]
-        smallest = 0 if key == "seeds" else 1e-12
-        whole = key != "learning_rates"
-        wrong = [value for value in values if not _is_number(value, whole) or value < smallest]
-        if wrong or not values or len(set(values)) < len(values):
-            least = "of 0 or more" if key == "seeds" else "above 0"
-            raise UserError(
-                f"config.sweep.{key} is {tuple(values)}; it must be {'whole ' if whole else ''}"
-                f"numbers {least}, each once, with commas between them"
-            )
-    return list(_runs(config.sweep))
-
-
-def _is_number(value: Any, whole: bool) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and (not whole or value == int(value))
-
-
 def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the names of the runs and what each sets."""
     for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
         yield (
-            f"rate_{rate:.12g}_batch_{int(size)}_seed_{int(seed)}",
+            f"rate_{rate:.12g}_batch_{size}_seed_{seed}",
             {
                 "schedule.peak_learning_rate": float(rate),
-                "train.batch_size": int(size),
-                "seed": int(seed),
+                "train.batch_size": size,
+                "seed": seed,
             },
         )
 

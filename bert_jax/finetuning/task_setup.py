@@ -1,11 +1,9 @@
 """How a fine-tuning run starts: its weights, its tokenizer, its task, its trainer."""
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import json
-import math
 from typing import Any
 
 import jax
@@ -15,9 +13,10 @@ from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers, validation, workdir
+from bert_jax import config as config_lib
+from bert_jax import tokenizers, workdir
+from bert_jax.config.finetuning import TASK_SECTIONS, feature_layers
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import OPTIONS, feature_layers, finetune_config
 from bert_jax.finetuning.example_order import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
@@ -26,7 +25,7 @@ from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import make_objective
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import say
-from bert_jax.tasks.factory import NAMES, make_task
+from bert_jax.tasks.factory import make_task
 from bert_jax.tasks.task import Rows, Task
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.layer_rates import LayerRates
@@ -34,15 +33,6 @@ from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState, init_params
 from bert_jax.training.trainer import Trainer
 
-_CHOICES = {
-    "task": NAMES,
-    "data.bad_rows": ("refuse", "skip"),
-    "eval.predict": ("", "test", "all"),
-}
-_POSITIVE = ("data.max_seq_length", "train.num_epochs")
-_NOT_NEGATIVE = ("data.length_multiple", "data.group_by_length", "train.bilstm_size")
-# Those with an output for each token.
-_TOKEN_TASKS = ("ner", "squad")
 # An int32 counts them.
 _MOST_STEPS = 2**31 - 1
 
@@ -75,71 +65,6 @@ class Setting:
         }
 
 
-def validate(config: ConfigDict) -> None:
-    """Checks all that can be known of a user's config before any work is done.
-
-    Raises:
-      UserError: names the key, its value and what would be right.
-    """
-    if "task" not in config:
-        raise UserError(
-            "the config is one of pre-training (python -m bert_jax.main); fine-tuning's are in "
-            "configs/finetune"
-        )
-    if config.task not in NAMES:
-        near = difflib.get_close_matches(str(config.task), NAMES, n=1, cutoff=0.0)
-        raise UserError(
-            f"config.task is {config.task!r}; it must be one of {', '.join(NAMES)} (the nearest: "
-            f"{near[0]})"
-        )
-    validation.check_keys(config, finetune_config(config.task))
-    validation.check_values(config, _CHOICES, _POSITIVE, _NOT_NEGATIVE)
-    if not 0 < config.optimizer.layer_decay <= 1:
-        raise UserError(
-            f"config.optimizer.layer_decay is {config.optimizer.layer_decay}; it must be above 0 "
-            "and at most 1"
-        )
-    if config.data.max_seq_length < 5:
-        raise UserError(
-            f"config.data.max_seq_length is {config.data.max_seq_length}; [CLS] A [SEP] B [SEP] "
-            "needs at least 5"
-        )
-    if not config.init_from:
-        raise UserError(
-            "config.init_from is missing: the pre-trained BERT to begin with, a work directory, a "
-            "Hugging Face directory or a Google checkpoint"
-        )
-    if not config.data.input:
-        raise UserError(
-            "config.data.input is missing: the task's folder (glue_data/MRPC), its files "
-            "(train=FILE,validation=FILE) or tfds:NAME"
-        )
-    _check_features(config)
-    validation.check_mesh(config.mesh)
-    validation.check_finite(config)
-
-
-def _check_features(config: ConfigDict) -> None:
-    """Refuses what has no effect with them, or without."""
-    layers, size = feature_layers(config), config.train.bilstm_size
-    for key, default in (("frozen_layers", -1), ("layer_decay", 1.0)):
-        if layers and (value := config.optimizer[key]) != default:
-            raise UserError(
-                f"config.optimizer.{key} is {value:g}, but has no effect with "
-                f"config.train.features, where the encoder is not trained; leave it at {default:g}"
-            )
-    if size and not layers:
-        raise UserError(
-            f"config.train.bilstm_size is {size}, but config.train.features is empty: the BiLSTM "
-            "reads features, such as --config.train.features=-4,-3,-2,-1"
-        )
-    if size and config.task not in _TOKEN_TASKS:
-        raise UserError(
-            f"config.train.bilstm_size is {size}, but config.task is {config.task}; it is for "
-            f"{' and '.join(_TOKEN_TASKS)}, where every token's state is read"
-        )
-
-
 def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) -> Setting:
     """Reads the weights and finds the data.
 
@@ -160,7 +85,7 @@ def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) ->
         pretrained = _read_weights(config)
         model, tokenizer = pretrained.model, pretrained.tokenizer
     _check_model(config, model)
-    options = config[config.task] if config.task in OPTIONS else {}
+    options = config[config.task] if config.task in TASK_SECTIONS else {}
     task = make_task(
         config.task,
         config.data.input,
@@ -272,14 +197,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
     """Refuses a batch that does not divide over the devices."""
-    shards = num_data_shards(mesh)
-    accumulation = config.train.gradient_accumulation_steps
-    parts = math.lcm(shards, jax.process_count()) * accumulation
-    if config.train.batch_size % parts:
-        raise UserError(
-            f"config.train.batch_size is {config.train.batch_size}, which does not divide over "
-            f"{shards} data shards times {accumulation} gradient accumulation step(s)"
-        )
+    config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 
 def make_stage(config: ConfigDict, rows: Rows) -> Stage:

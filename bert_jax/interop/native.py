@@ -11,8 +11,8 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizers, workdir
+from bert_jax.config.finetuning import feature_layers
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import feature_layers
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
 from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig, BertForPreTraining

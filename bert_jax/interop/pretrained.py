@@ -169,9 +169,9 @@ def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
         raise UserError(f"{path} has no {', '.join(missing)}: it describes no BERT")
     model = {key: config.get(key, default) for key, default in MODEL_KEYS.items()}
     for key, value in model.items():
-        expected = str if key == "hidden_act" else (int, float)
-        wanted = "a name" if key == "hidden_act" else "a number"
-        if not isinstance(value, expected) or isinstance(value, bool):
+        expected = {"hidden_act": str, "causal": bool}.get(key, (int, float))
+        wanted = {"hidden_act": "a name", "causal": "true or false"}.get(key, "a number")
+        if not isinstance(value, expected) or isinstance(value, bool) != (expected is bool):
             raise UserError(f"{path}: {key} is {value!r}; it must be {wanted}")
     _check_ranges(model, path)
     if model["hidden_size"] % model["num_attention_heads"]:
@@ -185,6 +185,8 @@ def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
 def _check_ranges(model: dict[str, Any], path: Path) -> None:
     for key, default in MODEL_KEYS.items():
         value = model[key]
+        if isinstance(default, bool):
+            continue
         if default is None or isinstance(default, int):
             if not isinstance(value, int) or not 0 < value <= _MOST:
                 raise UserError(

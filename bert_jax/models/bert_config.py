@@ -28,6 +28,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    causal: bool = False
     sinusoidal_positions: float = 0.0
     dtype: Any = jnp.float32
     scan_layers: bool = False

@@ -15,8 +15,8 @@ Expected: with BERT-base the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC 
 85.8, QQP F1 71.2, MNLI 84.6/83.4, QNLI 90.5, RTE 66.4); not reproduced here.
 """
 
+from bert_jax.config.finetuning import ALL, GLUE_TASKS, finetune_config
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import ALL, GLUE_TASKS, finetune_config
 
 
 def get_config(arg: str = "mrpc"):

@@ -11,8 +11,7 @@ Hardware meant: one GPU or one TPU chip.
 Expected: with BERT-base on SWAG the paper's table 4 (dev accuracy 81.6); not reproduced here.
 """
 
-from bert_jax.config import refuse_argument
-from bert_jax.finetuning.config import finetune_config
+from bert_jax.config import finetune_config, refuse_argument
 
 
 def get_config(arg: str = ""):

@@ -13,8 +13,7 @@ Expected: with BERT-base on CoNLL-2003 the paper's table 7 (dev F1 96.4, with th
 context, which is not done here); not reproduced here.
 """
 
-from bert_jax.config import refuse_argument
-from bert_jax.finetuning.config import finetune_config
+from bert_jax.config import finetune_config, refuse_argument
 
 
 def get_config(arg: str = ""):

@@ -12,8 +12,8 @@ Hardware meant: one GPU of 16 GB or more, or one TPU chip (--config.train.batch_
 Expected: with BERT-base the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
 """
 
+from bert_jax.config import finetune_config
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import finetune_config
 
 
 def get_config(arg: str = "1.1"):

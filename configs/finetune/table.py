@@ -12,8 +12,7 @@ Hardware meant: one GPU or one TPU chip; a laptop for some thousand rows and a s
 Expected: depends on the rows.
 """
 
-from bert_jax.config import refuse_argument
-from bert_jax.finetuning.config import finetune_config
+from bert_jax.config import finetune_config, refuse_argument
 
 
 def get_config(arg: str = ""):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import workdir
-from bert_jax.finetuning.config import finetune_config
+from bert_jax.config import finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
 from tests import runs

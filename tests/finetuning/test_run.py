@@ -15,9 +15,9 @@ import pytest
 import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import evaluate, workdir
+from bert_jax.config import finetune_config
 from bert_jax.errors import UserError
 from bert_jax.finetuning import run, task_setup
-from bert_jax.finetuning.config import finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.training.checkpoint import Checkpointer

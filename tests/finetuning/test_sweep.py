@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from bert_jax import workdir
+from bert_jax.config import finetune_config
 from bert_jax.errors import UserError
 from bert_jax.finetuning import glue_table
-from bert_jax.finetuning.config import finetune_config
 from bert_jax.finetuning.sweep import best_of, summarized, sweep
 from tests import runs
 from tests.finetuning import small

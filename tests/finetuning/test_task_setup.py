@@ -12,9 +12,9 @@ import pytest
 import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import workdir
+from bert_jax.config.finetuning import filled_in, finetune_config, validate
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.config import filled_in, finetune_config
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import TRAINING
@@ -43,7 +43,7 @@ def begin(files, setting=None, **overrides):
             **{key.replace("__", "."): value for key, value in overrides.items()},
         }
     )
-    task_setup.validate(config)
+    validate(config)
     setting = setting or task_setup.open_setting(config)
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
     trainer = task_setup.make_trainer(
@@ -226,7 +226,7 @@ def test_what_is_missing_is_named(files):
         begin(files)
     with pytest.raises(UserError, match="config.task is 'tabel'.*nearest: table"):
         config = finetune_config("tabel")
-        task_setup.validate(config)
+        validate(config)
 
 
 @pytest.mark.parametrize("file,missing", [("train.csv", "validation"), ("val.csv", "train")])

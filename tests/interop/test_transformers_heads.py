@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.config.finetuning import filled_in, finetune_config
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.config import filled_in, finetune_config
 from bert_jax.finetuning.example_order import ExampleOrder, training_batches
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten

@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 from rich.console import Console
 
+from bert_jax.config.common import COMMON
 from bert_jax.errors import UserError
 from bert_jax.models import BertConfig, BertForPreTraining
 from bert_jax.parallel.mesh import make_mesh
@@ -22,7 +23,6 @@ from bert_jax.parallel.sharding import (
 )
 from bert_jax.training.state import init_params
 from bert_jax.training.trainer import Trainer
-from bert_jax.validation import SHARDING_PRESETS
 from tests.golden import record_sharding
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
@@ -77,7 +77,7 @@ def test_the_golden_files_say_what_a_preset_is_for():
 
 
 def test_presets_are_those_of_the_config():
-    assert tuple(PRESETS) == SHARDING_PRESETS
+    assert tuple(PRESETS) == COMMON["sharding"].choices
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

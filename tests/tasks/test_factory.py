@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
+from bert_jax.config.finetuning import TASK_SECTIONS, TASKS
 from bert_jax.errors import UserError
-from bert_jax.finetuning.config import OPTIONS
 from bert_jax.tasks.factory import NAMES, make_task
 from tests.golden.record_squad import VOCABULARY
 
@@ -37,7 +37,7 @@ def test_a_task_of_a_config_file(tmp_path, name):
     tokenizer = tokenizers.from_file(
         "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
     )
-    options = config[name] if name in OPTIONS else {}
+    options = config[name] if name in TASK_SECTIONS else {}
     common = {"max_seq_length": config.data.max_seq_length, "bad_rows": config.data.bad_rows}
     task = make_task(name, str(tmp_path), tokenizer, options, **common)
     assert task.name == name and "validation" in task.splits
@@ -59,7 +59,7 @@ def test_the_config_of_squad_2_0():
 def test_unknown_tasks():
     with pytest.raises(UserError, match="config.task is 'squat'; it must be one of cola, .*squad"):
         make_task("squat", "", None, {})
-    assert set(FILES) < set(NAMES)
+    assert set(FILES) < set(NAMES) == set(TASKS)
 
 
 def test_tensorflow_is_loaded_only_where_it_is_asked_for():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.config import default_config, stage
+from bert_jax.config import default_config, stage, validate
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.stages import resolve_stages
 
@@ -127,8 +127,6 @@ def test_stages_cover_every_step_once(shares, num_steps):
 @pytest.mark.parametrize("fractions", [(0.333333, 0.333333, 0.333334), (0.3333333,) * 3])
 def test_fractions_rounded_by_hand_still_cover_every_step(fractions):
     """What validation lets pass as a sum of 1 must not lose the last step."""
-    from bert_jax.validation import validate
-
     config = default_config()
     config.train.num_steps = 10_000_000
     config.train.stages = tuple(stage_of(fraction) for fraction in fractions)

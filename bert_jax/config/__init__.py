@@ -1,0 +1,50 @@
+"""The configuration: every key with its default, its meaning and its range.
+
+`pretraining` and `finetuning` define the keys, and `common` those that both share. A file in
+configs/ starts from `default_config()` or `finetune_config(task)`, sets what it wants and
+returns it locked. Flags override single values: `--config.model.num_hidden_layers=6`. A command
+validates the finished config once, before any work; the code behind it trusts the values.
+"""
+
+from bert_jax.config.common import check_profile
+from bert_jax.config.devices import check_batch, check_vocabulary
+from bert_jax.config.finetuning import finetune_config
+from bert_jax.config.pretraining import (
+    default_config,
+    from_dict,
+    lamb_stages,
+    objective_terms,
+    stage,
+    validate,
+    validate_data,
+)
+from bert_jax.config.schema import differences, flatten, to_dict
+from bert_jax.errors import UserError
+
+__all__ = [
+    "check_batch",
+    "check_profile",
+    "check_vocabulary",
+    "default_config",
+    "differences",
+    "finetune_config",
+    "flatten",
+    "from_dict",
+    "lamb_stages",
+    "objective_terms",
+    "refuse_argument",
+    "stage",
+    "to_dict",
+    "validate",
+    "validate_data",
+]
+
+
+def refuse_argument(arg: str) -> None:
+    """Refuses the argument of FILE.py:ARG, for a config file that takes none.
+
+    Raises:
+      UserError: There is one.
+    """
+    if arg:
+        raise UserError(f"--config ends in :{arg}, but that file takes no argument; leave it out")

@@ -1,0 +1,196 @@
+"""The config keys that pre-training and fine-tuning share, with the same meaning."""
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.schema import Field, Section
+from bert_jax.errors import UserError
+
+HIDDEN_DROPOUT = Field(
+    0.1,
+    "Dropout probability after the embeddings and after both sublayers of each block.",
+    at_least=0,
+    below=1,
+)
+ATTENTION_DROPOUT = Field(0.1, "Dropout probability of the attention weights.", at_least=0, below=1)
+GRADIENT_ACCUMULATION_STEPS = Field(
+    1,
+    "Number of parts that each batch is divided into, to save memory. Their gradients are summed, "
+    "and the update is that of the whole batch.",
+    above=0,
+)
+EVAL_BATCH_SIZE = Field(
+    64, "Number of sequences in each evaluation step, over all devices.", above=0
+)
+
+COMMON: Section = {
+    "seed": Field(
+        0,
+        "Seed of every random choice: initial weights, data order, masks and dropout.",
+        at_least=0,
+        below=2**63,
+    ),
+    "workdir": Field(
+        "",
+        "Directory where the run writes everything. The flag --workdir takes precedence. This and "
+        "every other path may be gs://BUCKET/NAME.",
+        is_path=True,
+    ),
+    "init_from": Field(
+        "",
+        "Weights to start from at step 0: a work directory or one of its checkpoints, a Hugging "
+        "Face directory, or a Google checkpoint. If empty, the weights are random. A run that "
+        "already has a checkpoint of its own resumes from that instead.",
+        is_path=True,
+    ),
+    "sinusoidal_positions": Field(
+        0.0,
+        "If above 0, the learned position table starts as sinusoids of this amplitude (Vaswani et "
+        "al. 2017, section 3.5), with which attention is learned in fewer steps. This helps runs "
+        "of minutes or hours; 4 times model.initializer_range worked best (docs/short_runs.md). "
+        "If 0, the table starts at random, as BERT's does. Weights from init_from or a checkpoint "
+        "bring their own table.",
+        at_least=0,
+    ),
+    "dtype": Field(
+        "bfloat16",
+        "Type of the activations. Parameters, the statistics of LayerNorm and softmax, the loss "
+        "and the optimizer always use float32. Matrix products use JAX's default precision: TPUs "
+        "and GPUs round float32 factors unless JAX's own jax_default_matmul_precision is highest.",
+        choices=("float32", "bfloat16"),
+    ),
+    "sharding": Field(
+        "dp",
+        "Preset that lays parameters out over the mesh: dp replicates them, fsdp divides them over "
+        "the axis fsdp, tp over the axis model, and fsdp_tp over both.",
+        choices=("dp", "fsdp", "tp", "fsdp_tp"),
+    ),
+    "sharding_rules": Field(
+        (),
+        'Rules that take precedence over the preset, such as ("mlp=fsdp", "vocab="): a logical '
+        "axis of the model and the mesh axis to divide it over, or nothing to keep it whole. "
+        "bert_jax/parallel/sharding.py lists the names. Separate rules with commas on the command "
+        "line.",
+    ),
+    "max_replicated_share": Field(
+        0.05,
+        "Largest share of the parameter bytes that may stay undivided on an axis over which the "
+        "preset divides parameters; a run that exceeds it is refused. What is never divided "
+        "(LayerNorm, most biases; with tp also the pooler and the position table) is 1.5 % of "
+        "BERT-base.",
+        at_least=0,
+        at_most=1,
+    ),
+    "scan_layers": Field(
+        False,
+        "Whether the blocks run as one lax.scan over stacked parameters, so that compile time "
+        "does not grow with depth. Steps are slower.",
+    ),
+    "fused_attention": Field(
+        True,
+        "Whether a TPU (v4 or later) computes attention in one kernel that never writes the "
+        "probabilities to memory. The kernel needs bfloat16, a sequence length that is a multiple "
+        "of 128 up to 512, and heads per device that fill multiples of 128 (two of depth 64). "
+        "Otherwise the key has no effect.",
+    ),
+    "remat": Field(
+        "none",
+        "What the backward pass computes again instead of storing: none, dots (everything but "
+        "matrix products) or full (everything but the input of each block).",
+        choices=("none", "dots", "full"),
+    ),
+    "optimizer": {
+        "name": Field(
+            "adamw",
+            "Optimizer: adamw is BERT's Adam with decoupled weight decay.",
+            choices=("adamw", "lamb"),
+        ),
+        "b1": Field(0.9, "Decay rate of the first moment.", at_least=0, below=1),
+        "b2": Field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
+        "eps": Field(1e-6, "Added to the root of the second moment, outside the root.", above=0),
+        "weight_decay": Field(
+            0.01,
+            "Decoupled weight decay. It is not applied to LayerNorm parameters and biases.",
+            at_least=0,
+        ),
+        "bias_correction": Field(
+            False, "Whether moments are divided by 1 - b^t. The original BERT does not do so."
+        ),
+        "max_grad_norm": Field(
+            1.0,
+            "Gradients with a larger global norm are scaled down to it before the update. "
+            "0 turns clipping off.",
+            at_least=0,
+        ),
+    },
+    "schedule": {
+        "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises towards.", above=0),
+        "warmup_steps": Field(
+            10_000.0,
+            "Steps of linear warm-up from 0. A value below 1 is a share of all steps, rounded "
+            "down to whole steps.",
+            at_least=0,
+        ),
+        "decay_power": Field(
+            1.0,
+            "Exponent of the decay to 0, (1 - t)^power, where t is the share of steps done, "
+            "counted from step 0.",
+            above=0,
+        ),
+    },
+    "mesh": {
+        "data": Field(
+            -1,
+            "Devices along the axis that divides the batch only. One axis of the mesh may be -1: "
+            "it takes all remaining devices.",
+        ),
+        "fsdp": Field(
+            1, "Devices along the axis that divides the batch and, with fsdp, the parameters."
+        ),
+        "model": Field(
+            1, "Devices along the axis of tensor parallelism, which divides heads, MLP and logits."
+        ),
+    },
+    "checkpoint": {
+        "every_steps": Field(1000, "Steps between checkpoints.", above=0),
+        "keep": Field(3, "Number of newest checkpoints to keep.", above=0),
+        "keep_every_steps": Field(
+            0,
+            "Checkpoints whose step is a multiple of this are kept as well. 0 keeps no others.",
+            at_least=0,
+        ),
+    },
+    "log": {"every_steps": Field(100, "Steps between lines of metrics.", above=0)},
+    "profile": {
+        "start_step": Field(
+            10,
+            "First step to trace for xprof and TensorBoard, into WORKDIR/profile. Step 1 and the "
+            "first step of each stage include compilation.",
+            above=0,
+        ),
+        "num_steps": Field(
+            0,
+            "Number of steps to trace; 0 for none. A few are enough, and many make a large trace.",
+            at_least=0,
+        ),
+    },
+}
+
+
+def check_mesh(mesh: ConfigDict) -> None:
+    """Refuses sizes that no number of devices has."""
+    for axis, size in mesh.items():
+        if size != -1 and size < 1:
+            raise UserError(f"config.mesh.{axis} is {size}; it must be above 0, or -1")
+    if sum(size == -1 for size in mesh.values()) > 1:
+        raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
+
+
+def check_profile(profile: ConfigDict, num_steps: int) -> None:
+    """Refuses to trace steps that a run of `num_steps` does not have."""
+    first, last = profile.start_step, profile.start_step + profile.num_steps - 1
+    if profile.num_steps and last > num_steps:
+        raise UserError(
+            f"config.profile asks for steps {first:,} to {last:,}, but the run ends with step "
+            f"{num_steps:,}; set an earlier config.profile.start_step or fewer "
+            "config.profile.num_steps"
+        )

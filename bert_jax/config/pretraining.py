@@ -1,0 +1,397 @@
+"""The config keys of pre-training: their defaults, meanings and ranges.
+
+The model keys are those of BERT's own `bert_config.json`, and the defaults are BERT-base's.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.common import (
+    ATTENTION_DROPOUT,
+    COMMON,
+    EVAL_BATCH_SIZE,
+    GRADIENT_ACCUMULATION_STEPS,
+    HIDDEN_DROPOUT,
+    check_mesh,
+    check_profile,
+)
+from bert_jax.config.schema import Field, Section, build, check
+from bert_jax.errors import UserError
+
+MODEL: Section = {
+    "vocab_size": Field(
+        30522, "Entries of the word embedding. Must equal the size of the vocabulary.", above=0
+    ),
+    "hidden_size": Field(768, "Width of the encoder (H).", above=0),
+    "num_hidden_layers": Field(12, "Number of Transformer blocks (L).", above=0),
+    "num_attention_heads": Field(
+        12, "Attention heads in each block (A). Must divide hidden_size.", above=0
+    ),
+    "intermediate_size": Field(3072, "Width of the feed-forward layer, 4H in the paper.", above=0),
+    "hidden_act": Field(
+        "gelu",
+        "Activation of the feed-forward layer. gelu is the exact form, with erf; gelu_new is the "
+        "approximation with tanh.",
+        choices=("gelu", "gelu_new", "relu"),
+    ),
+    "hidden_dropout_prob": HIDDEN_DROPOUT,
+    "attention_probs_dropout_prob": ATTENTION_DROPOUT,
+    "max_position_embeddings": Field(
+        512, "Rows of the learned position table. No stage may have longer sequences.", above=0
+    ),
+    "type_vocab_size": Field(
+        2, "Rows of the segment (token type) table. Pairs of sentences need two.", above=0
+    ),
+    "initializer_range": Field(
+        0.02,
+        "Standard deviation of the initial weights, which are normal and truncated at two "
+        "standard deviations.",
+        above=0,
+    ),
+    "layer_norm_eps": Field(1e-12, "Epsilon of LayerNorm.", above=0),
+    "causal": Field(
+        False, "Whether each position attends only to itself and to the positions before it."
+    ),
+}
+
+STAGE: Section = {
+    "fraction": Field(1.0, "Share of train.num_steps.", at_least=0, at_most=1),
+    "max_seq_length": Field(
+        128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
+    ),
+    "max_predictions_per_seq": Field(
+        20, "Largest number of masked positions in a sequence.", above=0
+    ),
+    "batch_size": Field(
+        0, "Sequences in each step, over all devices. 0 means train.batch_size.", at_least=0
+    ),
+    "peak_learning_rate": Field(
+        0.0,
+        "If above 0, the stage has a schedule of its own with this peak, counted from the stage's "
+        "first step; the optimizer's moments continue. 0 means the schedule of the run.",
+        at_least=0,
+    ),
+    "warmup_steps": Field(
+        0.0, "Warm-up of the stage's own schedule, as in schedule.warmup_steps.", at_least=0
+    ),
+}
+
+PRETRAINING: Section = {
+    **COMMON,
+    "resume_from": Field(
+        "",
+        "Work directory of a run whose whole state this run takes over: weights, optimizer, step "
+        "and place in the data. The schedule may differ. A run that already has a checkpoint of "
+        "its own resumes from that instead.",
+        is_path=True,
+    ),
+    "family": Field(
+        "bert",
+        "Family of models whose names and config keys an export uses. This and the names of parts "
+        'below are built-in names or "MODULE:NAME" of your own.',
+    ),
+    "model": MODEL,
+    "objective": {
+        "terms": Field(
+            ("masked_lm", "next_sentence"),
+            "Terms of the training loss: masked_lm, next_sentence, next_token, or your own. "
+            "Commas separate them on the command line.",
+        ),
+        "weights": Field(
+            (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
+        ),
+    },
+    "data": {
+        "input": Field(
+            ("sotu",),
+            "Text to train on: one or several globs of files (separated by commas on the command "
+            'line), "sotu" (State of the Union addresses, installed with the package) or '
+            '"tfds:NAME[:FIELD]".',
+            is_path=True,
+        ),
+        "format": Field(
+            "auto",
+            "Format of the files. auto guesses from name and content. documents: one text file per "
+            "document, with blank lines between paragraphs. sentences: one sentence per line, with "
+            "a blank line between documents. jsonl: one JSON object per line. google_tfrecord: "
+            "files of google-research/bert's create_pretraining_data.py, whose pairs and masks are "
+            "used as written; data.vocab must be the vocabulary they were written with.",
+            choices=("auto", "documents", "sentences", "jsonl", "google_tfrecord"),
+        ),
+        "text_field": Field("text", "Field of a JSON line or TFDS example that holds the text."),
+        "tokenizer": Field(
+            "wordpiece", "Kind of tokenizer.", choices=("wordpiece", "sentencepiece")
+        ),
+        "vocab": Field(
+            "",
+            "A vocab.txt (wordpiece) or .model file (sentencepiece). If empty, a vocabulary of "
+            "model.vocab_size entries is trained on the training documents.",
+            is_path=True,
+        ),
+        "lowercase": Field(
+            True,
+            "Whether text is lower-cased and stripped of accents before it is tokenized (an "
+            '"uncased" model).',
+        ),
+        "max_input_chars_per_word": Field(
+            200,
+            "Words with more characters become [UNK] (wordpiece only). The original code has 200, "
+            "transformers 100.",
+            above=0,
+        ),
+        "sentencepiece_type": Field(
+            "unigram", "Kind of SentencePiece model to train.", choices=("unigram", "bpe")
+        ),
+        "bad_documents": Field(
+            "refuse",
+            "What happens to a document that cannot be read (invalid UTF-8, broken JSON, no text). "
+            "refuse ends the run and names file and line; skip counts and reports it.",
+            choices=("refuse", "skip"),
+        ),
+        "heldout_fraction": Field(
+            0.05,
+            "Share of the documents that is held out for evaluation and never trained on.",
+            at_least=0,
+            at_most=0.5,
+        ),
+        "store": Field(
+            "", "Token store written by `prepare`. If empty, WORKDIR/data.", is_path=True
+        ),
+        "num_processes": Field(
+            0, "Number of processes that tokenize; 0 means one per core.", at_least=0
+        ),
+        "rows": Field(
+            "pairs",
+            "What a row of the batch is made of: pairs ([CLS] A [SEP] B [SEP]), segments "
+            "([CLS] A [SEP]), or your own.",
+        ),
+        "corruption": Field(
+            "masked_lm", "How tokens are chosen and replaced for prediction, or your own way."
+        ),
+        "masked_lm_prob": Field(
+            0.15,
+            "Share of the tokens, counted with [CLS] and [SEP], that is chosen for prediction.",
+            above=0,
+            below=1,
+        ),
+        "mask_shares": Field(
+            (0.8, 0.1, 0.1),
+            "Shares of the chosen tokens that become [MASK], stay unchanged, and become a random "
+            "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1.",
+            at_least=0,
+            at_most=1,
+        ),
+        "whole_word_masking": Field(
+            False, "Whether whole words are chosen for prediction instead of single word pieces."
+        ),
+        "short_seq_prob": Field(
+            0.1,
+            "Share of the documents whose sequences aim at a random shorter length.",
+            at_least=0,
+            below=1,
+        ),
+        "shuffle_sentences": Field(
+            2**20,
+            "Number of sentences that are planned and shuffled at a time. It bounds the memory of "
+            "the pipeline (about 15 bytes per sentence) and the distance that shuffling covers.",
+            above=0,
+        ),
+        "num_threads": Field(2, "Number of threads that assemble and mask batches.", above=0),
+        "prefetch_batches": Field(4, "Number of batches kept ready in host memory.", above=0),
+    },
+    "train": {
+        "num_steps": Field(
+            1_000_000, "Optimizer steps of the whole run, all stages together.", above=0
+        ),
+        "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
+        "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
+        "stages": Field(
+            (
+                {"fraction": 0.9, "max_seq_length": 128, "max_predictions_per_seq": 20},
+                {"fraction": 0.1, "max_seq_length": 512, "max_predictions_per_seq": 80},
+            ),
+            "Parts of the run, each made by `stage()`. Their fractions add up to 1; a stage of "
+            "fraction 0 is skipped.",
+            entries=STAGE,
+        ),
+    },
+    "eval": {
+        "every_steps": Field(
+            10_000,
+            "Steps between evaluations on the held-out documents. 0 evaluates at the end only.",
+            at_least=0,
+        ),
+        "max_sequences": Field(
+            2048, "Largest number of sequences in an evaluation. 0 means all.", at_least=0
+        ),
+        "batch_size": EVAL_BATCH_SIZE,
+        "seed": Field(
+            12345, "Seed of the fixed pairs and masks. No other seed affects them.", at_least=0
+        ),
+    },
+}
+
+# Keys of `data` without effect on rows that were written with their pairs and masks.
+_NOT_OF_STATIC_DATA = (
+    "text_field",
+    "bad_documents",
+    "heldout_fraction",
+    "rows",
+    "corruption",
+    "masked_lm_prob",
+    "mask_shares",
+    "whole_word_masking",
+    "short_seq_prob",
+    "shuffle_sentences",
+)
+
+
+def default_config() -> ConfigDict:
+    """Returns BERT-base's config, unlocked; the files in configs/ start from it."""
+    return build(PRETRAINING, {})
+
+
+def stage(**values: Any) -> ConfigDict:
+    """Returns one entry of `train.stages`; the keys are those of `STAGE`."""
+    return build(STAGE, values, "train.stages[].")
+
+
+def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
+    """Returns the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
+    first_steps, second_steps = 7038, 1563
+    return (
+        stage(
+            fraction=first_steps / (first_steps + second_steps),
+            max_seq_length=128,
+            max_predictions_per_seq=20,
+            batch_size=65536,
+            peak_learning_rate=6e-3,
+            warmup_steps=0.2843,
+        ),
+        stage(
+            fraction=second_steps / (first_steps + second_steps),
+            max_seq_length=512,
+            max_predictions_per_seq=80,
+            batch_size=32768,
+            peak_learning_rate=4e-3,
+            warmup_steps=0.128,
+        ),
+    )
+
+
+def objective_terms(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the names in `config.objective.terms`; the command line joins them with commas."""
+    names = ",".join(config.objective.terms).split(",")
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def from_dict(values: Mapping[str, Any]) -> ConfigDict:
+    """Returns the config that `to_dict` turned into `values`; missing keys get their defaults.
+
+    Raises:
+      UserError: There is an unknown key, or a value of the wrong type.
+    """
+    try:
+        return build(PRETRAINING, values)
+    except UserError as error:
+        raise UserError(f"not a config of this version of bert_jax: {error}") from error
+
+
+def validate(config: ConfigDict) -> None:
+    """Checks everything that can be known before any work is done.
+
+    Raises:
+      UserError: The message names the key, its value and what would be right.
+    """
+    if "task" in config:
+        raise UserError(
+            f"the config is one of fine-tuning ({config.task}); run python -m bert_jax.finetune"
+        )
+    check(config, PRETRAINING)
+    if config.init_from and config.resume_from:
+        raise UserError(
+            "config.init_from and config.resume_from are both set; give the one from which the "
+            "run is to start"
+        )
+    _check_parts(config)
+    _check_data(config.data)
+    check_mesh(config.mesh)
+    _check_stages(config)
+    check_profile(config.profile, config.train.num_steps)
+
+
+def validate_data(data: ConfigDict) -> None:
+    """Checks the section `data` of a config by itself.
+
+    Raises:
+      UserError: The message names the key, its value and what would be right.
+    """
+    check(data, PRETRAINING["data"], "config.data.")
+    _check_data(data)
+
+
+def _check_parts(config: ConfigDict) -> None:
+    model, objective = config.model, config.objective
+    if model.hidden_size % model.num_attention_heads:
+        raise UserError(
+            f"config.model.num_attention_heads is {model.num_attention_heads}, which does not "
+            f"divide config.model.hidden_size, {model.hidden_size}"
+        )
+    if config.data.rows == "pairs" and model.type_vocab_size < 2:
+        raise UserError(
+            f"config.model.type_vocab_size is {model.type_vocab_size}, but "
+            "config.data.rows=pairs needs at least 2"
+        )
+    terms = objective_terms(config)
+    if not terms or len(terms) != len(objective.weights):
+        raise UserError(
+            f"config.objective.weights is {objective.weights!r}; there must be one for each of "
+            f"config.objective.terms, {terms!r}, and at least one term"
+        )
+
+
+def _check_data(data: ConfigDict) -> None:
+    if len(data.mask_shares) != 3 or not math.isclose(sum(data.mask_shares), 1, abs_tol=1e-6):
+        raise UserError(
+            f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "
+            "to 1"
+        )
+    if data.format != "google_tfrecord":
+        return
+    if not (data.vocab or data.store):
+        raise UserError(
+            "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "
+            "vocab.txt that the records were written with"
+        )
+    for key in _NOT_OF_STATIC_DATA:
+        default = PRETRAINING["data"][key].default
+        # No document of such a corpus is held out, whatever the fraction's default is.
+        if data[key] != default and (key, data[key]) != ("heldout_fraction", 0):
+            raise UserError(
+                f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
+                f"records are trained on as they were written; leave it at {default}"
+            )
+
+
+def _check_stages(config: ConfigDict) -> None:
+    stages = config.train.stages
+    total = sum(entry.fraction for entry in stages)
+    if not math.isclose(total, 1, abs_tol=1e-6):
+        raise UserError(f"the fractions of config.train.stages add up to {total:g}; it must be 1")
+    rows = config.model.max_position_embeddings
+    for i, entry in enumerate(stages):
+        path, length = f"config.train.stages[{i}]", entry.max_seq_length
+        if length > rows:
+            raise UserError(
+                f"{path}.max_seq_length is {length}, longer than the {rows} positions of "
+                "config.model.max_position_embeddings"
+            )
+        # [CLS] and both [SEP] are never masked.
+        if entry.max_predictions_per_seq > length - 3:
+            raise UserError(
+                f"{path}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "
+                f"of {length} has at most {length - 3} tokens to predict"
+            )

@@ -1,0 +1,211 @@
+"""How a config key is defined, and what follows from its definition.
+
+A section of a config is a dict from names to `Field`s and further sections. `build` makes a
+ConfigDict of a section, and `check` refuses a ConfigDict that does not fit it.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax import storage
+from bert_jax.errors import UserError
+
+Section = Mapping[str, "Field | Section"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One key of a config. The default gives the type; an int is also accepted for a float.
+
+    The bounds, the choices and `is_path` hold for each element of a tuple.
+
+    Attributes:
+      default: The value unless a config or a flag sets another.
+      comment: What the key means, in full sentences, with the unit.
+      above: The value must be greater than this.
+      at_least: The value must be this or greater.
+      below: The value must be smaller than this.
+      at_most: The value must be this or smaller.
+      choices: The only values allowed.
+      is_path: Whether the value is a path, local or gs://BUCKET/NAME.
+      entries: The section that describes each entry of a tuple of ConfigDicts. The default
+        is then a tuple of dicts.
+    """
+
+    default: Any
+    comment: str
+    _: dataclasses.KW_ONLY
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    is_path: bool = False
+    entries: Section | None = None
+
+    def check(self, path: str, value: Any) -> None:
+        """Refuses a value of another type or out of range.
+
+        Raises:
+          UserError: The message names the key, its value and what would be right.
+        """
+        self.check_type(path, value)
+        if self.entries is not None:
+            for i, entry in enumerate(value):
+                check(entry, self.entries, f"{path}[{i}].")
+            return
+        is_tuple = isinstance(value, tuple)
+        for element in value if is_tuple else (value,):
+            if rule := self._broken_rule(element):
+                subject = "each value" if is_tuple else "it"
+                raise UserError(f"{path} is {value!r}; {subject} must be {rule}")
+            if self.is_path:
+                storage.check_scheme(element, path)
+
+    def check_type(self, path: str, value: Any) -> None:
+        """Refuses a value of another type than the default's."""
+        if not _has_type(value, self.default):
+            raise UserError(f"{path} is {value!r}; it must be {_type_name(self.default)}")
+
+    def _broken_rule(self, value: Any) -> str:
+        """Returns what the value must be and is not; empty if the value is right."""
+        if self.choices and value not in self.choices:
+            return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
+        # A comparison with NaN is false.
+        is_right = (
+            (self.above is None or value > self.above)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.below is None or value < self.below)
+            and (self.at_most is None or value <= self.at_most)
+        )
+        if not is_right:
+            return self.range
+        return "a finite number" if isinstance(value, float) and not math.isfinite(value) else ""
+
+    @property
+    def range(self) -> str:
+        """The bounds in words; empty if there are none."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"from {self.at_least} to {self.at_most}"
+        bounds = {
+            "above": self.above,
+            "at least": self.at_least,
+            "below": self.below,
+            "at most": self.at_most,
+        }
+        return " and ".join(f"{word} {x}" for word, x in bounds.items() if x is not None)
+
+
+def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> ConfigDict:
+    """Makes an unlocked ConfigDict of a section.
+
+    Args:
+      section: The fields.
+      values: Values that replace defaults, nested as the section is. Lists may stand for
+        tuples, as in JSON.
+      prefix: The path of the section, such as "train.", for messages.
+
+    Raises:
+      UserError: There is an unknown key, or a value of the wrong type.
+    """
+    if not isinstance(values, Mapping | ConfigDict):
+        raise UserError(f"config.{prefix.rstrip('.')} is {values!r}; it must be a section")
+    _refuse_unknown(values, section, f"config.{prefix}")
+    config = ConfigDict()
+    for key, field in section.items():
+        path = f"{prefix}{key}"
+        if not isinstance(field, Field):
+            config[key] = build(field, values.get(key, {}), f"{path}.")
+            continue
+        value = values.get(key, field.default)
+        if isinstance(field.default, tuple) and isinstance(value, list):
+            value = tuple(value)
+        field.check_type(f"config.{path}", value)
+        if field.entries is not None:
+            value = tuple(build(field.entries, v, f"{path}[{i}].") for i, v in enumerate(value))
+        config[key] = float(value) if isinstance(field.default, float) else value
+    return config
+
+
+def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None:
+    """Refuses unknown keys, missing keys, and values out of range.
+
+    Args:
+      config: The values.
+      section: What they must be.
+      prefix: The path of the config, for messages.
+
+    Raises:
+      UserError: The message names the key and what would be right.
+    """
+    given, known = dict(flatten(config)), dict(flatten(section))
+    _refuse_unknown(given, known, prefix)
+    for path, field in known.items():
+        if path not in given:
+            raise UserError(f"{prefix}{path} is missing; start from default_config()")
+        field.check(prefix + path, given[path])
+
+
+def flatten(values: Mapping[str, Any] | ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every value with its full path, such as "train.num_steps"."""
+    for key, value in values.items():
+        if isinstance(value, Mapping | ConfigDict):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def to_dict(config: ConfigDict) -> dict[str, Any]:
+    """Returns plain dicts and lists, ready for JSON."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ConfigDict | Mapping):
+            return {key: plain(entry) for key, entry in value.items()}
+        return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+    return plain(config)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the keys whose values differ between two `to_dict`s, with both values."""
+    old, new = dict(flatten(old)), dict(flatten(new))
+    return {
+        key: (old.get(key), new.get(key))
+        for key in sorted(old | new)
+        if old.get(key) != new.get(key)
+    }
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> None:
+    for path in given:
+        if path not in known:
+            nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.0)[0]
+            raise UserError(f"{prefix}{path} is not a known key; did you mean {prefix}{nearest}?")
+
+
+def _has_type(value: Any, default: Any) -> bool:
+    if isinstance(default, tuple):
+        element = _element(default)
+        return isinstance(value, tuple) and all(_has_type(x, element) for x in value)
+    if isinstance(default, Mapping):
+        return isinstance(value, Mapping | ConfigDict)
+    if isinstance(default, float) and type(value) is int:
+        return True
+    return isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
+
+
+def _element(default: tuple) -> Any:
+    """A value of the type that a tuple's elements have: text, where the tuple is empty."""
+    return default[0] if default else ""
+
+
+def _type_name(default: Any) -> str:
+    if isinstance(default, tuple):
+        return f"a tuple, each value {_type_name(_element(default))}"
+    names = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+    return names.get(type(default), "a section")

@@ -1,0 +1,39 @@
+"""The files in configs/: valid, locked, and with a docstring that explains how to use them."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from bert_jax.config import validate
+from bert_jax.config.finetuning import validate as validate_finetuning
+from bert_jax.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(CONFIGS.rglob("*.py"))
+
+
+def get_config(path, *args):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(*args)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_a_config_file(path):
+    config = get_config(path)
+    assert config.is_locked
+    if "task" in config:
+        with config.unlocked():
+            config.init_from, config.data.input = "bert", "folder"
+        validate_finetuning(config)
+    else:
+        validate(config)
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    command = f"--config=configs/{path.relative_to(CONFIGS)}"
+    assert all(text in docstring for text in (command, "Hardware", "Expected"))
+    assert "eproduced" in docstring or "depends" in docstring
+    with pytest.raises(UserError, match="takes no argument|it must be"):
+        get_config(path, "nonsense")

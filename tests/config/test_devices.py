@@ -1,0 +1,65 @@
+"""Batches that must divide over devices, and vocabularies that must fit the model."""
+
+import importlib
+
+import pytest
+
+from bert_jax.config import check_batch, check_vocabulary, default_config, finetune_config
+from bert_jax.errors import UserError
+
+
+def test_vocabulary_must_be_the_models():
+    config = default_config()
+    check_vocabulary(config, 30522, "x")
+    with pytest.raises(UserError, match=r"30522.*vocab.txt has 28996.*model.vocab_size=28996"):
+        check_vocabulary(config, 28996, "vocab.txt")
+
+
+@pytest.mark.parametrize(
+    "sizes, accumulation, shards, hosts, words",
+    [
+        ((256, 0, 0), 1, 64, 8, None),
+        ((256, 0, 0), 8, 64, 8, "config.train.batch_size is 256, .*64 .*8 host.*8 grad.* is 512"),
+        ((512, 0, 0), 8, 64, 8, None),
+        ((512, 0, 100), 8, 64, 8, r"config.train.stages\[1\].batch_size is 100"),
+        # No stage uses train.batch_size.
+        ((7, 64, 128), 1, 64, 8, None),
+        # Shards and hosts both divide the batch, though neither divides the other.
+        ((96, 0, 0), 1, 4, 6, None),
+        ((8, 0, 0), 1, 4, 6, "config.train.batch_size is 8"),
+    ],
+)
+def test_a_batch_must_divide(sizes, accumulation, shards, hosts, words):
+    config = default_config()
+    config.train.gradient_accumulation_steps = accumulation
+    config.train.batch_size, *own = sizes
+    for stage, size in zip(config.train.stages, own, strict=True):
+        stage.batch_size = size
+    if words is None:
+        check_batch(config, shards, hosts)
+    else:
+        with pytest.raises(UserError, match=words):
+            check_batch(config, shards, hosts)
+
+
+def test_a_batch_of_fine_tuning():
+    config = finetune_config("mrpc")
+    check_batch(config, data_shards=16, num_processes=4)
+    with pytest.raises(UserError, match="config.train.batch_size is 32"):
+        check_batch(config, data_shards=12, num_processes=4)
+
+
+@pytest.mark.parametrize(
+    "name, chips, accumulation",
+    [
+        ("base", 16, 1),
+        ("large", 64, 1),
+        ("large_lamb", 1024, 1),
+        ("large_lamb", 16, 64),
+        ("base_lamb", 256, 1),
+    ],
+)
+def test_batches_divide_over_the_hardware_that_a_config_names(name, chips, accumulation):
+    config = importlib.import_module(f"configs.{name}").get_config()
+    config.train.gradient_accumulation_steps = accumulation
+    check_batch(config, data_shards=chips, num_processes=max(1, chips // 4))

@@ -1,0 +1,81 @@
+"""The config of fine-tuning: its cross-field checks, and what weights and data add to it."""
+
+import json
+
+import pytest
+
+from bert_jax.config import default_config, finetune_config, to_dict
+from bert_jax.config.finetuning import TASKS, feature_layers, filled_in, from_dict, validate
+from bert_jax.errors import UserError
+
+
+def changed(task, /, **values):
+    config = finetune_config(task)
+    values = {"init_from": "bert", "data__input": "folder"} | values
+    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in values.items()})
+    return config
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_defaults_are_valid(task):
+    validate(changed(task))
+
+
+@pytest.mark.parametrize(
+    "task, values, words",
+    [
+        ("mrpc", {"init_from": ""}, "config.init_from is missing"),
+        ("mrpc", {"data__input": ""}, "config.data.input is missing"),
+        ("mrpc", {"task": "squat"}, "config.task is 'squat'; it must be one of cola, "),
+        ("mrpc", {"sweep__seeds": ()}, "config.sweep.seeds is .*at least one value"),
+        ("mrpc", {"sweep__seeds": (1, 1)}, "config.sweep.seeds is .*each once"),
+        ("ner", {"train__features": "last"}, "config.train.features is 'last'"),
+        ("ner", {"train__features": ","}, "config.train.features is ','"),
+        ("ner", {"train__bilstm_size": 8}, "config.train.features is empty: the BiLSTM reads"),
+        (
+            "table",
+            {"train__bilstm_size": 8, "train__features": "-1"},
+            "config.task is table; it is for ner and squad",
+        ),
+        (
+            "ner",
+            {"train__features": "-1", "optimizer__frozen_layers": 1},
+            "config.optimizer.frozen_layers is 1, but has no effect with config.train.features",
+        ),
+        (
+            "ner",
+            {"train__features": "-1", "optimizer__layer_decay": 0.9},
+            "config.optimizer.layer_decay is 0.9, but has no effect",
+        ),
+        ("ner", {"mesh__data": 0}, "config.mesh.data is 0"),
+    ],
+)
+def test_refusals(task, values, words):
+    with pytest.raises(UserError, match=words):
+        validate(changed(task, **values))
+
+
+def test_a_config_of_pre_training():
+    with pytest.raises(UserError, match="one of pre-training .python -m bert_jax.main"):
+        validate(default_config())
+
+
+def test_layers_of_features():
+    assert feature_layers(changed("ner", train__features="-4,-3, 0")) == (-4, -3, 0)
+    assert feature_layers(changed("ner")) == ()
+
+
+def test_the_weights_give_the_model_and_the_user_its_dropouts():
+    config = changed("table", model__hidden_dropout_prob=0.3, sweep__seeds=(7,))
+    model = default_config().model.to_dict() | {"hidden_size": 96, "causal": True}
+    filled = filled_in(config, model, "sequence_classification", ("no", "yes"))
+    assert filled.model.to_dict() == model | {"hidden_dropout_prob": 0.3}
+    again = from_dict(json.loads(json.dumps(to_dict(filled))))
+    assert to_dict(again) == to_dict(filled)
+    assert again.labels == ("no", "yes") and again.sweep.seeds == (7,)
+
+
+@pytest.mark.parametrize("values", [{"model": {"new_key": 1}}, {"squad": {}}, {"labels": "yes"}])
+def test_what_is_no_config_is_refused(values):
+    with pytest.raises(UserError, match="^not a config of this version of bert_jax: config."):
+        from_dict({"task": "mrpc"} | values)

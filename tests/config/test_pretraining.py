@@ -1,0 +1,185 @@
+"""The config of pre-training: its defaults, its cross-field checks, and old config.json files."""
+
+import json
+
+import pytest
+
+from bert_jax.config import (
+    default_config,
+    finetune_config,
+    from_dict,
+    objective_terms,
+    stage,
+    to_dict,
+    validate,
+    validate_data,
+)
+from bert_jax.errors import UserError
+
+
+def changed(**values):
+    """The default config with other values; `__` stands for a dot."""
+    config = default_config()
+    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in values.items()})
+    return config
+
+
+def refusal(config):
+    with pytest.raises(UserError) as error:
+        validate(config)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults_are_valid_and_berts_own():
+    config = default_config()
+    validate(config)
+    assert config.model.to_dict() == {
+        "vocab_size": 30522,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "causal": False,
+    }
+    assert (config.train.num_steps, config.train.batch_size) == (1_000_000, 256)
+    assert (config.schedule.peak_learning_rate, config.schedule.warmup_steps) == (1e-4, 10_000)
+    stages = config.train.stages
+    assert [s.fraction for s in stages] == [0.9, 0.1]
+    assert [s.max_seq_length for s in stages] == [128, 512]
+    assert [s.max_predictions_per_seq for s in stages] == [20, 80]
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"model__num_attention_heads": 7}, "7, which does not divide config.model.hidden_size"),
+        ({"model__type_vocab_size": 1}, "type_vocab_size is 1, but config.data.rows=pairs needs"),
+        ({"mesh__data": 0}, "config.mesh.data is 0; it must be above 0, or -1"),
+        ({"mesh__fsdp": -2}, "config.mesh.fsdp is -2; it must be above 0, or -1"),
+        ({"mesh__fsdp": -1}, "more than one axis of size -1"),
+        ({"init_from": "a", "resume_from": "b"}, "init_from and config.resume_from are both set"),
+        ({"objective__weights": (1.0,)}, "config.objective.weights is (1.0,)"),
+        ({"objective__terms": (), "objective__weights": ()}, "at least one term"),
+        ({"data__mask_shares": (0.8, 0.1, 0.2)}, "three shares that add up to 1"),
+        ({"data__mask_shares": (0.9, 0.1)}, "three shares that add up to 1"),
+        ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
+        (
+            {"train__num_steps": 12, "profile__num_steps": 4},
+            "config.profile asks for steps 10 to 13, but the run ends with step 12; set an earlier",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_each_other(values, words):
+    assert words in refusal(changed(**values))
+
+
+def test_values_that_do_fit_each_other():
+    validate(changed(model__type_vocab_size=1, data__rows="segments"))
+    joined = changed(objective__terms=("my.module:Term, b",), objective__weights=(2, 1.0))
+    validate(joined)
+    assert objective_terms(joined) == ("my.module:Term", "b")
+    validate(changed(data__mask_shares=(1, 0, 0)))
+    validate(changed(train__num_steps=12, profile__num_steps=3))
+
+
+@pytest.mark.parametrize(
+    "stages, words",
+    [
+        (((0.9, 128, 20), (0.2, 512, 80)), "add up to 1.1; it must be 1"),
+        ((), "add up to 0; it must be 1"),
+        (((1.5, 128, 20), (-0.5, 128, 20)), "stages[0].fraction is 1.5; it must be from 0 to 1"),
+        (((1.0, 513, 20),), "stages[0].max_seq_length is 513, longer than the 512 positions"),
+        (((1.0, 4, 1),), "stages[0].max_seq_length is 4; it must be at least 5"),
+        (((1.0, 128, 126),), "stages[0].max_predictions_per_seq is 126; a sequence of 128 has at"),
+        (((0.5, 128, 20), (0.5, 128, 0)), "stages[1].max_predictions_per_seq is 0"),
+    ],
+)
+def test_wrong_stages(stages, words):
+    config = default_config()
+    config.train.stages = tuple(
+        stage(fraction=f, max_seq_length=length, max_predictions_per_seq=m)
+        for f, length, m in stages
+    )
+    assert words in refusal(config)
+
+
+def test_a_stage_with_an_unknown_key():
+    with pytest.raises(UserError, match="max_seq_len is not a known key; .*max_seq_length"):
+        stage(max_seq_len=128)
+
+
+@pytest.mark.parametrize(
+    "path, nearest",
+    [
+        ("trian.num_steps", "train.num_steps"),
+        ("model.num_layers", "model.num_hidden_layers"),
+        ("checkpoint.every_step", "checkpoint.every_steps"),
+        ("sede", "seed"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
+    values = {}
+    *sections, key = path.split(".")
+    for section in reversed(sections):
+        values = {section: values or {key: 1}}
+    config = default_config()
+    config.update(values or {key: 1})
+    wanted = f"config.{path} is not a known key; did you mean config.{nearest}?"
+    assert refusal(config) == wanted
+
+
+def test_a_config_of_fine_tuning():
+    assert "one of fine-tuning (mrpc); run python -m bert_jax.fine" in refusal(
+        finetune_config("mrpc")
+    )
+
+
+def test_the_data_section_by_itself():
+    data = default_config().data
+    validate_data(data)
+    data.heldout_fraction = 0.6
+    with pytest.raises(UserError, match="config.data.heldout_fraction is 0.6; .* from 0 to 0.5"):
+        validate_data(data)
+
+
+def test_round_trip_through_json():
+    config = changed(data__input=("a/*.txt", "b/*.txt"), model__hidden_size=96)
+    config.train.stages = (stage(max_seq_length=64, batch_size=8, peak_learning_rate=6e-3),)
+    values = json.loads(json.dumps(to_dict(config)))
+    assert values["data"]["input"] == ["a/*.txt", "b/*.txt"]
+    assert values["train"]["stages"][0]["peak_learning_rate"] == 6e-3
+    again = from_dict(values)
+    validate(again)
+    assert to_dict(again) == to_dict(config)
+    assert again.data.input == ("a/*.txt", "b/*.txt")
+
+
+def test_the_config_of_a_run_from_before_the_parts():
+    values = to_dict(changed(model__hidden_size=96))
+    del values["family"], values["objective"], values["model"]["causal"]
+    for key in ("rows", "corruption", "mask_shares"):
+        del values["data"][key]
+    assert to_dict(from_dict(values)) == to_dict(changed(model__hidden_size=96))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": {"new_key": 1}},
+        {"model": {"hidden_size": "wide"}},
+        {"train": {"stages": [{"new_key": 1}]}},
+        {"model": 3},
+    ],
+)
+def test_what_is_no_config_is_refused(values):
+    with pytest.raises(UserError, match="^not a config of this version of bert_jax: config."):
+        from_dict(values)

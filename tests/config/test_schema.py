@@ -1,0 +1,149 @@
+"""Everything that follows from the definition of a field, for each field of both schemas."""
+
+import json
+
+import pytest
+
+from bert_jax.config import finetuning, pretraining
+from bert_jax.config.common import COMMON
+from bert_jax.config.schema import Field, build, check, differences, flatten, to_dict
+from bert_jax.errors import UserError
+
+SECTIONS = {
+    "pretraining": pretraining.PRETRAINING,
+    "stage": pretraining.STAGE,
+    "finetuning": finetuning.FINETUNING,
+    **finetuning.TASK_SECTIONS,
+}
+# A field of COMMON is tested once.
+FIELDS = {
+    (name, path): field
+    for name, section in SECTIONS.items()
+    for path, field in flatten(section)
+    if not (name == "finetuning" and dict(flatten(COMMON)).get(path) is field)
+}
+
+
+def wrong_values(field):
+    """Yields values out of range, with what the message must say."""
+    if field.choices:
+        yield "nonsense", "one of "
+    if field.above is not None:
+        yield field.above, f"above {field.above}"
+    if field.at_least is not None:
+        yield field.at_least - 1, f"{field.at_least}"
+    if field.below is not None:
+        yield field.below, f"below {field.below}"
+    if field.at_most is not None:
+        yield field.at_most + 1, f" {field.at_most}"
+    if field.is_path:
+        yield "s3://bucket/x", "s3:// paths are not supported"
+    if any(isinstance(x, float) for x in as_tuple(field.default)):
+        yield float("nan"), field.range or "a finite number"
+        yield float("inf"), ""
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+CASES = [
+    pytest.param(name, path, value, rule, id=f"{name}.{path}={value}")
+    for (name, path), field in FIELDS.items()
+    if field.entries is None
+    for value, rule in wrong_values(field)
+]
+
+
+@pytest.mark.parametrize("name, path, value, rule", CASES)
+def test_a_value_out_of_range_is_refused_with_its_key_and_the_rule(name, path, value, rule):
+    config, field = build(SECTIONS[name], {}), FIELDS[name, path]
+    is_tuple = isinstance(field.default, tuple)
+    with config.ignore_type():
+        config.update_from_flattened_dict({path: (value,) if is_tuple else value})
+    with pytest.raises(UserError) as error:
+        check(config, SECTIONS[name])
+    message = str(error.value)
+    assert message.startswith(f"config.{path} is ") and str(value) in message, message
+    assert rule in message and "\n" not in message, message
+
+
+@pytest.mark.parametrize("name, path", FIELDS)
+def test_a_field_has_a_comment_and_a_type(name, path):
+    field = FIELDS[name, path]
+    assert len(field.comment) > 10 and field.comment.endswith(".")
+    for value in (None, True, "text", 1, 1.5, ("text",)):
+        types = {type(value)} | ({float} if type(value) is int else set())
+        if type(field.default) not in types:
+            with pytest.raises(UserError, match=f"^config.{path} is .*; it must be "):
+                field.check(f"config.{path}", value)
+
+
+@pytest.mark.parametrize("value", [("a",), (16.5,), (True,), 16])
+def test_the_elements_of_a_tuple_have_a_type(value):
+    with pytest.raises(UserError, match="it must be a tuple, each value a whole number"):
+        Field((16, 32), "Sizes.").check("config.sizes", value)
+
+
+SECTION = {
+    "steps": Field(1, "Steps.", above=0),
+    "model": {"hidden_size": Field(8, "Width."), "rate": Field(1.0, "Rate.")},
+    "stages": Field(({},), "Stages.", entries={"length": Field(5, "Length.", at_least=3)}),
+}
+
+
+def test_build_takes_values_over_defaults_and_lists_for_tuples():
+    config = build(SECTION, {"model": {"rate": 2}, "stages": [{"length": 4}, {}]})
+    assert to_dict(config) == {
+        "steps": 1,
+        "model": {"hidden_size": 8, "rate": 2.0},
+        "stages": [{"length": 4}, {"length": 5}],
+    }
+    assert isinstance(config.stages, tuple) and isinstance(config.model.rate, float)
+    config.stages[0].length = 7
+    assert build(SECTION, {}).stages[0].length == 5
+    check(config, SECTION)
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"model": {"hiden_size": 1}}, "config.model.hiden_size .* config.model.hidden_size?"),
+        ({"model": 3}, "config.model is 3; it must be a section"),
+        ({"model": {"hidden_size": "wide"}}, "config.model.hidden_size is 'wide'; .*whole number"),
+        ({"stages": [{"lenght": 1}]}, r"config.stages\[0\].lenght .* config.stages\[0\].length?"),
+        ({"stages": [3]}, "config.stages is .3,.; it must be a tuple, each value a section"),
+    ],
+)
+def test_build_refuses_what_does_not_fit(values, words):
+    with pytest.raises(UserError, match=words):
+        build(SECTION, values)
+
+
+def test_check_names_unknown_missing_and_nested_keys():
+    config = build(SECTION, {})
+    config.stages[0].length = 2
+    with pytest.raises(UserError, match=r"^config.stages\[0\].length is 2; it must be at least 3$"):
+        check(config, SECTION)
+    config = build(SECTION, {})
+    config.modl = build(SECTION["model"], {})
+    with pytest.raises(UserError, match="config.modl.hidden_size is not a known key; did you mean"):
+        check(config, SECTION)
+    config = build(SECTION, {})
+    del config.model.hidden_size
+    with pytest.raises(UserError, match="config.model.hidden_size is missing"):
+        check(config, SECTION)
+
+
+def test_differences_name_the_keys():
+    old = to_dict(build(SECTION, {}))
+    new = json.loads(json.dumps(old))
+    assert differences(old, new) == {}
+    new["model"]["hidden_size"] = 1
+    del new["steps"]
+    new["extra"] = {"key": 2}
+    assert differences(old, new) == {
+        "extra.key": (None, 2),
+        "model.hidden_size": (8, 1),
+        "steps": (1, None),
+    }
