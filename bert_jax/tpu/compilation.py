@@ -1,4 +1,4 @@
-"""Compiles a train step for devices that may not be there, and tells what it takes."""
+"""Compiles a train step for devices that may be absent, and measures its memory."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
-# The ways in which the TPU compiler says how much a program that is too large would take.
+# How the TPU compiler words the size of a program that is too large.
 _NEEDED = (
     re.compile(r"Used ([\d.]+)([KMGTP]?) of [\d.]+[KMGTP]? hbm"),
     re.compile(r"\(([\d.]+)([KMGTP]?)\) exceeds available HBM"),
@@ -24,12 +24,12 @@ class Compiled:
     """A compiled train step.
 
     Attributes:
-      text: The program as the device runs it; empty where it does not fit.
+      text: The program as the device runs it; empty if it does not fit.
       argument_bytes: Device memory of state and batch.
-      temporary_bytes: All else: activations, gradients, results that do not take the
-        place of an argument, and the program itself.
-      total_bytes: Their sum; where it does not fit, what the compiler says it would take.
-      compile_seconds: Tracing and compiling.
+      temporary_bytes: All other memory: activations, gradients, results that do not replace
+        an argument, and the program itself.
+      total_bytes: Their sum; if the program does not fit, the compiler's number.
+      compile_seconds: The time of tracing and compiling.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Compiled:
         return bool(self.text)
 
     def on(self, devices: int) -> Self:
-        """The bytes of so many devices together."""
+        """Returns the same with the bytes of `devices` devices together."""
         names = ("argument_bytes", "temporary_bytes", "total_bytes")
         return dataclasses.replace(self, **{name: devices * getattr(self, name) for name in names})
 
@@ -52,7 +52,7 @@ def compile_train_step(trainer: Trainer, stage: Stage) -> Compiled:
     """Compiles the step of one stage for the devices of the trainer's mesh.
 
     Raises:
-      jax.errors.JaxRuntimeError: the compiler failed, but not for want of memory.
+      jax.errors.JaxRuntimeError: the compiler failed for another reason than memory.
     """
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage)
     started = time.monotonic()
@@ -83,12 +83,17 @@ def compile_train_step(trainer: Trainer, stage: Stage) -> Compiled:
 
 
 def needed_bytes(error: str) -> int | None:
-    """Of the compiler's refusal: the memory of a device that the program would take.
+    """Returns the device memory that a refused program needs, from the compiler's message.
 
-    None if memory is not what the refusal is about.
+    Returns None if the message is not about memory.
     """
     if "RESOURCE_EXHAUSTED" in error:
         for pattern in _NEEDED:
             if found := pattern.search(error):
                 return int(float(found[1]) * _BYTES[found[2]])
     return None
+
+
+def gib(size: int) -> str:
+    """Formats a number of bytes."""
+    return f"{size / 2**30:,.2f} GiB"

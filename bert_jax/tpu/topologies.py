@@ -1,7 +1,7 @@
-"""TPU chips and slices by name, and their devices without a TPU.
+"""TPU slices by name, and their devices without a TPU.
 
-The TPU compiler (libtpu) describes any slice that Google sells; a program can be
-compiled for it on a machine that has no TPU.
+The TPU compiler (libtpu) can describe any slice that Google sells and compile a program for
+it on a machine without a TPU.
 """
 
 import dataclasses
@@ -15,116 +15,7 @@ import jax
 from jax.experimental import topologies as jax_topologies
 
 from bert_jax.errors import UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """What one TPU chip is; all its cores together where it has several.
-
-    Attributes:
-      name: "v5e".
-      device_kinds: What jax calls a device of it.
-      devices: jax devices a chip: the two cores of v2 and v3 are one each; those of v4
-        and v5p work as one.
-      clock_hz: Of a core: what the compiler's cycles are divided by.
-      peak_flops_per_second: Dense, bf16.
-      hbm_limit_bytes: What the compiler lets a program have; the rest of the chip's
-        memory is the runtime's.
-      hbm_bytes_per_second: Of its memory.
-      ici_bytes_per_second: Sent to its neighbours in the slice over all links.
-      ici_axes: Dimensions of the torus: each has two of the links.
-    """
-
-    name: str
-    device_kinds: tuple[str, ...]
-    devices: int
-    clock_hz: float
-    peak_flops_per_second: float
-    hbm_limit_bytes: int
-    hbm_bytes_per_second: float
-    ici_bytes_per_second: float
-    ici_axes: int
-
-
-_GIB = 2**30
-
-# FLOP/s, memory and links: Google's Cloud TPU documentation, a page a version; for v2 and v3
-# Jouppi et al., "A domain-specific supercomputer for training deep neural networks", CACM
-# 2020, which gives their clocks, too; v4's is in Jouppi et al., ISCA 2023. The clocks of v5e,
-# v5p and v6e are the peak divided by what the matrix units do in one of the compiler's cycles
-# (2^17, 2^18 and 2^19 FLOPs). What a program may have of the memory is what the
-# compiler of libtpu 0.0.42 says when it refuses one ("exceeds available HBM").
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        Chip(
-            name="v2",
-            device_kinds=("TPU v2",),
-            devices=2,
-            clock_hz=700e6,
-            peak_flops_per_second=45e12,
-            hbm_limit_bytes=2 * int(7.48 * _GIB),
-            hbm_bytes_per_second=700e9,
-            ici_bytes_per_second=4 * 496e9 / 8,
-            ici_axes=2,
-        ),
-        Chip(
-            name="v3",
-            device_kinds=("TPU v3",),
-            devices=2,
-            clock_hz=940e6,
-            peak_flops_per_second=123e12,
-            hbm_limit_bytes=2 * int(15.48 * _GIB),
-            hbm_bytes_per_second=900e9,
-            ici_bytes_per_second=4 * 656e9 / 8,
-            ici_axes=2,
-        ),
-        Chip(
-            name="v4",
-            device_kinds=("TPU v4",),
-            devices=1,
-            clock_hz=1050e6,
-            peak_flops_per_second=275e12,
-            hbm_limit_bytes=int(30.75 * _GIB),
-            hbm_bytes_per_second=1200e9,
-            ici_bytes_per_second=2400e9 / 8,
-            ici_axes=3,
-        ),
-        Chip(
-            name="v5e",
-            device_kinds=("TPU v5 lite", "TPU v5e"),
-            devices=1,
-            clock_hz=1500e6,
-            peak_flops_per_second=197e12,
-            hbm_limit_bytes=int(15.75 * _GIB),
-            hbm_bytes_per_second=819e9,
-            ici_bytes_per_second=1600e9 / 8,
-            ici_axes=2,
-        ),
-        Chip(
-            name="v5p",
-            device_kinds=("TPU v5", "TPU v5p"),
-            devices=1,
-            clock_hz=1750e6,
-            peak_flops_per_second=459e12,
-            hbm_limit_bytes=int(95.74 * _GIB),
-            hbm_bytes_per_second=2765e9,
-            ici_bytes_per_second=4800e9 / 8,
-            ici_axes=3,
-        ),
-        Chip(
-            name="v6e",
-            device_kinds=("TPU v6 lite", "TPU v6e"),
-            devices=1,
-            clock_hz=1750e6,
-            peak_flops_per_second=918e12,
-            hbm_limit_bytes=int(31.25 * _GIB),
-            hbm_bytes_per_second=1638e9,
-            ici_bytes_per_second=3200e9 / 8,
-            ici_axes=2,
-        ),
-    )
-}
+from bert_jax.parallel.chips import CHIPS, Chip
 
 _TORUS_2D = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16"}
 _TORUS_2D |= {256: "16x16"}
@@ -136,7 +27,7 @@ _POD_V3 = _POD_V2 | {32: "4x8", 512: "16x32", 1024: "32x32"}
 
 
 def _accelerators() -> dict[str, str]:
-    """Google's accelerator names and the topologies that they are shorthand for."""
+    """Returns the topology that each of Google's accelerator names stands for."""
     names = {}
     # From v2 to v5p a name counts cores, two a chip; v5e and v6e count chips.
     for chip, prefix, cores, slices in (
@@ -157,13 +48,13 @@ ACCELERATORS = _accelerators()
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Slices of one kind.
+    """One or more equal slices.
 
     Attributes:
-      name: "v5e:16x16".
-      chip: What they consist of.
+      name: Such as "v5e:16x16".
+      chip: The kind of chip.
       shape: Chips along each dimension of a slice.
-      num_slices: How many there are, connected by the data centre's network.
+      num_slices: The number of slices, connected by the data center's network.
     """
 
     name: str
@@ -177,10 +68,10 @@ class Topology:
 
 
 def find(name: str, num_slices: int = 1) -> Topology:
-    """Understands `v5e:16x16` (a chip and its slice) and `v5litepod-256` (an accelerator).
+    """Finds a topology by its own name, `v5e:16x16`, or an accelerator's, `v5litepod-256`.
 
     Raises:
-      UserError: the name is not known; the message has the nearest that is.
+      UserError: the name is unknown; the message suggests the nearest.
     """
     name = name.strip().lower()
     topology = ACCELERATORS.get(name, name)
@@ -205,12 +96,12 @@ def _nearest(name: str) -> str:
 
 
 def devices(topology: Topology) -> list[jax.Device]:
-    """The slice's devices, to compile for; they cannot run anything.
+    """Returns the slice's devices, for which programs can be compiled but not run.
 
     Sets environment variables that the TPU compiler reads when it is loaded.
 
     Raises:
-      UserError: there is no TPU compiler here, or it knows no such slice.
+      UserError: the TPU compiler is not installed, or does not know the slice.
     """
     if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
         raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
@@ -219,23 +110,23 @@ def devices(topology: Topology) -> list[jax.Device]:
     if bounds := _chips_per_host(topology):
         options["chips_per_host_bounds"] = bounds
     if topology.chip.name == "v4":
-        # Both cores as one device: what jax finds on Cloud TPU VMs.
+        # Both cores are one device, as on Cloud TPU VMs.
         options["chip_config_name"] = "megacore"
     try:
         found = jax_topologies.get_topology_desc(
             topology_name=topology.name, platform="tpu", **options
         ).devices
     except jax.errors.JaxRuntimeError as e:
-        said = str(e).splitlines()[0].partition(": ")[2] or str(e)
-        raise UserError(f"the TPU compiler knows no slice {topology.name}: {said}") from e
+        cause = str(e).splitlines()[0].partition(": ")[2] or str(e)
+        raise UserError(f"the TPU compiler knows no slice {topology.name}: {cause}") from e
     expected = topology.num_chips * topology.chip.devices
     if len(found) != expected:
         raise RuntimeError(f"{topology.name} has {len(found)} devices, expected {expected}")
     return found
 
 
-# Nothing asks Google Cloud which machine this is; several processes may compile at a time
-# (no TPU is there to be shared); no line about a missing TPU on stderr.
+# These keep libtpu from asking Google Cloud about this machine, from locking the absent TPU for
+# one process, and from printing that there is none.
 _COMPILER_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -245,7 +136,7 @@ _COMPILER_ENVIRONMENT = {
 
 
 def _chips_per_host(topology: Topology) -> tuple[int, int, int] | None:
-    """Where it is not the usual square of four."""
+    """Returns the chips of a host, or None for the usual square of four."""
     if math.prod(topology.shape) == 1:
         return (1, 1, 1)
     if topology.chip.name in ("v5e", "v6e") and topology.shape == (2, 4):

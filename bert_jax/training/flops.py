@@ -5,7 +5,7 @@ import jax
 from bert_jax.models import BertConfig
 from bert_jax.models.bilstm import NUM_LAYERS
 from bert_jax.models.task_models import TaskModel
-from bert_jax.tpu.topologies import CHIPS
+from bert_jax.parallel.chips import CHIPS
 from bert_jax.training.layer_rates import LayerRates
 
 # Dense bf16 FLOP/s of one jax device; of GPUs from the vendor's data sheets.

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.parallel.chips import CHIPS
 from bert_jax.tpu import topologies
 
 needs_libtpu = pytest.mark.skipif(
@@ -73,9 +74,9 @@ def test_unknown_names(name, near):
 def test_a_chip_s_peak_is_that_of_its_matrix_units():
     # 128 x 128 of them, or 256 x 256, a multiplication and an addition each and cycle.
     units = {"v2": 2, "v3": 4, "v4": 8, "v5e": 4, "v5p": 8, "v6e": 16}
-    assert set(units) == set(topologies.CHIPS)
+    assert set(units) == set(CHIPS)
     for name, count in units.items():
-        chip = topologies.CHIPS[name]
+        chip = CHIPS[name]
         peak = count * 2 * 128**2 * chip.clock_hz
         assert chip.peak_flops_per_second == pytest.approx(peak, rel=0.02), name
 
@@ -89,6 +90,7 @@ def test_without_the_compiler(monkeypatch):
 
 DEVICES = """
 from bert_jax.errors import UserError
+from bert_jax.parallel.chips import CHIPS
 from bert_jax.tpu import topologies
 for name, slices in (
     ("v2:2x2", 1), ("v3-128", 1), ("v4-128", 1), ("v4:1x1x1", 1), ("v5e:1x1", 1), ("v5e:2x4", 1),

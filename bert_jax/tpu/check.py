@@ -1,0 +1,72 @@
+"""Checks whether a config's train step fits a TPU slice, and estimates its speed."""
+
+import jax
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from bert_jax import config as config_lib
+from bert_jax import storage, workdir
+from bert_jax.errors import UserError
+from bert_jax.tpu import topologies
+from bert_jax.tpu.compilation import gib
+from bert_jax.tpu.largest_batch import compile_step, largest_that_fits, with_batch_size_per_chip
+from bert_jax.tpu.report import print_report, report
+from bert_jax.tpu.topologies import Topology
+from bert_jax.training.stages import numbered_stage
+from bert_jax.training.trainer import Trainer
+
+
+def check(
+    config: ConfigDict,
+    topology: Topology,
+    stage_number: int,
+    *,
+    batch_size_per_chip: int | None,
+    output: str = "",
+    hlo_output: str = "",
+) -> None:
+    """Compiles the train step of one stage for a slice and prints a report.
+
+    Args:
+      config: A validated config.
+      topology: The slice.
+      stage_number: Which of config.train.stages, counted from 1.
+      batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
+      output: A JSON file for the results; none if empty.
+      hlo_output: A file for the text of the compiled program; none if empty.
+
+    Raises:
+      UserError: the step does not fit, or cannot be divided over the slice.
+    """
+    stage = numbered_stage(config.train, stage_number)
+    # Only the TPU's compiler is used, even on a machine with a TPU.
+    jax.config.update("jax_platforms", "cpu")
+    devices = topologies.devices(topology)
+    size, tried = batch_size_per_chip, {}
+    if size is None:
+        size, tried = largest_that_fits(config, topology, devices, stage_number)
+    if size:
+        config = with_batch_size_per_chip(config, size, topology)
+        stage = numbered_stage(config.train, stage_number)
+    if size in tried:
+        trainer, compiled = Trainer.from_config(config, devices=devices), tried[size]
+    else:
+        trainer, compiled = compile_step(config, topology, devices, stage_number)
+    results = report(trainer, stage, compiled, topology)
+    results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
+    results["config"] = config_lib.to_dict(config)
+    print_report(results, topology, Console())
+    if hlo_output and compiled.fits:
+        path = storage.open_path(hlo_output, "the file to write")
+        storage.write_whole(path, compiled.text.encode())
+    if output:
+        workdir.write_json(output, results)
+        print(f"written to {output}")
+    if not compiled.fits:
+        excess = compiled.total_bytes - topology.chip.hbm_limit_bytes
+        raise UserError(
+            f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens a chip "
+            f"need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
+            f"{topology.chip.name} has; take a smaller batch (--batch_size_per_chip=auto finds "
+            "the largest), --config.remat=full, or a sharding that divides the parameters"
+        )

@@ -1,0 +1,93 @@
+"""Compiles a config's train step for a slice, and finds the largest batch that fits."""
+
+import math
+
+import jax
+from ml_collections import ConfigDict
+
+from bert_jax import config as config_lib
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.tpu.compilation import Compiled, compile_train_step, gib
+from bert_jax.tpu.topologies import Topology
+from bert_jax.training.stages import numbered_stage
+from bert_jax.training.trainer import Trainer
+
+_GIB = 2**30
+
+
+def compile_step(
+    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage_number: int
+) -> tuple[Trainer, Compiled]:
+    """Compiles the train step of one stage of a validated config; byte counts are per chip.
+
+    Raises:
+      UserError: the mesh, the batch or a parameter does not divide over the slice.
+    """
+    trainer = Trainer.from_config(config, devices=devices)
+    hosts = len({device.process_index for device in devices})
+    config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
+    compiled = compile_train_step(trainer, numbered_stage(config.train, stage_number))
+    return trainer, compiled.on(topology.chip.devices)
+
+
+def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) -> ConfigDict:
+    """Returns the config with `size` sequences a chip in every stage."""
+    # A ConfigDict's own copy would share the stages.
+    config = config_lib.from_dict(config_lib.to_dict(config))
+    config.train.batch_size = size * topology.num_chips
+    for entry in config.train.stages:
+        entry.batch_size = 0
+    return config
+
+
+def largest_that_fits(
+    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage_number: int
+) -> tuple[int, dict[int, Compiled]]:
+    """Finds the largest batch per chip that fits, with few compilations.
+
+    Sizes are a power of two plus quarters of it (64, 80, 96, 112), times the smallest size
+    that divides over the slice. Memory grows about linearly with the batch, so a line through
+    two compilations predicts the answer. The next larger size is always tried.
+
+    Returns:
+      The largest size that fits, or the smallest one if none does; and each compilation.
+    """
+    trainer = Trainer.from_config(config, devices=devices)
+    parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
+    parts = math.lcm(parts, len({device.process_index for device in devices}))
+    unit = parts // math.gcd(parts, topology.num_chips)
+    sizes = sorted(
+        {unit * (quarters << power) // 4 for power in range(24) for quarters in (4, 5, 6, 7)}
+    )
+    sizes = [size for size in sizes if size % unit == 0]
+    limit = topology.chip.hbm_limit_bytes
+    tried: dict[int, Compiled] = {}
+    low, high = -1, len(sizes)
+    # Roughly what fits for BERT-large: 8,192 tokens in 16 GB.
+    length = numbered_stage(config.train, stage_number).max_seq_length
+    aim = max(1, int(8192 / length * limit / (16 * _GIB)))
+    while high - low > 1:
+        at = max((i for i, size in enumerate(sizes) if size <= aim), default=0)
+        at = min(max(at, low + 1), high - 1)
+        size = sizes[at]
+        sized = with_batch_size_per_chip(config, size, topology)
+        _, tried[size] = compile_step(sized, topology, devices, stage_number)
+        fits = tried[size].fits
+        low, high = (at, high) if fits else (low, at)
+        found = f"{gib(tried[size].total_bytes)}, {'fits' if fits else 'too much'}"
+        print(f"{size} a chip: {found}", flush=True)
+        aim = _aim(tried, limit)
+    return sizes[max(low, 0)], tried
+
+
+def _aim(tried: dict[int, Compiled], limit: int) -> float:
+    """Returns the batch that would fill the memory, on a line through what was tried."""
+    near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
+    if len(near) == 1:
+        base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]
+    else:
+        first, second = (tried[size].total_bytes for size in near)
+        slope = (second - first) / (near[1] - near[0])
+        base = first - slope * near[0]
+    # A line that does not rise predicts nothing: try the next size up, or down.
+    return (limit - base) / slope if slope > 0 else max(tried) * 2

@@ -1,0 +1,41 @@
+import jax
+import pytest
+
+from bert_jax.tpu.compilation import needed_bytes
+from bert_jax.training.trainer import Trainer
+from tests.small import random_batch, small_config
+
+GIB = 2**30
+
+
+def test_the_abstract_batch_is_the_pipelines():
+    config = small_config()
+    trainer = Trainer.from_config(config, jax.devices()[:1])
+    (stage,) = trainer.stages
+    abstract = trainer.abstract_batch(stage)
+    real = random_batch(0, batch_size=stage.batch_size)
+    assert {k: (v.shape, v.dtype) for k, v in abstract.items()} == {
+        k: (v.shape, v.dtype) for k, v in real.items()
+    }
+    assert {v.sharding for v in abstract.values()} == {trainer.layout.batch}
+
+
+@pytest.mark.parametrize(
+    "said, needed",
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (1.50T) exceeds available HBM (30.75G).",
+            1.5 * 2**40,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+            "space hbm. Used 20.16G of 15.75G hbm. Exceeded hbm capacity by 4.41G.",
+            20.16 * GIB,
+        ),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 20M of 16M.", None),
+        ("INTERNAL: Used 20.16G of 15.75G hbm.", None),
+    ],
+)
+def test_what_the_compiler_says_of_memory(said, needed):
+    assert needed_bytes(said) == (needed and int(needed))

@@ -1,0 +1,86 @@
+"""What is compiled, and the search for the largest batch, with a fake compiler."""
+
+import jax
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tpu import largest_batch, topologies
+from bert_jax.tpu.compilation import Compiled
+from tests.small import small_config
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    "overrides, stage, words",
+    [
+        ({"mesh.model": 3}, 1, "config.mesh"),
+        ({"train.batch_size": 6, "train.gradient_accumulation_steps": 4}, 1, "batch_size is 6"),
+        ({}, 2, "--stage is 2; this config has the stages 1"),
+    ],
+)
+def test_what_cannot_be_compiled(overrides, stage, words):
+    topology = topologies.find("v5e:1x1")
+    with pytest.raises(UserError, match=words):
+        largest_batch.compile_step(small_config(**overrides), topology, jax.devices()[:1], stage)
+
+
+class FakeCompiler:
+    """Compiles steps that need fixed memory plus memory for each sequence."""
+
+    def __init__(self, monkeypatch, topology, fixed, a_sequence):
+        self.topology, self.fixed, self.a_sequence = topology, fixed, a_sequence
+        monkeypatch.setattr(largest_batch, "compile_step", self.compile_step)
+
+    def compile_step(self, config, topology, devices, stage_number):
+        size = config.train.batch_size // topology.num_chips
+        temporary = int(size * self.a_sequence)
+        total = self.fixed + temporary
+        text = "" if total > topology.chip.hbm_limit_bytes else "program"
+        return None, Compiled(text, self.fixed, temporary, total, 1.0)
+
+
+@pytest.mark.parametrize(
+    "fixed_gib, a_sequence_gib, expected",
+    [
+        (4, 0.1, 112),  # 117 would fit.
+        (4, 0.18, 64),
+        (4, 0.011, 1024),
+        (0.1, 0.000001, 14680064),
+        (4, 11, 1),
+        (4, 12, 1),  # Not even one does.
+    ],
+)
+def test_auto_finds_the_largest_with_few_compilations(
+    monkeypatch, fixed_gib, a_sequence_gib, expected
+):
+    topology = topologies.find("v5e:1x1")
+    FakeCompiler(monkeypatch, topology, int(fixed_gib * GIB), a_sequence_gib * GIB)
+    size, tried = largest_batch.largest_that_fits(
+        small_config(), topology, jax.devices()[:1], stage_number=1
+    )
+    assert size == expected
+    assert tried[size].fits == (fixed_gib + a_sequence_gib <= 15.75)
+    assert len(tried) <= 4
+    if tried[size].fits and size < 14680064:
+        above = min(tried_size for tried_size in tried if tried_size > size)
+        assert not tried[above].fits and above <= max(1.25 * size, size + 1)
+
+
+def test_auto_respects_gradient_accumulation(monkeypatch):
+    topology = topologies.find("v5e:1x1")
+    FakeCompiler(monkeypatch, topology, 4 * GIB, 0.1 * GIB)
+    config = small_config(**{"train.gradient_accumulation_steps": 3})
+    size, tried = largest_batch.largest_that_fits(config, topology, jax.devices()[:1], 1)
+    # Three times 32: the next is three times 40.
+    assert size == 96
+    assert all(tried_size % 3 == 0 for tried_size in tried)
+
+
+def test_a_batch_a_chip_is_that_of_every_stage():
+    config = small_config()
+    config.train.stages[0].batch_size = 48
+    sized = largest_batch.with_batch_size_per_chip(config, 6, topologies.find("v3-32"))
+    # 16 chips, 32 devices.
+    assert (sized.train.batch_size, sized.train.stages[0].batch_size) == (96, 0)
+    assert config.train.stages[0].batch_size == 48
