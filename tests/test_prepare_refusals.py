@@ -238,10 +238,10 @@ def test_check_store_needs_a_finished_one(speeches, tmp_path):
         (["--outptu=OUT"], 2, "error: unknown flag --outptu; did you mean --output?"),
         (["--num_processes=x"], 2, "error: flag --num_processes=x: "),
         (["texts"], 2, "error: unexpected argument 'texts': flags are written --NAME=VALUE"),
-        (["--output=OUT", "--tokenizer=morse"], 1, "error: data.tokenizer is 'morse'"),
+        (["--output=OUT", "--tokenizer=morse"], 1, "error: config.data.tokenizer is 'morse'"),
         (["--output=/dev/null/store"], 1, "error: /dev/null/store: Not a directory"),
         (["--output=/proc/store"], 1, "error: /proc/store: "),
-        (["--output=OUT", "--num_processes=-1"], 1, "error: data.num_processes is -1"),
+        (["--output=OUT", "--num_processes=-1"], 1, "error: config.data.num_processes is -1"),
     ],
 )
 def test_mistakes_in_the_command(arguments, status, words, tmp_path):

@@ -1,9 +1,10 @@
 """The configuration: every key with its default, its meaning and its range.
 
-`pretraining` and `finetuning` define the keys, and `common` those that both share. A file in
-configs/ starts from `default_config()` or `finetune_config(task)`, sets what it wants and
-returns it locked. Flags override single values: `--config.model.num_hidden_layers=6`. A command
-validates the finished config once, before any work; the code behind it trusts the values.
+`pretraining`, `stages` and `finetuning` define the keys, and `common` those that pre-training and
+fine-tuning share. A file in configs/ starts from `default_config()` or `finetune_config(task)`,
+sets what it wants and returns it locked. Flags override single values:
+`--config.model.num_hidden_layers=6`. A command validates the finished config once, before any
+work; the code behind it trusts the values.
 """
 
 from bert_jax.config.common import check_profile
@@ -12,13 +13,12 @@ from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.pretraining import (
     default_config,
     from_dict,
-    lamb_stages,
     objective_terms,
-    stage,
     validate,
     validate_data,
 )
 from bert_jax.config.schema import differences, flatten, to_dict
+from bert_jax.config.stages import lamb_stages, stage
 from bert_jax.errors import UserError
 
 __all__ = [

@@ -19,6 +19,7 @@ from bert_jax.config.common import (
     check_profile,
 )
 from bert_jax.config.schema import Field, Section, build, check
+from bert_jax.config.stages import STAGE, check_stages
 from bert_jax.errors import UserError
 
 MODEL: Section = {
@@ -54,28 +55,6 @@ MODEL: Section = {
     "layer_norm_eps": Field(1e-12, "Epsilon of LayerNorm.", above=0),
     "causal": Field(
         False, "Whether each position attends only to itself and to the positions before it."
-    ),
-}
-
-STAGE: Section = {
-    "fraction": Field(1.0, "Share of train.num_steps.", at_least=0, at_most=1),
-    "max_seq_length": Field(
-        128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
-    ),
-    "max_predictions_per_seq": Field(
-        20, "Largest number of masked positions in a sequence.", above=0
-    ),
-    "batch_size": Field(
-        0, "Sequences in each step, over all devices. 0 means train.batch_size.", at_least=0
-    ),
-    "peak_learning_rate": Field(
-        0.0,
-        "If above 0, the stage has a schedule of its own with this peak, counted from the stage's "
-        "first step; the optimizer's moments continue. 0 means the schedule of the run.",
-        at_least=0,
-    ),
-    "warmup_steps": Field(
-        0.0, "Warm-up of the stage's own schedule, as in schedule.warmup_steps.", at_least=0
     ),
 }
 
@@ -254,34 +233,6 @@ def default_config() -> ConfigDict:
     return build(PRETRAINING, {})
 
 
-def stage(**values: Any) -> ConfigDict:
-    """Returns one entry of `train.stages`; the keys are those of `STAGE`."""
-    return build(STAGE, values, "train.stages[].")
-
-
-def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
-    """Returns the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
-    first_steps, second_steps = 7038, 1563
-    return (
-        stage(
-            fraction=first_steps / (first_steps + second_steps),
-            max_seq_length=128,
-            max_predictions_per_seq=20,
-            batch_size=65536,
-            peak_learning_rate=6e-3,
-            warmup_steps=0.2843,
-        ),
-        stage(
-            fraction=second_steps / (first_steps + second_steps),
-            max_seq_length=512,
-            max_predictions_per_seq=80,
-            batch_size=32768,
-            peak_learning_rate=4e-3,
-            warmup_steps=0.128,
-        ),
-    )
-
-
 def objective_terms(config: ConfigDict) -> tuple[str, ...]:
     """Returns the names in `config.objective.terms`; the command line joins them with commas."""
     names = ",".join(config.objective.terms).split(",")
@@ -319,7 +270,7 @@ def validate(config: ConfigDict) -> None:
     _check_parts(config)
     _check_data(config.data)
     check_mesh(config.mesh)
-    _check_stages(config)
+    check_stages(config.train.stages, config.model.max_position_embeddings)
     check_profile(config.profile, config.train.num_steps)
 
 
@@ -373,25 +324,4 @@ def _check_data(data: ConfigDict) -> None:
             raise UserError(
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
                 f"records are trained on as they were written; leave it at {default}"
-            )
-
-
-def _check_stages(config: ConfigDict) -> None:
-    stages = config.train.stages
-    total = sum(entry.fraction for entry in stages)
-    if not math.isclose(total, 1, abs_tol=1e-6):
-        raise UserError(f"the fractions of config.train.stages add up to {total:g}; it must be 1")
-    rows = config.model.max_position_embeddings
-    for i, entry in enumerate(stages):
-        path, length = f"config.train.stages[{i}]", entry.max_seq_length
-        if length > rows:
-            raise UserError(
-                f"{path}.max_seq_length is {length}, longer than the {rows} positions of "
-                "config.model.max_position_embeddings"
-            )
-        # [CLS] and both [SEP] are never masked.
-        if entry.max_predictions_per_seq > length - 3:
-            raise UserError(
-                f"{path}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "
-                f"of {length} has at most {length - 3} tokens to predict"
             )

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from bert_jax.config import finetuning, pretraining
+from bert_jax.config import finetuning, pretraining, stages
 from bert_jax.config.common import COMMON
 from bert_jax.config.schema import Field, build, check, differences, flatten, to_dict
 from bert_jax.errors import UserError
 
 SECTIONS = {
     "pretraining": pretraining.PRETRAINING,
-    "stage": pretraining.STAGE,
+    "stage": stages.STAGE,
     "finetuning": finetuning.FINETUNING,
     **finetuning.TASK_SECTIONS,
 }
