@@ -16,10 +16,15 @@ class BatchField(NamedTuple):
       dimensions: One letter per axis: "B" sequences, "L" positions (`max_seq_length`), "M"
         predictions (`max_predictions_per_seq`).
       dtype: "int32" or "float32".
+      low: The smallest value.
+      high: One above the largest value: a number, or "V" for the size of the vocabulary and
+        "L" for the length of the row. Synthetic batches are drawn from this range.
     """
 
     dimensions: str
     dtype: str
+    low: int = 0
+    high: int | str = "V"
 
     def shape(
         self, *, batch_size: int, max_seq_length: int, max_predictions_per_seq: int

@@ -75,9 +75,9 @@ def benchmark_input(
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         # Of several processes all use that of the first.
         directory = multihost.run_on_process_zero(lambda: directory or scratch)
-        corpus = input_setup.open_corpus(config, directory)
+        corpus = input_setup.open_run_input(config, directory)
         stream = corpus.stream(
-            input_setup.pipeline_spec(config, stage),
+            input_setup.stream_spec(config, stage),
             shards=(jax.process_index(),),
             num_shards=jax.process_count(),
         )

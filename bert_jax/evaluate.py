@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax import cli, prepare, storage, workdir
-from bert_jax.data import pipeline
 from bert_jax.data.store import TokenStore
+from bert_jax.data.stream import evaluation_batches
 from bert_jax.errors import UserError
+from bert_jax.input_setup import evaluation_spec
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import Progress
@@ -30,8 +31,6 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
-
-MASKED_LM_PROB = 0.15
 
 
 def evaluate(
@@ -67,22 +66,8 @@ def evaluate(
     Raises:
       UserError: the text gives no pair of sentences.
     """
-    shards = num_data_shards(trainer.mesh)
-    spec = pipeline.PipelineSpec(
-        max_seq_length=stage.max_seq_length,
-        max_predictions_per_seq=stage.max_predictions_per_seq,
-        # Filled up to what divides: rows that only fill have no weight.
-        batch_size=math.ceil(config.eval.batch_size / shards) * shards,
-        seed=config.eval.seed,
-        stage=0,
-        masked_lm_prob=MASKED_LM_PROB,
-        short_seq_prob=config.data.short_seq_prob,
-        whole_word_masking=config.data.whole_word_masking,
-        shuffle_sentences=config.data.shuffle_sentences,
-        num_threads=config.data.num_threads,
-        prefetch_batches=config.data.prefetch_batches,
-    )
-    batches = pipeline.evaluation_batches(
+    spec = evaluation_spec(config, stage, num_data_shards(trainer.mesh))
+    batches = evaluation_batches(
         store,
         tokenizer,
         spec,

@@ -57,14 +57,14 @@ def main(_) -> None:
         raise UserError(f"{split} is not there: no document was held out of this token store")
     # After the checks: they load TensorFlow.
     from bert_jax.data.google_tfrecord import write_tfrecords
-    from bert_jax.data.pipeline import PipelineSpec
+    from bert_jax.data.stream import StreamSpec
     from bert_jax.data.tfrecord_reader import MOST_TOKENS
 
     if args.max_seq_length > MOST_TOKENS:
         raise UserError(
             f"--max_seq_length is {args.max_seq_length}; it must be at most {MOST_TOKENS}"
         )
-    spec = PipelineSpec(
+    spec = StreamSpec(
         max_seq_length=args.max_seq_length,
         max_predictions_per_seq=args.max_predictions_per_seq,
         batch_size=1,

@@ -1,4 +1,4 @@
-"""What a run reads: its token store, or rows of TFRecord files, and the batches of each stage."""
+"""Opens what a run reads (a token store or TFRecord rows) and makes the batches of its stages."""
 
 import dataclasses
 import time
@@ -13,49 +13,48 @@ from ml_collections import ConfigDict
 from bert_jax import prepare, tokenizers, workdir
 from bert_jax.config import check_vocabulary
 from bert_jax.data import static_rows
-from bert_jax.data.pipeline import PipelineSpec, PretrainingStream
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax.data.stream import Stream, StreamSpec, TokenStream
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
-from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import Stage, resolve_stages
 from bert_jax.training.trainer import Trainer
 
 # A network file system may show another machine's new files some seconds late.
-_SEEN_WITHIN_SECONDS = 10
+_VISIBLE_WITHIN_SECONDS = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpus:
-    """What a run reads; `heldout` is None where no document was held out."""
+class RunInput:
+    """What a run reads.
+
+    Attributes:
+      train: The training split, or rows that were converted from TFRecord files.
+      heldout: The held-out split; None where no document was held out.
+      tokenizer: The tokenizer of both.
+    """
 
     train: TokenStore | StaticRows
     heldout: TokenStore | None
     tokenizer: tokenizers.Tokenizer
 
-    @property
-    def is_static(self) -> bool:
-        """Whether pairs and masks are those of TFRecord files."""
-        return isinstance(self.train, StaticRows)
-
     def stream(
-        self, spec: PipelineSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
-    ) -> PretrainingStream | StaticStream:
-        """A stage's batches; of them the parts `shards` of `num_shards`, this host's."""
-        host = {"shards": shards, "num_shards": num_shards}
-        if self.is_static:
-            return StaticStream(self.train, spec, **host)
-        return PretrainingStream(self.train, self.tokenizer, spec, **host)
+        self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
+    ) -> Stream:
+        """Returns the batches of a stage; see `Stream`."""
+        if isinstance(self.train, StaticRows):
+            return StaticStream(self.train, spec, shards=shards, num_shards=num_shards)
+        return TokenStream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def describe(self) -> str:
-        """How much there is to train on, in words."""
-        if self.is_static:
+        """Describes in words how much there is to train on."""
+        if isinstance(self.train, StaticRows):
             return (
-                f"{self.train.num_rows:,} records of TFRecord files to train on, pairs and masks "
-                "as they were written; nothing is held out, as records do not say which document "
-                "they are of: evaluate with python -m bert_jax.evaluate --workdir=DIR --data=TEXTS"
+                f"{self.train.num_rows:,} records of TFRecord files to train on, with the pairs "
+                "and masks in them; nothing is held out, because records do not name their "
+                "documents: evaluate with python -m bert_jax.evaluate --workdir=DIR --data=TEXTS"
             )
         heldout = self.heldout.num_documents if self.heldout else 0
         return (
@@ -64,87 +63,88 @@ class Corpus:
         )
 
 
-def open_corpus(config: ConfigDict, directory: epath.PathLike) -> Corpus:
-    """Opens the run's token store, or its rows; prepares them first where they are missing.
+def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
+    """Opens the token store or the rows of a run, and prepares them first if they are missing.
 
-    A store that `config.data.store` names must be there: it is taken as it is, knows its
-    own source, and only says what the config must agree with. The one inside the work
-    directory is prepared, and must be of this very config. Of several processes the first
-    does all that is written; the others wait for it, and then open the same files.
+    A store that `config.data.store` names must exist; only the keys that describe it are
+    compared. The store inside the work directory is prepared if need be and must be made from
+    this very config. Process 0 does all the writing while the others wait.
     """
     path = workdir.store_directory(directory, config)
-    first: list[Corpus] = []
-    multihost.run_on_process_zero(lambda: first.append(_prepared(config, directory, path)))
-    return multihost.run_on_all(lambda: first[0] if first else _shared(config, directory, path))
+    multihost.run_on_process_zero(lambda: _prepare(config, directory, path))
+    return multihost.run_on_all(lambda: _open(config, directory, path))
 
 
-def _prepared(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Corpus:
-    """The corpus, after all that must be written has been."""
-    is_static = config.data.format == static_rows.FORMAT
+def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> None:
+    """Writes whatever is missing of the input."""
     if config.data.store:
+        is_static = config.data.format == static_rows.FORMAT
         metadata = (static_rows.read_metadata if is_static else read_metadata)(path)
-        check_options(config, metadata, path)
+        _check_options(config, metadata, path)
     else:
-        # Returns at once where the store is there and of this config.
+        # Returns at once if the store exists and matches the config.
         metadata = prepare.prepare(config.data, config.model.vocab_size, path)
-    corpus = _opened(config, path)
-    workdir.claim_corpus(directory, metadata, corpus.tokenizer, corpus.train.token_counts)
-    return corpus
+    run_input = _open_store(config, path)
+    workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
 
 
-def _shared(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Corpus:
-    """The corpus that the first process has prepared."""
-    deadline = time.monotonic() + _SEEN_WITHIN_SECONDS
-    for there in (path, epath.Path(directory) / workdir.CORPUS):
-        while not there.exists():
+def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
+    """Opens what process 0 has prepared."""
+    deadline = time.monotonic() + _VISIBLE_WITHIN_SECONDS
+    for needed in (path, epath.Path(directory) / workdir.CORPUS):
+        while not needed.exists():
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"{there}, which process 0 has written or found, is not there for this "
+                    f"{needed}, which process 0 has written or found, does not exist for this "
                     "process: --workdir and config.data.store must lie on storage that all share"
                 )
             time.sleep(0.2)
-    return _opened(config, path)
+    return _open_store(config, path)
 
 
-def _opened(config: ConfigDict, path: epath.Path) -> Corpus:
-    """What is there, if it fits the config."""
-    is_static = config.data.format == static_rows.FORMAT
+def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
+    """Opens a store or rows that fit the config."""
     tokenizer = tokenizers.load(path / "tokenizer")
     check_vocabulary(config, tokenizer.vocab_size, str(path))
-    train = StaticRows(path) if is_static else TokenStore(path / "train")
-    if is_static:
+    if config.data.format == static_rows.FORMAT:
+        rows = StaticRows(path)
         for stage in resolve_stages(config.train):
-            train.select(stage.max_seq_length, stage.max_predictions_per_seq)
+            rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
+        return RunInput(rows, None, tokenizer)
     heldout = path / "heldout"
-    has_heldout = not is_static and heldout.exists()
-    return Corpus(train, TokenStore(heldout) if has_heldout else None, tokenizer)
+    return RunInput(
+        TokenStore(path / "train"), TokenStore(heldout) if heldout.exists() else None, tokenizer
+    )
 
 
-def check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
-    """Refuses a config that says of a given store what is not so."""
+def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
+    """Refuses a config that contradicts the metadata of a given store."""
     for key in ("tokenizer", "lowercase"):
-        there, here = metadata["options"][key], config.data[key]
-        if there != here:
+        found, wanted = metadata["options"][key], config.data[key]
+        if found != wanted:
             raise UserError(
-                f"config.data.{key} is {here!r} but the token store {path} was prepared with "
-                f"{there!r}; set --config.data.{key}={there}"
+                f"config.data.{key} is {wanted!r}, but the token store {path} was prepared with "
+                f"{found!r}; set --config.data.{key}={found}"
             )
 
 
 def training_batches(
-    config: ConfigDict, trainer: Trainer, corpus: Corpus, step: int, resume: dict[str, Any]
-) -> Iterator[tuple[Stage, PretrainingStream | StaticStream, dict[str, jax.Array]]]:
-    """Every step's batch, on the devices, from `step` to the end of the last stage.
+    config: ConfigDict, trainer: Trainer, run_input: RunInput, step: int, resume: dict[str, Any]
+) -> Iterator[tuple[Stage, Stream, dict[str, jax.Array]]]:
+    """Yields every step's stage, stream and batch, on the devices, up to the last stage's end.
 
     Args:
-      step: Steps already taken.
-      resume: What `resume_point` gave when they had been taken; may be empty.
+      config: The config of the run.
+      trainer: Supplies the stages and the layout of a batch.
+      run_input: What the run reads.
+      step: The number of steps already taken.
+      resume: What `resume_point` returned after that step; may be empty.
     """
     for stage in trainer.stages:
         if step >= stage.end_step:
             continue
-        stream = corpus.stream(
-            pipeline_spec(config, stage), **multihost.batch_shards(trainer.layout.batch)
+        stream = run_input.stream(
+            stream_spec(config, stage), **multihost.batch_shards(trainer.layout.batch)
         )
         position = resume.get("position") if resume.get("stage") == stage.index else None
         first = max(step - stage.first_step, 0)
@@ -153,30 +153,44 @@ def training_batches(
                 yield stage, stream, batch
 
 
-def pipeline_spec(config: ConfigDict, stage: Stage) -> PipelineSpec:
-    """What determines a stage's batches."""
-    return PipelineSpec(
+def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
+    """Returns what determines the batches of a stage."""
+    data = config.data
+    return StreamSpec(
         max_seq_length=stage.max_seq_length,
         max_predictions_per_seq=stage.max_predictions_per_seq,
         batch_size=stage.batch_size,
         seed=config.seed,
         stage=stage.index,
-        masked_lm_prob=config.data.masked_lm_prob,
-        short_seq_prob=config.data.short_seq_prob,
-        whole_word_masking=config.data.whole_word_masking,
-        shuffle_sentences=config.data.shuffle_sentences,
-        num_threads=config.data.num_threads,
-        prefetch_batches=config.data.prefetch_batches,
+        rows=data.rows,
+        corruption=data.corruption,
+        masked_lm_prob=data.masked_lm_prob,
+        mask_shares=tuple(data.mask_shares),
+        whole_word_masking=data.whole_word_masking,
+        short_seq_prob=data.short_seq_prob,
+        shuffle_sentences=data.shuffle_sentences,
+        num_threads=data.num_threads,
+        prefetch_batches=data.prefetch_batches,
     )
 
 
-def resume_point(
-    stage: Stage, stream: PretrainingStream | StaticStream, step: int, recorder: Recorder
-) -> dict[str, Any]:
-    """What a checkpoint holds beside the state: where in the data the next step begins."""
+def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:
+    """Returns what determines the held-out batches at the lengths of a stage.
+
+    The batch size is rounded up to a multiple of the data shards.
+    """
+    return dataclasses.replace(
+        stream_spec(config, stage),
+        batch_size=-(-config.eval.batch_size // num_data_shards) * num_data_shards,
+        seed=config.eval.seed,
+        stage=0,
+    )
+
+
+def resume_point(stage: Stage, stream: Stream, step: int) -> dict[str, Any]:
+    """Returns where in the data the next step begins, for the checkpoint of `step`."""
     return {
         "stage": stage.index,
         "stage_first_step": stage.first_step,
         "position": stream.position(step - stage.first_step),
-        "meter": recorder.state(),
     }

@@ -12,7 +12,7 @@ from bert_jax import evaluate as evaluate_lib
 from bert_jax import start, workdir
 from bert_jax.config import check_batch
 from bert_jax.errors import UserError
-from bert_jax.input_setup import Corpus, open_corpus, resume_point, training_batches
+from bert_jax.input_setup import RunInput, open_run_input, resume_point, training_batches
 from bert_jax.non_finite import non_finite
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -61,7 +61,7 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 def _train(
     config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
 ) -> dict[str, Any] | None:
-    corpus = open_corpus(config, directory)
+    corpus = open_run_input(config, directory)
     with PreemptionGuard() as guard, closing(open_checkpoints(config, directory)) as checkpointer:
         state, resume = start.start(config, directory, trainer, checkpointer, corpus.tokenizer)
         step, num_steps = int(state.step), config.train.num_steps
@@ -108,7 +108,8 @@ def _train(
                     stop = guard.poll()
                     if step % config.checkpoint.every_steps == 0 or last or stop:
                         with recorder.paused():
-                            resume = resume_point(stage, stream, step, recorder)
+                            resume = resume_point(stage, stream, step)
+                            resume["meter"] = recorder.state()
                             # No checkpoint may be newer than the lines of its steps.
                             writer.flush()
                             checkpointer.save(step, state, resume)
@@ -166,7 +167,7 @@ def check_resume(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
         )
 
 
-def is_evaluated(config: ConfigDict, corpus: Corpus, step: int) -> bool:
+def is_evaluated(config: ConfigDict, corpus: RunInput, step: int) -> bool:
     """Whether the held-out documents are scored after this step, before the end."""
     every_steps = config.eval.every_steps
     return bool(every_steps) and step % every_steps == 0 and corpus.heldout is not None
@@ -175,7 +176,7 @@ def is_evaluated(config: ConfigDict, corpus: Corpus, step: int) -> bool:
 def evaluate(
     config: ConfigDict,
     trainer: Trainer,
-    corpus: Corpus,
+    corpus: RunInput,
     params: Any,
     stage: Stage,
     guard: PreemptionGuard,
@@ -226,7 +227,7 @@ def finished_results(directory: epath.PathLike, step: int, num_steps: int) -> di
 def announce(
     config: ConfigDict,
     trainer: Trainer,
-    corpus: Corpus,
+    corpus: RunInput,
     directory: epath.PathLike,
     step: int,
     warnings: list[str],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax import evaluate as evaluate_lib
-from bert_jax.data.pipeline import PipelineSpec, evaluation_batches
+from bert_jax.data.stream import StreamSpec, evaluation_batches
 from bert_jax.errors import UserError
 from bert_jax.training.trainer import Trainer
 from tests.data.fakes import NUM_SPECIALS, FakeStore, make_documents, make_tokenizer
@@ -69,7 +69,7 @@ def by_hand(trainer, params, store, counts):
     """The same scores, one sequence after another."""
     config = small_config()
     stage = trainer.stages[-1]
-    spec = PipelineSpec(
+    spec = StreamSpec(
         max_seq_length=stage.max_seq_length,
         max_predictions_per_seq=stage.max_predictions_per_seq,
         batch_size=MAX_SEQUENCES,

@@ -85,12 +85,12 @@ def test_a_store_of_rows_gives_the_same_run(uninterrupted, records, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert "rows of 24 tokens and 4 predictions" in finished.stdout
     config = workdir.load_config(uninterrupted[0])
-    first = input_setup.open_corpus(config, uninterrupted[0])
+    first = input_setup.open_run_input(config, uninterrupted[0])
     config.data.store = str(tmp_path / "rows")
     config.data.vocab = ""
-    second = input_setup.open_corpus(config, tmp_path / "run")
+    second = input_setup.open_run_input(config, tmp_path / "run")
     for stage in resolve_stages(config.train):
-        one, two = (c.stream(input_setup.pipeline_spec(config, stage)) for c in (first, second))
+        one, two = (c.stream(input_setup.stream_spec(config, stage)) for c in (first, second))
         for ours, theirs in zip(one.batches(0, 3), two.batches(0, 3), strict=True):
             for name in ours:
                 np.testing.assert_array_equal(ours[name], theirs[name])
@@ -179,11 +179,11 @@ class TestRefusals:
     def test_rows_changed_since_the_checkpoint(self, records, tmp_path):
         config = self.config(records)
         train.train(config, tmp_path / "run")
-        assert input_setup.open_corpus(config, tmp_path / "run").heldout is None
+        assert input_setup.open_run_input(config, tmp_path / "run").heldout is None
         rows = tmp_path / "run" / "data" / "rows.json"
         rows.write_text(rows.read_text().replace('"records": ', '"records": 1'))
         with pytest.raises(UserError, match="began with another corpus"):
-            input_setup.open_corpus(config, tmp_path / "run")
+            input_setup.open_run_input(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_every_extra_that_is_named_can_be_installed():
 def test_training_loads_neither_keras_nor_what_it_needs():
     """A second of every start, and 80 MB."""
     code = (
-        "import os, sys, bert_jax.train\n"
+        "import os, sys, bert_jax.train, bert_jax.data.lean_tensorflow\n"
         "print([m for m in ('tensorflow', 'keras', 'pandas', 'matplotlib') if m in sys.modules])\n"
         "print('TF_USE_LEGACY_KERAS' in os.environ)"
     )

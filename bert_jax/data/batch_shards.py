@@ -8,20 +8,20 @@ from bert_jax.errors import UserError
 
 
 class HostRows:
-    """The rows of some of the equal parts that each global batch is cut into.
+    """The rows of a global batch that belong to some of its equal parts.
 
     Args:
-      batch_size: Rows of a global batch.
+      batch_size: The rows of a global batch.
       shards: Ascending numbers of the parts; they need not be neighbours.
-      num_shards: In how many parts the batch is cut.
+      num_shards: The number of parts that the batch is cut into.
 
     Attributes:
-      row_R: int64 [R], the rows, numbered in the global batch, in the order in which the
+      row_R: int64 [R], the rows, numbered within the global batch, in the order in which the
         host holds them.
       runs: The same rows as (first, stop) of consecutive ones.
 
     Raises:
-      UserError: the batch does not divide.
+      UserError: The batch does not divide.
     """
 
     def __init__(self, batch_size: int, shards: Sequence[int], num_shards: int):
@@ -32,9 +32,5 @@ class HostRows:
             )
         size = batch_size // num_shards
         self.row_R = np.concatenate([np.arange(s * size, (s + 1) * size) for s in shards])
-        self.runs: list[tuple[int, int]] = []
-        for shard in shards:
-            first, stop = shard * size, (shard + 1) * size
-            if self.runs and self.runs[-1][1] == first:
-                first = self.runs.pop()[0]
-            self.runs.append((first, stop))
+        breaks = np.flatnonzero(np.diff(self.row_R) > 1) + 1
+        self.runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(self.row_R, breaks)]

@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 
 from bert_jax import storage, tokenizers
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
-from bert_jax.data.examples import Examples, PipelineSpec, Window
-from bert_jax.data.pipeline import tf  # set up there to be quiet
+from bert_jax.data.examples import Window
+from bert_jax.data.lean_tensorflow import tf
 from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, read_metadata
 from bert_jax.data.store import store_path
 from bert_jax.data.store_directory import empty_directory
@@ -30,6 +30,7 @@ from bert_jax.data.store_manifest import (
     store_options,
     wanted_options,
 )
+from bert_jax.data.stream import StreamSpec, TokenStream
 from bert_jax.data.tfrecord_reader import FEATURES, read_records
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress
@@ -95,7 +96,7 @@ def prepare(
 def write_tfrecords(
     store,
     tokenizer: tokenizers.Tokenizer,
-    spec: PipelineSpec,
+    spec: StreamSpec,
     output: str | os.PathLike,
     *,
     dupe_factor: int = 10,
@@ -105,7 +106,7 @@ def write_tfrecords(
     """Writes epochs of a token store, `vocab.txt` beside them, for google-research/bert.
 
     Args:
-      store, tokenizer: As for `pipeline.PretrainingStream`.
+      store, tokenizer: As for `TokenStream`.
       spec: What determines pairs and masks; its stream is what is written, in its order,
         one record to each file in turn. `batch_size` has no effect.
       output: A directory, new or empty; its files are there, whole, or not at all. Until
@@ -145,9 +146,10 @@ def write_tfrecords(
     _require_empty(output, unfinished)
     if dupe_factor < 1 or num_shards < 1:
         raise UserError(f"dupe_factor {dupe_factor} and num_shards {num_shards} must be above 0")
-    examples = Examples(store, tokenizer, spec)
-    windows = [(e, w) for e in range(dupe_factor) for w in range(len(examples.planner.windows(e)))]
-    total = sum(examples.planner.count(epoch, window) for epoch, window in windows)
+    stream = TokenStream(store, tokenizer, spec)
+    examples = stream.examples
+    windows = [(e, w) for e in range(dupe_factor) for w in range(len(examples.rows.windows(e)))]
+    total = sum(examples.rows.count(epoch, window) for epoch, window in windows)
     with (
         empty_directory(unfinished, _EXPORT_FILES),
         _removed_on_error(unfinished),
@@ -160,7 +162,7 @@ def write_tfrecords(
             rows = max(1, min(_BATCH, _BATCH * 512 // spec.max_seq_length))
             spans = examples.spans(Window(0, 0, 0), 0, rows, rows, -(-total // rows))
             for first, plan in spans:
-                batch = examples.build(plan, first)
+                batch = stream.build(plan, first)
                 records = _serialized(batch, min(rows, total - first))
                 with _refusing(output):
                     for number, record in enumerate(records, first):

@@ -1,17 +1,17 @@
-"""TensorFlow as `tf`, without its greetings and without Keras."""
+"""TensorFlow as `tf`, without its start-up messages and without Keras."""
 
 import os
 
-# What it says about CPU features is no news to the user; and JAX has set 1, at which it
-# tells of every bad file before we do.
+# Its messages about CPU features do not help users. JAX sets 1, at which TensorFlow reports
+# every bad file before we do.
 if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# No operation of ours is one of these kernels', of which it would tell at length.
+# None of our operations uses these kernels, which TensorFlow announces at length.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-# TensorFlow imports Keras, and Keras pandas: half of the seconds that it takes, and 80 MB.
-# Asked for the old Keras, a package of its own that hardly anyone has, it goes on without;
-# afterwards the user's own `tf.keras` is what it would have been.
+# TensorFlow imports Keras, and Keras imports pandas: half of the import time, and 80 MB. When
+# asked for the old Keras, a separate package that few have installed, TensorFlow goes on without
+# Keras. Removing the variable afterwards leaves the user's own `tf.keras` as it would have been.
 _KERAS = "TF_USE_LEGACY_KERAS"
 _keras_is_asked_for = _KERAS in os.environ
 os.environ.setdefault(_KERAS, "1")
@@ -21,3 +21,13 @@ if not _keras_is_asked_for:
     del os.environ[_KERAS]
 
 __all__ = ["tf"]
+
+
+def hide_accelerators() -> None:
+    """Keeps TensorFlow, which only feeds batches, from taking the memory that JAX needs."""
+    for kind in ("GPU", "TPU"):
+        if tf.config.list_physical_devices(kind):
+            try:
+                tf.config.set_visible_devices([], kind)
+            except RuntimeError:
+                pass  # TensorFlow is already running, and whoever started it has decided.

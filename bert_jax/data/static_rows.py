@@ -21,7 +21,10 @@ import numpy as np
 from etils import epath
 
 from bert_jax import storage
+from bert_jax.batch import BatchFields
+from bert_jax.data.corruption.masked_lm import MaskedTokens
 from bert_jax.data.remote_file import CachedArray, open_npy, open_vector
+from bert_jax.data.rows.pairs import PairRows
 from bert_jax.data.store import store_path, token_dtype
 from bert_jax.errors import UserError
 
@@ -40,22 +43,32 @@ _AGAIN = "convert the files again in an empty directory"
 _SHAPE = ("max_seq_length", "max_predictions_per_seq")
 
 
-def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
-    """A row: all that a batch has of it, and which record of which source it was."""
-    ids = token_dtype(vocab_size)
-    return np.dtype(
-        [
-            ("input_ids", ids, (max_seq_length,)),
-            ("token_type_ids", "u1", (max_seq_length,)),
-            ("attention_mask", "u1", (max_seq_length,)),
-            ("masked_lm_positions", "<u2", (max_predictions,)),
-            ("masked_lm_ids", ids, (max_predictions,)),
-            ("masked_lm_weights", "<f4", (max_predictions,)),
-            ("next_sentence_labels", "u1"),
-            ("source", "<u4"),
-            ("record", "<u4"),
-        ]
+# The arrays of a row, in the order in which they are stored.
+FIELDS: BatchFields = {
+    name: {**PairRows.fields, **MaskedTokens.fields}[name]
+    for name in (
+        "input_ids",
+        "token_type_ids",
+        "attention_mask",
+        "masked_lm_positions",
+        "masked_lm_ids",
+        "masked_lm_weights",
+        "next_sentence_labels",
     )
+}
+
+
+def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
+    """Returns the dtype of a row: its arrays, and which record of which source it was."""
+    stored: dict[int | str, Any] = {"V": token_dtype(vocab_size), "L": "<u2", 2: "u1"}
+    columns: list[tuple[Any, ...]] = []
+    for name, field in FIELDS.items():
+        dtype = "<f4" if field.dtype == "float32" else stored[field.high]
+        shape = field.shape(
+            batch_size=1, max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions
+        )
+        columns.append((name, dtype, shape[1:]))
+    return np.dtype([*columns, ("source", "<u4"), ("record", "<u4")])
 
 
 class RowsWriter:

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from bert_jax import storage
-from bert_jax.data.pipeline import tf  # set up there to be quiet
+from bert_jax.data.lean_tensorflow import tf
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.batch_shards import HostRows
-from bert_jax.data.pairs import random_key
-from bert_jax.data.static_stream import permuted
+from bert_jax.data.random_streams import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
 from bert_jax.tasks.task import Rows

@@ -7,9 +7,9 @@ import pytest
 
 from bert_jax import prepare
 from bert_jax.data import google_tfrecord
-from bert_jax.data.pipeline import PipelineSpec
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
+from bert_jax.data.stream import StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import SPECIAL_TOKENS
 from tests.data.google_records import VOCAB, data_of, features, serialized, write
@@ -32,7 +32,7 @@ def convert(vocab, data_input, output=None, **changes):
 
 def spec(**changes):
     values = dict(max_seq_length=16, max_predictions_per_seq=3, batch_size=4, seed=0, stage=0)
-    return PipelineSpec(**values | changes)
+    return StreamSpec(**values | changes)
 
 
 class TestReading:

@@ -12,15 +12,15 @@ import tensorflow as tf
 from bert_jax import prepare, tokenizers
 from bert_jax.config import default_config
 from bert_jax.data import google_tfrecord
-from bert_jax.data.pipeline import PipelineSpec, PretrainingStream
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.store import TokenStore
 from bert_jax.data.store_directory import empty_directory
+from bert_jax.data.stream import StreamSpec, TokenStream
 from bert_jax.errors import UserError
 from tests.data.google_records import data_of
 
-SPEC = PipelineSpec(max_seq_length=48, max_predictions_per_seq=8, batch_size=16, seed=3, stage=0)
+SPEC = StreamSpec(max_seq_length=48, max_predictions_per_seq=8, batch_size=16, seed=3, stage=0)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ class TestWriting:
         assert rows.num_rows == written
         static = StaticStream(rows, SPEC)
         # In the order they were written, row by row.
-        stream = PretrainingStream(TokenStore(store / "train"), tokenizer, SPEC)
+        stream = TokenStream(TokenStore(store / "train"), tokenizer, SPEC)
         epochs = [stream.position(i)["epoch"] for i in range(written // 16)]
         assert epochs[-1] == 2, "three epochs"
         expected = {}

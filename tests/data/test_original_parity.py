@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data.examples import Examples, PipelineSpec
+from bert_jax.data.stream import StreamSpec, TokenStream
 from tests.data.fakes import FakeStore
 from tests.golden import record_original_pairs as golden
 
@@ -58,7 +58,7 @@ def our_runs(store, tokenizer, **changes):
     """Counts of NUM_RUNS runs of as many epochs as the original made of each."""
     runs = []
     for seed in range(NUM_RUNS):
-        spec = PipelineSpec(
+        spec = StreamSpec(
             max_seq_length=golden.MAX_SEQ_LENGTH,
             max_predictions_per_seq=golden.MAX_PREDICTIONS,
             batch_size=1,
@@ -66,12 +66,13 @@ def our_runs(store, tokenizer, **changes):
             stage=0,
             **changes,
         )
-        examples = Examples(store, tokenizer, spec)
+        stream = TokenStream(store, tokenizer, spec)
         batches, first = [], 0
         for epoch in range(golden.DUPE_FACTOR):
-            assert len(examples.planner.windows(epoch)) == 1
-            plan = examples.planner.plan(epoch, 0)
-            batches.append(examples.build(plan, first))
+            rows = stream.examples.rows
+            assert len(rows.windows(epoch)) == 1
+            plan = rows.plan(epoch, 0)
+            batches.append(stream.build(plan, first))
             first += plan.a_start_N.size
         runs.append(golden.summarize(batches))
     return {name: np.array([run[name] for run in runs]) for name in runs[0]}

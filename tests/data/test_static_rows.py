@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data.examples import PipelineSpec
+from bert_jax.data.random_streams import permuted
 from bert_jax.data.static_rows import RowsWriter, StaticRows
-from bert_jax.data.static_stream import StaticStream, permuted
+from bert_jax.data.static_stream import StaticStream
+from bert_jax.data.stream import StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import SPECIAL_TOKENS
 
@@ -56,7 +57,7 @@ def spec(**changes):
     values = dict(
         max_seq_length=LENGTH, max_predictions_per_seq=SLOTS, batch_size=8, seed=0, stage=0
     )
-    return PipelineSpec(**values | changes)
+    return StreamSpec(**values | changes)
 
 
 def records(stream, first, steps, position=None):

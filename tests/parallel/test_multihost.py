@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers, train, workdir
-from bert_jax.data.pipeline import PretrainingStream
 from bert_jax.data.store import TokenStore
-from bert_jax.input_setup import pipeline_spec
+from bert_jax.data.stream import TokenStream
+from bert_jax.input_setup import stream_spec
 from bert_jax.parallel import multihost
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
@@ -123,8 +123,8 @@ class TestTwoProcesses:
         tokenizer = tokenizers.load(directory / "tokenizer")
         expected = []
         for shards in ((0,), (1,), (0, 1)):
-            stream = PretrainingStream(
-                store, tokenizer, pipeline_spec(config, stage), shards=shards, num_shards=2
+            stream = TokenStream(
+                store, tokenizer, stream_spec(config, stage), shards=shards, num_shards=2
             )
             masks = [batch["attention_mask"] for batch in stream.batches(0, STEPS)]
             # [CLS] and two [SEP] a row are no text; a token takes two bytes.

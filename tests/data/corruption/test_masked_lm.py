@@ -1,11 +1,15 @@
 """Masks against a plain transcription of the original, and their shares."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data.masking import choose_tokens, draw_rows, make_rules, mask_rows, num_to_predict
+from bert_jax.data.corruption.choose import choose_groups, num_to_predict
+from bert_jax.data.corruption.masked_lm import MaskedTokens
+from bert_jax.data.random_streams import draw_rows
 from tests.data.fakes import CLS, MASK, PAD, SEP, make_tokenizer
 
 KEY = np.array([7, 9], dtype=np.uint64)
@@ -26,12 +30,24 @@ def make_rows(num_rows, length, vocab_size, seed=0, full=False):
 
 
 def rules_for(vocab_size, *, whole=False, most=20, prob=0.15):
-    return make_rules(
-        make_tokenizer(vocab_size),
-        max_predictions=most,
+    tokenizer = make_tokenizer(vocab_size)
+    spec = SimpleNamespace(
+        max_predictions_per_seq=most,
         masked_lm_prob=prob,
         whole_word_masking=whole,
+        mask_shares=(0.8, 0.1, 0.1),
     )
+    return SimpleNamespace(
+        corruption=MaskedTokens(tokenizer, spec),
+        vocab_size=vocab_size,
+        whole=whole,
+        is_word_start_V=tokenizer.is_word_start_V,
+    )
+
+
+def mask_rows(ids, used, rules, key, first_example):
+    batch = {"input_ids": ids, "attention_mask": used}
+    return rules.corruption.corrupt(batch, key, first_example)
 
 
 def original_choice(ids, order_of, is_word_start_V, prob, most):
@@ -79,7 +95,9 @@ def test_the_choice_is_the_originals(seed, length, whole, most, prob):
     for row in range(6):
         order = [(int(b) >> 1 >> column_bits << column_bits) + c for c, b in enumerate(bits[row])]
         real = ids[row, : used[row].sum()]
-        expected = original_choice(real, order, rules.is_word_start_V, prob, most)
+        expected = original_choice(
+            real, order, rules.is_word_start_V if whole else None, prob, most
+        )
         number = int(masked["masked_lm_weights"][row].sum())
         assert masked["masked_lm_positions"][row, :number].tolist() == expected
 
@@ -102,7 +120,7 @@ def test_form(many):
     quota = num_to_predict(used.sum(axis=1), 0.15, 20)
     assert ((weights == 0) | (weights == 1)).all() and (np.diff(weights, axis=1) <= 0).all()
     assert number.max() <= 20 and (number <= quota).all()
-    if rules.is_word_start_V is None:
+    if not rules.whole:
         assert (number == quota).all() and number.min() >= 1
     for row in range(0, len(ids), 7):
         n = number[row]
@@ -129,7 +147,7 @@ def test_shares(many):
     lengths = used.sum(axis=1)
     uncapped = (lengths >= 10) & (lengths <= 128)
     share = masked["masked_lm_weights"][uncapped].sum() / lengths[uncapped].sum()
-    if rules.is_word_start_V is None:
+    if not rules.whole:
         rounding = np.sqrt(1 / 12 * uncapped.sum()) / lengths[uncapped].sum()
         assert abs(share - 0.15) < 4 * rounding + 0.001
     else:
@@ -172,7 +190,7 @@ def test_each_position_is_as_likely():
 
 def test_words_stay_whole(many):
     ids, used, rules, masked = many
-    if rules.is_word_start_V is None:
+    if not rules.whole:
         pytest.skip("single tokens")
     chosen = np.zeros(ids.shape, bool)
     rows, slots = np.nonzero(masked["masked_lm_weights"])
@@ -265,5 +283,5 @@ def test_number_of_predictions():
 def test_rows_without_candidates():
     nothing = np.zeros((3, 8), bool)
     bits = draw_rows(KEY, 0, 3, 8)
-    assert not choose_tokens(nothing, nothing, np.full(3, 2), bits).any()
-    assert choose_tokens(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)
+    assert not choose_groups(nothing, nothing, np.full(3, 2), bits).any()
+    assert choose_groups(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)

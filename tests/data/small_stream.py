@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from bert_jax.data.pipeline import PipelineSpec, PretrainingStream
+from bert_jax.data.stream import StreamSpec, TokenStream
 from tests.data.fakes import FakeStore, make_documents, make_tokenizer
 
 DOCUMENTS = make_documents(seed=8, num_documents=30, most_sentences=25)
 STORE = FakeStore(DOCUMENTS)
 TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
 # Windows of about a sixth of the epoch, so that batches lie across windows and epochs.
-SPEC = PipelineSpec(
+SPEC = StreamSpec(
     max_seq_length=32,
     max_predictions_per_seq=5,
     batch_size=12,
@@ -21,4 +21,4 @@ SPEC = PipelineSpec(
 
 def stream(store=STORE, **changes):
     hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
-    return PretrainingStream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)
+    return TokenStream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)

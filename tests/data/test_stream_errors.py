@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.pairs import PairPlanner
-from bert_jax.data.pipeline import evaluation_batches
+from bert_jax.data.rows.pairs import PairRows
+from bert_jax.data.stream import evaluation_batches
 from bert_jax.errors import UserError
 from tests.data.fakes import FakeStore
-from tests.data.small_pipeline import DOCUMENTS, SPEC, TOKENIZER, stream
+from tests.data.small_stream import DOCUMENTS, SPEC, TOKENIZER, stream
 
 
 def test_a_program_ends_with_batches_left_open():
     program = (
-        "from tests.data.small_pipeline import stream\n"
+        "from tests.data.small_stream import stream\n"
         "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
         "for _ in range(50): next(batches)\n"
         "print('leaving')\n"
@@ -47,7 +47,7 @@ def test_an_error_while_planning_is_told_as_such(monkeypatch):
     def fail(self, epoch, window):
         raise UserError("the index is gone")
 
-    monkeypatch.setattr(PairPlanner, "plan", fail)
+    monkeypatch.setattr(PairRows, "plan", fail)
     with pytest.raises(UserError, match="the index is gone"):
         list(stream().batches(0, 50))
 
@@ -55,10 +55,7 @@ def test_an_error_while_planning_is_told_as_such(monkeypatch):
 @pytest.mark.parametrize(
     "position, words",
     [
-        ({"epoch": 0, "window": 0}, "no input position"),
-        ({"epoch": 0, "window": "x", "first_example": 0}, "no input position"),
-        ({"epoch": 0, "window": -1, "first_example": 0}, "no input position"),
-        ([], "no input position"),
+        ({"epoch": 0, "first_example": 0, "rows": 12}, "is not of a token store"),
         ({"epoch": 0, "window": 1, "first_example": 500}, "lies after step 2"),
         ({"epoch": 0, "window": 99, "first_example": 20}, "does not exist in this corpus"),
     ],
@@ -72,9 +69,6 @@ def test_positions_of_something_else_are_refused(position, words):
     "change, words",
     [
         ({"num_shards": 5}, "12 sequences does not divide over 5 data shards"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"max_predictions_per_seq": 33}, "max_predictions_per_seq is 33"),
-        ({"max_predictions_per_seq": 0}, "max_predictions_per_seq is 0"),
     ],
 )
 def test_user_errors(change, words):

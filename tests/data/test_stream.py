@@ -6,12 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.data.examples import Examples
-from bert_jax.data.pairs import PairPlanner
-from bert_jax.data.pipeline import PretrainingStream, evaluation_batches
+from bert_jax.data.rows.pairs import PairRows
 from bert_jax.data.store import SplitWriter, TokenStore
+from bert_jax.data.stream import TokenStream, evaluation_batches
 from tests.data.fakes import CLS, MASK, SEP, FakeStore, make_tokenizer
-from tests.data.small_pipeline import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
+from tests.data.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
 
 
 def equal(batch, other):
@@ -136,13 +135,13 @@ def test_resuming_plans_nothing_before_the_position(monkeypatch):
     assert position["epoch"] > 0 and position["first_example"] <= 600
     touched = []
     for name in ("plan", "count"):
-        original = getattr(PairPlanner, name)
+        original = getattr(PairRows, name)
 
         def spy(self, epoch, window, original=original):
             touched.append((epoch, window))
             return original(self, epoch, window)
 
-        monkeypatch.setattr(PairPlanner, name, spy)
+        monkeypatch.setattr(PairRows, name, spy)
     resumed = stream()
     next(resumed.batches(50, 1, position))
     here = position["epoch"], position["window"]
@@ -163,8 +162,8 @@ def test_position_while_batches_are_made_ahead(uninterrupted):
 
 
 def test_each_example_once_an_epoch():
-    examples = Examples(STORE, TOKENIZER, SPEC)
-    number_of_windows = len(examples.planner.windows(0))
+    examples = stream().examples
+    number_of_windows = len(examples.rows.windows(0))
     assert number_of_windows > 3
     epoch_end = next(
         w.first_example for w in map(examples.find, range(2000)) if (w.epoch, w.window) == (1, 0)
@@ -173,8 +172,8 @@ def test_each_example_once_an_epoch():
     rows = [plan for _, plan in examples.spans(start, 0, 1, 1, epoch_end)]
     ours = sorted(tuple(int(c[0]) for c in plan) for plan in rows)
     blocks = [
-        examples.planner._plan_block(0, int(block))
-        for window in examples.planner.windows(0)
+        examples.rows.plan_block(*examples.rows._block(0, block))
+        for window in examples.rows.windows(0)
         for block in window
     ]
     expected = sorted(tuple(map(int, row)) for plan in blocks for row in zip(*plan, strict=True))
@@ -190,7 +189,7 @@ def test_each_example_once_an_epoch():
 
 def test_epochs_bring_new_pairs_and_masks():
     one_window = stream(shuffle_sentences=2**20)
-    epoch_size = one_window._examples.after(one_window._examples.find(0)).first_example
+    epoch_size = one_window.examples.after(one_window.examples.find(0)).first_example
     steps = epoch_size // 12
     batches = list(one_window.batches(0, 2 * steps + 2))
     epochs = batches[:steps], batches[-steps:]
@@ -278,8 +277,8 @@ def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
     batches = evaluate(max_sequences)
     for a, b in zip(batches, evaluate(max_sequences), strict=True):
         assert equal(a, b)
-    examples = Examples(STORE, TOKENIZER, SPEC)
-    epoch = sum(examples.planner.count(0, w) for w in range(len(examples.planner.windows(0))))
+    examples = stream().examples
+    epoch = sum(examples.rows.count(0, w) for w in range(len(examples.rows.windows(0))))
     total = min(max_sequences or epoch, epoch)
     weights = np.concatenate([batch["example_weights"] for batch in batches])
     assert weights.dtype == np.float32
@@ -326,6 +325,6 @@ def test_with_the_real_store(tmp_path):
     tokenizer = make_tokenizer(vocab_size)
     for whole_words in (False, True):
         spec = dataclasses.replace(SPEC, whole_word_masking=whole_words)
-        pair = [PretrainingStream(store, tokenizer, spec) for store in (real, fake)]
+        pair = [TokenStream(store, tokenizer, spec) for store in (real, fake)]
         for a, b in zip(*(s.batches(0, 20) for s in pair), strict=True):
             assert equal(a, b)

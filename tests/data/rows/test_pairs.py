@@ -8,18 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data.pairs import (
-    PairPlanner,
-    PairSettings,
-    assemble_rows,
-    chunk_documents,
-    keyed_generator,
-    random_key,
-    target_lengths,
-    truncated_lengths,
-)
+from bert_jax.data.random_streams import keyed_generator, random_key
+from bert_jax.data.rows.pairs import PairRows, chunk_documents, truncated_lengths
+from bert_jax.data.rows.windows import Block, target_lengths
+from bert_jax.data.stream import StreamSpec
 from bert_jax.errors import UserError
-from tests.data.fakes import CLS, PAD, SEP, FakeStore, make_documents
+from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
 
 
 def shortened(a, b, room, rng):
@@ -59,9 +53,14 @@ def plain_pairs(documents, index, max_seq_length, short_seq_prob, rng):
 
 
 def planner_for(documents, **changes):
-    values = dict(max_seq_length=64, short_seq_prob=0.1, shuffle_sentences=2**20, seed=0, stage=0)
+    values = dict(max_seq_length=64, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0)
     store = FakeStore(documents)
-    return store, PairPlanner(store, PairSettings(**values | changes))
+    return store, PairRows(store, make_tokenizer(10), StreamSpec(**values | changes))
+
+
+def block_of(store):
+    """All documents of a store as one block."""
+    return Block(0, store.document_starts, store.sentence_starts)
 
 
 def summary(a_length, b_length, is_random):
@@ -122,14 +121,12 @@ def test_statistics_are_those_of_the_plain_program():
 def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
     store = FakeStore(documents)
     target_D = np.array(targets[: len(documents)])
-    chunks = chunk_documents(
-        keyed_generator(seed), store.document_starts, store.sentence_starts, target_D
-    )
+    chunks = chunk_documents(keyed_generator(seed), block_of(store), target_D)
     tokens = store.sentence_starts
     for document in range(len(documents)):
         mine = chunks.document_N == document
         at, stop = store.document_starts[document], store.document_starts[document + 1]
-        for first, a_end, end, is_random in zip(
+        for first, end, a_end, is_random in zip(
             *(column[mine].tolist() for column in chunks[1:]), strict=True
         ):
             assert first == at  # nothing skipped, nothing twice
@@ -149,9 +146,7 @@ def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
 def test_a_ends_uniformly_and_labels_are_fair():
     # Ten sentences of one token, target 10: the first chunk is the whole document.
     store = FakeStore([[1] * 10] * 20000)
-    chunks = chunk_documents(
-        keyed_generator(5), store.document_starts, store.sentence_starts, np.full(20000, 10)
-    )
+    chunks = chunk_documents(keyed_generator(5), block_of(store), np.full(20000, 10))
     is_first = chunks.a_first_N == store.document_starts[chunks.document_N]
     a_count = (chunks.a_end_N - chunks.a_first_N)[is_first]
     counts = np.bincount(a_count, minlength=10)[1:10]
@@ -312,7 +307,7 @@ def test_windows_hold_every_block_once_an_epoch():
             assert (np.diff(plan.a_start_N) < 0).any()  # shuffled
             ours += zip(*(column.tolist() for column in plan), strict=True)
         for block in range(num_blocks):
-            part = planner._plan_block(epoch, block)
+            part = planner.plan_block(*planner._block(epoch, block))
             all_blocks += zip(*(column.tolist() for column in part), strict=True)
         assert sorted(ours) == sorted(all_blocks)
         assert set(store.document_of(np.array([p[0] for p in ours]))) == set(range(201))
@@ -350,7 +345,7 @@ def test_locate():
 def test_assembled_rows():
     store, planner = planner_for([[3, 4], [2], [5, 5, 5]], max_seq_length=12, short_seq_prob=0.0)
     plan = planner.plan(0, 0)
-    rows = assemble_rows(store, plan, 12, pad_id=PAD, cls_id=CLS, sep_id=SEP)
+    rows = planner.assemble(plan)
     for row, (a, n, b, m, is_random) in enumerate(zip(*plan, strict=True)):
         tokens = [CLS, *(5 + np.arange(a, a + n)), SEP, *(5 + np.arange(b, b + m)), SEP]
         padding = [0] * (12 - len(tokens))
@@ -367,17 +362,9 @@ def test_keys_do_not_fall_together():
     assert np.array_equal(random_key(3, 4), random_key(3, 4))
 
 
-@pytest.mark.parametrize(
-    "documents, changes, words",
-    [
-        ([[5, 5]], {}, "at least 2 documents"),
-        ([[5], [5]], {"max_seq_length": 4}, "max_seq_length is 4"),
-        ([[5], [5]], {"shuffle_sentences": 0}, "data.shuffle_sentences is 0"),
-    ],
-)
-def test_user_errors(documents, changes, words):
-    with pytest.raises(UserError, match=words):
-        planner_for(documents, **changes)
+def test_one_document_is_refused():
+    with pytest.raises(UserError, match="at least 2 documents"):
+        planner_for([[5, 5]])
 
 
 def test_two_documents_of_one_sentence():

@@ -1,0 +1,87 @@
+"""Chooses the tokens of each row that are predicted."""
+
+import numpy as np
+
+
+def num_to_predict(length_B: np.ndarray, masked_lm_prob: float, max_predictions: int):
+    """Returns the number of predictions, int64 [B], of rows of `length_B` tokens.
+
+    Special tokens count in the length. Halves are rounded to even, as by Python's `round` in the
+    original.
+    """
+    wanted_B = np.rint(length_B * masked_lm_prob).astype(np.int64)
+    return np.minimum(max_predictions, np.maximum(1, wanted_B))
+
+
+def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np.ndarray:
+    """Returns the candidates, bool [B, L], that begin a group of whole words.
+
+    The first candidate of a segment begins a group, whatever it is: truncation may have cut its
+    word, and no group reaches over a special token. (In the original, such pieces at the
+    beginning of B belong to A's last word.)
+    """
+    follows_BxL = np.zeros_like(is_candidate_BxL)
+    follows_BxL[:, 1:] = is_candidate_BxL[:, :-1]
+    return is_candidate_BxL & (begins_word_BxL | ~follows_BxL)
+
+
+def choose_groups(
+    is_candidate_BxL: np.ndarray,
+    is_start_BxL: np.ndarray,
+    quota_B: np.ndarray,
+    bits_BxL: np.ndarray,
+) -> np.ndarray:
+    """Takes groups of tokens in random order, each if it still fits the quota.
+
+    All rows go through their order in step. Single tokens are groups of one.
+
+    Args:
+      is_candidate_BxL: bool, the tokens that may be chosen.
+      is_start_BxL: bool, the candidates that begin a group. A group ends before the next start
+        and before the next token that is not a candidate.
+      quota_B: int64, the most tokens of a row.
+      bits_BxL: uint64, random. The bits of its first token give a group's place in the order.
+
+    Returns:
+      bool [B, L]: the chosen tokens.
+    """
+    num_rows, length = is_start_BxL.shape
+    # Each key carries its own column: sorting is cheaper than argsort, and no two keys are
+    # equal. Columns where no group starts have the top bit, which sorts them last.
+    column_bits = np.uint64(max(1, (length - 1).bit_length()))
+    column_mask = (np.uint64(1) << column_bits) - np.uint64(1)
+    key_BxL = (bits_BxL >> np.uint64(1) & ~column_mask) | np.arange(length, dtype=np.uint64)
+    key_BxL |= (~is_start_BxL).astype(np.uint64) << np.uint64(63)
+    key_BxL.sort(axis=1)
+    num_groups_B = is_start_BxL.sum(axis=1)
+    most_groups = int(num_groups_B.max(initial=0))
+    # Transposed: the loop below reads one line of each array at a time.
+    column_GxB = (key_BxL[:, :most_groups].T & column_mask).astype(np.int64)
+
+    # A group's size is the distance to the next start or non-candidate.
+    edge_flat = np.flatnonzero(is_start_BxL | ~is_candidate_BxL)
+    size_flat = np.zeros(num_rows * length, dtype=np.int64)
+    row_end = (edge_flat // length + 1) * length
+    size_flat[edge_flat] = np.minimum(np.append(edge_flat[1:], num_rows * length), row_end)
+    size_flat[edge_flat] -= edge_flat
+    row_origin_B = np.arange(num_rows) * length
+    size_GxB = size_flat[column_GxB + row_origin_B]
+    # Past a row's last group: larger than any quota, hence never taken.
+    size_GxB[np.arange(most_groups)[:, None] >= num_groups_B] = length + 1
+
+    left_B = quota_B.copy()
+    taken_GxB = np.zeros(size_GxB.shape, dtype=bool)
+    for group, size_B in enumerate(size_GxB):
+        fits_B = np.less_equal(size_B, left_B, out=taken_GxB[group])
+        left_B -= size_B * fits_B
+        if not left_B.any():
+            break
+
+    # From groups to their tokens: every token looks up its group's first column.
+    start_taken = np.zeros(num_rows * length, dtype=bool)
+    start_taken[(column_GxB + row_origin_B)[taken_GxB]] = True
+    start_taken_BxL = start_taken.reshape(num_rows, length)
+    if is_start_BxL.sum() == is_candidate_BxL.sum():  # Every group is one token.
+        return start_taken_BxL
+    latest_BxL = np.maximum.accumulate(np.where(is_start_BxL, np.arange(length), 0), axis=1)
+    return np.take_along_axis(start_taken_BxL, latest_BxL, axis=1) & is_candidate_BxL

@@ -1,0 +1,22 @@
+"""No corruption: every token stays, as in next-token training."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from bert_jax.batch import BatchFields
+
+
+class NoCorruption:
+    """Leaves the rows as they are."""
+
+    fields: ClassVar[BatchFields] = {}
+
+    def __init__(self, tokenizer, spec):
+        del tokenizer, spec
+
+    def corrupt(
+        self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
+    ) -> dict[str, np.ndarray]:
+        """Returns nothing."""
+        return {}

@@ -1,0 +1,81 @@
+"""Random numbers that are addressed by a key instead of drawn in order."""
+
+import numpy as np
+
+# The purpose of a random stream; part of its key.
+PLAN_TAG, BLOCK_ORDER_TAG, SHUFFLE_TAG, CORRUPTION_TAG, RECORD_ORDER_TAG = range(5)
+
+# Four rounds mix a million entries well; a handful of entries needs more.
+_ROUNDS = 8
+
+
+def random_key(*parts: int) -> np.ndarray:
+    """Returns a Philox key, uint64 [2], that mixes integers of up to 64 bits each."""
+    # Two fixed words a part: with SeedSequence's own splitting the key of (2**32, ...) could
+    # equal that of (0, 1, ...).
+    words = [word for part in parts for word in (part & 0xFFFFFFFF, part >> 32 & 0xFFFFFFFF)]
+    return np.random.SeedSequence(words).generate_state(2, np.uint64)
+
+
+def keyed_generator(*parts: int) -> np.random.Generator:
+    """Returns the random stream of a key; equal keys give equal streams."""
+    return np.random.Generator(np.random.Philox(key=random_key(*parts)))
+
+
+def draw_rows(
+    key: np.ndarray, first_example: int, num_examples: int, num_columns: int
+) -> np.ndarray:
+    """Draws random bits for consecutive examples; an example always gets the same bits.
+
+    Args:
+      key: uint64 [2], the Philox key of the stream.
+      first_example: The number of the first example, of any size.
+      num_examples: B.
+      num_columns: C, which must be the same at every call for a stream.
+
+    Returns:
+      uint64 [B, C], uniform over 64 bits.
+    """
+    # Philox makes 4 numbers at a time and advances by fours.
+    fours = -(-num_columns // 4)
+    philox = np.random.Philox(key=key)
+    philox.advance(int(first_example) * fours)
+    bits = np.random.Generator(philox).integers(
+        0, 2**64, size=num_examples * fours * 4, dtype=np.uint64
+    )
+    return bits.reshape(num_examples, fours * 4)[:, :num_columns]
+
+
+def permuted(index_N: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
+    """Returns where a keyed permutation of `size` entries sends each index.
+
+    The permutation is computed, not stored. It is a Feistel network over the next even number
+    of bits; results of `size` or more pass through it again, which keeps it a permutation.
+
+    Args:
+      index_N: int64, each below `size`.
+      size: The number of entries.
+      key: uint64 [2].
+
+    Returns:
+      int64 [N].
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    round_keys = np.random.Philox(key=key).random_raw(_ROUNDS)
+    place_N = index_N.astype(np.uint64)
+    outside = np.arange(len(place_N))
+    while outside.size:
+        left, right = place_N[outside] >> half, place_N[outside] & mask
+        for round_key in round_keys:
+            left, right = right, left ^ (_mixed(right + round_key) & mask)
+        place_N[outside] = left << half | right
+        outside = outside[place_N[outside] >= size]
+    return place_N.astype(np.int64)
+
+
+def _mixed(bits_N: np.ndarray) -> np.ndarray:
+    """Returns uint64 in which every bit depends on every bit of the input (splitmix64)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits_N = (bits_N ^ bits_N >> np.uint64(shift)) * np.uint64(factor)
+    return bits_N ^ bits_N >> np.uint64(31)

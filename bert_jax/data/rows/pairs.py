@@ -1,0 +1,186 @@
+"""Sentence pairs for next-sentence prediction.
+
+The rules are those of `create_instances_from_document` and `truncate_seq_pair` in
+google-research/bert's create_pretraining_data.py, with one difference: a random B always comes
+from another document. The original tries ten times and then takes its own document.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_jax.batch import BatchField, BatchFields
+from bert_jax.data.rows.assembly import Span, assemble_spans
+from bert_jax.data.rows.windows import (
+    ENCODER_FIELDS,
+    Block,
+    WindowedRows,
+    gather_sentences,
+    target_lengths,
+)
+from bert_jax.errors import UserError
+
+# [CLS] A [SEP] B [SEP]
+NUM_SPECIALS = 3
+
+
+class PairPlan(NamedTuple):
+    """N rows, each two spans of the token store, already truncated."""
+
+    a_start_N: np.ndarray  # int64, the token position of A's first token
+    a_length_N: np.ndarray  # int32, at least 1
+    b_start_N: np.ndarray  # int64
+    b_length_N: np.ndarray  # int32, at least 1
+    is_random_N: np.ndarray  # bool: B does not follow A
+
+
+class Chunks(NamedTuple):
+    """N pairs before B is drawn and before truncation; sentences count within the block."""
+
+    document_N: np.ndarray
+    a_first_N: np.ndarray  # first sentence of A
+    end_N: np.ndarray  # one past the chunk's last sentence, where a B that follows A ends
+    a_end_N: np.ndarray  # one past the last sentence of A
+    is_random_N: np.ndarray  # bool; if so, a_end..end goes back to the document
+
+
+class PairRows(WindowedRows):
+    """`[CLS] A [SEP] B [SEP]`, where B follows A or is from another document.
+
+    Raises:
+      UserError: The corpus has one document only.
+    """
+
+    fields: ClassVar[BatchFields] = {
+        **ENCODER_FIELDS,
+        # 0: B follows A. 1: B is random.
+        "next_sentence_labels": BatchField("B", "int32", high=2),
+    }
+
+    def __init__(self, store, tokenizer, spec):
+        if store.num_documents < 2:
+            raise UserError(
+                "next sentence prediction needs at least 2 documents, but the corpus has "
+                f"{store.num_documents}: split the text into more documents"
+            )
+        super().__init__(store, tokenizer, spec)
+        self._max_num_tokens = spec.max_seq_length - NUM_SPECIALS
+
+    def count_block(self, block: Block, rng: np.random.Generator) -> int:
+        return self._chunks(block, rng)[0].document_N.size
+
+    def plan_block(self, block: Block, rng: np.random.Generator) -> PairPlan:
+        chunks, target_N = self._chunks(block, rng)
+        a_start_N = block.sentence_starts[chunks.a_first_N]
+        b_start_N = block.sentence_starts[chunks.a_end_N]
+        a_length_N = b_start_N - a_start_N
+        b_length_N = block.sentence_starts[chunks.end_N] - b_start_N
+
+        is_random = chunks.is_random_N
+        own_R = chunks.document_N[is_random] + block.first_document
+        b_start_N[is_random], b_length_N[is_random] = self._random_spans(
+            rng, own_R, (target_N - a_length_N)[is_random]
+        )
+
+        a_kept_N, b_kept_N = truncated_lengths(a_length_N, b_length_N, self._max_num_tokens)
+        # A fair coin for every token taken: front or back.
+        a_start_N += rng.binomial(a_length_N - a_kept_N, 0.5)
+        b_start_N += rng.binomial(b_length_N - b_kept_N, 0.5)
+        return PairPlan(
+            a_start_N,
+            a_kept_N.astype(np.int32),
+            b_start_N,
+            b_kept_N.astype(np.int32),
+            is_random,
+        )
+
+    def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
+        """Reads the pairs; token types are 1 from B to the last [SEP]."""
+        tokenizer, width = self.tokenizer, self.spec.max_seq_length
+        input_ids_BxL, (_, b_first_B, end_B) = assemble_spans(
+            self.store,
+            ((tokenizer.cls_id,), (tokenizer.sep_id,), (tokenizer.sep_id,)),
+            (Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)),
+            width,
+            tokenizer.pad_id,
+        )
+        column_L = np.arange(width)
+        is_real_BxL = column_L < end_B[:, None]
+        return {
+            "input_ids": input_ids_BxL,
+            "token_type_ids": ((column_L >= b_first_B[:, None]) & is_real_BxL).astype(np.int32),
+            "attention_mask": is_real_BxL.astype(np.int32),
+            "next_sentence_labels": plan.is_random_N.astype(np.int32),
+        }
+
+    def describe(self, plan: PairPlan) -> list[list[int]]:
+        """Returns [document of A, sentence in it, document of B, sentence in it] of each row."""
+        places = *self.locate(plan.a_start_N), *self.locate(plan.b_start_N)
+        return np.stack(places, axis=1).tolist()
+
+    def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[Chunks, np.ndarray]:
+        """Returns the block's chunks and the target length of each."""
+        target_D = target_lengths(
+            rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
+        )
+        chunks = chunk_documents(rng, block, target_D)
+        return chunks, target_D[chunks.document_N]
+
+    def _random_spans(
+        self, rng: np.random.Generator, own_R: np.ndarray, target_R: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws spans that begin at a random sentence of another document.
+
+        Args:
+          rng: The randomness of the block.
+          own_R: The documents to avoid.
+          target_R: The tokens wanted. Even if none are, a sentence is taken.
+
+        Returns:
+          The first token and the length of each span.
+        """
+        which_R, where_R = rng.random((2, own_R.size))
+        document_R = (which_R * (self.store.num_documents - 1)).astype(np.int64)
+        document_R += document_R >= own_R  # uniform over the other documents
+        first_R = self.document_starts[document_R]
+        stop_R = self.document_starts[document_R + 1]
+        first_R = first_R + (where_R * (stop_R - first_R)).astype(np.int64)
+        start_R = self.sentence_starts[first_R]
+        end_R = np.searchsorted(self.sentence_starts, start_R + target_R)
+        end_R = np.minimum(np.maximum(end_R, first_R + 1), stop_R)
+        return start_R, self.sentence_starts[end_R] - start_R
+
+
+def chunk_documents(rng: np.random.Generator, block: Block, target_D: np.ndarray) -> Chunks:
+    """Cuts the documents of a block into pairs: where A starts and ends, and what follows it."""
+
+    def divide(first: np.ndarray, end: np.ndarray):
+        split, coin = rng.random((2, first.size))
+        count = end - first
+        # A chunk of one sentence is all A. Otherwise A takes 1 to count - 1 sentences.
+        a_end = first + 1 + (split * (count - 1)).astype(np.int64)
+        is_random = (count == 1) | (coin < 0.5)
+        # The next chunk begins with the sentences that a random B displaced.
+        return np.where(is_random, a_end, end), (a_end, is_random)
+
+    return Chunks(*gather_sentences(block, target_D, divide))
+
+
+def truncated_lengths(
+    a_length: np.ndarray, b_length: np.ndarray, max_num_tokens: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns lengths after tokens are taken one by one from the longer side, B if equal.
+
+    Args:
+      a_length, b_length: int [N], at least 1.
+      max_num_tokens: The most tokens that both sides may have together, at least 2.
+
+    Returns:
+      Both lengths, in closed form: the longer side comes down to the shorter, then they take
+      turns, B first.
+    """
+    excess = np.maximum(a_length + b_length - max_num_tokens, 0)
+    a_over = np.minimum(np.maximum(a_length - b_length, 0), excess)
+    b_over = np.minimum(np.maximum(b_length - a_length, 0), excess)
+    rest = excess - a_over - b_over
+    return a_length - a_over - rest // 2, b_length - b_over - (rest + 1) // 2

@@ -1,0 +1,78 @@
+"""Single segments: whole sentences of one document, without next-sentence prediction."""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_jax.batch import BatchFields
+from bert_jax.data.rows.assembly import Span, assemble_spans
+from bert_jax.data.rows.windows import (
+    ENCODER_FIELDS,
+    Block,
+    WindowedRows,
+    gather_sentences,
+    target_lengths,
+)
+
+# [CLS] text [SEP]
+NUM_SPECIALS = 2
+
+
+class SegmentPlan(NamedTuple):
+    """N rows, each one span of the token store, already truncated."""
+
+    start_N: np.ndarray  # int64, the token position of the first token
+    length_N: np.ndarray  # int32, at least 1
+
+
+class SegmentRows(WindowedRows):
+    """`[CLS] text [SEP]`, where the text is consecutive sentences of one document.
+
+    Sentences are gathered up to a target length, which is shorter for a share of
+    `short_seq_prob` of the documents. Text that is too long loses tokens at random from the
+    front or the back, as BERT's pairs do.
+    """
+
+    fields: ClassVar[BatchFields] = ENCODER_FIELDS
+
+    def count_block(self, block: Block, rng: np.random.Generator) -> int:
+        return self._chunks(block, rng)[0].size
+
+    def plan_block(self, block: Block, rng: np.random.Generator) -> SegmentPlan:
+        first_N, end_N = self._chunks(block, rng)
+        start_N = block.sentence_starts[first_N]
+        length_N = block.sentence_starts[end_N] - start_N
+        kept_N = np.minimum(length_N, self.spec.max_seq_length - NUM_SPECIALS)
+        start_N += rng.binomial(length_N - kept_N, 0.5)
+        return SegmentPlan(start_N, kept_N.astype(np.int32))
+
+    def assemble(self, plan: SegmentPlan) -> dict[str, np.ndarray]:
+        """Reads the segments; all token types are 0."""
+        tokenizer, width = self.tokenizer, self.spec.max_seq_length
+        input_ids_BxL, (_, end_B) = assemble_spans(
+            self.store,
+            ((tokenizer.cls_id,), (tokenizer.sep_id,)),
+            (Span(plan.start_N, plan.length_N),),
+            width,
+            tokenizer.pad_id,
+        )
+        return {
+            "input_ids": input_ids_BxL,
+            "token_type_ids": np.zeros_like(input_ids_BxL),
+            "attention_mask": (np.arange(width) < end_B[:, None]).astype(np.int32),
+        }
+
+    def describe(self, plan: SegmentPlan) -> list[list[int]]:
+        """Returns [document, sentence in it] of each row's first token."""
+        return np.stack(self.locate(plan.start_N), axis=1).tolist()
+
+    def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the first sentence of each chunk and the one after its last."""
+        target_D = target_lengths(
+            rng,
+            block.num_documents,
+            self.spec.max_seq_length - NUM_SPECIALS,
+            self.spec.short_seq_prob,
+        )
+        _, first_N, end_N = gather_sentences(block, target_D, lambda first, end: (end, ()))
+        return first_N, end_N

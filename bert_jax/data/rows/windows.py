@@ -1,0 +1,214 @@
+"""Plans a pass over the token store in windows that can be planned alone, in any order.
+
+An epoch is planned in *blocks*, which are runs of consecutive documents. Each epoch has its own
+order of the blocks. Neighbours in that order form *windows* of about `shuffle_sentences`
+sentences, whose rows are shuffled together. All randomness is keyed by (seed, stage, epoch,
+block or window).
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_jax.batch import BatchField, BatchFields
+from bert_jax.data.random_streams import (
+    BLOCK_ORDER_TAG,
+    PLAN_TAG,
+    SHUFFLE_TAG,
+    keyed_generator,
+)
+
+BLOCKS_PER_WINDOW = 16
+
+# The fields that the encoder reads; every row builder gives them.
+ENCODER_FIELDS: BatchFields = {
+    "input_ids": BatchField("BL", "int32"),
+    "token_type_ids": BatchField("BL", "int32", high=2),
+    "attention_mask": BatchField("BL", "int32", low=1, high=2),
+}
+
+
+class Block(NamedTuple):
+    """The part of the store's index that belongs to one block.
+
+    Attributes:
+      first_document: The number of the block's first document in the store.
+      document_starts: int64 [D+1], the first sentence of each document, from 0 for the block.
+      sentence_starts: int64 [S+1], the token of the store at which each sentence begins.
+    """
+
+    first_document: int
+    document_starts: np.ndarray
+    sentence_starts: np.ndarray
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_starts) - 1
+
+
+class WindowedRows(abc.ABC):
+    """A row builder. Subclasses decide what a block's rows are and assemble them.
+
+    A *plan* is a NamedTuple of equally long arrays, one entry a row. Only the builder that
+    made a plan knows what its arrays mean.
+
+    Args:
+      store: The token store: `num_documents`, `document_starts` (int64 [D+1]),
+        `sentence_starts` (int64 [S+1]), `tokens_at(positions)`. No sentence and no document is
+        empty.
+      tokenizer: Has the ids of the special tokens.
+      spec: A `StreamSpec`.
+
+    Attributes:
+      fields: The arrays of `assemble`.
+    """
+
+    fields: ClassVar[BatchFields]
+
+    def __init__(self, store, tokenizer, spec):
+        self.store, self.tokenizer, self.spec = store, tokenizer, spec
+        # Plain int64 views of the memory maps: searchsorted would copy anything else.
+        self.document_starts = np.asarray(store.document_starts, dtype=np.int64)
+        self.sentence_starts = np.asarray(store.sentence_starts, dtype=np.int64)
+        block_sentences = max(1, spec.shuffle_sentences // BLOCKS_PER_WINDOW)
+        # A block begins with the first document at or after each multiple of its size; a
+        # longer document closes its block.
+        grid = np.arange(0, self.document_starts[-1], block_sentences)
+        firsts = np.searchsorted(self.document_starts[:-1], grid)
+        firsts = np.unique(firsts[firsts < store.num_documents])
+        self._block_starts = np.append(firsts, store.num_documents)
+        self._epoch_windows: tuple[int, list[np.ndarray]] = (-1, [])
+
+    @abc.abstractmethod
+    def count_block(self, block: Block, rng: np.random.Generator) -> int:
+        """Returns how many rows `plan_block` would give for the same arguments."""
+
+    @abc.abstractmethod
+    def plan_block(self, block: Block, rng: np.random.Generator) -> Any:
+        """Plans the rows of a block, in any order."""
+
+    @abc.abstractmethod
+    def assemble(self, plan: Any) -> dict[str, np.ndarray]:
+        """Reads the planned rows from the store; returns the arrays of `fields`."""
+
+    @abc.abstractmethod
+    def describe(self, plan: Any) -> list[Any]:
+        """Returns where each row comes from, as values that JSON can hold."""
+
+    def windows(self, epoch: int) -> list[np.ndarray]:
+        """Returns the blocks of each window of the epoch, in the order of the stream."""
+        cached_epoch, windows = self._epoch_windows
+        if cached_epoch != epoch:
+            rng = self._generator(epoch, 0, BLOCK_ORDER_TAG)
+            order = rng.permutation(len(self._block_starts) - 1)
+            block_sentences = np.diff(self.document_starts[self._block_starts])[order]
+            before = np.cumsum(block_sentences) - block_sentences
+            # A window closes at the first block that begins beyond its share.
+            closes = np.flatnonzero(np.diff(before // self.spec.shuffle_sentences)) + 1
+            windows = np.split(order, closes)
+            self._epoch_windows = (epoch, windows)
+        return windows
+
+    def count(self, epoch: int, window: int) -> int:
+        """Returns how many rows the window has, which is cheaper than planning it."""
+        return sum(self.count_block(*self._block(epoch, b)) for b in self.windows(epoch)[window])
+
+    def plan(self, epoch: int, window: int) -> Any:
+        """Plans the rows of a window, shuffled."""
+        parts = [self.plan_block(*self._block(epoch, b)) for b in self.windows(epoch)[window]]
+        plan_type = type(parts[0])
+        columns = [list(column) for column in zip(*parts, strict=True)]
+        del parts
+        num_rows = sum(column.size for column in columns[0])
+        order = self._generator(epoch, window, SHUFFLE_TAG).permutation(num_rows)
+        shuffled = []
+        for column in columns:  # One column at a time needs the least memory.
+            joined = np.concatenate(column)
+            column.clear()
+            shuffled.append(joined[order])
+        return plan_type(*shuffled)
+
+    def locate(self, positions_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the document of token positions, and the sentence in it; both int64 [N]."""
+        sentence_N = np.searchsorted(self.sentence_starts, positions_N, side="right") - 1
+        document_N = np.searchsorted(self.document_starts, sentence_N, side="right") - 1
+        return document_N, sentence_N - self.document_starts[document_N]
+
+    def _generator(self, epoch: int, part: int, tag: int) -> np.random.Generator:
+        return keyed_generator(self.spec.seed, self.spec.stage, epoch, part, tag)
+
+    def _block(self, epoch: int, block: int) -> tuple[Block, np.random.Generator]:
+        first, stop = self._block_starts[block], self._block_starts[block + 1]
+        document_starts = self.document_starts[first : stop + 1]
+        sentences = slice(document_starts[0], document_starts[-1] + 1)
+        index = Block(
+            int(first),
+            document_starts - document_starts[0],
+            # A copy in memory, small enough for the caches.
+            np.array(self.sentence_starts[sentences]),
+        )
+        return index, self._generator(epoch, int(block), PLAN_TAG)
+
+
+def select_rows(plan: Any, selection: Any) -> Any:
+    """Returns the rows of a plan that `selection` (a slice or indices) names."""
+    return type(plan)(*(column[selection] for column in plan))
+
+
+def target_lengths(
+    rng: np.random.Generator, num_documents: int, max_num_tokens: int, short_seq_prob: float
+) -> np.ndarray:
+    """Draws the length, int64 [D], that the rows of each document aim at."""
+    coin_D, size_D = rng.random((2, num_documents))
+    short_D = 2 + (size_D * (max_num_tokens - 1)).astype(np.int64)
+    return np.where(coin_D < short_seq_prob, short_D, max_num_tokens)
+
+
+def gather_sentences(
+    block: Block,
+    target_D: np.ndarray,
+    divide: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, tuple[np.ndarray, ...]]],
+) -> tuple[np.ndarray, ...]:
+    """Cuts the documents of a block into chunks of whole sentences.
+
+    Each turn of the loop makes one chunk of every document that has sentences left. The number
+    of turns is therefore that of the chunks of the longest document.
+
+    Args:
+      block: The documents.
+      target_D: int64 [D], at least 1: a chunk ends at the first sentence boundary at or beyond
+        this many tokens, or with its document.
+      divide: Gets the first sentence of each chunk and the one after its last; returns where
+        the document's next chunk begins, and further columns of the chunks.
+
+    Returns:
+      int64 [N] each: the chunk's document, its first sentence and the sentence after its last;
+      then the columns of `divide`. The chunks of a document are in text order. All indices
+      count within the block.
+    """
+    sentence_starts = block.sentence_starts
+    document = np.arange(block.num_documents)
+    first, stop, target = block.document_starts[:-1], block.document_starts[1:], target_D
+    turns: list[tuple[np.ndarray, ...]] = []
+    finished: list[tuple[np.ndarray, ...]] = []
+    while document.size:
+        end = np.searchsorted(sentence_starts, sentence_starts[first] + target)
+        end = np.minimum(end, stop)
+        following, columns = divide(first, end)
+        turns.append((document, first, end, *columns))
+        # A long document makes turns of one chunk each. Thousands of tiny arrays would take
+        # more memory than their contents.
+        if len(turns) == 1024:
+            finished.append(_joined(turns))
+            turns = []
+        first = following
+        left = first < stop
+        if not left.all():
+            document, first, stop, target = document[left], first[left], stop[left], target[left]
+    return _joined(finished + turns)
+
+
+def _joined(parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))

@@ -1,0 +1,328 @@
+"""The batches of a training stage.
+
+Step n of a stage takes examples n * B to (n + 1) * B of the stage's stream. A batch is a pure
+function of (spec, data, n): hosts, threads and interruptions do not enter.
+"""
+
+import abc
+import dataclasses
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from bert_jax.batch import BatchFields
+from bert_jax.data.batch_shards import HostRows
+from bert_jax.data.corruption import CORRUPTIONS
+from bert_jax.data.examples import Examples, Window
+from bert_jax.data.random_streams import CORRUPTION_TAG, random_key
+from bert_jax.data.rows import ROWS
+from bert_jax.data.rows.windows import select_rows
+from bert_jax.data.tf_dataset import BatchIterator, make_dataset
+from bert_jax.errors import UserError
+from bert_jax.parts import load_part
+
+Batch = dict[str, np.ndarray]
+
+# Held-out text is always masked like this, so that runs with other masks can be compared.
+EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamSpec:
+    """What determines a stage's stream, and (the last two) how fast it is made.
+
+    Attributes:
+      batch_size: The rows of a global batch.
+      rows: The row builder, as `config.data.rows` names it.
+      corruption: The corruption, as `config.data.corruption` names it.
+      mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    batch_size: int
+    seed: int
+    stage: int
+    rows: str = "pairs"
+    corruption: str = "masked_lm"
+    masked_lm_prob: float = 0.15
+    mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    whole_word_masking: bool = False
+    short_seq_prob: float = 0.1
+    shuffle_sentences: int = 2**20
+    num_threads: int = 2
+    prefetch_batches: int = 4
+
+
+def batch_fields(rows: str, corruption: str) -> BatchFields:
+    """Returns the fields of a batch: those of the row builder, then those of the corruption.
+
+    Raises:
+      UserError: There is no such row builder or corruption.
+    """
+    return {**_row_builder(rows).fields, **_corruption(corruption).fields}
+
+
+class Stream(abc.ABC):
+    """The batches of one stage, as one host sees them.
+
+    Args:
+      spec: See `StreamSpec`.
+      fields: The arrays of a batch.
+      shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
+        the parts `shards`, in ascending order.
+
+    Raises:
+      UserError: The batch does not divide.
+    """
+
+    def __init__(
+        self, spec: StreamSpec, fields: BatchFields, shards: Sequence[int], num_shards: int
+    ):
+        self.spec, self.fields = spec, fields
+        self._host = HostRows(spec.batch_size, shards, num_shards)
+
+    @abc.abstractmethod
+    def position(self, step: int) -> dict[str, int]:
+        """Returns where the first example of a step lies, as values that JSON can hold.
+
+        The result does not depend on whether the steps before were iterated. With it, `batches`
+        plans nothing that lies before.
+        """
+
+    @abc.abstractmethod
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        """Returns what a global batch is made of, as values that JSON can hold."""
+
+    @abc.abstractmethod
+    def makers(
+        self, first_step: int, num_steps: int, position: dict[str, int] | None
+    ) -> Iterator[Callable[[], Batch]]:
+        """Returns a function for each step that makes this host's rows of its batch.
+
+        The functions may run at the same time, in any order.
+        """
+
+    def batches(
+        self, first_step: int, num_steps: int, position: dict[str, int] | None = None
+    ) -> Iterator[Batch]:
+        """Returns this host's rows of `num_steps` batches.
+
+        Args:
+          first_step: A step of this stage, from 0.
+          num_steps: The number of batches.
+          position: What `position` returned for `first_step` or an earlier step.
+
+        Returns:
+          An iterator with a method `close`. It raises errors in reading the data as they are.
+
+        Raises:
+          UserError: `position` does not belong to this stream.
+        """
+        makers = self.makers(first_step, num_steps, position)
+        return BatchIterator(functools.partial(prefetch, makers, self.spec), self._signature())
+
+    def dataset(self, first_step: int, num_steps: int, position: dict[str, int] | None = None):
+        """Returns `batches` as a `tf.data.Dataset` with static shapes."""
+        makers = self.makers(first_step, num_steps, position)
+        return make_dataset(functools.partial(prefetch, makers, self.spec), self._signature())
+
+    def _signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns the shape and the dtype of each array."""
+        spec = self.spec
+        return {
+            name: (
+                field.shape(
+                    batch_size=len(self._host.row_R),
+                    max_seq_length=spec.max_seq_length,
+                    max_predictions_per_seq=spec.max_predictions_per_seq,
+                ),
+                field.dtype,
+            )
+            for name, field in self.fields.items()
+        }
+
+
+class TokenStream(Stream):
+    """Batches that are planned, read from a token store and corrupted on demand.
+
+    Args:
+      store: The token store of a split; see `WindowedRows`.
+      tokenizer: The one that the store was written with.
+      spec, shards, num_shards: See `Stream`.
+
+    Raises:
+      UserError: The batch does not divide, or the row builder cannot use the store.
+    """
+
+    def __init__(
+        self,
+        store,
+        tokenizer,
+        spec: StreamSpec,
+        *,
+        shards: Sequence[int] = (0,),
+        num_shards: int = 1,
+    ):
+        super().__init__(spec, batch_fields(spec.rows, spec.corruption), shards, num_shards)
+        self._rows = _row_builder(spec.rows)(store, tokenizer, spec)
+        self._corruption = _corruption(spec.corruption)(tokenizer, spec)
+        self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
+        self.examples = Examples(self._rows)
+
+    def position(self, step: int) -> dict[str, int]:
+        """Returns `{"first_example", "epoch", "window"}` of the window of the first example."""
+        return dataclasses.asdict(self.examples.find(step * self.spec.batch_size))
+
+    def makers(
+        self, first_step: int, num_steps: int, position: dict[str, int] | None
+    ) -> Iterator[Callable[[], Batch]]:
+        first = first_step * self.spec.batch_size
+        if position is not None:
+            self.examples.add_known(self._window(position, first_step))
+        return self._makers(first, num_steps)
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        """Plans the batch anew; `rows` has what the row builder's `describe` returns."""
+        size = self.spec.batch_size
+        first = step * size
+        start = self.examples.find(first)
+        _, plan = next(self.examples.spans(start, first, size, size, 1))
+        windows, at = [], first
+        while at < first + size:
+            window = self.examples.find(at)
+            windows.append([window.epoch, window.window])
+            at = self.examples.after(window).first_example
+        return {
+            "stage": self.spec.stage,
+            "step": step,
+            "first_example": first,
+            "last_example": first + size - 1,
+            "epoch": start.epoch,
+            "windows": windows,  # [epoch, window]
+            "rows": self._rows.describe(plan),
+        }
+
+    def build(self, plan: Any, first_example: int) -> Batch:
+        """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
+        batch = self._rows.assemble(plan)
+        return batch | self._corruption.corrupt(batch, self._key, first_example)
+
+    def evaluation(self, max_sequences: int) -> Iterator[Batch]:
+        """See `evaluation_batches`."""
+        size, total = self.spec.batch_size, 0
+        for window in range(len(self._rows.windows(0))):
+            total += self._rows.count(0, window)
+            if 0 < max_sequences <= total:
+                total = max_sequences
+                break
+        # The rows beyond the total are the stream's next: real text, since a row of padding
+        # alone could give a model trouble.
+        makers = self._makers(0, -(-total // size))
+        for number, batch in enumerate(prefetch(makers, self.spec)):
+            is_counted = number * size + self._host.row_R < total
+            for name, field in self.fields.items():
+                if field.dtype == "float32":
+                    batch[name][~is_counted] = 0
+            yield batch | {"example_weights": is_counted.astype(np.float32)}
+
+    def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
+        if num_batches < 1:
+            return
+        row_R, size = self._host.row_R, self.spec.batch_size
+        low, high = int(row_R[0]), int(row_R[-1]) + 1
+        start = self.examples.find(first)
+        spans = self.examples.spans(start, first + low, high - low, size, num_batches)
+        for number, plan in spans:
+            yield functools.partial(self._host_rows, plan, number, low)
+
+    def _host_rows(self, plan: Any, first_example: int, low: int) -> Batch:
+        """Builds the host's rows from the plan of those between its first and its last."""
+        parts = [
+            self.build(
+                select_rows(plan, slice(first - low, stop - low)), first_example + first - low
+            )
+            for first, stop in self._host.runs
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _window(self, position: dict[str, int], step: int) -> Window:
+        """Returns the window of a position, which must lie before `step`."""
+        if position.keys() != {"first_example", "epoch", "window"}:
+            raise UserError(
+                f"the input position {position} is not of a token store: the checkpoint belongs "
+                "to other data"
+            )
+        window = Window(**position)
+        if window.first_example > step * self.spec.batch_size:
+            raise UserError(
+                f"the input position {position} lies after step {step}, whose first example is "
+                f"{step * self.spec.batch_size}: the checkpoint belongs to another batch size or "
+                "stage"
+            )
+        if window.window >= len(self._rows.windows(window.epoch)):
+            raise UserError(
+                f"the input position {position} does not exist in this corpus: the data or "
+                "data.shuffle_sentences changed since the checkpoint was written"
+            )
+        return window
+
+
+def evaluation_batches(
+    store,
+    tokenizer,
+    spec: StreamSpec,
+    max_sequences: int = 0,
+    *,
+    shards: Sequence[int] = (0,),
+    num_shards: int = 1,
+) -> Iterator[Batch]:
+    """Makes one epoch of a split with fixed rows and masks, the same at every call.
+
+    Masks follow `EVALUATION_MASKS`, whatever `spec` has.
+
+    Args:
+      store, tokenizer, shards, num_shards: As for `TokenStream`.
+      spec: `seed` and `stage` determine rows and masks.
+      max_sequences: The most sequences, the first of the shuffled epoch; 0 for all.
+
+    Yields:
+      Batches like those of `TokenStream`, with `example_weights` float32 [b]: 1, or 0 for rows
+      that only fill up the last batch. In those rows all other float32 fields, which are
+      weights, are 0 as well.
+
+    Raises:
+      UserError: As for `TokenStream`.
+    """
+    spec = dataclasses.replace(spec, **EVALUATION_MASKS)
+    stream = TokenStream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+    return stream.evaluation(max_sequences)
+
+
+def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:
+    """Calls functions in a few threads, ahead of the use of their results, in order."""
+    waiting: deque = deque()
+    pool = ThreadPoolExecutor(max(1, spec.num_threads), thread_name_prefix="batches")
+    try:
+        for maker in makers:
+            waiting.append(pool.submit(maker))
+            if len(waiting) > spec.prefetch_batches:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _row_builder(name: str) -> Any:
+    return load_part(name, ROWS, "config.data.rows")
+
+
+def _corruption(name: str) -> Any:
+    return load_part(name, CORRUPTIONS, "config.data.corruption")

@@ -1,0 +1,63 @@
+"""A thin layer of tf.data over a generator of finished batches.
+
+All work and all prefetching is done before: tf.data has no threads of its own that could need
+Python while the interpreter exits.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+# The shape and the dtype of each array.
+Signature = Mapping[str, tuple[tuple[int, ...], str]]
+
+
+def make_dataset(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Any:
+    """Returns a `tf.data.Dataset` of the batches that `make_batches` iterates over."""
+    # Imported at the first batch: it takes seconds.
+    from bert_jax.data.lean_tensorflow import hide_accelerators, tf
+
+    hide_accelerators()
+    specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in signature.items()}
+    return tf.data.Dataset.from_generator(make_batches, output_signature=specs)
+
+
+class BatchIterator(Iterator[Batch]):
+    """Iterates over batches through tf.data, and raises their errors unchanged.
+
+    Args:
+      make_batches: Returns an iterator over batches.
+      signature: The shape and the dtype of each array.
+
+    Attributes:
+      close: Ends the iteration and releases its threads. It also runs by itself when the
+        iterator is no longer used, and before the interpreter exits: tf.data calls Python to end
+        a generator, which would wait forever later on.
+    """
+
+    def __init__(self, make_batches: Callable[[], Iterator[Batch]], signature: Signature):
+        elements = _elements(make_batches, signature)
+        self._elements = elements
+        self.close = weakref.finalize(self, elements.close)
+
+    def __next__(self) -> Batch:
+        return next(self._elements)
+
+
+def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Iterator[Batch]:
+    errors: list[Exception] = []
+
+    def until_error() -> Iterator[Batch]:
+        # tf.data would replace an error by one of its own. The data ends instead, and the error
+        # is raised outside.
+        try:
+            yield from make_batches()
+        except Exception as error:
+            errors.append(error)
+
+    yield from make_dataset(until_error, signature).as_numpy_iterator()
+    if errors:
+        raise errors[0]
