@@ -1,4 +1,4 @@
-"""How much memory programs take that run on the CPU, and how it is kept for the next."""
+"""Settings that keep memory allocation cheap and small when XLA computes on the CPU."""
 
 import ctypes
 import os
@@ -7,21 +7,20 @@ from pathlib import Path
 
 # Device files of NVIDIA's and AMD's GPUs and of TPUs.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel*", "vfio/[0-9]*")
-# Parameters of glibc's mallopt (malloc.h) and what they are set to: one heap for all threads,
-# no block by itself in pages of its own, nothing given back below 2 GiB.
+# Parameters of glibc's mallopt (malloc.h) and their values: one heap for all threads, no
+# separate mappings for large blocks, and no memory returned to the kernel below 2 GiB.
 _SETTINGS = {"M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2**31 - 1)}
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc hand what a step has freed to the next step, where the CPU computes.
+    """Makes glibc reuse the memory of one step for the next one.
 
-    XLA allocates a program's temporaries anew at every call. glibc gives blocks of that size
-    back to the kernel when they are freed, and gets others, which the kernel first fills with
-    zeros, page by page: a third of the CPU time of training BERT-mini in a virtual machine. The
-    price is some memory: what was freed is not there for other processes.
+    XLA allocates a program's temporaries at every call. By default glibc returns freed blocks
+    of that size to the kernel, which zeroes new ones page by page: a third of the CPU time of
+    training BERT-mini in a virtual machine. In return, freed memory stays with this process.
 
-    To be called before threads are started. With an accelerator, another C library, or
-    settings of the user's own (`MALLOC_...`, `GLIBC_TUNABLES`) nothing is changed.
+    Call this before threads start. It does nothing with an accelerator, with another C library,
+    or if the user has set `MALLOC_...` or `GLIBC_TUNABLES`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if _cpu_computes() and mallopt is not None and not _is_set(os.environ):
@@ -30,14 +29,14 @@ def keep_freed_memory() -> None:
 
 
 def wait_for_each_program() -> None:
-    """Lets a call return when its program has run, where the CPU computes.
+    """Makes calls of programs on the CPU return only when the program has run.
 
-    Else the next step's temporaries are allocated while this one's are in use: a peak of 16.0
-    GiB instead of 4.8 in fine-tuning MiniLM with 32 sequences of 256 tokens. Nothing is lost:
-    batches are made by other threads, and BERT-mini trained a sixth faster, with a fifth of the
-    page faults. Programs over several devices are not changed by it.
+    With asynchronous calls, the next step allocates its temporaries while this one's are in
+    use: fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of 4.8.
+    Waiting costs no time, because other threads make the batches: BERT-mini trained a sixth
+    faster, with a fifth of the page faults. Programs over several devices are not affected.
 
-    To be called before JAX has looked for devices; loads JAX.
+    Call this before JAX looks for devices. It imports JAX.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""Pages are asked of the kernel once, not at every step, and for one step at a time."""
+"""The kernel provides pages once, not at every step, and for one step at a time."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from bert_jax import cpu_allocator
 from tests import runs
 
 CALLS = 10
-# Of a program with 64 MiB of temporaries, after as many to settle.
+# The pages of the program's temporaries, 64 MiB.
 PAGES = 2**26 // 4096
 PROGRAM = f"""
 import resource, sys
@@ -51,7 +51,7 @@ def run(*arguments, **environment):
     return int(faults), ready == "True"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
 def test_a_programs_memory_is_kept_for_its_next_call():
     faults, _ = run()
     assert faults < CALLS * PAGES / 3
@@ -61,9 +61,9 @@ def test_a_programs_memory_is_kept_for_its_next_call():
 
 
 def test_the_next_program_waits_for_the_one_before():
-    """Or it would have its own temporaries beside the other's."""
+    """Otherwise the temporaries of both would exist at the same time."""
     assert run("wait")[1]
-    assert not run()[1], "else the program is too short to tell"
+    assert not run()[1], "the program is too short for this test"
 
 
 @pytest.mark.parametrize("name", ["nvidia0", "accel0", "vfio/0", "kfd"])

@@ -1,1 +1,1 @@
-"""The device mesh and what of the model lies where on it."""
+"""Devices, the mesh, shardings, and runs in several processes."""

@@ -1,1 +1,1 @@
-"""What a TPU would do with a program: chips, slices, compiled programs, estimates of a step."""
+"""Compiles train steps for TPU slices and estimates their speed, without a TPU."""

@@ -1,18 +1,18 @@
-"""The time of a compiled TPU step, estimated: nothing here has been measured.
+"""Estimates the time of a compiled TPU step; nothing here is measured.
 
-Three parts, each told apart:
+The estimate has three parts:
 
-- what the compiler's cycle counts add up to;
-- Pallas kernels, which have no cycles: what their authors say that one call computes and
-  moves, at the chip's peaks, the times added and not overlapped. Vector arithmetic that is
-  not in `pl.CostEstimate` is not in it;
-- collectives, which have no cycles either: their bytes over the links that they can use. One
-  among all chips of a slice uses all links, any other those of one axis of the torus. Those
-  that the program starts and waits for later run beside what is scheduled in between, one
-  at a time; of the others the step waits for each.
+- computing: the sum of the compiler's cycle counts;
+- Pallas kernels, which have no cycles: the arithmetic and the memory traffic that they
+  declare with `pl.CostEstimate`, each at the chip's peak, without overlap. Vector arithmetic
+  that they do not declare is missing;
+- collectives, which have no cycles either: their bytes divided by the bandwidth of the links.
+  A collective among all chips of a slice uses all links, any other one those of one axis of
+  the torus. Asynchronous collectives run one at a time beside the operations between their
+  start and end; the step waits for each of the others.
 
-Not in it: the latency of a collective, of which a small one consists; the network between
-slices; the host, input and checkpoints.
+The latency of collectives, which dominates small ones, is missing, and so are the network
+between slices, the host, input and checkpoints.
 """
 
 import dataclasses
@@ -20,23 +20,23 @@ import dataclasses
 from bert_jax.tpu.hlo import Collective, Kernel, Operation
 from bert_jax.tpu.topologies import Topology
 
-# Elements that a core's vector unit handles in a cycle: 8 sublanes of 128 lanes.
+# Elements that a core's vector unit processes in a cycle: 8 sublanes of 128 lanes.
 _VECTOR_ELEMENTS = 1024
-# v4 and v5p: two cores are one device.
+# Cores of a device, where it is not one.
 _CORES = {"v4": 2, "v5p": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Seconds of one step; see the module.
+    """The estimated time of one step.
 
     Attributes:
       compute_seconds: The compiler's cycles.
       kernel_seconds: Pallas kernels.
-      collective_seconds: Of all collectives, hidden or not.
-      exposed_collective_seconds: What of them the step waits for.
-      kernels_without_cost: Calls of kernels, in a step, whose cost nobody told: they
-        count nothing.
+      collective_seconds: All collectives, hidden or not.
+      exposed_collective_seconds: The time that the step waits for collectives.
+      kernels_without_cost: The number of calls of kernels that declare no cost and count as
+        nothing.
     """
 
     compute_seconds: float
@@ -51,11 +51,11 @@ class Estimate:
 
 
 def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
-    """Follows the schedule of a program's operations, in order."""
+    """Estimates the time of a step from a program's operations in the order of their schedule."""
     chip = topology.chip
     compute = kernels = collectives = exposed = 0.0
     without_cost = 0
-    # Ends of the collectives under way; the links work on one after another.
+    # When the running collectives end. The links serve one after another.
     ends: dict[str, float] = {}
     links_free_at = now = 0.0
     for operation in operations:
@@ -64,10 +64,10 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
         if operation.kernel is not None:
             if operation.kernel == Kernel():
                 without_cost += operation.executions
-            told = operation.executions * kernel_seconds(operation.kernel, topology)
-            kernels += told
-            seconds += told
-        # What starts one runs beside it, what ends one before its result is there.
+            in_kernel = operation.executions * kernel_seconds(operation.kernel, topology)
+            kernels += in_kernel
+            seconds += in_kernel
+        # A collective runs beside the operation that starts it.
         started = [c for c in operation.collectives if c.phase == "start"]
         for collective in started:
             duration = operation.executions * collective_seconds(collective, topology)
@@ -91,7 +91,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
 
 
 def kernel_seconds(kernel: Kernel, topology: Topology) -> float:
-    """Of one call, on one device."""
+    """Estimates the time of one call of a kernel on one device."""
     chip = topology.chip
     return (
         kernel.flops * chip.devices / chip.peak_flops_per_second
@@ -101,10 +101,10 @@ def kernel_seconds(kernel: Kernel, topology: Topology) -> float:
 
 
 def collective_seconds(collective: Collective, topology: Topology) -> float:
-    """Of one, from the bytes that each device has to send.
+    """Estimates the time of one collective from the bytes that each device sends.
 
-    A sum of all (all-reduce) is a reduce-scatter and an all-gather; each of these sends
-    all but one part of the whole, and so, at most, does an all-to-all.
+    A reduce-scatter and an all-gather send all but one part of the whole, and so does an
+    all-to-all at most. An all-reduce is a reduce-scatter and an all-gather.
     """
     chip = topology.chip
     all_devices = topology.num_chips * chip.devices
@@ -119,7 +119,7 @@ def collective_seconds(collective: Collective, topology: Topology) -> float:
         sent = whole
     bandwidth = chip.ici_bytes_per_second / chip.devices
     if collective.kind == "collective-permute":
-        # To one neighbour, over one link.
+        # One neighbour, over one link.
         bandwidth /= 2 * chip.ici_axes
     elif devices < all_devices / topology.num_slices:
         bandwidth /= chip.ici_axes

@@ -1,11 +1,11 @@
-"""Reads what a compiled TPU program's text says about its cost.
+"""Reads the cost of a compiled TPU program from its text.
 
-The TPU compiler writes its cost model's `estimated_cycles` on the operations it
-schedules. Summed over the program, bodies of loops times their trip count, they
-estimate the time of a step before any TPU is there. That is a model's figure and not
-a measurement: operations without it (scalars, copies that run beside others, waiting
-for another chip) count nothing. Collectives and Pallas kernels have none either; what
-the text does say of them is read here, and `bert_jax.tpu.estimate` makes time of it.
+The TPU compiler annotates the operations that it schedules with `estimated_cycles` from its
+cost model. Their sum over the program, with the bodies of loops multiplied by their trip
+counts, estimates the time of a step. It is not a measurement: operations without the
+annotation (scalars, copies that run beside others, waiting for another chip) count as
+nothing. Collectives and Pallas kernels have no cycles either; `bert_jax.tpu.estimate`
+computes their time from the sizes and costs that are read here.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
-# Bits an element; "s4" and their like are rounded up to a byte by the layout.
+# Bits of an element. The layout rounds small types such as "s4" up to a byte.
 _BITS = {"pred": 8, "bf16": 16, "f16": 16, "c64": 64, "c128": 128}
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
@@ -33,7 +33,7 @@ _OPERAND = re.compile(r"\(%([^\s,)]+)")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _KERNEL_COST = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d+)')
-# Devices that take part: {{0,1},{2,3}}, [2,2]<=[4], or axes of a mesh with their sizes.
+# Three ways to write groups of devices: {{0,1},{2,3}}, [2,2]<=[4], and axes of a mesh.
 _GROUP = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _IOTA_GROUPS = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
 _MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
@@ -42,14 +42,15 @@ _TABLE_ROW = re.compile(r"^(\d+) (.*)$")
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """What an operation has to do with a collective.
+    """A collective, its start or its end.
 
     Attributes:
       kind: One of `COLLECTIVES`.
-      key: The same for the start and the end of one.
-      phase: `whole`: it is waited for; `start` and `done`: others run in between.
+      key: Equal for the start and the end of one collective.
+      phase: `whole` if the program waits for it; `start` or `done` if other operations run in
+        between.
       output_bytes: Size of its result on one device.
-      group_size: Devices that take part together; 0 where the text does not say.
+      group_size: The number of devices in a group; 0 if the text has no groups.
     """
 
     kind: str
@@ -61,9 +62,9 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """What the author of a Pallas kernel told the compiler of one call (pl.CostEstimate).
+    """The cost that a Pallas kernel declares for one call (pl.CostEstimate).
 
-    All three are 0 where nothing was told.
+    All three are 0 if it declares none.
     """
 
     flops: int = 0
@@ -78,13 +79,13 @@ class Operation:
     Attributes:
       name: Its name in the program's text.
       opcode: `fusion`, `while`, `all-reduce`, ...
-      cycles: The compiler's estimate for one execution; 0 where it gives none.
-      executions: How often a step runs it: the product of the trip counts around it.
+      cycles: The compiler's estimate for one execution; 0 if it gives none.
+      executions: How often a step runs it, the product of the trip counts around it.
       output_bytes: Size of its result, all elements of a tuple together.
-      op_name: The traced call it stems from: "jit(train_step)/jvp(...)/...".
-      source: "FILE:LINE" of the call; empty where it is not known.
-      collectives: Those that it is, starts or ends; a fusion may do so with several.
-      kernel: Of a Pallas kernel.
+      op_name: The traced call that it comes from: "jit(train_step)/jvp(...)/...".
+      source: "FILE:LINE" of the call, or empty if unknown.
+      collectives: The collectives that it runs, starts or ends; a fusion may have several.
+      kernel: The cost of a Pallas kernel; None for other operations.
     """
 
     name: str
@@ -99,19 +100,19 @@ class Operation:
 
     @property
     def total_cycles(self) -> int:
-        """Cycles over all its executions in a step."""
+        """Returns the cycles of all executions in a step."""
         return self.cycles * self.executions
 
 
 def read_operations(text: str, within: str = "") -> list[Operation]:
-    """Every scheduled operation of a compiled program's text (`compiled.as_text()`).
+    """Returns every scheduled operation of a compiled program.
 
-    What is inside a fusion belongs to the fusion.
+    A fusion counts as one operation.
 
     Args:
-      text: The program's text.
-      within: A directory; `source` is the innermost call in a file under it where there
-        is one, and the innermost of all where not.
+      text: The program's text, `compiled.as_text()`.
+      within: A directory. `source` is the innermost call in a file under it, or the innermost
+        of all calls if there is none.
     """
     computations, entry = _computations(text)
     frames = _frames(text, within)
@@ -119,12 +120,12 @@ def read_operations(text: str, within: str = "") -> list[Operation]:
 
 
 def total_cycles(operations: list[Operation]) -> int:
-    """The estimate of the whole step."""
+    """Returns the sum of all cycles."""
     return sum(operation.total_cycles for operation in operations)
 
 
 def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
-    """Collectives by kind: `count` and `bytes` of their results, each over a step."""
+    """Returns the `count` of each kind of collective in a step, and the `bytes` of the results."""
     totals: dict[str, dict[str, int]] = {}
     for operation in operations:
         for collective in operation.collectives:
@@ -136,7 +137,7 @@ def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Lines of each computation by its name, and the entry's name."""
+    """Returns the lines of each computation by its name, and the name of the entry."""
     computations: dict[str, list[str]] = {}
     entry, lines = "", None
     for line in text.splitlines():
@@ -149,7 +150,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
         else:
             lines.append(line)
     if not entry:
-        raise ValueError("the text has no ENTRY computation: it is not a compiled program's")
+        raise ValueError("the text has no ENTRY computation, so it is not a compiled program")
     return computations, entry
 
 
@@ -185,7 +186,7 @@ def _walk(
                 if key in called and called[key] in computations:
                     yield from _walk(computations, called[key], executions, frames)
         elif opcode[1] == "conditional" and (branches := _BRANCHES.search(rest)):
-            # One of them runs: the costliest stands for all.
+            # Only one branch runs: assume the costliest.
             names = [branch.strip().lstrip("%") for branch in branches[1].split(",")]
             walks = [list(_walk(computations, branch, executions, frames)) for branch in names]
             yield from max(walks, key=total_cycles)
@@ -194,7 +195,7 @@ def _walk(
 def _collectives(
     line: str, inside: str, computations: dict[str, list[str]]
 ) -> tuple[Collective, ...]:
-    """Of an operation, or of the computation inside a fusion."""
+    """Returns the collectives of an operation, or of the computation `inside` a fusion."""
     if not inside:
         collective = _collective(line)
         return (collective,) if collective else ()
@@ -211,12 +212,12 @@ def _collectives(
         elif "AsyncCollectiveDone" in targets:
             phase = "done"
         elif inside.startswith("async_collective_fusion"):
-            # Something else that goes on while the collective does.
+            # Another operation, which runs while the collective does.
             continue
         else:
             phase = "whole"
         if inside.startswith("all-reduce-scatter"):
-            # Each device keeps its part of the sum: a fusion of all-reduce and slice.
+            # A fusion of all-reduce and slice: each device keeps its part of the sum.
             collective = dataclasses.replace(
                 collective,
                 kind="reduce-scatter",
@@ -227,7 +228,7 @@ def _collectives(
 
 
 def _collective(line: str) -> Collective | None:
-    """The collective that a line is by itself."""
+    """Returns the collective that a line runs, starts or ends."""
     match = _OPERATION.match(line)
     opcode = _OPCODE.search(match[2]) if match else None
     if not opcode:
@@ -242,7 +243,7 @@ def _collective(line: str) -> Collective | None:
     if phase == "done":
         key = _OPERAND.search(rest[opcode.start(1) :])[1]
     elif phase == "start" and kind in ("all-gather", "collective-permute"):
-        # The tuple has the operand beside the result, and semaphores of no size.
+        # A tuple of the operand, the result and semaphores, which have no size.
         output_bytes = _bytes(_elements(rest[: opcode.start(1)])[1])
     elif phase == "whole" and (channel := _CHANNEL.search(rest)):
         key = f"channel {channel[1]}"
@@ -250,7 +251,7 @@ def _collective(line: str) -> Collective | None:
 
 
 def _elements(shape: str) -> list[str]:
-    """The outermost elements of a tuple's shape."""
+    """Splits a tuple's shape into its outermost elements."""
     parts, depth = [""], 0
     for letter in shape.strip()[1:-1]:
         depth += (letter in "([{") - (letter in ")]}")
@@ -276,12 +277,12 @@ def _kernel(rest: str) -> Kernel | None:
     target = _TARGET.search(rest)
     if not target or target[1] != "tpu_custom_call":
         return None
-    told = rest.partition('"cost_estimate":{')[2].partition("}")[0]
-    return Kernel(**{key: int(value) for key, value in _KERNEL_COST.findall(told)})
+    cost = rest.partition('"cost_estimate":{')[2].partition("}")[0]
+    return Kernel(**{key: int(value) for key, value in _KERNEL_COST.findall(cost)})
 
 
 def _trip_count(condition: list[str]) -> int:
-    """Of a loop that counts from 0 to the one constant it is compared with."""
+    """Returns the trip count of a loop that counts from 0 to the constant in its condition."""
     limits = [int(match[1]) for line in condition if (match := _LIMIT.search(line))]
     return max(limits, default=1)
 
@@ -303,7 +304,7 @@ def _source(metadata: str, frames: dict[str, str]) -> str:
 
 
 def _frames(text: str, within: str) -> dict[str, str]:
-    """Stack frame id -> "FILE:LINE" of a call, from the tables at the top."""
+    """Maps stack frame ids to "FILE:LINE" of a call, from the tables at the top of the text."""
     names = {number: row.strip('"') for number, row in _table(text, "FileNames")}
     locations = {}
     for number, row in _table(text, "FileLocations"):
@@ -324,7 +325,7 @@ def _frames(text: str, within: str) -> dict[str, str]:
             if location(caller).startswith(within):
                 frames[number] = location(caller)
                 break
-            # Written one too high: 1 of the outermost call, which has none.
+            # Parent ids are one too high; the outermost call has 1, which means none.
             caller = str(int(rows[caller]["parent_frame_id"]) - 1)
     return frames
 
