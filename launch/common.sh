@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the launchers share: flags, messages, and commands that a dry run only prints.
+# Shared by the launchers: flags, messages, and commands that a dry run only prints.
 # Sourced by tpu_vm.sh, gke.sh and slurm.sh, which add their flags to `flag` and `meaning`.
 set -euo pipefail
 
@@ -8,11 +8,11 @@ if ((BASH_VERSINFO[0] < 5)); then
   exit 2
 fi
 
-# Known flags and their values, the defaults at first; a switch's is false.
+# Known flags and their values, initially the defaults; "false" marks a switch.
 declare -A flag=([dry_run]=false)
-# What a flag that must be given is, for the message where it is not.
+# The meaning of each required flag, for the message if it is missing.
 declare -A meaning=()
-# What follows the `--`: the flags of bert_jax.main.
+# The flags of bert_jax.main, which follow the `--`.
 declare -a main_flags=()
 
 usage_error() {
@@ -66,7 +66,7 @@ parse_flags() {
     flag[$name]=$value
     shift
   done
-  # Where commands are printed: what a dry run is for, and else beside the messages.
+  # File descriptor 3 gets the commands: stdout in a dry run, otherwise stderr.
   if [[ ${flag[dry_run]} == true ]]; then exec 3>&1; else exec 3>&2; fi
 }
 
@@ -81,7 +81,7 @@ require_number() {
   [[ ${flag[$1]} =~ ^[1-9][0-9]*$ ]] || usage_error "--$1 is '${flag[$1]}'; it must be a number above 0"
 }
 
-# Names of Google Cloud and Kubernetes resources, with room for what they append.
+# Checks a name for Google Cloud and Kubernetes, which append to it.
 require_name() {
   [[ ${flag[$1]} =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
     usage_error "--$1 is '${flag[$1]}'; it must be at most 40 lower-case letters, digits and hyphens, and begin with a letter"
@@ -94,10 +94,10 @@ require_zone() {
 
 require_bucket() {
   [[ ${flag[workdir]} =~ ^gs://[a-z0-9][-_.a-z0-9]+/.+ ]] ||
-    usage_error "--workdir is '${flag[workdir]}'; it must be a directory in a bucket, gs://BUCKET/DIRECTORY: machines come and go"
+    usage_error "--workdir is '${flag[workdir]}'; it must be a directory in a bucket, gs://BUCKET/DIRECTORY, which outlives the machines"
 }
 
-# The flags of bert_jax.main must name a config, and leave the work directory to --workdir.
+# Checks that the flags of bert_jax.main name a config and no work directory.
 require_main_flags() {
   local word config=""
   for word in "${main_flags[@]}"; do
@@ -115,13 +115,13 @@ say() {
   echo "# $1" >&3
 }
 
-# Runs a command, and prints it; a dry run prints it only.
+# Prints a command and runs it; a dry run only prints it.
 run() {
   quoted "$@" >&3
   [[ ${flag[dry_run]} == true ]] || "$@"
 }
 
-# The same for a question; a dry run takes the first argument for the answer.
+# The same for a command whose output matters; a dry run assumes the first argument.
 ask() {
   local assumed=$1
   shift

@@ -3,12 +3,12 @@
 #
 #   launch/gke.sh COMMAND --name=NAME --project=PROJECT --zone=ZONE [flags] [-- main's flags]
 #
-#   cluster  create the cluster NAME, with JobSet in it and a node pool for each TPU slice
+#   cluster  create the cluster NAME with JobSet and a node pool for each TPU slice
 #   image    build the container image and push it
-#   train    hand the run to the cluster, which restarts it after every preemption
-#   status   what the run is doing
-#   logs     what its first host prints, until Ctrl-C
-#   delete   remove the run, which saves
+#   train    submit the run to the cluster, which restarts it after every preemption
+#   status   print the state of the run
+#   logs     follow the output of its first host, until Ctrl-C
+#   delete   stop the run, which saves, and remove it
 #   delete_cluster
 #
 # See launch/README.md.
@@ -34,8 +34,8 @@ meaning+=(
   [workdir]="where the run is, gs://BUCKET/DIRECTORY"
 )
 
-# Sets accelerator (the nodes' label), machine (their type, always of 4 chips) and nodes
-# (in a slice); https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus has the table.
+# Sets accelerator (the label of the nodes), machine (their type, always with 4 chips) and
+# nodes (of a slice); https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus has the table.
 resolve_tpu() {
   local side='[1-9][0-9]*' shape example=4x8 chips=0
   case ${flag[tpu]} in
@@ -46,7 +46,7 @@ resolve_tpu() {
     *) usage_error "--tpu is '${flag[tpu]}'; it must be v4, v5e, v5p or v6e" ;;
   esac
   shape="${side}x$side"
-  # These two have three dimensions, the others two.
+  # v4 and v5p have three dimensions, the others two.
   [[ ${flag[tpu]} != v4 && ${flag[tpu]} != v5p ]] || shape+="x$side" example=4x4x8
   [[ ! ${flag[topology]} =~ ^$shape$ ]] || chips=$((${flag[topology]//x/ * }))
   ((chips > 0 && chips % 4 == 0)) ||
@@ -54,7 +54,7 @@ resolve_tpu() {
   nodes=$((chips / 4))
 }
 
-# Any one line of text as a string of YAML.
+# Quotes one line of text for YAML.
 yaml_string() {
   local word=${1//\\/\\\\}
   echo "\"${word//\"/\\\"}\""
@@ -82,7 +82,7 @@ manifest() {
 create_cluster() {
   local i spot=()
   [[ ${flag[spot]} == false ]] || spot=(--spot)
-  # Its own nodes run the system's pods; the workload pool lets pods use the bucket.
+  # The default nodes run the system's pods; the workload pool lets pods use the bucket.
   run gcloud container clusters create "${flag[name]}" "${where[@]}" --num-nodes=1 \
     --machine-type=e2-standard-4 --workload-pool="${flag[project]}.svc.id.goog"
   for ((i = 0; i < flag[slices]; i++)); do

@@ -4,11 +4,11 @@
 #   launch/slurm.sh COMMAND --name=NAME [flags] [-- main's flags]
 #
 #   train    submit the run; it queues itself again until it is finished
-#   status   the job
-#   logs     what the training prints, until Ctrl-C
-#   delete   cancel the job; submitted again, the run goes on from its last checkpoint
+#   status   print the state of the job
+#   logs     follow the output of the training, until Ctrl-C
+#   delete   cancel the job; after another train the run continues from its last checkpoint
 #
-# Account, partition and the like: Slurm's own SBATCH_ACCOUNT, SBATCH_PARTITION, ...
+# Set account, partition and the like with Slurm's SBATCH_ACCOUNT, SBATCH_PARTITION, ...
 # See launch/README.md.
 
 # shellcheck source-path=SCRIPTDIR

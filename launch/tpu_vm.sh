@@ -3,10 +3,10 @@
 #
 #   launch/tpu_vm.sh COMMAND --name=NAME --project=PROJECT --zone=ZONE [flags] [-- main's flags]
 #
-#   train    ask for the TPU, install, train, go on after every preemption; at the end
-#            delete the TPU. Started again, it takes up where it was.
-#   status   what the TPU and the training are doing
-#   logs     what the training prints, until Ctrl-C
+#   train    request the TPU, install, train, restart after every preemption, and delete
+#            the TPU at the end. Can be interrupted and started again at any time.
+#   status   print the state of the TPU and of the training
+#   logs     follow the output of the training, until Ctrl-C
 #   delete   stop the training, which saves, and delete the TPU
 #
 # See launch/README.md.
@@ -20,14 +20,14 @@ flag+=(
   [slices]=1 [spot]=false [keep]=false [poll_seconds]=60 [max_failures]=10
 )
 meaning+=(
-  [name]="what the TPU is to be called"
+  [name]="a name for the TPU"
   [project]="the ID of the Google Cloud project"
   [zone]="where the TPU is, such as us-central1-a"
   [accelerator]="the TPU, such as v5litepod-256"
   [workdir]="where the run is, gs://BUCKET/DIRECTORY"
 )
 
-# The VM's software for each generation, as https://cloud.google.com/tpu/docs/runtimes has it.
+# The VM software for each generation, from https://cloud.google.com/tpu/docs/runtimes.
 runtime_version() {
   [[ $1 =~ ^(v2|v3|v4|v5litepod|v5p|v6e)-[1-9][0-9]*$ ]] ||
     usage_error "--accelerator is '$1'; it must be v2, v3, v4, v5litepod, v5p or v6e and a size, such as v5litepod-256"
@@ -39,10 +39,10 @@ runtime_version() {
   esac
 }
 
-# What a dry run takes for the answers, so that it walks through a run's life once.
+# The answers that a dry run assumes, which lead it once through the life of a run.
 assumed_state="" assumed_status=absent
 
-# One of the states of queued resources, or nothing where there is none of this name.
+# Prints the state of the queued resource, or nothing if it does not exist.
 resource_state() {
   ask "$assumed_state" gcloud compute tpus queued-resources list "${where[@]}" \
     --filter="name~(^|/)${flag[name]}\$" --format="value(state.state)"
@@ -59,13 +59,13 @@ create() {
 }
 
 delete() {
-  # --force: with the TPU VMs, also where some of them are gone already.
+  # --force deletes the TPU VMs too, even if some are gone already.
   run gcloud compute tpus queued-resources delete "${flag[name]}" "${where[@]}" --force --quiet ||
     return
   installed=false seen=false assumed_state="" assumed_status=absent
 }
 
-# The TPU VMs' names, one a slice; each may have many workers.
+# Prints the names of the TPU VMs, one for each slice; each may have many workers.
 node_names() {
   local i
   if ((flag[slices] == 1)); then
@@ -94,7 +94,7 @@ worker_status() {
     --command="if test -f $script; then bash $script status; else echo absent; fi"
 }
 
-# Puts this checkout, as it is, into the work directory, and from there onto every worker.
+# Copies this checkout into the work directory, and from there onto every worker.
 install() {
   [[ $installed == false ]] || return 0
   local archive=${flag[workdir]%/}/source.tar.gz
@@ -109,14 +109,14 @@ install() {
   installed=true
 }
 
-# Starts the training on all workers; one that is still running is stopped before.
+# Starts the training on all workers, after stopping one that still runs.
 start() {
   install || return
   on_all_workers "bash bert_jax/source/launch/tpu_worker.sh start $(quoted "${flag[workdir]}" "${main_flags[@]}")" || return
   started=true assumed_status=finished
 }
 
-# Something went wrong that may right itself: a worker that is rebooted, a lost connection.
+# Counts a failure that may be temporary: a rebooting worker, a lost connection.
 again() {
   failures=$((failures + 1))
   say "$1 (failure $failures)"
@@ -125,7 +125,7 @@ again() {
 }
 
 train() {
-  # What this process has done; an earlier one's end says nothing of these flags and files.
+  # The progress of this call; the end of an earlier training may be of other flags and files.
   local installed=false started=false seen=false was_active=false failures=0
   local state status node_state
   while true; do
@@ -139,7 +139,7 @@ train() {
       ACTIVE)
         was_active=true
         status=$(worker_status) || status=unreachable
-        # The last line: gcloud may have put its own before.
+        # The last line, because gcloud may print its own lines first.
         status=${status##*$'\n'}
         if [[ $started == false && $status =~ ^(finished|failed) ]]; then status=stopped; fi
         case $status in
@@ -155,7 +155,7 @@ train() {
             ;;
           stopped) start || again "the training could not be started" ;;
           "failed 1" | "failed 2")
-            fail "the training ended with a mistake, told in $0 logs $(quoted "${identity[@]}"); $still_there"
+            fail "the training ended with a mistake, see $0 logs $(quoted "${identity[@]}"); $still_there"
             ;;
           failed*)
             again "the training ended with status ${status#failed }"
@@ -181,7 +181,7 @@ train() {
         delete || again "the TPU could not be deleted"
         ;;
       unknown) again "gcloud does not answer" ;;
-      # On its way: CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDING, DELETING.
+      # In progress: CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDING, DELETING.
       *) say "the TPU is $state" ;;
     esac
     say "looking again in ${flag[poll_seconds]} seconds"

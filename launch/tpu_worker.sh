@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs on every TPU VM of a slice, called by tpu_vm.sh from outside.
+# Runs on every TPU VM of a slice; tpu_vm.sh calls it over ssh.
 #
-#   tpu_worker.sh install               bert_jax and its Python, in ~/bert_jax/env
-#   tpu_worker.sh start WORKDIR FLAGS   train, detached from the session that asks for it
-#   tpu_worker.sh status                absent, running, finished, stopped or failed STATUS
-#   tpu_worker.sh stop                  SIGTERM: save and leave; returns when it has
+#   tpu_worker.sh install               install bert_jax and its Python in ~/bert_jax/env
+#   tpu_worker.sh start WORKDIR FLAGS   start the training, detached from the ssh session
+#   tpu_worker.sh status                print absent, running, finished, stopped or failed STATUS
+#   tpu_worker.sh stop                  send SIGTERM, and wait until the training has saved
 set -euo pipefail
 home=$HOME/bert_jax
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 install() {
-  # The VM images come with Python 3.10, and jax wants 3.12 by now: uv brings it.
+  # The VM images have Python 3.10, which is too old for jax; uv installs a newer one.
   python3 -m pip install --quiet --user uv
   python3 -m uv venv --quiet --clear --python=3.12 "$home/env"
   python3 -m uv pip install --quiet --python="$home/env/bin/python" --editable "${root}[tpu,gcs]"
@@ -18,7 +18,7 @@ install() {
 }
 
 running() {
-  # A process that has ended may keep its number until someone asks for its status.
+  # A process that has ended keeps its number until its parent reads its status.
   [[ -f $home/pid && ! -f $home/exit_status ]] && kill -0 -- "-$(<"$home/pid")" 2>/dev/null
 }
 
@@ -26,8 +26,8 @@ start() {
   stop
   rm -f "$home/pid" "$home/exit_status"
   cd "$root"
-  # A session of its own: it outlives the ssh connection, and its number is its group's.
-  # The shell around must outlive a SIGTERM to the group, to note how the training ended.
+  # In a session of its own it outlives the ssh connection, and its number is its group's.
+  # The surrounding shell survives a SIGTERM to the group, to record the exit status.
   # shellcheck disable=SC2016
   PATH="$home/env/bin:$PATH" setsid nohup bash -c \
     'trap : TERM; python launch/train.py "$@"; echo $? >"$HOME/bert_jax/exit_status"' bash "$@" \
@@ -48,7 +48,7 @@ status() {
   elif running; then
     echo running
   else
-    # No exit status: never started, or the machine was rebooted under it.
+    # Without an exit status it never started, or the machine rebooted.
     exit_status=$(cat "$home/exit_status" 2>/dev/null || echo 75)
     case $exit_status in
       0) echo finished ;;

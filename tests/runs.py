@@ -34,10 +34,10 @@ TINY_RUN = {
 }
 
 
-def environment() -> dict[str, str]:
-    """A user's, on CPU: without the flags that make unit tests compile faster."""
-    ours = {"JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
-    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | ours
+def environment(devices: int = 1) -> dict[str, str]:
+    """Returns a CPU user's environment, but with the tests' flags for fast compilation."""
+    xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "200", "XLA_FLAGS": xla_flags}
 
 
 def main_command(workdir, **overrides) -> list[str]:

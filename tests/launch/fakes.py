@@ -1,4 +1,4 @@
-"""Programs of Google Cloud and Slurm that only note how they were called."""
+"""Fake programs of Google Cloud and Slurm, which only record their calls."""
 
 import os
 import shlex
@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 
-# Notes its arguments, one file a call, and answers from the files of a test: each answer is
-# used once; "!" is a failure, and so is every call with the text in the file `failing`.
+# Records its arguments, one file a call, and answers from files that a test writes. Each line
+# is used once; "!" is a failure, and so is every call with the text in the file `failing`.
 RECORDER = r"""#!/usr/bin/env bash
 number=$(printf '%03d' "$(ls "$FAKES/calls" | wc -l)")
 printf '%s\0' "${0##*/}" "$@" >"$FAKES/calls/$number"
@@ -32,13 +32,13 @@ esac
 
 
 class Fakes:
-    """A directory of programs that goes before all others on PATH."""
+    """A directory of programs that comes first on PATH."""
 
     def __init__(self, directory: Path):
         self.directory = directory
         (directory / "bin").mkdir()
         (directory / "calls").mkdir()
-        # What nobody waits for.
+        # Nobody waits in a test.
         self.program("sleep", "#!/bin/sh\n")
 
     def program(self, name: str, text: str = RECORDER) -> None:
@@ -47,12 +47,12 @@ class Fakes:
         path.chmod(0o755)
 
     def answers(self, **lines: list[str]) -> None:
-        """The answers to come: states, statuses and nodes; or what is failing."""
+        """Sets the coming answers: states, statuses and nodes; or which calls fail."""
         for name, entries in lines.items():
             (self.directory / name).write_text("".join(f"{line}\n" for line in entries))
 
     def calls(self) -> list[list[str]]:
-        """What was called so far, in order."""
+        """Returns the calls so far, in order."""
         files = sorted((self.directory / "calls").iterdir())
         return [path.read_text().split("\0")[:-1] for path in files]
 
@@ -62,14 +62,14 @@ class Fakes:
 
 
 def launch(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
-    """Runs launch/SCRIPT to its end."""
+    """Runs a script of launch/."""
     options = {"timeout": 60, "stdin": subprocess.DEVNULL} | options
     command = [str(LAUNCH / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def dry_run(script: str, *arguments: str) -> list[list[str]]:
-    """The commands that a dry run prints, in an environment that has none of them."""
+    """Returns the commands that a dry run prints where none of the programs is installed."""
     bare = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     at = arguments.index("--") if "--" in arguments else len(arguments)
     done = launch(script, *arguments[:at], "--dry_run", *arguments[at:], env=bare)
@@ -77,12 +77,12 @@ def dry_run(script: str, *arguments: str) -> list[list[str]]:
     assert not done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
     commands = [shlex.split(line) for line in lines]
-    # Of `tar ... | gcloud ...` the second is what a fake sees.
+    # A fake sees the second command of `tar ... | gcloud ...`.
     return [words[words.index("|") + 1 :] if "|" in words else words for words in commands]
 
 
 def mistake(script: str, *arguments: str) -> str:
-    """Runs what must be refused; returns its one sentence."""
+    """Runs a script that must refuse its arguments; returns its one sentence."""
     done = launch(script, *arguments)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert not done.stdout

@@ -1,4 +1,4 @@
-"""What holds of every file in launch/."""
+"""Rules for every file in launch/."""
 
 import os
 import re

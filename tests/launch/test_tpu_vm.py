@@ -108,7 +108,7 @@ def test_the_other_commands():
         (("train", *TRAIN[:-1], *MAIN), "--workdir is missing: where the run is, gs://"),
         (("train", *TRAIN, "--workdir=runs/x", *MAIN), "--workdir is 'runs/x'; it must be a direc"),
         (("train", *TRAIN, "--workdir=gs://bucket", *MAIN), "--workdir is 'gs://bucket'; it must"),
-        (("train", *TRAIN[1:], *MAIN), "--name is missing: what the TPU is to be called"),
+        (("train", *TRAIN[1:], *MAIN), "--name is missing: a name for the TPU"),
         (("train", *TRAIN, "--zone=", *MAIN), "--zone is missing: where the TPU is"),
         (("train", *TRAIN, "--zone=us-central1", *MAIN), "--zone is 'us-central1'; it must be a z"),
         (("train", *TRAIN, "--project=", *MAIN), "--project is missing: the ID of the Google"),

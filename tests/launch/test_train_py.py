@@ -1,4 +1,4 @@
-"""launch/train.py: how a training ended, told by an exit status."""
+"""The exit status of launch/train.py."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from tests.launch.fakes import LAUNCH
 
-# In the place of bert_jax.main.
+# Replaces bert_jax.main.
 MAIN = """
 import os, pathlib, signal, sys, time
 workdir = pathlib.Path(sys.argv[1].removeprefix("--workdir="))
@@ -32,7 +32,7 @@ sys.exit(int(end))
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts the script with an end that the training is to come to."""
+    """Starts the script; `end` says how the training ends."""
     package = tmp_path / "bert_jax"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -64,7 +64,7 @@ def test_exit_status(start, tmp_path, end, done, status):
 
 @pytest.mark.parametrize("end", ["saves", "never"])
 def test_a_signal_is_passed_on_and_waited_for(start, tmp_path, end):
-    """Also where the training is not yet ready for it."""
+    """Also before the training handles it."""
     process = start(end)
     while not (tmp_path / "begun").exists():
         assert process.poll() is None

@@ -31,26 +31,23 @@ def free_address() -> str:
         return f"127.0.0.1:{found.getsockname()[1]}"
 
 
-def start(directory, count, *, numbers=None, devices=1, options=None, **overrides):
-    """Starts the processes of a run, or only those of these numbers.
+def start(directory, count, *, devices=1, options=None, **overrides):
+    """Starts the processes of a run, with the work directory and hosts_driver's options.
 
-    `directory` and `options` may be functions of the number.
+    `directory` and `options` may be functions of the process number.
     """
     address, processes = free_address(), []
-    for number in range(count) if numbers is None else numbers:
+    for number in range(count):
         place = directory(number) if callable(directory) else directory
         given = options(number) if callable(options) else options or {}
         command = runs.main_command(place, **{**SMALL, **overrides})
         command[1:3] = ["-m", "tests.parallel.hosts_driver"]
         command += [f"--coordinator={address}", f"--num_processes={count}"]
-        xla_flags = f"--xla_force_host_platform_device_count={devices}"
         processes.append(
             subprocess.Popen(
                 [*command, f"--process_id={number}"],
                 cwd=runs.ROOT,
-                env=runs.environment()
-                | {"XLA_FLAGS": f"{xla_flags} --xla_backend_optimization_level=0"}
-                | {"HOSTS_TEST": json.dumps(given)},
+                env=runs.environment(devices) | {"HOSTS_TEST": json.dumps(given)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -61,7 +58,7 @@ def start(directory, count, *, numbers=None, devices=1, options=None, **override
 
 
 def finish(processes, seconds=240):
-    """(status, stdout, stderr) of each."""
+    """Waits for the processes; returns (status, stdout, stderr) of each."""
     ended = []
     for process in processes:
         try:

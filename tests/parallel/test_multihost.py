@@ -60,7 +60,7 @@ class TestClusters:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """Globs of forty short documents of made-up words."""
+    """A glob of forty short documents of made-up words."""
     folder = tmp_path_factory.mktemp("texts")
     rng = random.Random(3)
     words = ["".join(rng.choices("abcdeilmnorstu", k=rng.randint(2, 8))) for _ in range(400)]
@@ -73,7 +73,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, texts):
-    """A run of two processes that nothing disturbed: its directory, outputs, bytes read."""
+    """An undisturbed run of two processes: its directory, outputs and bytes read."""
     folder = tmp_path_factory.mktemp("two")
     reads = [folder / f"reads{number}.json" for number in range(2)]
     ended = run(folder / "run", 2, options=lambda n: {"reads": str(reads[n])}, data__input=texts)
@@ -127,7 +127,7 @@ class TestTwoProcesses:
                 store, tokenizer, stream_spec(config, stage), shards=shards, num_shards=2
             )
             masks = [batch["attention_mask"] for batch in stream.batches(0, STEPS)]
-            # [CLS] and two [SEP] a row are no text; a token takes two bytes.
+            # A row has three special tokens; a token takes two bytes.
             expected.append(sum(2 * int(mask.sum() - 3 * len(mask)) for mask in masks))
         first, second, whole = expected
         assert [read["train"] for read in reads] == [first, second]
@@ -205,14 +205,14 @@ def test_a_mistake_that_one_process_finds_ends_all(two, tmp_path, where):
 
 
 def test_batches_and_agreements(tmp_path):
-    """Meshes whose devices are mixed, shared by processes; what one knows, all know."""
+    """Meshes that mix devices of both processes or share them; and every way to agree."""
     address = free_address()
     files = [tmp_path / str(number) for number in range(2)]
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.parallel.hosts_worker", address, str(number), str(file)],
             cwd=runs.ROOT,
-            env=runs.environment() | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+            env=runs.environment(devices=2),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -300,14 +300,13 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     # Another number of devices, and a process by itself, whose sums run in another order.
     np.testing.assert_allclose(losses(two[0]), losses(straight), rtol=1e-4)
     alone = runs.main_command(tmp_path / "alone", **SMALL, data__store=store)
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    subprocess.run(alone, cwd=runs.ROOT, env=runs.environment() | flags, check=True)
+    subprocess.run(alone, cwd=runs.ROOT, env=runs.environment(devices=4), check=True)
     np.testing.assert_allclose(losses(tmp_path / "alone"), losses(straight), rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_model_divided_over_two_processes(two, tmp_path):
-    """Both need every row, and read it."""
+    """Both processes need, and read, every row."""
     reads = [tmp_path / f"reads{number}.json" for number in range(2)]
     run(
         tmp_path / "run",
@@ -326,7 +325,7 @@ def test_a_model_divided_over_two_processes(two, tmp_path):
 
 @pytest.mark.slow
 def test_evaluation_by_itself(two, texts, tmp_path):
-    """Of held-out documents, and of texts that the first process tokenizes for both."""
+    """On held-out documents, and on texts that process 0 tokenizes for both."""
     results = json.loads((two[0] / "results.json").read_text())
     for data in ("", texts):
         address, output = free_address(), tmp_path / "results.json"
