@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, input_setup, workdir
+from bert_jax import cli, files, input_setup
 from bert_jax import config as config_lib
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -180,7 +180,7 @@ def main(_) -> None:
         }
         Console().print(_table(args.what, numbered_stage(args.config.train, args.stage), results))
         if args.output and multihost.is_first():
-            workdir.write_json(args.output, results)
+            files.write_json(args.output, results)
             print(f"written to {args.output}")
 
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from bert_jax import cpu_allocator, storage
+from bert_jax import cpu_allocator, files
 from bert_jax.command_line import UsageError, parse
 from bert_jax.errors import UserError
 
@@ -132,6 +132,6 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             )
         case OSError() if error.errno in _USER_ERRNOS:
             return f"error: {error.filename or 'writing'}: {error.strerror}", 1
-    if problem := storage.problem(error):
+    if problem := files.storage_problem(error):
         return f"error: storage or network: {problem}", 1
     return None

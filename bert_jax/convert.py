@@ -12,7 +12,7 @@ that its head belongs to, with its labels; no other kind has a place for such a 
 from absl import flags
 from etils import epath
 
-from bert_jax import cli, storage
+from bert_jax import cli, files
 from bert_jax.errors import UserError
 from bert_jax.progress import say
 
@@ -71,7 +71,7 @@ def main(_) -> None:
         if not args[name].value:
             raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
-        storage.open_path(args[name].value, f"--{name}")
+        files.open_path(args[name].value, f"--{name}")
     if args.to not in KINDS:
         raise UserError(f"--to is {args.to!r}; it must be one of {', '.join(KINDS)}")
     for warning in convert(args.input, args.output, args.to, args.vocab, args.lowercase):

@@ -8,6 +8,7 @@ text at every step and every time. Masking is at 15 % whatever the training rate
 
 import contextlib
 import math
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, prepare, storage, workdir
+from bert_jax import cli, files, workdir
+from bert_jax.data.prepare_store import tokenize_corpus
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import evaluation_batches
 from bert_jax.errors import UserError
@@ -207,12 +209,14 @@ def _store_to_evaluate(
     with contextlib.ExitStack() as stack:
 
         def tokenized() -> str:
-            scratch = storage.scratch_directory(directory, "evaluate_")
+            # Inside the work directory, where every host of a run can read it.
+            scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
+            stack.callback(files.remove_directory, scratch)
             options = config.data.copy_and_resolve_references()
             options.unlock()
             options.input, options.format = (data,), "auto"
-            split = stack.enter_context(scratch) / "split"
-            prepare.tokenize_corpus(options, tokenizer, split)
+            split = scratch / "split"
+            tokenize_corpus(options, tokenizer, split)
             return str(split)
 
         yield TokenStore(multihost.run_on_process_zero(tokenized))
@@ -234,13 +238,13 @@ def main(_) -> None:
     if not args.workdir:
         raise UserError("--workdir is missing: the work directory of the run to evaluate")
     for name in ("data", "output"):
-        storage.open_path(args[name].value, f"--{name}")
+        files.open_path(args[name].value, f"--{name}")
     with cli.joined_hosts():
         results = evaluate_workdir(args.workdir, args.data, args.max_sequences)
         source = args.data or "held-out documents"
         Console().print(results_table(f"Step {results['step']:,} on {source}", results))
         if args.output and multihost.is_first():
-            workdir.write_json(args.output, results)
+            files.write_json(args.output, results)
             print(f"written to {args.output}")
 
 

@@ -9,7 +9,7 @@ of them; DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` r
 
 from absl import flags
 
-from bert_jax import cli, storage, tokenizers
+from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config
 from bert_jax.data.static_rows import training_flags
 from bert_jax.data.store import TokenStore, read_metadata
@@ -48,9 +48,7 @@ def main(_) -> None:
             f"--max_seq_length={args.max_seq_length} has at most {args.max_seq_length - 3} tokens "
             "to predict"
         )
-    store, output = (
-        storage.open_path(args[name].value, f"--{name}") for name in ("store", "output")
-    )
+    store, output = (files.open_path(args[name].value, f"--{name}") for name in ("store", "output"))
     metadata = read_metadata(store)
     split = store / args.split
     if not split.exists():

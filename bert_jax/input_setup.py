@@ -10,9 +10,9 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import prepare, tokenizers, workdir
+from bert_jax import tokenizers, workdir
 from bert_jax.config import check_vocabulary
-from bert_jax.data import static_rows
+from bert_jax.data import prepare_store, static_rows
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.store import TokenStore, read_metadata
@@ -83,7 +83,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
         _check_options(config, metadata, path)
     else:
         # Returns at once if the store exists and matches the config.
-        metadata = prepare.prepare(config.data, config.model.vocab_size, path)
+        metadata = prepare_store.prepare(config.data, config.model.vocab_size, path)
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
 

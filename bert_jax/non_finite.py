@@ -4,7 +4,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import workdir
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.checkpoint import Checkpointer
@@ -40,7 +40,7 @@ def non_finite(
     }
     path = epath.Path(directory) / f"non_finite_step_{error.step}.json"
     if multihost.is_first():
-        workdir.write_json(path, report)
+        files.write_json(path, report)
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
     return DivergedError(
         f"the loss or the gradient of step {error.step} is not finite (loss "

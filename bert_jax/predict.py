@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax import cli, cpu_allocator, inference, storage
+from bert_jax import cli, cpu_allocator, files, inference
 from bert_jax.progress import Progress
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def attention(bert: "Bert", texts: list[str]) -> None:
     if length is None:
         length = min(_ATTENTION_LENGTH, bert.max_length)
     view = bert.attention(*texts, top_k=args.top_k, max_length=length)
-    storage.write_whole(path, attention_page(view).encode())
+    files.write_whole(path, attention_page(view).encode())
     print(f"open {args.output} in a browser: {len(view.tokens)} tokens")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import storage, workdir
+from bert_jax import files, workdir
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
@@ -126,7 +126,7 @@ def check_weights(config: ConfigDict) -> None:
         raise UserError(
             "config.init_from brings weights, and their vocabulary must come with them: set "
             + _vocabulary_flags(
-                storage.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
+                files.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
             )
         )
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bert_jax import evaluate as evaluate_lib
-from bert_jax import start, workdir
+from bert_jax import files, start, workdir
 from bert_jax.config import check_batch
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, open_run_input, resume_point, training_batches
@@ -133,7 +133,7 @@ def _train(
 
     results |= {"step": step, "train_sequences_per_second": recorder.run_sequences_per_second()}
     if first:
-        workdir.write_json(epath.Path(directory) / workdir.RESULTS, results)
+        files.write_json(epath.Path(directory) / workdir.RESULTS, results)
         write_curves(directory, epath.Path(directory) / workdir.CURVES)
         summarize(results, directory)
     return results
@@ -213,10 +213,10 @@ def finished_results(directory: epath.PathLike, step: int, num_steps: int) -> di
     if step < num_steps or not path.exists():
         return None
     try:
-        results = workdir.read_json(path)
+        results = files.read_json(path)
         if results["step"] != step:
             return None
-    except (ValueError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         # Damaged: evaluating once more writes it anew.
         return None
     print(f"This run is finished: step {step:,} of {num_steps:,} is done.")

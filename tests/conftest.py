@@ -36,19 +36,20 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def gcs_server():
-    """A Google Cloud Storage of the tests' own, for all of them: clients remember where it is."""
+    """A Google Cloud Storage in this process: the environment that leads to it, its buckets."""
     pytest.importorskip("gcsfs", reason="needs pip install -e '.[gcs]'")
-    from tests.fake_gcs import FakeGcs
+    from tests.fake_gcs import serve
 
-    with FakeGcs(forbidden=("private",)) as server:
+    with serve() as server:
         yield server
 
 
 @pytest.fixture
-def bucket(gcs_server, monkeypatch):
-    """An empty bucket there, gs://NAME; this process's clients are led to it."""
-    for name, value in gcs_server.environment.items():
+def bucket(gcs_server, monkeypatch) -> str:
+    """The name of an empty bucket; this process's clients are led to it."""
+    environment, buckets = gcs_server
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    name = f"bucket-{len(gcs_server.buckets)}"
-    gcs_server.buckets[name] = {}
+    name = f"bucket-{len(buckets)}"
+    buckets[name] = {}
     return name

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert_jax.config import default_config
 from bert_jax.data.corpus import built_in_files
-from bert_jax.prepare import prepare
+from bert_jax.data.prepare_store import prepare
 
 VOCAB_SIZE = 400
 

@@ -61,7 +61,7 @@ class TestOthersDirectories:
         before = (finished / "config.json").read_bytes()
         run = small_run(texts, schedule__peak_learning_rate=0.5)
         told = refusal(lambda: train.train(run, finished))
-        assert "config.schedule.peak_learning_rate is 0.001, here it is 0.5" in told
+        assert "config.schedule.peak_learning_rate is 0.001, not 0.5" in told
         assert (finished / "config.json").read_bytes() == before
 
     def test_a_directory_in_use_is_refused(self, copy, texts, refusal):

@@ -12,10 +12,10 @@ from bert_jax import tokenizers
 from bert_jax.data import tokenization
 from bert_jax.data.corpus import Document, built_in_files
 from bert_jax.data.heldout import HeldOut
+from bert_jax.data.prepare_store import tokenize_corpus
 from bert_jax.data.store import TokenStore
 from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
-from bert_jax.prepare import tokenize_corpus
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 

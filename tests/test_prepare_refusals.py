@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.config import default_config, validate
+from bert_jax.config import default_config, validate, validate_data
 from bert_jax.data.heldout import HeldOut
+from bert_jax.data.store_manifest import check_store
 from bert_jax.errors import UserError
-from bert_jax.prepare import check_store
 from bert_jax.progress import Progress
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
 
@@ -52,9 +52,9 @@ def test_foreign_files_are_not_touched(speeches, tmp_path):
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 0.6, 1.0])
-def test_bad_heldout_fractions(fraction, speeches, tmp_path):
+def test_bad_heldout_fractions(fraction, speeches):
     with pytest.raises(UserError, match="data.heldout_fraction is .*; it must be from 0 to 0.5"):
-        make(options(speeches, heldout_fraction=fraction), tmp_path)
+        validate_data(options(speeches, heldout_fraction=fraction))
 
 
 def test_too_many_held_out(tmp_path):

@@ -287,7 +287,7 @@ class TestRefusals:
 
     def test_another_models_directory(self, uninterrupted):
         config = self.load(uninterrupted, model__num_hidden_layers=3)
-        with pytest.raises(UserError, match=r"config\.model\.num_hidden_layers is 2, here it is 3"):
+        with pytest.raises(UserError, match=r"config\.model\.num_hidden_layers is 2, not 3"):
             train.train(config, uninterrupted[0])
 
     def test_another_vocabulary_size(self, uninterrupted, tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 
 Section = Mapping[str, "Field | Section"]
@@ -65,7 +65,7 @@ class Field:
                 subject = "each value" if is_tuple else "it"
                 raise UserError(f"{path} is {value!r}; {subject} must be {rule}")
             if self.is_path:
-                storage.check_scheme(element, path)
+                files.check_scheme(element, path)
 
     def check_type(self, path: str, value: Any) -> None:
         """Refuses a value of another type than the default's."""

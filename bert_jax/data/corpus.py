@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.data.text_format import FORMATS, format_of
 from bert_jax.errors import UserError
 
@@ -146,7 +146,7 @@ class Corpus:
     def _read_file(self, path: Path | epath.Path, format: str) -> Iterator[Document]:
         finished = self.bytes_read
         try:
-            with storage.open_input(path) as raw:
+            with files.open_input(path) as raw:
                 stream = gzip.open(raw) if path.suffix == ".gz" else raw
                 for document in self._read_stream(path, format, stream):
                     self.bytes_read = finished + raw.tell()
@@ -295,20 +295,21 @@ def built_in_files() -> list[Path]:
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     """The files, in order of their names, and their sizes in bytes."""
-    storage.open_path(pattern, "data.input")
-    if storage.is_remote(pattern):
-        objects = storage.matching_files(pattern)
+    files.open_path(pattern, "data.input")
+    if files.is_remote(pattern):
+        found = files.filesystem().glob(pattern, detail=True)
+        objects = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
         if not objects:
             raise UserError(f"data.input has {pattern!r}, but no object matches it")
-        return objects
+        return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
     pattern = os.path.expanduser(pattern)
     # A file may have a name that looks like a pattern.
     names = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
-    files = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
-    if not files:
+    paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
+    if not paths:
         hint = "it is a directory, so add /*" if os.path.isdir(pattern) else "no file matches it"
         raise UserError(f"data.input has {pattern!r}, but {hint}")
-    return _sizes(files)
+    return _sizes(paths)
 
 
 def _sizes(files: Sequence[Path]) -> dict[Path, int]:

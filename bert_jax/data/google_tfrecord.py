@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import storage, tokenizers
+from bert_jax import files, tokenizers
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.examples import Window
 from bert_jax.data.lean_tensorflow import tf
@@ -70,7 +69,8 @@ def prepare(
     megabytes = sum(source["bytes"] for source in sources) / 1e6
     with (
         empty_directory(output, ROW_FILES),
-        RowsWriter(output, tokenizer) as writer,
+        files.local_output(output, last=(METADATA,)) as local,
+        RowsWriter(local, tokenizer) as writer,
         Progress("reading TFRecord files", megabytes, "MB", enabled=show_progress) as progress,
     ):
         for number, source in enumerate(sources):
@@ -121,10 +121,11 @@ def write_tfrecords(
     Raises:
       UserError: if something else is there, or it cannot be written (a full disk).
     """
-    if storage.is_remote(output):
-        output = storage.open_path(output, "the output")
+    if files.is_remote(output):
+        output = files.open_path(output, "the output")
         _require_empty(output, output)
-        with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        # The vocabulary is uploaded last: nobody reads the records without it.
+        with files.local_output(output, last=("vocab.txt", MODEL_FILE)) as scratch:
             total = write_tfrecords(
                 store,
                 tokenizer,
@@ -134,8 +135,6 @@ def write_tfrecords(
                 num_shards=num_shards,
                 show_progress=show_progress,
             )
-            # The vocabulary last: nobody reads the records without it.
-            storage.upload_directory(Path(scratch), output, last=("vocab.txt", MODEL_FILE))
         return total
     # Where a link leads; a directory that is there, which may be a mount point, stays.
     output = Path(os.path.realpath(store_path(output)))

@@ -17,6 +17,7 @@ class HeldOut:
     """
 
     def __init__(self, fraction: float):
+        self.fraction = fraction
         self._share = Fraction(str(float(fraction)))
 
     def __contains__(self, index: int) -> bool:

@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.batch import BatchFields
 from bert_jax.data.corruption.masked_lm import MaskedTokens
-from bert_jax.data.remote_file import CachedArray, open_npy, open_vector
 from bert_jax.data.rows.pairs import PairRows
-from bert_jax.data.store import store_path, token_dtype
+from bert_jax.data.store import OutputFile, open_vector, store_path, token_dtype
 from bert_jax.errors import UserError
 
 # The config.data.format of what is turned into rows.
@@ -84,7 +83,7 @@ class RowsWriter:
         tokenizer.save(directory / "tokenizer")
         self._tokenizer = tokenizer
         self._counts = np.zeros(tokenizer.vocab_size, np.int64)
-        self._files: dict[tuple[int, int], storage.OutputFile] = {}
+        self._files: dict[tuple[int, int], OutputFile] = {}
         self._rows: dict[tuple[int, int], int] = {}
 
     @property
@@ -98,7 +97,7 @@ class RowsWriter:
         for name, values in columns.items():
             rows[name] = values
         if shape not in self._files:
-            self._files[shape] = storage.OutputFile(self._directory / _file_name(*shape))
+            self._files[shape] = OutputFile(self._directory / _file_name(*shape))
             self._rows[shape] = 0
         self._files[shape].write(rows.tobytes())
         self._rows[shape] += len(rows)
@@ -110,14 +109,14 @@ class RowsWriter:
             file.finish()
         counts = io.BytesIO()
         np.save(counts, self._counts, allow_pickle=False)
-        storage.write_whole(self._directory / TOKEN_COUNTS, counts.getvalue())
+        files.write_whole(self._directory / TOKEN_COUNTS, counts.getvalue())
         rows = [
             {**dict(zip(_SHAPE, shape, strict=True)), "rows": count}
             for shape, count in sorted(self._rows.items())
         ]
         values = {"format_version": FORMAT_VERSION, **metadata, "rows": rows}
         text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-        storage.write_whole(self._directory / METADATA, text.encode())
+        files.write_whole(self._directory / METADATA, text.encode())
 
     def __enter__(self) -> "RowsWriter":
         return self
@@ -180,7 +179,7 @@ def _is_whole(metadata: dict[str, Any]) -> bool:
 
 
 class StaticRows:
-    """All rows of a directory, memory-mapped; of object storage, read as a token store is.
+    """All rows of a directory, memory-mapped; remote ones are copied to TMPDIR first.
 
     Attributes:
       directory: Where they are.
@@ -195,18 +194,21 @@ class StaticRows:
         self.directory = store_path(directory)
         metadata = read_metadata(self.directory)
         self.sources = [source["path"] for source in metadata["sources"]]
-        path = self.directory / TOKEN_COUNTS
-        try:
-            self.token_counts = open_npy(path)
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}): {_AGAIN}") from None
-        self._files: dict[tuple[int, int], np.ndarray | CachedArray] = {}
-        for entry in metadata["rows"]:
-            shape = tuple(entry[name] for name in _SHAPE)
-            self._files[shape] = self._open(shape, entry["rows"])
+        self._files: dict[tuple[int, int], np.ndarray] = {}
+        with files.local_copy(self.directory) as local:
+            try:
+                self.token_counts = np.load(local / TOKEN_COUNTS, allow_pickle=False)
+            except (OSError, ValueError, EOFError) as error:
+                path = self.directory / TOKEN_COUNTS
+                raise UserError(f"{path} is damaged ({error}): {_AGAIN}") from None
+            for entry in metadata["rows"]:
+                shape = tuple(entry[name] for name in _SHAPE)
+                dtype = row_dtype(*shape, len(self.token_counts))
+                path = self.directory / _file_name(*shape)
+                self._files[shape] = open_vector(local / path.name, dtype, entry["rows"], path)
         self.num_rows = sum(map(len, self._files.values()))
 
-    def select(self, max_seq_length: int, max_predictions: int) -> list[np.ndarray | CachedArray]:
+    def select(self, max_seq_length: int, max_predictions: int) -> list[np.ndarray]:
         """The rows that a stage of these lengths takes: arrays of `row_dtype`.
 
         Raises:
@@ -228,16 +230,6 @@ class StaticRows:
                 f"it to {most} in config.train.stages"
             )
         return [self._files[shape] for shape in shapes]
-
-    def _open(self, shape: tuple[int, int], rows: int) -> np.ndarray | CachedArray:
-        path = self.directory / _file_name(*shape)
-        dtype = row_dtype(*shape, len(self.token_counts))
-        found = storage.num_bytes(path)
-        if found != rows * dtype.itemsize:
-            raise UserError(
-                f"{path} should have {rows * dtype.itemsize} bytes but has {found}: {_AGAIN}"
-            )
-        return open_vector(path, dtype, rows)
 
 
 def summary(metadata: dict[str, Any], directory: str | os.PathLike) -> str:

@@ -1,8 +1,5 @@
 """The token store: a tokenized corpus on disk, read through memory maps.
 
-In object storage, its index files are copied to scratch files when it is opened, and the
-blocks of its tokens when they are first asked for (remote_file.py).
-
     DIR/metadata.json     written last: its presence means the store is complete
     DIR/tokenizer/        the tokenizer, self-contained
     DIR/train/            one split; DIR/heldout/ another, where documents are held out
@@ -12,7 +9,8 @@ blocks of its tokens when they are first asked for (remote_file.py).
         shard_starts.npy       int64 [shards+1]: token at which each .bin begins, and the end
         token_counts.npy       int64 [V]: how often each token occurs; written last
 
-Neither writing nor reading holds more than a small part of the corpus in memory.
+Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
+storage is copied to TMPDIR when it is opened, and uploaded from there after it is written.
 """
 
 import json
@@ -24,28 +22,27 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
-from bert_jax.data.remote_file import CachedArray, open_npy, open_vector
-from bert_jax.errors import UserError
+from bert_jax import files
+from bert_jax.errors import UserError, naming
 
 FORMAT_VERSION = 1
-# A shard is closed at the first end of a document after this many tokens, so
-# that no single file grows beyond what copies and object stores handle well.
+# A shard is closed at the first end of a document after this many tokens: single files stay
+# small enough for copies and object stores.
 SHARD_TOKENS = 2**26
-# Tokens counted at a time: a bincount over the vocabulary for each document
+# Tokens are counted in batches of this size: a bincount over the vocabulary for each document
 # would cost more than writing it.
 _COUNT_TOKENS = 2**18
 
-# The file written last is looked for first.
+# The file that is written last is checked first.
 _INDEX_FILES = ("token_counts", "sentence_starts", "document_starts", "shard_starts")
 
-# Keys of a split's counts, and of a source that is no file, in metadata.json.
+# Keys of a split's counts, and of a TFDS source, in metadata.json.
 _COUNTS = {"documents", "sentences", "tokens", "bytes_of_text"}
 _TFDS = {"tfds", "field", "version"}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The type in which ids are kept on disk: two bytes where they suffice."""
+    """The type of ids on disk: two bytes where they suffice."""
     return np.dtype("<u2") if vocab_size <= 65536 else np.dtype("<i4")
 
 
@@ -55,35 +52,38 @@ def shard_name(index: int) -> str:
 
 def store_path(directory: str | os.PathLike) -> Path | epath.Path:
     """The directory of a store or split; UserError where it cannot be reached."""
-    return storage.open_path(directory, "the token store")
+    return files.open_path(directory, "the token store")
 
 
 class TokenStore:
-    """One split of a token store, memory-mapped or as good as.
+    """One split of a token store, memory-mapped.
 
     Attributes:
-      directory: Where the split lies.
+      directory: Where the split is.
       num_documents, num_sentences, num_tokens: Its size.
       document_starts: int64 [D+1], sentence at which each document begins.
       sentence_starts: int64 [S+1], token at which each sentence begins.
       token_counts: int64 [V], occurrences of each token in this split.
 
     Raises:
-      UserError: if files are missing or their sizes do not add up.
+      UserError: Files are missing, or their sizes do not add up.
     """
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)
-        self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
-            _open_index(self.directory, name) for name in _INDEX_FILES
-        )
-        self.num_documents = len(self.document_starts) - 1
-        self.num_sentences = len(self.sentence_starts) - 1
-        self.num_tokens = int(self._shard_starts[-1])
-        self._check_sizes()
-        dtype = token_dtype(len(self.token_counts))
-        lengths = np.diff(self._shard_starts)
-        self._shards = [self._open_shard(i, int(n), dtype) for i, n in enumerate(lengths)]
+        with files.local_copy(self.directory) as local:
+            self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
+                self._open_index(local, f"{name}.npy") for name in _INDEX_FILES
+            )
+            self.num_documents = len(self.document_starts) - 1
+            self.num_sentences = len(self.sentence_starts) - 1
+            self.num_tokens = int(self._shard_starts[-1])
+            self._check_sizes()
+            dtype = token_dtype(len(self.token_counts))
+            self._shards = [
+                open_vector(local / shard_name(i), dtype, n, self.directory / shard_name(i))
+                for i, n in enumerate(np.diff(self._shard_starts).tolist())
+            ]
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:
         """Gathers tokens.
@@ -111,40 +111,71 @@ class TokenStore:
                 "prepare the corpus again in an empty directory"
             )
 
-    def _open_shard(self, index: int, length: int, dtype: np.dtype) -> np.ndarray | CachedArray:
-        path = self.directory / shard_name(index)
-        found = storage.num_bytes(path)
-        if found != length * dtype.itemsize:
+    def _open_index(self, local: Path, name: str) -> np.ndarray:
+        path = self.directory / name
+        try:
+            array = np.load(local / name, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
             raise UserError(
-                f"{path} should have {length * dtype.itemsize} bytes but has {found}: "
-                "prepare the corpus again in an empty directory"
-            )
-        return open_vector(path, dtype, length)
+                f"{self.directory} is not a finished split of a token store: {name} is missing"
+            ) from None
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{path} is damaged ({error}): prepare the corpus again") from None
+        if array.dtype != np.int64 or array.ndim != 1 or array.size == 0:
+            raise UserError(f"{path} is not a vector of int64: prepare the corpus again")
+        return np.asarray(array)
 
 
-def _open_index(directory: Path | epath.Path, name: str) -> np.ndarray:
-    path = directory / f"{name}.npy"
-    try:
-        array = open_npy(path)
-    except FileNotFoundError:
+def open_vector(local: Path, dtype: np.dtype, length: int, path: Path | epath.Path) -> np.ndarray:
+    """Memory-maps a file of `length` values; messages name it as `path`."""
+    found = local.stat().st_size if local.exists() else 0
+    if found != length * dtype.itemsize:
         raise UserError(
-            f"{directory} is not a finished split of a token store: {name}.npy is missing"
-        ) from None
-    except (ValueError, EOFError) as e:
-        raise UserError(f"{path} is damaged ({e}): prepare the corpus again") from None
-    if array.dtype != np.int64 or array.ndim != 1 or array.size == 0:
-        raise UserError(f"{path} is not a vector of int64: prepare the corpus again")
-    return np.asarray(array)
+            f"{path} should have {length * dtype.itemsize} bytes but has {found}: "
+            "prepare the corpus again in an empty directory"
+        )
+    # A plain view: indexing np.memmap itself is several times slower.
+    return np.asarray(np.memmap(local, dtype, mode="r"))
+
+
+class OutputFile:
+    """A local file that is written in pieces and flushed to disk when it is closed."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file = open(path, "wb")  # noqa: SIM115
+
+    def write(self, content: bytes) -> None:
+        with naming(self._path):
+            self._file.write(content)
+
+    def seek(self, position: int) -> None:
+        with naming(self._path):
+            self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def finish(self) -> None:
+        """Returns when the content is on disk."""
+        with naming(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def close(self) -> None:
+        with naming(self._path):
+            self._file.close()
 
 
 class SplitWriter:
     """Writes one split, document by document, in bounded memory.
 
-    Used as a context manager it is closed when the block ends without an
-    exception; otherwise the split stays visibly incomplete.
+    As a context manager it is closed when the block ends without an exception; otherwise the split
+    stays visibly incomplete.
 
     Args:
-      directory: Is created; must not hold a split yet.
+      directory: A local directory, created if needed, that holds no split yet.
       vocab_size: All ids are below it.
       shard_tokens: See `SHARD_TOKENS`.
     """
@@ -152,18 +183,18 @@ class SplitWriter:
     def __init__(
         self, directory: str | os.PathLike, vocab_size: int, *, shard_tokens: int = SHARD_TOKENS
     ):
-        self.directory = store_path(directory)
-        storage.make_directory(self.directory)
+        self._directory = directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
         self.num_documents = self.num_sentences = self.num_tokens = 0
         self._shard_tokens = shard_tokens
         self._dtype = token_dtype(vocab_size)
         self._counts = np.zeros(vocab_size, np.int64)
         self._uncounted: list[np.ndarray] = []
         self._num_uncounted = 0
-        self._shard: storage.OutputFile | None = None
+        self._shard: OutputFile | None = None
         self._shard_starts: list[int] = []
-        self._sentence_starts = _VectorFile(self.directory / "sentence_starts.npy")
-        self._document_starts = _VectorFile(self.directory / "document_starts.npy")
+        self._sentence_starts = _VectorFile(directory / "sentence_starts.npy")
+        self._document_starts = _VectorFile(directory / "document_starts.npy")
 
     def append(self, document: Sequence[np.ndarray]) -> None:
         """Adds a document: the ids of each of its sentences, none of them empty."""
@@ -195,7 +226,7 @@ class SplitWriter:
             ("shard_starts", np.array([*self._shard_starts, self.num_tokens])),
             ("token_counts", self._counts),
         ):
-            vector_file = _VectorFile(self.directory / f"{name}.npy")
+            vector_file = _VectorFile(self._directory / f"{name}.npy")
             vector_file.append(vector)
             vector_file.close()
 
@@ -210,8 +241,7 @@ class SplitWriter:
         if self._shard and self.num_tokens - self._shard_starts[-1] >= self._shard_tokens:
             self._close_shard()
         if self._shard is None:
-            path = self.directory / shard_name(len(self._shard_starts))
-            self._shard = storage.OutputFile(path)
+            self._shard = OutputFile(self._directory / shard_name(len(self._shard_starts)))
             self._shard_starts.append(self.num_tokens)
         self._shard.write(tokens.astype(self._dtype, copy=False).tobytes())
 
@@ -234,15 +264,15 @@ class SplitWriter:
 
 
 class _VectorFile:
-    """An int64 vector in an .npy file, appended to without knowing its length.
+    """An int64 vector in an .npy file of a length that is not known in advance.
 
-    numpy leaves room in the header for the first dimension to grow, so that the
-    header is written again, at the same size, once the length is known.
+    numpy pads the header for the first dimension to grow; it is written again, at the same size,
+    once the length is known.
     """
 
-    def __init__(self, path: Path | epath.Path):
+    def __init__(self, path: Path):
         self._path = path
-        self._file = storage.OutputFile(path)
+        self._file = OutputFile(path)
         self._length = 0
         self._header_size = self._write_header()
 
@@ -262,30 +292,29 @@ class _VectorFile:
         return self._file.tell()
 
 
-def write_metadata(directory: str | os.PathLike, metadata: dict[str, Any]) -> None:
-    """Marks the store as complete: writes `metadata.json`, atomically."""
+def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
+    """Marks a store as complete: writes `metadata.json`, atomically."""
     text = json.dumps({"format_version": FORMAT_VERSION, **metadata}, indent=2, ensure_ascii=False)
-    storage.write_whole(store_path(directory) / "metadata.json", text.encode() + b"\n")
+    files.write_whole(directory / "metadata.json", text.encode() + b"\n")
 
 
 def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
     """Returns the contents of a finished store's `metadata.json`.
 
     Raises:
-      UserError: if the store is not finished, or of another version.
+      UserError: The store is not finished, damaged, or of another version.
     """
     path = store_path(directory) / "metadata.json"
     try:
-        metadata = json.loads(path.read_bytes())
-        version = metadata["format_version"]
+        metadata = files.read_json(path)
     except FileNotFoundError:
         raise UserError(
             f"{directory} holds no finished token store (metadata.json is missing): "
             "run `python -m bert_jax.prepare` first"
         ) from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged: prepare the corpus again") from None
-    if version != FORMAT_VERSION:
+    except UserError:
+        metadata = {}
+    if (version := metadata.get("format_version", FORMAT_VERSION)) != FORMAT_VERSION:
         raise UserError(
             f"{path} is of format version {version}, this program reads version "
             f"{FORMAT_VERSION}: prepare the corpus again"
@@ -296,7 +325,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
 
 
 def _is_whole(metadata: dict[str, Any]) -> bool:
-    """Whether all that this program looks up in a store's metadata is there."""
+    """Whether the metadata have every key that this program looks up."""
     try:
         return (
             isinstance(metadata["vocab_size"], int)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import storage, tokenizers
+from bert_jax import files, tokenizers
 from bert_jax.data.corpus import TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.store import read_metadata
 from bert_jax.errors import UserError
@@ -103,7 +103,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
 
 def wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
     """`store_options`, but a vocabulary whose file is gone is compared by its path."""
-    gone = data.vocab and not storage.open_path(data.vocab, "data.vocab").exists()
+    gone = data.vocab and not files.open_path(data.vocab, "data.vocab").exists()
     if gone and found.get("vocab") and found.get("vocab_path") == data.vocab:
         without = ConfigDict({**data, "vocab": ""})
         return store_options(without, vocab_size) | {"vocab": found["vocab"]}
@@ -146,7 +146,7 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
 
 def _file_hash(path: str) -> str:
     try:
-        content = storage.open_path(path, "data.vocab").read_bytes()
+        content = files.open_path(path, "data.vocab").read_bytes()
     except OSError as e:
         raise UserError(f"data.vocab: cannot read {path}: {e.strerror or 'no such file'}") from None
     return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.data.sentence_splitter import split_sentences
 
 FORMATS = ("auto", "documents", "sentences", "jsonl")
@@ -30,7 +30,7 @@ def format_of(path: Path | epath.Path) -> str:
     """
     if path.name.lower().endswith(_JSON_SUFFIXES):
         return "jsonl"
-    with storage.open_input(path) as raw:
+    with files.open_input(path) as raw:
         stream = gzip.open(raw) if path.suffix == ".gz" else raw
         peek = stream.read(_PEEK_BYTES)
     if len(peek) == _PEEK_BYTES:

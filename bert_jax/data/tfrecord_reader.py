@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.data.lean_tensorflow import tf
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
@@ -49,8 +49,8 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np
     Raises:
       UserError: names the file and the record.
     """
-    with storage.local_copy(path) as local:
-        yield from _read_local(local, path, tokenizer)
+    with files.local_copy(path) as local:
+        yield from _read_local(str(local), path, tokenizer)
 
 
 def _read_local(

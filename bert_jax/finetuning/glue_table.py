@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import storage, workdir
+from bert_jax import files
 from bert_jax.config.finetuning import GLUE_TASKS, finetune_config
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
@@ -62,7 +62,7 @@ def finetune_all(
         }
     summary = {"scores": scores, "average": average(scores)}
     if multihost.is_first():
-        workdir.write_json(directory / TABLE, summary)
+        files.write_json(directory / TABLE, summary)
         Console().print(glue_table(summary))
         print(f"all scores   {directory / TABLE}")
     return summary
@@ -89,7 +89,7 @@ def check_folders(configs: dict[str, ConfigDict]) -> None:
     for config in configs.values():
         source = config.data.input
         if not source.startswith(TFDS_PREFIX):
-            folder = storage.open_path(source, "config.data.input")
+            folder = files.open_path(source, "config.data.input")
             if not folder.exists():
                 raise UserError(f"config.data.input has no {folder.name}: {folder} is not there")
             check_source(config.task, source, with_test=config.eval.predict == "test")

@@ -9,9 +9,10 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import storage, workdir
+from bert_jax import files, workdir
 from bert_jax.config import check_profile
 from bert_jax.config.finetuning import filled_in, validate
+from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.summary import advise, announce, summarize
@@ -69,7 +70,7 @@ def finetune(
 
         def opened() -> Run:
             validate(config)
-            storage.open_path(directory, "--workdir")
+            files.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             own = setting or task_setup.open_setting(config, directory)
             return Run(config, directory, own, is_one_of_many=setting is not None)
@@ -214,7 +215,7 @@ class Run:
                     return None
         results = self._results(best, recorder.run_sequences_per_second())
         if first:
-            workdir.write_json(directory / workdir.RESULTS, results)
+            files.write_json(directory / workdir.RESULTS, results)
             self._draw(best)
             self._summarize(results)
         return results
@@ -234,7 +235,7 @@ class Run:
         for path in folder.iterdir() if folder.exists() else ():
             # It will be saved again; the newest is taken for the best.
             if path.name.isdecimal() and int(path.name) > step:
-                storage.remove_directory(path)
+                files.remove_directory(path)
 
     def _claim_data(self) -> None:
         """Refuses data that are not those the run began with."""
@@ -326,8 +327,8 @@ class Run:
     def _predicted_rows(self) -> dict[str, str]:
         """What tells the rows that predictions were written of, of each split."""
         try:
-            return dict(workdir.read_json(self.directory / PREDICTED))
-        except (FileNotFoundError, ValueError, TypeError):
+            return files.read_json(self.directory / PREDICTED)
+        except (FileNotFoundError, UserError):
             # None were written; or it is damaged, and they are written anew.
             return {}
 
@@ -346,7 +347,7 @@ class Run:
             )
             return
         _, params = restored
-        storage.make_directory(self.directory / PREDICTIONS)
+        (self.directory / PREDICTIONS).mkdir(parents=True, exist_ok=True)
         for split, fingerprint in splits.items():
             rows = self.task.rows(split)
             outputs = self._predict(params, rows, stop)
@@ -356,7 +357,7 @@ class Run:
                 path = self.directory / PREDICTIONS / self.task.predictions_name(split)
                 self.task.write_predictions(split, outputs, path)
                 noted = self._predicted_rows() | {split: fingerprint}
-                workdir.write_json(self.directory / PREDICTED, noted)
+                files.write_json(self.directory / PREDICTED, noted)
                 say(f"predictions of the {split} split written to {path}")
 
     def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
@@ -378,12 +379,12 @@ class Run:
             return None
         self._claim_data()
         try:
-            results = workdir.read_json(path)
+            results = files.read_json(path)
             if results["step"] != self.num_steps:
                 return None
             say(f"This run is finished: step {self.num_steps:,} is done.")
             self._summarize(results)
-        except (ValueError, KeyError, TypeError):
+        except (UserError, KeyError, TypeError):
             # Damaged: it is written anew.
             return None
         return results

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import storage, workdir
+from bert_jax import files, workdir
 from bert_jax.config.finetuning import validate
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
@@ -58,7 +58,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     with ExitStack() as stack:
 
         def opened() -> task_setup.Setting:
-            storage.open_path(directory, "--workdir")
+            files.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
             _check_runs(directory / RUNS, grid)
@@ -106,7 +106,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         "diverged": diverged,
     }
     if multihost.is_first():
-        workdir.write_json(directory / workdir.SWEEP, summary)
+        files.write_json(directory / workdir.SWEEP, summary)
         Console().print(sweep_table(summary))
         best = directory / RUNS / summary["best_run"]
         print(f"best run     {best}")
@@ -212,7 +212,7 @@ def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.n
         digest.update(np.ascontiguousarray(weights[name]).data)
     found = digest.hexdigest().encode()
     if not path.exists():
-        storage.write_whole(path, found)
+        files.write_whole(path, found)
     elif path.read_bytes() != found:
         raise UserError(
             f"the sweep in {path.parent} began with other weights than config.init_from, "
@@ -224,6 +224,6 @@ def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:
     """Leaves the weights of the best run alone: a sweep's would fill a disk."""
     best = best_of(runs)["name"]
     for run in runs:
-        storage.remove_directory(folder / run["name"] / workdir.CHECKPOINTS)
+        files.remove_directory(folder / run["name"] / workdir.CHECKPOINTS)
         if run["name"] != best:
-            storage.remove_directory(folder / run["name"] / workdir.BEST)
+            files.remove_directory(folder / run["name"] / workdir.BEST)

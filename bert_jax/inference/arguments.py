@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.inference.encode_text import check_text
 
@@ -86,8 +86,8 @@ def open_output(output: str | os.PathLike, suffixes: Iterable[str]) -> Path | ep
     if Path(output).suffix not in suffixes:
         names = " or ".join(f"FILE{suffix}" for suffix in suffixes)
         raise UserError(f"--output is {output}; it must be {names}")
-    path = storage.open_path(output, "--output")
-    if not storage.is_remote(path):
+    path = files.open_path(output, "--output")
+    if not files.is_remote(path):
         if path.is_dir():
             raise UserError(f"--output is {path}, which is a directory")
         if not path.parent.is_dir():

@@ -4,7 +4,6 @@ A window of texts is read, tokenized, computed in batches of like length and wri
 the file's order; memory is bounded by the window, whatever the size of the file.
 """
 
-import contextlib
 import gzip
 import json
 import math
@@ -13,7 +12,6 @@ import re
 import shutil
 import sys
 import tempfile
-import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,8 +21,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
-from bert_jax.errors import UserError, naming
+from bert_jax import files
+from bert_jax.errors import UserError
 from bert_jax.inference import encode_text as rows_lib
 from bert_jax.inference.arguments import open_output
 from bert_jax.inference.bert import Bert
@@ -68,9 +66,9 @@ def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
     Raises:
       UserError: it is neither FILE.npz nor FILE.jsonl, where no file can be, or the source.
     """
-    path, given = open_output(output, _WRITERS), storage.open_path(source, "--input")
+    path, given = open_output(output, _WRITERS), files.open_path(source, "--input")
     same = path == given
-    if not (same or storage.is_remote(path) or storage.is_remote(given)):
+    if not (same or files.is_remote(path) or files.is_remote(given)):
         same = path.exists() and given.exists() and path.samefile(given)
     if same:
         raise UserError(f"--output is {path}, the file of --input: it would be lost")
@@ -89,7 +87,7 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
     Raises:
       UserError: a line that cannot be used, with file and line; or none has a text.
     """
-    path = storage.open_path(source, "--input")
+    path = files.open_path(source, "--input")
     if path.exists() and not (path.is_file() or path.is_dir()):
         return None
     count = 0
@@ -145,7 +143,7 @@ def write_features(
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""
-    with _new_file(output) as stream:
+    with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, pooling)
         for window in _windows(bert, source, length, math.prod(vector), pooling):
             rows = [row for _, row in window]
@@ -205,7 +203,7 @@ def _tokenized(bert: Bert, chunk: list[tuple[str, Text]], length: int) -> Iterat
 
 def _texts(source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
     """FILE:LINE and text of every line that has one."""
-    path = storage.open_path(source, "--input")
+    path = files.open_path(source, "--input")
     if not path.exists():
         raise UserError(f"--input is {path}: there is no such file")
     if path.is_dir():
@@ -222,7 +220,7 @@ def _texts(source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
 
 def _lines(path: Path | epath.Path) -> Iterator[bytes]:
     """Lines with their ends; of too long a one its beginning."""
-    with storage.open_input(path) as stream:
+    with files.open_input(path) as stream:
         packed = path.suffix == ".gz"
         lines = gzip.GzipFile(fileobj=stream) if packed else stream
         try:
@@ -314,27 +312,3 @@ class _NpzWriter:
 
 
 _WRITERS = {".npz": _NpzWriter, ".jsonl": _JsonlWriter}
-
-
-@contextlib.contextmanager
-def _new_file(output: str | os.PathLike) -> Iterator[BinaryIO]:
-    """A local file that takes the output's name, or is uploaded, once all is written."""
-    path = storage.open_path(output, "--output")
-    with contextlib.ExitStack() as stack:
-        if storage.is_remote(path):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
-            partial = Path(folder, path.name)
-        else:
-            # Of each process its own: one that writes the same file does not write into it.
-            own = f"{path.name}.{uuid.uuid4().hex[:8]}{storage.PARTIAL}"
-            partial = path.with_name(own)
-            stack.callback(partial.unlink, missing_ok=True)
-        with naming(path, partial):
-            with partial.open("xb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            if storage.is_remote(path):
-                storage.upload(partial, path)
-            else:
-                partial.replace(path)

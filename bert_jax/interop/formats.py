@@ -2,13 +2,12 @@
 
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
@@ -44,7 +43,7 @@ def read(path: str | Path, lowercase: bool | None = None, step: int | None = Non
     Raises:
       UserError: it is none of these, or damaged.
     """
-    path = storage.open_path(path, "the BERT to read")
+    path = files.open_path(path, "the BERT to read")
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
             raise UserError(f"{path} is no work directory with checkpoints: it has no step {step}")
@@ -53,7 +52,7 @@ def read(path: str | Path, lowercase: bool | None = None, step: int | None = Non
         # The best checkpoint of fine-tuning has a folder of its own.
         kept = path / BEST / str(step)
         path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
-    if storage.is_remote(path):
+    if files.is_remote(path):
         return _read_remote(_without_file(path), lowercase)
     return _read(_without_file(path.absolute()), lowercase)
 
@@ -63,19 +62,17 @@ def _read_remote(path: epath.Path, lowercase: bool | None) -> Pretrained:
     if is_native(path):
         return _read(path, lowercase)
     # A directory, or the prefix of a checkpoint's files.
-    names = storage.list_files(path)
+    names = files.list_files(path)
     folder, prefix = (path, "") if names else (path.parent, path.name)
-    names = [name for name in names or storage.list_files(folder) if _is_wanted(name)]
+    names = [name for name in names or files.list_files(folder) if _is_wanted(name)]
     if any(name.endswith(".safetensors") for name in names):
         names = [name for name in names if not name.endswith(".bin")]
-    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
-        for name in names:
-            storage.download(folder / name, Path(scratch, name))
+    with files.local_copy(folder, names) as local:
         try:
-            pretrained = _read(Path(scratch, prefix), lowercase)
+            pretrained = _read(local / prefix, lowercase)
         except UserError as error:
-            raise UserError(str(error).replace(scratch, str(folder))) from error
-    warnings = [warning.replace(scratch, str(folder)) for warning in pretrained.warnings]
+            raise UserError(str(error).replace(str(local), str(folder))) from error
+    warnings = [warning.replace(str(local), str(folder)) for warning in pretrained.warnings]
     return dataclasses.replace(pretrained, source=str(path), warnings=warnings)
 
 
@@ -123,8 +120,8 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
             f"{pretrained.source} is fine-tuned, which only Hugging Face's classes have a place "
             "for; write --to=huggingface"
         )
-    path = storage.open_path(path, "the directory to write")
-    if storage.is_remote(path):
+    path = files.open_path(path, "the directory to write")
+    if files.is_remote(path):
         _write_remote(pretrained, path, kind)
         return
     path = path.resolve()
@@ -151,20 +148,19 @@ def _write_remote(pretrained: Pretrained, path: epath.Path, kind: str) -> None:
     mark = path / _UNFINISHED
     if mark.exists():
         # All that is here was left by a conversion that was killed.
-        storage.remove_directory(path)
-    if storage.list_files(path):
+        files.remove_directory(path)
+    if files.list_files(path):
         raise UserError(f"{path} exists already; give a new or empty directory")
-    storage.write_whole(mark, b"")
+    files.write_whole(mark, b"")
     try:
         if kind == "bert_jax":
             write_native(pretrained, path)
         else:
-            with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
-                WRITERS[kind](pretrained, Path(scratch))
-                storage.upload_directory(Path(scratch), path, last=_CONFIGS)
+            with files.local_output(path, last=_CONFIGS) as local:
+                WRITERS[kind](pretrained, local)
         mark.unlink()
     except BaseException:
-        storage.remove_directory(path)
+        files.remove_directory(path)
         raise
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizers, workdir
+from bert_jax import files, tokenizers, workdir
 from bert_jax.config.finetuning import feature_layers
 from bert_jax.errors import UserError
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
@@ -98,7 +98,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
         # orbax writes a copy of its own.
         del params, state
     write_training(pretrained, path)
-    workdir.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
+    files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
 
 
 def _split(
@@ -118,7 +118,7 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     if not (directory / workdir.CORPUS).exists():
         # Converted weights bring their own story along, if there is one.
         return read_training(directory)
-    corpus = workdir.read_json(directory / workdir.CORPUS)
+    corpus = files.read_json(directory / workdir.CORPUS)
     # Their number says enough: names of files are nobody else's business.
     corpus["sources"] = len(corpus.pop("sources", []))
     config = workdir.load_config(directory)

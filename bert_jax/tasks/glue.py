@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.readers import Row, read_rows
@@ -179,7 +179,7 @@ class Glue(SentenceTask):
             texts = [f"{value:.3f}" for value in np.clip(predictions_N, 0, _HIGHEST)]
         lines = zip(self.rows(split).index_N, texts, strict=True)
         content = "index\tprediction\n" + "".join(f"{i}\t{text}\n" for i, text in lines)
-        storage.write_whole(path, content.encode())
+        files.write_whole(path, content.encode())
 
     def predictions_name(self, split: str) -> str:
         """The name that the leaderboard wants for the file of a split."""

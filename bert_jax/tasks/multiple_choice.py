@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.readers import read_rows
@@ -188,8 +188,8 @@ class MultipleChoice:
             )
             for id_, probs in zip(self.rows(split).ids, probs_NxC, strict=True)
         ]
-        path = storage.open_path(path, "the predictions' file")
-        storage.write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+        path = files.open_path(path, "the predictions' file")
+        files.write_whole(path, "".join(f"{line}\n" for line in lines).encode())
 
     def predictions_name(self, split: str) -> str:
         """The name of the file that `write_predictions` is given for a split."""

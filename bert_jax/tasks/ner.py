@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tasks import ner_tags, sources
 from bert_jax.tasks.ner_data import Sentence, read_file, read_tfds
@@ -128,8 +128,8 @@ class Ner:
             columns = (sentence.words, sentence.tags, tags)
             rows = zip(*(column for column in columns if column is not None), strict=True)
             lines += [*map("\t".join, rows), ""]
-        storage.write_whole(
-            storage.open_path(path, "the predictions' file"), "\n".join([*lines, ""]).encode()
+        files.write_whole(
+            files.open_path(path, "the predictions' file"), "\n".join([*lines, ""]).encode()
         )
 
     def predictions_name(self, split: str) -> str:

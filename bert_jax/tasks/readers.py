@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tasks.sources import is_encodable
@@ -72,7 +72,7 @@ def read_rows(
     """
     format = format_of(path)
     try:
-        with storage.open_input(path) as stream:
+        with files.open_input(path) as stream:
             if format == "jsonl":
                 yield from _json_rows(path, stream, needed, bad_rows, must_stay)
             else:

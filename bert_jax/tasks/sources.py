@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 
 TFDS_PREFIX = "tfds:"
@@ -27,7 +27,7 @@ def find_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Pat
     """
     if re.match(r"\s*\w+\s*=", source):
         return _named_files(source, names)
-    folder = storage.open_path(source, "config.data.input")
+    folder = files.open_path(source, "config.data.input")
     if not folder.exists():
         raise UserError(f"config.data.input is {source}, but there is no such folder")
     if not folder.is_dir():
@@ -65,7 +65,7 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, P
             )
         if split in found:
             raise UserError(f"config.data.input has two files of the split {split}: {source}")
-        found[split] = storage.open_path(name, "config.data.input")
+        found[split] = files.open_path(name, "config.data.input")
         if not found[split].is_file():
             raise UserError(f"config.data.input has {item!r}, but there is no such file")
     return found
@@ -92,7 +92,7 @@ def read_text(path: Path | epath.Path) -> str:
       UserError: it cannot be read, or is not UTF-8; names the line.
     """
     try:
-        with storage.open_input(path) as stream:
+        with files.open_input(path) as stream:
             text = stream.read().decode("utf-8-sig")
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1

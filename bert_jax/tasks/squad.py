@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources, squad_data, squad_metrics
 from bert_jax.tasks.sentence_rows import BadRows
@@ -140,7 +140,7 @@ class Squad:
         Raises:
           UserError: the file is not named "predictions", as those beside it are after it.
         """
-        path = storage.open_path(path, "the predictions' file")
+        path = files.open_path(path, "the predictions' file")
         if "predictions" not in path.name:
             raise UserError(f"{path} must be named like {self.predictions_name(split)}")
         rankings = self._rank(split, outputs)
@@ -174,4 +174,4 @@ class Squad:
 
 
 def _write_json(path: Path | epath.Path, content: dict) -> None:
-    storage.write_whole(path, (json.dumps(content, indent=4) + "\n").encode())
+    files.write_whole(path, (json.dumps(content, indent=4) + "\n").encode())

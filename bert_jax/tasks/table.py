@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
 from bert_jax.tasks.glue import as_number
@@ -136,7 +136,7 @@ class Table(SentenceTask):
             cells = [(str(value),) for value in predictions_N]
         for index, row in zip(self.rows(split).index_N, cells, strict=True):
             writer.writerow([index, *row])
-        storage.write_whole(path, stream.getvalue().encode())
+        files.write_whole(path, stream.getvalue().encode())
 
     def predictions_name(self, split: str) -> str:
         """The name of the file that `write_predictions` is given for a split."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 
 MASK = "[MASK]"
@@ -70,8 +70,8 @@ class Tokenizer(abc.ABC):
           directory: Where; it is made if need be.
           options_file: The name of the file that says how the vocabulary is used.
         """
-        directory = storage.open_path(directory, "the tokenizer's directory")
-        storage.make_directory(directory)
+        directory = files.open_path(directory, "the tokenizer's directory")
+        directory.mkdir(parents=True, exist_ok=True)
         self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
         (directory / options_file).write_bytes(text.encode())

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import sentencepiece, training, wordpiece
 from bert_jax.tokenizers.base import OPTIONS_FILE, Tokenizer
@@ -24,7 +24,7 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
     Raises:
       UserError: if the directory holds no tokenizer, or a damaged one.
     """
-    directory = storage.open_path(directory, "the tokenizer's directory")
+    directory = files.open_path(directory, "the tokenizer's directory")
     path = directory / options_file
     try:
         options = json.loads(path.read_bytes())

@@ -14,7 +14,7 @@ import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.alignment import decompose, monotone
 from bert_jax.tokenizers.base import SPECIAL_TOKENS, Tokenizer, require_special_tokens
@@ -138,7 +138,7 @@ def read_model(path: epath.PathLike) -> bytes:
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
-        model.ParseFromString(storage.open_path(path, "the SentencePiece model").read_bytes())
+        model.ParseFromString(files.open_path(path, "the SentencePiece model").read_bytes())
     except OSError as e:
         raise UserError(
             f"cannot read the SentencePiece model {path}: {e.strerror or 'no such file'}"

@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 from tokenizers import decoders, models
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import Tokenizer, require_special_tokens
@@ -97,7 +97,7 @@ def read_vocabulary(path: epath.PathLike) -> list[str]:
         line, or lacks one of the special tokens.
     """
     try:
-        text = storage.open_path(path, "the vocabulary").read_bytes().decode()
+        text = files.open_path(path, "the vocabulary").read_bytes().decode()
     except OSError as e:
         raise UserError(
             f"cannot read the vocabulary {path}: {e.strerror or 'no such file'}"

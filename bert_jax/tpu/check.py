@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bert_jax import config as config_lib
-from bert_jax import storage, workdir
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import gib
@@ -57,10 +57,10 @@ def check(
     results["config"] = config_lib.to_dict(config)
     print_report(results, topology, Console())
     if hlo_output and compiled.fits:
-        path = storage.open_path(hlo_output, "the file to write")
-        storage.write_whole(path, compiled.text.encode())
+        path = files.open_path(hlo_output, "the file to write")
+        files.write_whole(path, compiled.text.encode())
     if output:
-        workdir.write_json(output, results)
+        files.write_json(output, results)
         print(f"written to {output}")
     if not compiled.fits:
         excess = compiled.total_bytes - topology.chip.hbm_limit_bytes

@@ -1,14 +1,15 @@
-"""Checkpoints: atomic, asynchronous, checked before they are trusted."""
+"""Checkpoints: atomic, asynchronous, and verified before they are restored."""
 
+import base64
 import errno
 import functools
-import json
 import logging
 import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import absl.logging
@@ -17,16 +18,16 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.state import TrainState
 
 CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
-# What a checkpoint takes beside its arrays: small files, in whole blocks.
+# Room for a checkpoint's small files, which take whole blocks.
 _FOLDER_BYTES = 1 << 18
-# Says in object storage, which has no rename, that a folder is complete.
+# orbax writes these at the commit; the second marks a complete folder in object storage.
 _MARKER = "commit_success.txt"
 _WRITTEN_AT_COMMIT = ("_CHECKPOINT_METADATA", _MARKER)
 _log = logging.getLogger(__name__)
@@ -35,15 +36,14 @@ _log = logging.getLogger(__name__)
 class Checkpointer:
     """Saves and restores `TrainState`s with the position in the data, by step.
 
-    orbax commits a step's folder by renaming it, or in object storage by a marker in
-    it, so a killed save leaves nothing that looks complete. It does not notice bits
-    that changed on disk afterwards: a list of every file's size and CRC-32 (in object
-    storage the CRC-32C that it keeps itself) is added just before the commit and
-    compared before a restore.
+    orbax commits a step's folder by renaming it or, in object storage, by a marker file; a killed
+    save leaves nothing that looks complete. orbax does not notice later damage: CHECKSUMS, with
+    the size and checksum of every file, is added just before the commit and compared before a
+    restore.
 
     Args:
       directory: WORKDIR/checkpoints.
-      keep: How many of the newest stay.
+      keep: How many of the newest checkpoints stay.
       keep_every_steps: Steps that are multiples of this stay too; 0: none.
       read_only: Nothing is created, moved or deleted.
     """
@@ -57,11 +57,12 @@ class Checkpointer:
         read_only: bool = False,
     ):
         _hush_orbax()
-        # orbax refuses a relative path, at the first save.
-        self._directory = epath.Path(storage.open_path(directory, "the checkpoints' directory"))
-        if storage.is_remote(directory):
-            self._mark_copies()
+        self._directory = epath.Path(files.open_path(directory, "the checkpoints' directory"))
+        if files.is_remote(directory):
+            if not read_only:
+                self._mark_copies()
         else:
+            # orbax refuses a relative path, at the first save.
             self._directory = self._directory.absolute()
         self._read_only = read_only
         options = ocp.CheckpointManagerOptions(
@@ -80,10 +81,10 @@ class Checkpointer:
         Args:
           step: Steps taken so far; the folder's name.
           state: What to save.
-          resume: JSON-able: where in the data the run stands, and the like.
+          resume: JSON-able: the position in the data and the like.
 
         Raises:
-          UserError: this or the save before could not be written (a full disk).
+          UserError: This or the previous save could not be written (a full disk).
         """
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state), resume=ocp.args.JsonSave(resume)
@@ -93,30 +94,30 @@ class Checkpointer:
         self._writing(lambda: self._manager.save(step, args=args, force=True))
 
     def wait(self) -> None:
-        """Returns when everything saved is on disk; raises as `save` does."""
+        """Returns when all saves are complete; raises as `save` does."""
         self._writing(self._manager.wait_until_finished)
 
     def close(self) -> None:
         self._writing(self._manager.close)
 
     def steps(self) -> list[int]:
-        """Steps of all complete checkpoints, oldest first."""
+        """Returns the steps of all complete checkpoints, oldest first."""
         self._manager.reload()
         return sorted(self._manager.all_steps())
 
     def restore_newest(
         self, abstract_state: TrainState
     ) -> tuple[TrainState, dict[str, Any]] | None:
-        """Restores the newest checkpoint that is whole; None where there is none.
+        """Restores the newest undamaged checkpoint; None if nothing was saved.
 
         Args:
-          abstract_state: Shapes, dtypes and shardings wanted: those of today's mesh,
-            whatever mesh the checkpoint was written on.
+          abstract_state: The shapes, dtypes and shardings to restore; the mesh need not be the
+            one that the checkpoint was written on.
 
         Raises:
-          UserError: there are checkpoints, and not one is whole, or of these shapes.
+          UserError: Every checkpoint is damaged, or the shapes differ.
         """
-        # What is damaged, and is set aside, all processes must hear from one.
+        # One process sets damaged checkpoints aside; the others wait for its choice.
         step = multihost.run_on_process_zero(lambda: self._newest_whole(self.steps()))
         self._manager.reload()
         return None if step is None else self._restore(step, abstract_state)
@@ -127,16 +128,15 @@ class Checkpointer:
         """Restores the parameters alone, without reading the optimizer's state.
 
         Args:
-          abstract_params: Shapes and dtypes, and the shardings wanted; numpy arrays are
-            made of leaves without one.
-          step: Which checkpoint; None: the newest that is whole.
+          abstract_params: Shapes, dtypes and shardings; leaves without a sharding become numpy
+            arrays.
+          step: Which checkpoint; None: the newest undamaged one.
 
         Returns:
-          The checkpoint's step and its parameters; None where there is none.
+          The checkpoint's step and its parameters; None if nothing was saved.
 
         Raises:
-          UserError: there are checkpoints, and not one is whole, or not that one; or it is
-            not of these shapes.
+          UserError: The step does not exist, every checkpoint is damaged, or the shapes differ.
         """
 
         def choose() -> int | None:
@@ -166,20 +166,18 @@ class Checkpointer:
         return chosen, restored["state"]["params"]
 
     def _newest_whole(self, steps: list[int]) -> int | None:
-        """The last of these steps whose files are what was written; None if there is none."""
+        """Returns the last undamaged of these steps and sets later ones aside."""
         damaged: list[tuple[int, str]] = []
         for step in reversed(steps):
             problem = self._problem(step)
             if problem is not None:
                 damaged.append((step, problem))
                 continue
-            # What fails from here on is not the files' fault.
             for step_and_problem in damaged:
                 self._set_aside(*step_and_problem)
             return step
         if damaged:
-            # Left where they are: moved, the next start would find an empty folder,
-            # begin at step 0 and write over what is left of the run.
+            # They stay in place: with an empty folder the next start would begin at step 0.
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read (the newest: "
                 f"{damaged[0][1]}); start again in another work directory"
@@ -195,35 +193,34 @@ class Checkpointer:
         return restored["state"], restored["resume"]
 
     def _check_shapes(self, step: int, abstract_params: Any) -> None:
-        """Refuses parameters that another version of bert_jax laid out in other shapes."""
+        """Refuses parameters of other shapes, which another version of bert_jax wrote."""
         folder = self._directory / str(step)
         saved = ocp.PyTreeCheckpointHandler().metadata(folder / "state").tree["params"]
         shapes = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(saved)}
         for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params):
             if (found := shapes.get(path)) != leaf.shape:
                 name = jax.tree_util.keystr(path, simple=True, separator="/")
-                there = "not there" if found is None else f"of shape {found}"
+                saved_as = "missing" if found is None else f"of shape {found}"
                 raise UserError(
-                    f"{folder}: {name} is {there}, and of shape {leaf.shape} in this run's model; "
-                    "another version of bert_jax wrote it: go on with that, or start in another "
-                    "work directory"
+                    f"{folder}: {name} is {saved_as}, and of shape {leaf.shape} in this run's "
+                    "model; another version of bert_jax wrote it: continue with that one, or "
+                    "start in another work directory"
                 )
 
     def _problem(self, step: int) -> str | None:
-        """What is wrong with a checkpoint's files, if anything."""
+        """Describes what is wrong with a checkpoint's files, if anything."""
         folder = self._directory / str(step)
-        listing = folder / CHECKSUMS
-        if not listing.exists():
-            return f"{CHECKSUMS} is missing"
         try:
-            expected = json.loads(listing.read_bytes())
-            remote = storage.list_files(folder) if storage.is_remote(folder) else {}
+            expected = files.read_json(folder / CHECKSUMS)
+            found = _list(folder)
             for name, (size, checksum) in expected.items():
-                if not (name in remote or (folder / name).exists()):
+                if name not in found:
                     return f"{name} is missing"
-                if _sum_like(checksum, folder / name, remote.get(name)) != (size, checksum):
+                if (size, checksum) != _size_and_checksum(folder / name, found[name], checksum):
                     return f"{name} is not what was written"
-        except (AttributeError, TypeError, ValueError):
+        except FileNotFoundError:
+            return f"{CHECKSUMS} is missing"
+        except (UserError, TypeError, ValueError):
             return f"{CHECKSUMS} cannot be read"
         return None
 
@@ -231,13 +228,13 @@ class Checkpointer:
         folder = self._directory / str(step)
         kept = ""
         if not self._read_only:
-            # Its step will be saved again, under this name.
+            # The step will be saved again under this name.
             moved = self._directory.parent / "damaged_checkpoints" / str(step)
-            storage.move_directory(folder, moved)
+            files.move_directory(folder, moved)
             self._manager.reload()
             kept = f"; it was moved to {moved}"
         _log.warning(
-            "checkpoint %s is damaged (%s) and is skipped, the one before is used%s",
+            "checkpoint %s is damaged (%s) and is skipped; the previous one is used%s",
             folder,
             problem,
             kept,
@@ -245,79 +242,66 @@ class Checkpointer:
 
     def _check_space(self, state: TrainState) -> None:
         """Fails before anything is written: orbax would leave half a checkpoint."""
-        if storage.is_remote(self._directory) or jax.process_count() > 1:
+        if files.is_remote(self._directory) or jax.process_count() > 1:
             return
         needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) * 1.05 + _FOLDER_BYTES
         if shutil.disk_usage(self._directory).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
 
     def _add_checksums(self) -> None:
-        """Called by orbax when a save's files are written, before it renames the folder."""
+        """Runs when a save's files are written, before orbax commits the folder."""
         if jax.process_index() != 0:
             return
         for folder in self._directory.iterdir():
-            listing = folder / CHECKSUMS
-            if not folder.is_dir() or listing.exists():
-                continue
-            if storage.is_remote(folder):
-                # The storage has computed them as it took the files; nothing is read back.
-                sums = storage.list_files(folder)
-            else:
-                files = sorted(_files(folder))
-                sums = {str(file.relative_to(folder)): _checksum(file) for file in files}
-            # orbax writes these at the commit, after this.
-            for name in [n for n in sums if n.rpartition("/")[2] in _WRITTEN_AT_COMMIT]:
-                del sums[name]
-            storage.write_whole(listing, json.dumps(sums, indent=1).encode())
+            if folder.is_dir() and not (folder / CHECKSUMS).exists():
+                sums = {
+                    name: _size_and_checksum(folder / name, info)
+                    for name, info in sorted(_list(folder).items())
+                    if os.path.basename(name) not in _WRITTEN_AT_COMMIT
+                }
+                files.write_json(folder / CHECKSUMS, sums)
 
     def _mark_copies(self) -> None:
-        """Marks checkpoints that were copied from a disk as complete, which they are there.
+        """Marks checkpoints that were copied to a bucket from a disk as complete.
 
-        In object storage orbax takes a folder without the marker for a save that was
-        killed, and would remove it.
+        orbax would take them for killed saves and delete them.
         """
-        files = storage.list_files(self._directory)
-        for name in [name for name in files if epath.Path(name).name == CHECKSUMS]:
-            step = name.partition("/")[0]
-            if f"{step}/{_MARKER}" in files:
-                continue
+        found = files.list_files(self._directory)
+        for name in [name for name in found if os.path.basename(name) == CHECKSUMS]:
+            step = os.path.dirname(name)
             try:
-                sums = json.loads((self._directory / name).read_bytes())
+                sums = files.read_json(self._directory / name)
                 from_disk = all(isinstance(checksum, int) for _, checksum in sums.values())
-            except (AttributeError, TypeError, ValueError):
+            except (UserError, TypeError, ValueError):
                 continue
-            if from_disk:
-                for folder in ("", *{f"{part.partition('/')[0]}/" for part in sums if "/" in part}):
-                    marker = self._directory / f"{step}/{folder}{_MARKER}"
-                    storage.write_whole(marker, b"copied from a disk")
+            if from_disk and f"{step}/{_MARKER}" not in found:
+                for part in {"", *(f"{n.partition('/')[0]}/" for n in sums if "/" in n)}:
+                    files.write_whole(self._directory / f"{step}/{part}{_MARKER}", b"copied")
 
-    def _writing(self, action) -> None:
+    def _writing(self, action: Callable[[], Any]) -> None:
+        """Runs an action of orbax; a full disk or a failed request becomes one sentence."""
         try:
             action()
         except Exception as error:
-            if not _disk_problem(error):
+            problem = _write_problem(error)
+            if not problem:
                 raise
-            failed = f"a checkpoint could not be written to {self._directory}"
-            if storage.is_remote(self._directory):
-                # Which the last good one is, it may not tell now either.
-                raise UserError(
-                    f"{failed}: {_disk_problem(error)}; when that is mended the same command goes "
-                    "on from the last good one"
-                ) from error
-            steps = self.steps()
-            last = f"the last good one is of step {steps[-1]}" if steps else "there is none yet"
+            advice = "when that is fixed, the same command continues from the last good one"
+            if not files.is_remote(self._directory):
+                steps = self.steps()
+                last = f"the last good one is of step {steps[-1]}" if steps else "there is none yet"
+                advice = f"{last}; make room and run the same command again"
             raise UserError(
-                f"{failed}: {_disk_problem(error)}; {last}; make room and run the same command "
-                "again"
+                f"a checkpoint could not be written to {self._directory}: {problem}; {advice}"
             ) from error
 
 
 @functools.cache
 def _hush_orbax() -> None:
-    """Keeps its own words off the screen, unless INFO is asked for: we say what matters.
+    """Silences orbax's log unless INFO is asked for.
 
-    What fails in a thread of orbax's (a full disk, a damaged file) is raised again in
-    ours, but would also be told hundreds of times over by orbax, asyncio and tensorstore.
+    Errors in its threads (a full disk, a damaged file) are raised again in ours; orbax, asyncio
+    and tensorstore would also log them, hundreds of times.
     """
 
     def is_wanted(record: logging.LogRecord) -> bool:
@@ -335,52 +319,54 @@ def _hush_orbax() -> None:
     sys.unraisablehook = show_others
 
 
-def _files(folder: epath.Path) -> Iterator[epath.Path]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _files(path)
-        else:
-            yield path
+def _list(folder: epath.Path) -> dict[str, dict[str, Any]]:
+    """Returns what is known about each file below a folder, by relative name."""
+    if files.is_remote(folder):
+        return files.list_files(folder)
+    paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): {"size": path.stat().st_size} for path in paths}
 
 
-def _checksum(file: epath.Path) -> tuple[int, int]:
-    size = checksum = 0
-    with storage.open_input(file) as stream:
-        while block := stream.read(_READ_BYTES):
-            size += len(block)
-            checksum = zlib.crc32(block, checksum)
-    return size, checksum
-
-
-def _sum_like(
-    checksum: int | str, file: epath.Path, remote: storage.RemoteFile | None
+def _size_and_checksum(
+    file: epath.Path, info: dict[str, Any], like: int | str | None = None
 ) -> tuple[int, int | str]:
-    """The size and checksum that a file has now: of the kind that was noted at the time.
+    """Returns a file's size and its CRC-32, or the CRC-32C that object storage keeps for it.
 
-    A checkpoint may have been copied from a disk to object storage, or back.
+    Args:
+      file: The file.
+      info: Its entry of `_list`.
+      like: An expected checksum, whose kind to compute; a checkpoint may have been copied from a
+        disk to object storage or back.
     """
-    if isinstance(checksum, int):
-        return _checksum(file)
-    if remote:
-        return remote
-    return storage.num_bytes(file), storage.crc32c(file) or checksum
+    if "crc32c" in info and not isinstance(like, int):
+        return info["size"], info["crc32c"]
+    if isinstance(like, str):
+        try:
+            import google_crc32c
+        except ImportError:
+            return info["size"], like
+        checksum = google_crc32c.Checksum()
+        with files.open_input(file) as stream:
+            while block := stream.read(_READ_BYTES):
+                checksum.update(block)
+        return info["size"], base64.b64encode(checksum.digest()).decode()
+    crc = 0
+    with files.open_input(file) as stream:
+        while block := stream.read(_READ_BYTES):
+            crc = zlib.crc32(block, crc)
+    return info["size"], crc
 
 
-def _disk_problem(error: BaseException | None) -> str:
-    """What the system said, if a file could not be written; else empty."""
+def _write_problem(error: BaseException | None) -> str:
+    """Returns why a file could not be written; "" for other errors."""
+    if problem := files.storage_problem(error):
+        return problem
     while error is not None:
-        # tensorstore reports a full disk as a ValueError with the system's words in it.
+        # tensorstore reports a full disk as a ValueError that quotes the system.
         for number in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
             if os.strerror(number) in str(error):
                 return os.strerror(number)
-        if said := storage.problem(error):
-            return said
         if isinstance(error, OSError):
-            return error.strerror or _first_line(error)
+            return error.strerror or files.first_line(error)
         error = error.__cause__ or error.__context__
     return ""
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:200]

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import storage
+from bert_jax import files
 from bert_jax.training.metrics import read_metrics
 
 _HELD_OUT: dict[str, Any] = {"marker": "o"}
@@ -112,7 +112,7 @@ def write_curves(
         axes.remove()
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=100)
-    storage.write_whole(output, image.getvalue())
+    files.write_whole(output, image.getvalue())
 
 
 def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]]) -> None:

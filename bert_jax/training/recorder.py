@@ -40,7 +40,7 @@ class Recorder:
         meter_state: Mapping[str, Any],
     ):
         self._trainer, self._writer, self._progress = trainer, writer, progress
-        self._meter = Meter(**meter_state, averaged=trainer.objective.averaged)
+        self._meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
         # Sequence lengths that the stage has compiled.

@@ -2,12 +2,18 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from etils import epath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax import files
+from bert_jax.config import default_config
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.prepare_store import prepare
 from bert_jax.data.store import SplitWriter, TokenStore, read_metadata, write_metadata
 from bert_jax.errors import UserError
 
@@ -150,10 +156,7 @@ def test_metadata_that_lacks_something(change, tmp_path):
         read_metadata(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "use",
-    [TokenStore, read_metadata, lambda d: SplitWriter(d, 10), lambda d: write_metadata(d, {})],
-)
+@pytest.mark.parametrize("use", [TokenStore, read_metadata])
 def test_paths_of_other_storage_are_refused(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="the token store is s3://b/x, but s3:// paths are not sup"):
@@ -205,3 +208,42 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     command = [sys.executable, "-c", MEMORY, str(tmp_path)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert float(output) < 60
+
+
+def test_texts_prepared_in_a_bucket(bucket, tmp_path):
+    """Text, vocabulary and store in a bucket give the bytes that they give on a disk."""
+    texts = {
+        "a.txt": "One fish. Two fish.\n\nRed fish here.",
+        "b.jsonl": '{"text": "Blue fish. Old fish."}\n{"text": "New fish. This one is."}\n',
+        "c.txt": "A little star.\nAnother car.\n\nThey are not sad.\nThey are glad.\n\n" * 9,
+    }
+    words = "one two red blue old new fish here this is a little star another car they".split()
+    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] . are not sad glad".split() + words
+    texts["vocab"] = "".join(f"{word}\n" for word in vocabulary)
+    made = {}
+    for root in (epath.Path(tmp_path), epath.Path(f"gs://{bucket}")):
+        for name, text in texts.items():
+            (root / "texts").mkdir(parents=True, exist_ok=True)
+            (root / "texts" / name).write_text(text)
+        data = default_config().data
+        data.input, data.vocab = (f"{root}/texts/*.*",), f"{root}/texts/vocab"
+        data.num_processes, data.heldout_fraction = 2, 0.2
+        if files.is_remote(root):
+            files.write_whole(root / "store" / "train" / "tokens-00007.bin", b"left by a kill")
+        made[root] = prepare(data, len(vocabulary), root / "store", show_progress=False)
+        # A second call reads what is there.
+        assert prepare(data, len(vocabulary), root / "store") == made[root]
+    disk, remote = made
+    assert made[disk]["splits"] == made[remote]["splits"]
+    written = {p.relative_to(disk).as_posix() for p in Path(disk, "store").rglob("*.*")}
+    assert written == {f"store/{name}" for name in files.list_files(remote / "store")}
+    for name in written - {"store/metadata.json"}:  # It names its sources.
+        assert (remote / name).read_bytes() == (disk / name).read_bytes(), name
+    ours, theirs = (TokenStore(root / "store" / "train") for root in made)
+    positions = np.random.default_rng(0).integers(0, theirs.num_tokens, (5, 7))
+    assert np.array_equal(ours.tokens_at(positions), theirs.tokens_at(positions))
+    files.write_whole(remote / "other" / "notes.txt", b"mine")
+    with pytest.raises(UserError, match="other holds notes.txt, which is no part of an unfinished"):
+        prepare(data, len(vocabulary), remote / "other", show_progress=False)
+    with pytest.raises(UserError, match="but no object matches it"):
+        Corpus(f"gs://{bucket}/none/*.txt")

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import workdir
 from bert_jax.config import finetune_config
+from bert_jax.files import read_json
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
 from tests import runs
@@ -93,7 +94,7 @@ def same_run(one, other):
     assert len(losses(one)) == 20
     np.testing.assert_allclose(losses(other)[0], losses(one)[0], rtol=1e-5)
     np.testing.assert_allclose(losses(other), losses(one), rtol=1e-3)
-    ours, theirs = (workdir.read_json(path / workdir.RESULTS) for path in (other, one))
+    ours, theirs = (read_json(path / workdir.RESULTS) for path in (other, one))
     assert ours["validation"] == theirs["validation"] and ours["best_step"] == theirs["best_step"]
     (labels, probabilities), (expected_labels, expected) = predictions(other), predictions(one)
     assert labels == expected_labels

@@ -179,7 +179,7 @@ class TestUninterruptedRun:
         config = workdir.load_config(uninterrupted[0])
         assert workdir.check(uninterrupted[0], config) == []
         config.eval.every_steps = 7
-        with pytest.raises(UserError, match="there config.eval.every_steps is 0, here it is 7"):
+        with pytest.raises(UserError, match="its config.eval.every_steps is 0, not 7"):
             workdir.check(uninterrupted[0], config)
 
     def test_is_read_by_its_step_or_before_it_was_scored(self, uninterrupted, tmp_path):
@@ -213,7 +213,7 @@ class TestUninterruptedRun:
             evaluate.evaluate_workdir(uninterrupted[0])
 
     def test_is_no_directory_for_pre_training(self, uninterrupted):
-        with pytest.raises(UserError, match="holds a run of fine-tuning; choose another"):
+        with pytest.raises(UserError, match="holds a fine-tuning run; choose another"):
             workdir.check(uninterrupted[0], config_lib.default_config())
 
     def test_its_config_reads_back(self, uninterrupted):
@@ -313,7 +313,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "overrides,said",
         [
-            ({"train__batch_size": 7}, r"config.train.batch_size is 8, here it is 7"),
+            ({"train__batch_size": 7}, r"config.train.batch_size is 8, not 7"),
             ({"table__label_column": "text"}, r"holds another run"),
         ],
     )

@@ -11,9 +11,9 @@ import pytest
 
 import bert_jax
 from bert_jax import config as config_lib
-from bert_jax import workdir
 from bert_jax.config.finetuning import filled_in, finetune_config, validate
 from bert_jax.errors import UserError
+from bert_jax.files import read_json
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -199,7 +199,7 @@ def test_what_a_finished_run_is_asked_for_afterwards(files, capsys):
     short_run(files, **{"eval.predict": "test"})
     results, again = (
         json.loads(before["results.json"]),
-        workdir.read_json(directory / "results.json"),
+        read_json(directory / "results.json"),
     )
     assert again["best_step"] == again["step"] == results["step"] == 3
     assert again["validation"] == results["validation"]

@@ -8,6 +8,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.inference import features as features_lib
@@ -245,10 +246,9 @@ def test_memory_is_the_windows_not_the_files(bert, tmp_path, monkeypatch, name):
 
 
 def test_to_and_from_a_bucket(bert, source, tmp_path, bucket):
-    from bert_jax import storage
-
-    remote = f"gs://{bucket}/texts.jsonl"
-    storage.write_whole(remote, source.read_bytes())
+    remote = epath.Path(f"gs://{bucket}/texts.jsonl")
+    remote.write_bytes(source.read_bytes())
     write_features(bert, remote, f"gs://{bucket}/f.npz", layers=(-1,), pooling="mean")
     write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="mean")
-    assert storage.read_range(f"gs://{bucket}/f.npz", 0, 2**20) == (tmp_path / "f.npz").read_bytes()
+    written = epath.Path(f"gs://{bucket}/f.npz").read_bytes()
+    assert written == (tmp_path / "f.npz").read_bytes()

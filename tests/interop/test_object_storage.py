@@ -1,10 +1,9 @@
 """Conversion to and from a bucket: bit for bit, complete or not there."""
 
-import json
-
 import pytest
+from etils import epath
 
-from bert_jax import convert
+from bert_jax import convert, files
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.formats import WRITERS
@@ -12,7 +11,7 @@ from tests.interop.small_bert import TOKENS, copies, make_finetuned, make_pretra
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_there_and_back(kind, bucket, gcs_server):
+def test_there_and_back(kind, bucket):
     original = make_pretrained()
     weights = copies(original.weights)
     path = f"gs://{bucket}/models/{kind}"
@@ -21,9 +20,9 @@ def test_there_and_back(kind, bucket, gcs_server):
     assert back.source == path
     assert same_weights(back.weights, weights)
     assert back.tokenizer.fingerprint == make_pretrained().tokenizer.fingerprint
-    names = gcs_server.names(bucket, f"models/{kind}/")
-    assert not [name for name in names if "unfinished" in name]
-    written = {n: gcs_server.buckets[bucket][n].generation for n in names}
+    found = files.list_files(path)
+    assert not [name for name in found if "unfinished" in name]
+    written = {name: int(info["generation"]) for name, info in found.items()}
     last = max(written, key=written.get)
     assert last.rpartition("/")[2] in ("config.json", "bert_config.json")
     with pytest.raises(UserError, match=f"{path} exists already"):
@@ -37,14 +36,14 @@ def test_a_single_checkpoint_of_google(bucket):
         assert same_weights(back.weights, make_pretrained().weights)
 
 
-def test_what_a_killed_conversion_left_is_replaced(bucket, gcs_server):
-    gcs_server.put(bucket, "m/unfinished_conversion", b"")
-    gcs_server.put(bucket, "m/model.safetensors", b"half")
+def test_what_a_killed_conversion_left_is_replaced(bucket):
+    files.write_whole(f"gs://{bucket}/m/unfinished_conversion", b"")
+    files.write_whole(f"gs://{bucket}/m/model.safetensors", b"half")
     formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
     assert same_weights(formats.read(f"gs://{bucket}/m").weights, make_pretrained().weights)
 
 
-def test_a_failed_conversion_leaves_nothing(bucket, gcs_server, monkeypatch):
+def test_a_failed_conversion_leaves_nothing(bucket, monkeypatch):
     def fail(pretrained, path):
         (path / "vocab.txt").write_text("x")
         raise UserError("cannot")
@@ -52,32 +51,32 @@ def test_a_failed_conversion_leaves_nothing(bucket, gcs_server, monkeypatch):
     monkeypatch.setitem(WRITERS, "huggingface", fail)
     with pytest.raises(UserError, match="cannot"):
         formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
-    assert gcs_server.names(bucket) == []
+    assert files.list_files(f"gs://{bucket}") == {}
 
 
-def test_mistakes_name_the_place_that_the_user_gave(bucket, gcs_server):
+def test_mistakes_name_the_place_that_the_user_gave(bucket):
     with pytest.raises(UserError, match=f"gs://{bucket}/none does not exist"):
         formats.read(f"gs://{bucket}/none")
     formats.write(make_finetuned("question_answering"), f"gs://{bucket}/m", "huggingface")
     back = formats.read(f"gs://{bucket}/m")
     assert back.head == "question_answering" and not back.warnings
-    config = json.loads(gcs_server.data(bucket, "m/config.json"))
+    config = files.read_json(epath.Path(f"gs://{bucket}/m/config.json"))
     config["architectures"] = ["BertForMultipleChoice"]
-    gcs_server.put(bucket, "m/config.json", json.dumps(config).encode())
+    files.write_json(f"gs://{bucket}/m/config.json", config)
     (others, problem) = formats.read(f"gs://{bucket}/m").warnings
     assert others.startswith(f"gs://{bucket}/m/model.safetensors: qa_outputs")
     assert problem.startswith(f"gs://{bucket}/m: its BertForMultipleChoice has no classifier")
-    gcs_server.put(bucket, "m/model.safetensors", b"damaged")
+    files.write_whole(f"gs://{bucket}/m/model.safetensors", b"damaged")
     with pytest.raises(UserError, match=f"gs://{bucket}/m/model.safetensors is damaged"):
         formats.read(f"gs://{bucket}/m")
 
 
-def test_a_vocabulary_from_a_bucket(bucket, gcs_server, tmp_path):
+def test_a_vocabulary_from_a_bucket(bucket, tmp_path):
     formats.write(make_pretrained(), tmp_path / "ours", "huggingface")
     for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json"):
         (tmp_path / "ours" / name).unlink()
-    gcs_server.put(bucket, "vocab.txt", "".join(f"{token}\n" for token in TOKENS).encode())
     vocab = f"gs://{bucket}/vocab.txt"
+    files.write_whole(vocab, "".join(f"{token}\n" for token in TOKENS).encode())
     convert.convert(str(tmp_path / "ours"), f"gs://{bucket}/out", "huggingface", vocab)
-    config = json.loads(gcs_server.data(bucket, "out/tokenizer_config.json"))
+    config = files.read_json(epath.Path(f"gs://{bucket}/out/tokenizer_config.json"))
     assert config["do_lower_case"] is True

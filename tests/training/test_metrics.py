@@ -5,11 +5,13 @@ import struct
 import time
 
 import pytest
+from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 
-from bert_jax.training import curves
+from bert_jax import files
+from bert_jax.training import curves, metrics
 from bert_jax.training.curves import write_curves
-from bert_jax.training.metrics import AVERAGED, RATES, Meter, MetricsWriter, read_metrics
+from bert_jax.training.metrics import RATES, Meter, MetricsWriter, read_metrics
 
 
 def test_lines_are_read_back(tmp_path):
@@ -81,6 +83,9 @@ def test_tensorboard_is_told_which_steps_are_done_again(tmp_path):
     assert starts == [6]
 
 
+AVERAGED = ("loss", "grad_norm", "accuracy")
+
+
 def values(number):
     return {name: number + i for i, name in enumerate(AVERAGED)}
 
@@ -88,7 +93,7 @@ def values(number):
 def test_meter_averages(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    meter = Meter()
+    meter = Meter(AVERAGED)
     meter.add(values(1.0), sequences=8, tokens=80, flops=800)  # before the clock: not timed
     assert meter.summary(None) == values(1.0) | dict.fromkeys(RATES)
     meter.start()
@@ -114,12 +119,12 @@ def test_meter_averages(monkeypatch):
 def test_meter_goes_on_exactly_from_its_state():
     """Through JSON, as in a checkpoint: the line after a resume is the uninterrupted one."""
     numbers = [0.1, 0.7, 1 / 3, 2e-7, 12345.678]
-    whole, first = Meter(), Meter()
+    whole, first = Meter(AVERAGED), Meter(AVERAGED)
     for number in numbers:
         whole.add(values(number), 1, 1, 1)
     for number in numbers[:2]:
         first.add(values(number), 1, 1, 1)
-    second = Meter(**json.loads(json.dumps(first.state())))
+    second = Meter(AVERAGED, **json.loads(json.dumps(first.state())))
     for number in numbers[2:]:
         second.add(values(number), 1, 1, 1)
     assert second.summary(None) == whole.summary(None)
@@ -127,6 +132,47 @@ def test_meter_goes_on_exactly_from_its_state():
     state = first.state()
     first.add(values(9.0), 1, 1, 1)
     assert state["count"] == 2 and state["sums"]["loss"] == pytest.approx(0.8)
+
+
+class TestInABucket:
+    def lines(self, root):
+        return [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+
+    def test_uploads(self, bucket, monkeypatch, tmp_path):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        root = epath.Path(f"gs://{bucket}/run")
+        writer = MetricsWriter(root, 0)
+        writer.write(1, {"loss": 3.0})
+        writer.flush()
+        assert self.lines(root) == [{"step": 1, "loss": 3.0}]
+        writer.write(2, {"loss": 2.0})
+        assert len(self.lines(root)) == 1, "the last upload is recent"
+        monkeypatch.setattr(metrics, "UPLOAD_SECONDS", 0.0)
+        writer.write(3, {"loss": 1.0})
+        assert [line["step"] for line in self.lines(root)] == [1, 2, 3]
+        writer.write(4, {"loss": 1.0})
+        writer.close()
+        assert read_metrics(root) == self.lines(root) and len(self.lines(root)) == 4
+        (events,) = (root / "tensorboard").iterdir()
+        assert b"train/loss" in events.read_bytes()
+        assert not list(tmp_path.iterdir()), "the scratch files are removed"
+        MetricsWriter(root, resumed_step=2).close()
+        assert [line["step"] for line in self.lines(root)] == [1, 2]
+
+    def test_the_next_upload_makes_up_for_a_failed_one(self, bucket, monkeypatch):
+        def fail(*_):
+            raise OSError("Forbidden: x")
+
+        root = epath.Path(f"gs://{bucket}/run")
+        writer = MetricsWriter(root, 0)
+        monkeypatch.setattr(metrics, "UPLOAD_SECONDS", 0.0)
+        with monkeypatch.context() as broken:
+            broken.setattr(files, "write_whole", fail)
+            writer.write(1, {"loss": 1.0})
+            with pytest.raises(OSError, match="Forbidden"):
+                writer.flush()
+        writer.close()
+        assert [line["step"] for line in self.lines(root)] == [1]
 
 
 def test_curves_are_a_picture(tmp_path):

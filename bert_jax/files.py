@@ -1,0 +1,320 @@
+"""Files on a disk or in Google Cloud Storage (gs://).
+
+`open_path` checks a path once; after that pathlib and `etils.epath` do most of the work. This
+module adds what they lack: files that are whole or absent, directory locks, local copies of
+remote files and remote copies of local ones. Such copies live in the system's temporary directory;
+set TMPDIR to place them elsewhere.
+"""
+
+import contextlib
+import fcntl
+import functools
+import io
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from etils import epath
+
+from bert_jax.errors import UserError, naming
+
+SCHEME = "gs://"
+# Ends the name of a file that is still being written.
+PARTIAL = ".partial"
+# etils would load TensorFlow, which takes seconds; gcsfs would ask for each bucket's kind by gRPC.
+os.environ.setdefault("EPATH_USE_TF", "false")
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+_READ_BYTES = 2**20
+# Packages whose exceptions mean that storage or the network failed.
+_CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. requests.".split())
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Whether a path is in object storage."""
+    return os.fspath(path).startswith(SCHEME)
+
+
+def check_scheme(path: epath.PathLike, what: str) -> None:
+    """Refuses s3://, hdfs:// and the like, which pathlib would take for a directory.
+
+    Args:
+      path: As the user gave it.
+      what: The key or flag that gave it, for the message.
+
+    Raises:
+      UserError: The scheme is not supported, or gs:// has no bucket.
+    """
+    scheme, separator, rest = os.fspath(path).partition("://")
+    if separator and scheme != "gs":
+        raise UserError(
+            f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
+            "gs://BUCKET/NAME"
+        )
+    if separator and not rest.partition("/")[0]:
+        raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
+
+
+def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
+    """Returns a path that is ready for use; its bucket is checked once per process.
+
+    Args:
+      path: A local path or gs://BUCKET/NAME.
+      what: The key or flag that gave it, for messages.
+
+    Raises:
+      UserError: The scheme is not supported, or the bucket cannot be used.
+    """
+    check_scheme(path, what)
+    if not is_remote(path):
+        return Path(path)
+    try:
+        _check_bucket(os.fspath(path).removeprefix(SCHEME).partition("/")[0])
+    except UserError as error:
+        raise UserError(f"{what} is {path}, but {error}") from error
+    return epath.Path(path)
+
+
+@contextlib.contextmanager
+def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
+    """Yields a seekable file that takes its name, whole, when the block ends without an error."""
+    with contextlib.ExitStack() as stack:
+        if is_remote(path):
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
+            partial = Path(scratch, "file")
+        else:
+            partial = Path(os.fspath(path) + PARTIAL)
+            stack.callback(partial.unlink, missing_ok=True)
+        with naming(path, partial):
+            with partial.open("wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            if is_remote(path):
+                filesystem().put_file(str(partial), os.fspath(path))
+            else:
+                partial.replace(path)
+
+
+def write_whole(path: epath.PathLike, content: bytes) -> None:
+    """Writes a file that is either whole, absent, or as it was before."""
+    with new_file(path) as stream:
+        stream.write(content)
+
+
+def write_json(path: epath.PathLike, values: Any) -> None:
+    """Writes a JSON file that is either whole, absent, or as it was before."""
+    text = json.dumps(values, indent=2) + "\n"
+    write_whole(open_path(path, "the file to write"), text.encode())
+
+
+def read_json(path: Path | epath.Path) -> dict[str, Any]:
+    """Reads a file that holds one JSON object.
+
+    Raises:
+      UserError: It holds something else.
+      FileNotFoundError: It does not exist.
+    """
+    try:
+        values = json.loads(epath.Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: it should hold a JSON object")
+    return values
+
+
+def open_input(path: epath.PathLike) -> BinaryIO:
+    """Opens a file for reading from its beginning."""
+    if not is_remote(path):
+        return open(path, "rb")  # noqa: SIM115
+    # fsspec's own file reads lines slowly and takes no limit on their length.
+    return io.BufferedReader(filesystem().open(os.fspath(path), "rb"), _READ_BYTES)
+
+
+def list_files(folder: epath.PathLike) -> dict[str, dict[str, Any]]:
+    """Returns what the storage knows about each object below a folder, by relative name."""
+    root = os.fspath(folder).removeprefix(SCHEME).rstrip("/") + "/"
+    found = filesystem().find(root, detail=True)
+    # Some tools make empty objects "NAME/" to show a folder.
+    return {
+        name.removeprefix(root): info
+        for name, info in found.items()
+        if name.startswith(root) and not name.endswith("/")
+    }
+
+
+@contextlib.contextmanager
+def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iterator[Path]:
+    """Yields the local path, or a scratch copy of a remote file or directory.
+
+    Memory maps of the copy stay valid after the block; its disk space is freed with them. Copying
+    everything once is faster, and far simpler, than fetching blocks when they are first needed:
+    training reads all of its data in random order.
+
+    Args:
+      path: A file or a directory.
+      names: The directory's files that are needed; None: all.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        target = Path(scratch, os.path.basename(os.fspath(path).rstrip("/")))
+        with naming(f"a copy of {path} in {scratch}"):
+            if names is None:
+                names = list(list_files(path))
+            if names or not filesystem().isfile(os.fspath(path)):
+                target.mkdir()
+                remote, local = ([f"{root}/{name}" for name in names] for root in (path, target))
+                filesystem().get(remote, local)
+            else:
+                filesystem().get_file(os.fspath(path), str(target))
+        yield target
+
+
+@contextlib.contextmanager
+def local_output(path: epath.PathLike, last: Sequence[str] = ()) -> Iterator[Path]:
+    """Yields the local directory, or a scratch one that is uploaded when the block ends.
+
+    Args:
+      path: The directory to write.
+      last: Names of files that are uploaded after all others.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        yield Path(scratch)
+        files = [file for file in sorted(Path(scratch).rglob("*")) if file.is_file()]
+        for file in sorted(files, key=lambda file: file.name in last):
+            target = f"{os.fspath(path)}/{file.relative_to(scratch).as_posix()}"
+            filesystem().put_file(str(file), target)
+
+
+def remove_directory(folder: epath.PathLike) -> None:
+    """Removes a directory and everything in it, if it exists."""
+    if is_remote(folder):
+        if names := list_files(folder):
+            filesystem().rm([f"{folder}/{name}" for name in names])
+    elif os.path.exists(folder):
+        shutil.rmtree(folder)
+
+
+def move_directory(folder: epath.PathLike, target: epath.PathLike) -> None:
+    """Moves a directory, replacing the target."""
+    remove_directory(target)
+    if is_remote(folder):
+        for name in list_files(folder):
+            filesystem().mv_file(f"{folder}/{name}", f"{target}/{name}")
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(folder, target)
+
+
+@contextlib.contextmanager
+def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
+    """Holds a directory's lock during the block; object storage has none.
+
+    Raises:
+      UserError: `refusal`; another process holds the lock.
+    """
+    if is_remote(directory):
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            # The lock ends with the process, whatever ends it.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(refusal) from None
+        except OSError:
+            pass  # The file system has no locks.
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def storage_problem(error: BaseException | None) -> str:
+    """Returns the message of an error from object storage or the network; "" for other errors."""
+    while error is not None:
+        text = first_line(error)
+        # gcsfs raises plain OSErrors, tensorstore plain ValueErrors.
+        plain = type(error).__module__ == "builtins"
+        if (
+            f"{type(error).__module__}.".startswith(_CLIENTS)
+            or (plain and f'"{SCHEME}' in text)
+            or (isinstance(error, OSError) and text.startswith(("Forbidden", "Project was not")))
+        ):
+            return ": ".join(str(error).splitlines()[:2])[:300] or text
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the beginning of an exception's message, or its type's name."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
+@functools.cache
+def filesystem() -> Any:
+    """Returns the fsspec file system of Google Cloud Storage that etils and orbax use too."""
+    try:
+        import gcsfs  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "the packages for it are missing: pip install -e '.[gcs]' (gcsfs)"
+        ) from None
+    import fsspec
+
+    settings = {
+        # Other processes write to the bucket too.
+        "use_listings_cache": False,
+        "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default",
+    }
+    fsspec.config.conf["gcs"] = settings | fsspec.config.conf.get("gcs", {})
+    # They also log, with a stack trace, the errors that they raise.
+    for name in ("gcsfs", "google.auth"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # The same arguments as in etils give the same instance.
+    return fsspec.filesystem("gcs", finalize_on_close=True)
+
+
+@functools.cache
+def _check_bucket(bucket: str) -> None:
+    """Lists one object of a bucket; the UserError continues "PATH is gs://..., but"."""
+    try:
+        filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
+        return
+    except UserError:
+        raise
+    except Exception as error:
+        cause, kind, text = error, type(error).__name__, first_line(error)
+    if kind == "FileNotFoundError":
+        problem = f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
+    elif kind == "DefaultCredentialsError":
+        problem = (
+            "no Google Cloud credentials were found: on a Cloud VM give it a service account; "
+            "elsewhere run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to a key file"
+        )
+    elif kind == "RefreshError":
+        problem = (
+            f"the Google Cloud credentials are refused ({text}): run `gcloud auth "
+            "application-default login` again, or give the VM's service account the scope "
+            "cloud-platform"
+        )
+    elif text.startswith("Forbidden") or getattr(cause, "code", 0) in (401, 403):
+        problem = (
+            f"the bucket {SCHEME}{bucket} may not be listed with these credentials; grant "
+            "roles/storage.objectAdmin and roles/storage.legacyBucketReader on it"
+        )
+    else:
+        problem = f"storage cannot be reached: {text}"
+    raise UserError(problem) from cause

@@ -1,0 +1,190 @@
+"""Files on a disk and in a bucket: whole or absent, and refused in one sentence."""
+
+import gzip
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from etils import epath
+
+from bert_jax import files
+from bert_jax.errors import UserError
+from tests import runs
+
+
+@pytest.mark.parametrize("path", ["s3://b/x", "hdfs://host/x", "file:///x", "gcs://b/x"])
+def test_other_storage_is_refused(path):
+    with pytest.raises(UserError, match=f"--output is {path}, but .*:// paths are not supported"):
+        files.open_path(path, "--output")
+
+
+def test_a_path_without_a_bucket_is_refused():
+    with pytest.raises(UserError, match="--workdir is gs:///run, which names no bucket"):
+        files.open_path("gs:///run", "--workdir")
+
+
+def test_a_missing_bucket(bucket):
+    with pytest.raises(UserError, match="--workdir is gs://nobodys/run, but there is no bucket"):
+        files.open_path("gs://nobodys/run", "--workdir")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "refusal"),
+    [
+        ("DefaultCredentialsError", "none", "no Google Cloud credentials were found"),
+        ("RefreshError", "expired", r"credentials are refused \(expired\)"),
+        ("OSError", "Forbidden: b\nno one may", "may not be listed with these credentials"),
+        ("ClientError", "no route", "storage cannot be reached: no route"),
+    ],
+)
+def test_a_bucket_out_of_reach(name, message, refusal, monkeypatch):
+    class Storage:
+        def call(self, *_, **__):
+            raise type(name, (Exception,), {})(message)
+
+    monkeypatch.setattr(files, "filesystem", Storage)
+    with pytest.raises(UserError, match=f"--input is gs://{name}/x, but .*{refusal}") as error:
+        files.open_path(f"gs://{name}/x", "--input")
+    assert "\n" not in str(error.value)
+
+
+def test_without_credentials_a_command_ends_in_one_sentence(tmp_path, bucket):
+    environment = {k: v for k, v in runs.environment().items() if "STORAGE_EMULATOR" not in k}
+    environment |= {"GOOGLE_APPLICATION_CREDENTIALS": "", "HOME": str(tmp_path)}
+    environment |= {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
+    command = [sys.executable, "-m", "bert_jax.convert", "--input=gs://b/x", "--output=y"]
+    done = subprocess.run(
+        [*command, "--to=google"], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("\n") == 1 and "no Google Cloud credentials" in done.stderr
+
+
+def test_without_the_extra_a_command_ends_in_one_sentence():
+    code = (
+        "import sys; sys.modules['gcsfs'] = None\n"
+        "from bert_jax import files\n"
+        "try: files.open_path('gs://b/x', '--input')\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == (
+        "--input is gs://b/x, but the packages for it are missing: "
+        "pip install -e '.[gcs]' (gcsfs)\n"
+    )
+
+
+def test_a_bucket_is_used_without_loading_tensorflow(bucket):
+    code = (
+        "import sys; from etils import epath; from bert_jax import files\n"
+        f"files.write_whole('gs://{bucket}/a', b'1'); print(epath.Path('gs://{bucket}/a').exists())"
+        "\nprint('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def root(request, tmp_path):
+    """A directory on a disk, and one in a bucket."""
+    if request.param == "disk":
+        return epath.Path(tmp_path)
+    return epath.Path(f"gs://{request.getfixturevalue('bucket')}/root")
+
+
+def put(root, names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def test_a_new_file_is_whole_or_absent(root):
+    # gcsfs sends more than 5 MiB in several pieces.
+    content = os.urandom(6 << 20)
+    with files.new_file(root / "x") as stream:
+        stream.write(b"____" + content)
+        stream.seek(0)
+        stream.write(b"head")
+        assert not (root / "x").exists()
+    assert (root / "x").read_bytes() == b"head" + content
+    with pytest.raises(KeyError), files.new_file(root / "x") as stream:
+        stream.write(b"half")
+        raise KeyError
+    assert (root / "x").read_bytes() == b"head" + content
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "\ufffd", "[" * 10_000])
+def test_what_is_no_json_object_is_refused(content, tmp_path):
+    files.write_json(tmp_path / "x", {"a": [1, 2.5, None]})
+    assert files.read_json(tmp_path / "x") == {"a": [1, 2.5, None]}
+    (tmp_path / "x").write_text(content)
+    with pytest.raises(UserError, match=f"{tmp_path}/x is "):
+        files.read_json(tmp_path / "x")
+
+
+def test_lines_are_read(root):
+    text = b"".join(b"%d\n" % i for i in range(500_000))
+    (root / "x.gz").write_bytes(gzip.compress(text, 1))
+    with files.open_input(root / "x.gz") as raw, gzip.open(raw) as stream:
+        assert stream.readline(100) == b"0\n"
+        assert stream.read() == text[2:]
+
+
+def test_maps_of_a_local_copy_outlive_it(root):
+    values = np.arange(1000)
+    put(root, ["d/a/x"])
+    (root / "d" / "v").write_bytes(values.tobytes())
+    with files.local_copy(root / "d") as local:
+        assert sorted(p.name for p in local.rglob("*")) == ["a", "v", "x"]
+        mapped = np.memmap(local / "v", values.dtype, "r")
+    assert np.array_equal(mapped, values)
+    with files.local_copy(root / "d" / "v") as local:
+        assert local.read_bytes() == values.tobytes()
+    if files.is_remote(root):
+        assert not local.exists()
+        with files.local_copy(root / "d", ["v"]) as local:
+            assert [path.name for path in local.iterdir()] == ["v"]
+
+
+def test_output_is_uploaded_when_it_is_complete(bucket):
+    root = epath.Path(f"gs://{bucket}/out")
+    with files.local_output(root, last=("b",)) as local:
+        put(local, ["b", "d/c", "e"])
+        assert not root.exists()
+    assert sorted(files.list_files(root)) == ["b", "d/c", "e"]
+    written = {name: int(info["generation"]) for name, info in files.list_files(root).items()}
+    assert max(written, key=written.get) == "b"
+    with pytest.raises(KeyError), files.local_output(root) as local:
+        put(local, ["z"])
+        raise KeyError
+    assert not (root / "z").exists()
+
+
+def test_moving_and_removing_a_directory(root):
+    put(root, ["new/a/1", "new/2", "old/3", "new-but-another/4"])
+    files.move_directory(root / "new", root / "old")
+    assert not (root / "new").exists() and not (root / "old" / "3").exists()
+    assert (root / "old" / "a" / "1").read_text() == "new/a/1"
+    for _ in range(2):
+        files.remove_directory(root / "old")
+        assert not (root / "old").exists()
+    assert (root / "new-but-another" / "4").exists()
+
+
+def test_errors_of_storage_are_told_from_others():
+    from google.auth.exceptions import RefreshError
+
+    try:
+        try:
+            raise RefreshError("gone")
+        except Exception as error:
+            raise RuntimeError("outer") from error
+    except RuntimeError as error:
+        assert files.storage_problem(error) == "gone"
+    assert files.storage_problem(OSError("Forbidden: b/x\nno one")) == "Forbidden: b/x: no one"
+    assert files.storage_problem(ValueError('NOT_FOUND: Error reading "gs://b/x"'))
+    assert files.storage_problem(OSError(28, "No space left on device")) == ""
+    assert files.storage_problem(ValueError("a bug")) == ""
