@@ -1,13 +1,11 @@
 """Rows on disk, and the stream over them: every row once an epoch, whatever comes between."""
 
 import itertools
-from collections import Counter
 
 import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data.random_streams import permuted
 from bert_jax.data.static_rows import RowsWriter, StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.stream import StreamSpec
@@ -212,40 +210,3 @@ def test_damaged_files_are_named(tmp_path):
     (tmp_path / "rows" / "rows.json").unlink()
     with pytest.raises(UserError, match="rows.json is missing"):
         StaticRows(tmp_path / "rows")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])
-def test_permutations_permute(size):
-    for seed in range(20):
-        key = np.array([seed, 3], np.uint64)
-        places = permuted(np.arange(size), size, key)
-        assert places.dtype == np.int64
-        assert sorted(places.tolist()) == list(range(size))
-        # An entry alone comes to the same place.
-        assert permuted(np.array([size - 1]), size, key) == places[-1]
-
-
-def test_permutations_are_as_many_and_as_even_as_they_should_be():
-    draws = 24_000
-    keys = np.random.default_rng(0).integers(0, 2**64, (draws, 2), np.uint64)
-    found = Counter(tuple(permuted(np.arange(4), 4, key).tolist()) for key in keys)
-    assert len(found) == 24
-    expected = draws / 24
-    chi_square = sum((count - expected) ** 2 / expected for count in found.values())
-    # 23 degrees of freedom: p = 1e-3.
-    assert chi_square < 49.7
-
-
-def test_a_large_permutation_looks_random():
-    size = 10**12
-    index = np.arange(20_000)
-    places = permuted(index, size, np.array([1, 2], np.uint64))
-    assert len(set(places.tolist())) == len(index)
-    assert places.min() >= 0 and places.max() < size
-    counts = np.bincount(places * 100 // size, minlength=100)
-    # 99 degrees of freedom: p = 1e-3.
-    assert ((counts - 200.0) ** 2 / 200).sum() < 148.2
-    correlation = np.corrcoef(index, places)[0, 1]
-    assert abs(correlation) < 4 / np.sqrt(len(index))
-    steps = np.diff(places)
-    assert abs(np.corrcoef(steps[:-1], steps[1:])[0, 1] + 0.5) < 0.03, "independent places"

@@ -6,9 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from bert_jax.batch import BatchField
 from bert_jax.data.rows.pairs import PairRows
+from bert_jax.data.rows.segments import SegmentPlan, SegmentRows
+from bert_jax.data.rows.windows import ENCODER_FIELDS
 from bert_jax.data.store import SplitWriter, TokenStore
-from bert_jax.data.stream import TokenStream, evaluation_batches
+from bert_jax.data.stream import TokenStream, batch_fields, evaluation_batches
+from bert_jax.errors import UserError
 from tests.data.fakes import CLS, MASK, SEP, FakeStore, make_tokenizer
 from tests.data.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
 
@@ -328,3 +332,46 @@ def test_with_the_real_store(tmp_path):
         pair = [TokenStream(store, tokenizer, spec) for store in (real, fake)]
         for a, b in zip(*(s.batches(0, 20) for s in pair), strict=True):
             assert equal(a, b)
+
+
+def test_evaluation_masks_as_always():
+    """Training masks of an ablation do not change the held-out questions."""
+    for batch, other in zip(
+        evaluate(24), evaluate(24, masked_lm_prob=0.4, mask_shares=(0.0, 0.0, 1.0)), strict=True
+    ):
+        assert equal(batch, other)
+
+
+class Beginnings(SegmentRows):
+    """A row builder of another module: one row for each document."""
+
+    def count_block(self, block, rng):
+        return block.num_documents
+
+    def plan_block(self, block, rng):
+        start_D = block.sentence_starts[block.document_starts[:-1]]
+        return SegmentPlan(start_D, np.ones(len(start_D), np.int32))
+
+
+class FirstToken:
+    fields = {"first_token": BatchField("B", "int32")}
+
+    def __init__(self, tokenizer, spec):
+        pass
+
+    def corrupt(self, batch, key, first_example):
+        return {"first_token": batch["input_ids"][:, 1].copy()}
+
+
+def test_parts_of_other_modules():
+    """They are found by name, and their fields are in the batches."""
+    corruption = f"{__name__}:FirstToken"
+    rows = f"{__name__}:Beginnings"
+    fields = batch_fields(rows, corruption)
+    assert fields == {**ENCODER_FIELDS, **FirstToken.fields}
+    (batch,) = stream(rows=rows, corruption=corruption, batch_size=len(DOCUMENTS)).batches(0, 1)
+    assert batch.keys() == fields.keys()
+    starts = STORE.sentence_starts[STORE.document_starts[:-1]]
+    assert sorted(batch["first_token"] - 5) == starts.tolist()
+    with pytest.raises(UserError, match="config.data.rows is 'pears'.*the nearest is pairs"):
+        stream(rows="pears")

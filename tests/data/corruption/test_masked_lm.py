@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bert_jax.data.corruption.choose import choose_groups, num_to_predict
 from bert_jax.data.corruption.masked_lm import MaskedTokens
+from bert_jax.data.corruption.none import NoCorruption
 from bert_jax.data.random_streams import draw_rows
 from tests.data.fakes import CLS, MASK, PAD, SEP, make_tokenizer
 
@@ -29,13 +30,13 @@ def make_rows(num_rows, length, vocab_size, seed=0, full=False):
     return ids, used
 
 
-def rules_for(vocab_size, *, whole=False, most=20, prob=0.15):
+def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, shares=(0.8, 0.1, 0.1)):
     tokenizer = make_tokenizer(vocab_size)
     spec = SimpleNamespace(
         max_predictions_per_seq=most,
         masked_lm_prob=prob,
         whole_word_masking=whole,
-        mask_shares=(0.8, 0.1, 0.1),
+        mask_shares=shares,
     )
     return SimpleNamespace(
         corruption=MaskedTokens(tokenizer, spec),
@@ -241,20 +242,6 @@ def test_unknown_words_may_be_predicted():
     assert masked["masked_lm_ids"][0, 0] == 1 and masked["masked_lm_weights"].sum() == 1
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    first=st.integers(0, 2**62),
-    columns=st.integers(1, 50),
-    cut=st.integers(0, 9),
-)
-def test_draws_do_not_depend_on_the_split(first, columns, cut):
-    whole = draw_rows(KEY, first, 9, columns)
-    parts = [draw_rows(KEY, first, cut, columns), draw_rows(KEY, first + cut, 9 - cut, columns)]
-    assert np.array_equal(whole, np.concatenate(parts))
-    assert whole.shape == (9, columns) and whole.dtype == np.uint64
-    assert len(np.unique(whole)) == whole.size  # 64 bits: none twice
-
-
 def test_masks_do_not_depend_on_the_split():
     ids, used = make_rows(40, 64, 300)
     rules = rules_for(300, whole=True)
@@ -285,3 +272,30 @@ def test_rows_without_candidates():
     bits = draw_rows(KEY, 0, 3, 8)
     assert not choose_groups(nothing, nothing, np.full(3, 2), bits).any()
     assert choose_groups(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+    "shares", [(1, 0, 0), (0.8, 0, 0.2), (0.8, 0.2, 0), (0, 0.2, 0.8), (0, 0, 1)]
+)
+def test_shares_of_the_ablations(shares):
+    """Table 8 of the paper; the choice of positions does not depend on the shares."""
+    ids, used = make_rows(3000, 64, 1000, full=True)
+    masked = mask_rows(ids, used, rules_for(1000, shares=shares), KEY, 0)
+    usual = mask_rows(ids, used, rules_for(1000), KEY, 0)
+    for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
+        assert np.array_equal(masked[name], usual[name])
+    row, slot = np.nonzero(masked["masked_lm_weights"])
+    true = masked["masked_lm_ids"][row, slot]
+    new = masked["input_ids"][row, masked["masked_lm_positions"][row, slot]]
+    found = [(new == MASK).mean(), (new == true).mean()]
+    # A random id hits one given entry in 1 of 1,000 cases.
+    expected = [share + shares[2] / 1000 for share in shares[:2]]
+    assert np.abs(np.subtract(found, expected)).max() < 4 * 0.5 / np.sqrt(len(row))
+    assert shares[0] or (new == MASK).mean() < 0.002
+    assert shares[2] or ((new == MASK) | (new == true)).all()
+
+
+def test_nothing_is_hidden_without_corruption():
+    ids, used = make_rows(3, 16, 100)
+    batch = {"input_ids": ids, "attention_mask": used}
+    assert NoCorruption.fields == {} and NoCorruption(None, None).corrupt(batch, KEY, 0) == {}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data.random_streams import keyed_generator, random_key
+from bert_jax.data.random_streams import keyed_generator
 from bert_jax.data.rows.pairs import PairRows, chunk_documents, truncated_lengths
 from bert_jax.data.rows.windows import Block, target_lengths
 from bert_jax.data.stream import StreamSpec
@@ -354,12 +354,6 @@ def test_assembled_rows():
         assert rows["attention_mask"][row].tolist() == [1] * len(tokens) + padding
         assert rows["next_sentence_labels"][row] == int(is_random)
     assert {v.dtype for v in rows.values()} == {np.dtype(np.int32)}
-
-
-def test_keys_do_not_fall_together():
-    keys = [random_key(*parts) for parts in ((0, 1), (1, 0), (2**32, 0), (0, 2**32), (0, 1, 0))]
-    assert len({tuple(key) for key in keys}) == len(keys)
-    assert np.array_equal(random_key(3, 4), random_key(3, 4))
 
 
 def test_one_document_is_refused():

@@ -1,0 +1,109 @@
+"""Single segments: every sentence once an epoch, in order, within the target length."""
+
+import numpy as np
+import pytest
+
+from bert_jax.data.rows.segments import SegmentRows
+from bert_jax.data.stream import StreamSpec, TokenStream, evaluation_batches
+from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
+
+SPEC = StreamSpec(
+    max_seq_length=64,
+    max_predictions_per_seq=8,
+    batch_size=4,
+    seed=0,
+    stage=0,
+    rows="segments",
+    corruption="none",
+    shuffle_sentences=100,
+)
+
+
+def rows_of(documents, **changes):
+    store = FakeStore(documents)
+    tokenizer = make_tokenizer(5 + store.num_tokens)
+    spec = StreamSpec(**{**SPEC.__dict__, **changes})
+    return store, tokenizer, spec, SegmentRows(store, tokenizer, spec)
+
+
+def plans(rows, epoch=0):
+    for window in range(len(rows.windows(epoch))):
+        plan = rows.plan(epoch, window)
+        assert rows.count(epoch, window) == len(plan.start_N)
+        yield plan
+
+
+@pytest.mark.parametrize("documents", [make_documents(seed=3), [[5, 9, 7] * 30]], ids=["40", "1"])
+def test_segments_are_whole_sentences_of_one_document(documents):
+    store, _, _, rows = rows_of(documents, short_seq_prob=0.0)
+    spans = sorted(span for plan in plans(rows) for span in zip(*plan, strict=True))
+    seen = np.zeros(store.num_tokens, int)
+    for start, length in spans:
+        assert 1 <= length <= 62
+        seen[start : start + length] += 1
+        assert store.document_of(start) == store.document_of(start + length - 1)
+        if length < 62:
+            # Nothing was cut: the document ends here.
+            end = start + length
+            assert start in store.sentence_starts
+            document = store.document_of(start)
+            assert end == store.sentence_starts[store.document_starts[document + 1]]
+    assert seen.max() == 1
+
+
+def test_all_text_is_read_when_nothing_is_cut():
+    store, _, _, rows = rows_of([[1] * 97, [1] * 230, [1], [1] * 61], short_seq_prob=0.5)
+    for epoch in range(5):
+        seen = np.zeros(store.num_tokens, int)
+        for plan in plans(rows, epoch):
+            for start, length in zip(*plan, strict=True):
+                seen[start : start + length] += 1
+        assert (seen == 1).all()
+
+
+def test_text_is_cut_from_front_or_back_by_fair_coins():
+    _, _, _, rows = rows_of([[200]] * 3000, shuffle_sentences=2**20)
+    plan = rows.plan(0, 0)
+    assert (plan.length_N <= 62).all()
+    front, removed = plan.start_N % 200, 200 - 62
+    assert abs(front.mean() / removed - 0.5) < 4 * 0.5 / np.sqrt(3000 * removed)
+
+
+def test_targets_are_short_for_some_documents():
+    _, _, _, rows = rows_of([[1] * 62] * 3000, short_seq_prob=0.2, shuffle_sentences=2**20)
+    plan = rows.plan(0, 0)
+    whole = (plan.length_N == 62).sum()
+    # A short target may be 62 as well: one of 61 lengths.
+    share = 0.8 + 0.2 / 61
+    assert abs(whole - 3000 * share) < 4 * np.sqrt(3000 * share * (1 - share))
+
+
+def test_batches_are_cls_text_sep():
+    store, tokenizer, spec, _ = rows_of(make_documents(seed=4))
+    stream = TokenStream(store, tokenizer, spec)
+    batches = list(stream.batches(0, 12))
+    for step, batch in enumerate(batches):
+        assert batch.keys() == {"input_ids", "token_type_ids", "attention_mask"}
+        assert not batch["token_type_ids"].any()
+        lengths = batch["attention_mask"].sum(axis=1)
+        places = stream.describe_batch(step)["rows"]
+        for ids, length, (document, sentence) in zip(
+            batch["input_ids"], lengths, places, strict=True
+        ):
+            text = ids[1 : length - 1]
+            assert ids[0] == CLS and ids[length - 1] == SEP and not ids[length:].any()
+            assert (np.diff(text) == 1).all()  # Ids are positions.
+            first = store.document_starts[document] + sentence
+            start, stop = store.sentence_starts[first : first + 2]
+            assert start <= text[0] - 5 < stop
+    resumed = TokenStream(store, tokenizer, spec)
+    position = TokenStream(store, tokenizer, spec).position(9)
+    for batch, other in zip(resumed.batches(9, 3, position), batches[9:], strict=True):
+        assert all(np.array_equal(batch[name], other[name]) for name in batch)
+
+
+def test_one_document_can_be_evaluated():
+    store, tokenizer, spec, _ = rows_of([[7] * 40])
+    batches = list(evaluation_batches(store, tokenizer, spec))
+    weights = np.concatenate([batch["example_weights"] for batch in batches])
+    assert 0 < weights.sum() <= len(weights) < weights.sum() + 4
