@@ -25,7 +25,7 @@ import numpy as np
 from scipy import stats
 
 from bert_jax.interop import formats
-from bert_jax.tasks.glue import SPECS, Glue
+from bert_jax.tasks.glue import SPECS, GlueTask
 
 HERE = Path(__file__).parent
 
@@ -101,9 +101,9 @@ def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
         subprocess.run(command, check=True)
 
 
-def make_task(args: argparse.Namespace, task: str) -> Glue:
+def make_task(args: argparse.Namespace, task: str) -> GlueTask:
     tokenizer = formats.read(args.model).tokenizer
-    return Glue(
+    return GlueTask(
         task,
         str(args.glue / SPECS[task].folder),
         tokenizer,

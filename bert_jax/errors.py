@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this."""
+"""The exception for mistakes that the user can correct."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class UserError(Exception):
-    """A mistake of the user's (config, data, disk), told in one sentence.
+    """A mistake of the user's (config, data, disk), described in one sentence.
 
     The message names the key, file or line and what would be right. The
     command line prints it without a stack trace and exits with status 1.
@@ -18,8 +18,9 @@ def naming(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator
     """Adds the path to an OSError that lacks it (a failed write: disk full).
 
     Args:
-      path: What the user knows of.
-      partial: What it is called while it is written: told as `path` too.
+      path: The name that the user knows.
+      partial: The file's name while it is being written; errors that name it name `path`
+        instead.
     """
     try:
         yield

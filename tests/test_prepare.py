@@ -117,7 +117,7 @@ def test_reading_ahead_is_bounded(store, monkeypatch):
 
 def test_long_documents_are_worked_on_two_at_a_time(store, monkeypatch):
     monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 20)
-    monkeypatch.setattr(tokenization, "MAX_DOCUMENT_BYTES", 600)
+    monkeypatch.setattr(tokenization, "MAX_RECORD_BYTES", 600)
     text = "It is. " * 80
     read = 0
 

@@ -29,8 +29,8 @@ ALLOWED = {
     "tpu": {"training", "parallel", "config", "workdir", "errors", "files"},
     "training": {"models", "parallel", "objectives", "progress", "errors", "files"},
     "data": {"batch", "parts", "tokenizers", "errors", "files", "progress"},
-    "tasks": {"tokenizers", "errors", "files"},
-    "inference": {"models", "tasks", "tokenizers", "interop", "errors", "files"},
+    "tasks": {"data", "tokenizers", "errors", "files"},
+    "inference": {"models", "tasks", "data", "tokenizers", "interop", "errors", "files"},
     "cpu_allocator": set(),
     "predict": {"inference", "cli", "cpu_allocator", "progress", "files", "errors"},
     "interop": {

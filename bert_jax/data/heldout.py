@@ -1,4 +1,4 @@
-"""Which documents are set aside for evaluation."""
+"""Chooses the documents that are set aside for evaluation."""
 
 from fractions import Fraction
 
@@ -6,14 +6,13 @@ from bert_jax.data.vocabulary_sample import stable_hash
 
 
 class HeldOut:
-    """Chooses a share of the documents, evenly spread, by their index alone.
+    """An evenly spread share of the documents, chosen by their index alone.
 
-    The documents are cut into strata of 1 / fraction in a row (where that is no whole
-    number, of the two next to it, so that their mean is right), and a hash picks one of
-    each stratum.
+    Consecutive documents form strata of 1 / fraction, or of the two integers next to it, with the
+    right mean. A hash picks one document of each stratum.
 
     Args:
-      fraction: From 0 to 0.5. It is taken as the decimal number that it is written as.
+      fraction: From 0 to 0.5. It stands for the decimal number that its repr shows.
     """
 
     def __init__(self, fraction: float):
@@ -29,5 +28,5 @@ class HeldOut:
         return index - start == stable_hash("heldout", stratum) % (end - start)
 
     def _start(self, stratum: int) -> int:
-        """stratum / share, rounded up."""
+        """Returns stratum / share, rounded up."""
         return -(-stratum * self._share.denominator // self._share.numerator)

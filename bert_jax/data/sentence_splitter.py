@@ -1,34 +1,32 @@
-"""Text to sentences.
+"""Splits text into sentences.
 
-The segmentation library was chosen by a comparison that docs/sentence_splitting.md
-records.
+docs/sentence_splitting.md compares the libraries for this task.
 """
 
 import re
 
 from sentencex import segment
 
-# A blank line, which may hold spaces.
+# A blank line may contain spaces.
 _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
-# "(2)", "(b)" or a bullet before a paragraph: sentencex does not split what follows.
+# sentencex does not split a paragraph that begins with "(2)", "(b)" or a bullet.
 _ITEM_MARK = re.compile(r"(?:\(\w{1,4}\)|[•‣◦·]) +")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Splits a document into sentences, in order, without loss of words.
+    """Splits a document into sentences, in order and without losing words.
 
-    A blank line always ends a sentence; a single line break is a space.
+    A blank line always ends a sentence. A single line break is a space.
 
     Args:
-      text: A document; paragraphs are separated by blank lines.
+      text: A document, with blank lines between paragraphs.
 
     Returns:
-      Sentences, none empty, with runs of white space turned into single spaces.
+      Sentences, none empty. Runs of white space are single spaces.
     """
     sentences = []
     for paragraph in _PARAGRAPH_BREAK.split(text):
-        flat = " ".join(paragraph.split())
-        if flat:
+        if flat := " ".join(paragraph.split()):
             sentences += _split_paragraph(flat)
     return sentences
 

@@ -1,20 +1,19 @@
-"""What a text file holds: whole documents, a sentence a line, or JSON lines."""
+"""Guesses the format of a text file: whole documents, a sentence a line, or JSON lines."""
 
-import gzip
 import re
 from itertools import groupby
 from pathlib import Path
 
 from etils import epath
 
-from bert_jax import files
 from bert_jax.data.sentence_splitter import split_sentences
+from bert_jax.data.text_files import open_text
 
 FORMATS = ("auto", "documents", "sentences", "jsonl")
 _JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")
-# How much of a text file is looked at to guess its format.
+# The bytes of a file that are examined.
 _PEEK_BYTES = 2**16
-# Of the lines in blocks, how many must look like one sentence each.
+# The share of the lines in blocks that must look like one sentence each.
 _SHARE = 0.8
 _SENTENCE_END = re.compile(r"""[.!?;:…。！？]["'”’»)\]*_]*$""")
 
@@ -22,16 +21,15 @@ _SENTENCE_END = re.compile(r"""[.!?;:…。！？]["'”’»)\]*_]*$""")
 def format_of(path: Path | epath.Path) -> str:
     """Guesses "documents", "sentences" or "jsonl", as `data.format="auto"` does.
 
-    JSON lines are known by their extension. Any other file is "documents" unless
-    its first 64 KiB are clearly BERT's format: most lines lie in blocks of
-    several, and of the lines in such blocks at least four in five end like a
-    sentence and at least four in five are a single one. Text wrapped at some
-    width fails the first test, one paragraph a line the second.
+    JSON lines are recognized by their extension. Any other file is "documents" unless its
+    first 64 KiB are clearly BERT's format: most lines lie in blocks of several, and of the
+    lines in such blocks at least four in five end like a sentence and at least four in five
+    are a single one. Text wrapped at some width fails the first test, and text with one
+    paragraph a line the second.
     """
     if path.name.lower().endswith(_JSON_SUFFIXES):
         return "jsonl"
-    with files.open_input(path) as raw:
-        stream = gzip.open(raw) if path.suffix == ".gz" else raw
+    with open_text(path) as (_, stream):
         peek = stream.read(_PEEK_BYTES)
     if len(peek) == _PEEK_BYTES:
         # The last line is probably cut.
@@ -40,7 +38,7 @@ def format_of(path: Path | epath.Path) -> str:
 
 
 def is_sentence_a_line(text: str) -> bool:
-    """Whether this looks like one sentence a line; see `format_of`."""
+    """Returns whether a text looks like one sentence a line; see `format_of`."""
     lines = [line.strip() for line in text.split("\n")]
     blocks = [list(block) for filled, block in groupby(lines, bool) if filled]
     in_blocks = [line for block in blocks if len(block) > 1 for line in block]

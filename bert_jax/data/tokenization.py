@@ -1,7 +1,7 @@
-"""Documents to tokens, one at a time or over several processes.
+"""Tokenizes documents, one at a time or in several processes.
 
-`document_to_tokens` is a pure function of a document and a tokenizer: a cluster
-engine can map it over a corpus as `tokenize_documents` does over processes.
+`document_to_tokens` is a pure function of a document and a tokenizer. A cluster engine can map it
+over a corpus, as `tokenize_documents` does over processes.
 """
 
 import multiprocessing
@@ -21,26 +21,28 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax import tokenizers
-from bert_jax.data.corpus import MAX_DOCUMENT_BYTES, Document
+from bert_jax.data.corpus import Document
 from bert_jax.data.sentence_splitter import split_sentences
+from bert_jax.data.text_files import MAX_RECORD_BYTES
 from bert_jax.errors import UserError
 
-# Text that travels to a worker at a time: large enough to outweigh the message,
-# small enough that the chunks in flight stay far below the memory of one process.
+# The size of the chunks that are sent to workers. It outweighs the cost of a message, and the
+# chunks in flight need far less memory than a process.
 CHUNK_CHARACTERS = 2**20
-# Chunks handed out, for each worker, that have not come back.
+# The number of chunks per worker that are sent before a result must come back.
 _IN_FLIGHT = 3
-# Text in them beyond which no more is handed out, however few they are: that many
-# of the longest documents are worked on at a time.
+# The most text in flight, in documents of the greatest length.
 _LONGEST_IN_FLIGHT = 2
 
 
 class TokenizedDocument(NamedTuple):
-    """A document as tokens; both arrays are empty if it has no sentence.
+    """The tokens of a document.
 
-    `tokens` is int32 [T], all sentences one after the other; `sentence_lengths`
-    is int64 [S]; `num_bytes` is the size of the text in UTF-8. `source` and `line`
-    are the document's.
+    Attributes:
+      source, line: See `Document`.
+      num_bytes: The size of the text in UTF-8.
+      tokens: All sentences one after the other, int32 [T]; empty if there is none.
+      sentence_lengths: int64 [S].
     """
 
     source: str
@@ -51,7 +53,7 @@ class TokenizedDocument(NamedTuple):
 
 
 def sentences_of(text: str, is_split: bool) -> list[str]:
-    """The sentences of a document; `is_split`: each line is one already."""
+    """Returns the sentences of a document. If `is_split`, each line is one."""
     return text.split("\n") if is_split else split_sentences(text)
 
 
@@ -61,8 +63,8 @@ def document_to_tokens(
     """Returns int32 ids for each sentence of a document, none empty.
 
     Args:
-      text: The document; paragraphs are separated by blank lines.
-      is_split: Each line of `text` is a sentence.
+      text: The document, with blank lines between paragraphs.
+      is_split: Whether each line of `text` is a sentence.
     """
     sentences = sentences_of(text, is_split)
     return [tokens for tokens in tokenizer.encode_batch(sentences) if tokens.size]
@@ -71,13 +73,12 @@ def document_to_tokens(
 def tokenize_documents(
     documents: Iterable[Document], tokenizer_directory: str | os.PathLike, num_processes: int
 ) -> Iterator[TokenizedDocument]:
-    """Tokenizes a stream of documents; the result does not depend on `num_processes`.
-
-    Documents come back in their order, and only a bounded amount is read ahead.
+    """Tokenizes a stream of documents, in order and with a bounded amount in memory.
 
     Args:
-      tokenizer_directory: A saved tokenizer; every process loads it.
-      num_processes: Worker processes; 1: none, this process does the work.
+      tokenizer_directory: A saved tokenizer, which every process loads.
+      num_processes: The number of worker processes, on which the result does not depend. With
+        1 this process does the work.
     """
     if num_processes == 1:
         tokenizer = tokenizers.load(tokenizer_directory)
@@ -87,7 +88,7 @@ def tokenize_documents(
     with _workers(num_processes, str(tokenizer_directory)) as pool:
         waiting: deque[tuple[Future, int]] = deque()
         max_chunks = _IN_FLIGHT * num_processes
-        max_size = max(max_chunks * CHUNK_CHARACTERS, _LONGEST_IN_FLIGHT * MAX_DOCUMENT_BYTES)
+        max_size = max(max_chunks * CHUNK_CHARACTERS, _LONGEST_IN_FLIGHT * MAX_RECORD_BYTES)
         in_flight = 0
         for chunk in chunks(documents):
             size = sum(len(document.text) for document in chunk)
@@ -102,7 +103,7 @@ def tokenize_documents(
 
 
 def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Groups documents to at most CHUNK_CHARACTERS of text; a longer one is a group."""
+    """Groups documents into lists of at most CHUNK_CHARACTERS, or of one longer document."""
     chunk: list[Document] = []
     size = 0
     for document in documents:
@@ -119,7 +120,7 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -146,11 +147,10 @@ def _result(future: Future) -> list[TokenizedDocument]:
 
 @contextmanager
 def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPoolExecutor]:
-    # Not fork: this process may have started threads (JAX, TensorFlow), which a
-    # fork does not survive.
+    # This process may have threads (JAX, TensorFlow), which do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    # Closing the one end sets the other one free. (An Event would be a named file, gone
-    # for a worker that is still starting when the work is done.)
+    # Workers wait until this end of the pipe is closed. (An Event is a named file, which may be
+    # gone when a late worker starts.)
     all_started, starting = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(
         num_processes,
@@ -160,7 +160,7 @@ def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPo
     )
     try:
         with _without_main_module():
-            # `submit` starts a process where none is idle, and none is while these start.
+            # `submit` starts a process if none is idle, and starting processes are not.
             for _ in range(num_processes):
                 pool.submit(os.getpid)
         starting.close()
@@ -173,10 +173,7 @@ def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPo
 
 @contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Keeps new processes from importing the program that was started.
-
-    They need nothing of it, and it may import JAX: seconds and memory each.
-    """
+    """Keeps new processes from importing the main program, which may import JAX."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -185,14 +182,15 @@ def _without_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-_tokenizer: tokenizers.Tokenizer  # of a worker process
+# The tokenizer of a worker process.
+_tokenizer: tokenizers.Tokenizer
 
 
 def _start_worker(tokenizer_directory: str, all_started: Connection) -> None:
     global _tokenizer
-    # Ctrl-C reaches all processes; the main one tells these to stop.
+    # Ctrl-C reaches all processes, and the main one stops these.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Without this, killing the main process would leave its workers behind.
+    # Ends this process if the main one is killed.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _tokenizer = tokenizers.load(tokenizer_directory)
     all_started.poll(None)

@@ -1,4 +1,4 @@
-"""A bounded, even and repeatable sample of documents, to train a vocabulary on."""
+"""Draws a bounded, even and repeatable sample of documents to train a vocabulary on."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from bert_jax.data.tokenization import sentences_of
 
 
 def stable_hash(*parts: object) -> int:
-    """A 64-bit hash that is the same on every machine and run."""
+    """Returns a 64-bit hash that is the same on every machine."""
     text = ":".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -16,9 +16,9 @@ def stable_hash(*parts: object) -> int:
 class DocumentSample:
     """Keeps the documents whose hash is lowest, as many as fit in `max_bytes`.
 
-    Which documents these are depends on the indices and sizes alone. The corpus
-    is sampled evenly although its size is not known beforehand: whenever the
-    sample is too large, the bound on the hash is halved.
+    The choice depends only on the indices and sizes of the documents. The corpus is sampled
+    evenly although its size is not known in advance: when the sample becomes too large, the
+    bound on the hash is halved.
     """
 
     def __init__(self, max_bytes: int):
@@ -29,11 +29,11 @@ class DocumentSample:
         self.is_whole = True
 
     def offer(self, index: int, document: Document) -> None:
-        """Considers the document of this index for the sample."""
+        """Adds a document to the sample if its hash is low enough."""
         key = stable_hash("vocabulary", index)
         if key >= self._bound:
             return
-        # UTF-8 takes half or a quarter of the memory of a str with one odd character.
+        # One rare character makes a str two or four times as large as its UTF-8.
         text = document.text.encode()
         self._kept.append((key, text, document.is_split))
         self._num_bytes += len(text)
@@ -41,7 +41,7 @@ class DocumentSample:
             self._halve()
 
     def sentences(self) -> Iterator[str]:
-        """The sentences of the sample, in the order of the corpus."""
+        """Yields the sentences of the sample in the order of the corpus."""
         for _, text, is_split in self._kept:
             yield from sentences_of(text.decode(), is_split)
 

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from bert_jax import files
 from bert_jax.config.finetuning import GLUE_TASKS, finetune_config
+from bert_jax.data.tfds_source import TFDS_PREFIX, open_downloaded
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.tasks.glue import SPECS, check_source
-from bert_jax.tasks.sources import TFDS_PREFIX, tfds_builder
 
 TABLE = "glue.json"
 
@@ -47,7 +47,7 @@ def finetune_all(
     check_folders(configs)
     if config.eval.predict and config.data.input.startswith(TFDS_PREFIX):
         # Belongs to a submission, and is MNLI's to predict.
-        tfds_builder(f"{config.data.input.rstrip('/')}/ax")
+        open_downloaded(f"{config.data.input.rstrip('/')}/ax")
     scores = {}
     for task, own in configs.items():
         say(f"=== {task} ===")

@@ -1,4 +1,4 @@
-"""What is asked of a BERT, checked: any mistake is one sentence."""
+"""Checks the arguments of the inference methods."""
 
 import operator
 import os
@@ -12,16 +12,16 @@ from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.inference.encode_text import check_text
 
-# What `FineTuned` answers.
+# The methods of `FineTuned`.
 _OF_TASKS = ("classify", "answer", "tag", "choose")
 
 
 class NoTaskError(UserError, AttributeError):
-    """What a task's head answers was asked of a model that has none."""
+    """A method of a task's head was called on a model without one."""
 
 
 def no_attribute(bert: Any, name: str) -> AttributeError:
-    """The error of a name that a `Bert` does not have."""
+    """Returns the error for a name that a `Bert` does not have."""
     if name not in _OF_TASKS:
         return AttributeError(f"{type(bert).__name__} has no attribute {name!r}")
     return NoTaskError(
@@ -32,10 +32,10 @@ def no_attribute(bert: Any, name: str) -> AttributeError:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """An argument's value, of any type of whole numbers.
+    """Returns the value of an argument that is an integer of any type.
 
     Raises:
-      UserError: it is something else.
+      UserError: The value is not an integer.
     """
     try:
         return operator.index(value)
@@ -44,44 +44,44 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def listed(what: str, texts: Any) -> list[Any]:
-    """Several texts, which have an order.
+    """Returns a list of texts.
 
     Args:
-      what: What takes them, for the message.
-      texts: Any iterable, but for those that are one text, or have no order.
+      what: The method that takes them, for the message.
+      texts: Any iterable that has an order and is not one text.
 
     Raises:
-      UserError: it is something else.
+      UserError: The value is something else.
     """
     if isinstance(texts, str | bytes | Set | Mapping) or not isinstance(texts, Iterable):
         raise UserError(
-            f"{what} takes a list of texts, and not a {type(texts).__name__}; put one text in "
+            f"{what} takes a list of texts, not a {type(texts).__name__}; put a single text in "
             "brackets"
         )
     return list(texts)
 
 
 def checked(text: str, text_b: str | None = None) -> tuple[str, ...]:
-    """A sentence or two.
+    """Returns one sentence or two.
 
     Raises:
-      UserError: one is no text, such as a pair.
+      UserError: One of them is not a text.
     """
     sides = (text,) if text_b is None else (text, text_b)
     for side in sides:
-        check_text(side, lambda: "the text")
+        check_text(side, "the text")
     return sides
 
 
 def open_output(output: str | os.PathLike, suffixes: Iterable[str]) -> Path | epath.Path:
-    """The file that --output names, in a directory that is there.
+    """Returns the file that --output names, which need not exist.
 
     Args:
-      output: As the user gave it.
-      suffixes: Its name must end with one of these.
+      output: The value of the flag.
+      suffixes: The file name must end with one of these.
 
     Raises:
-      UserError: it does not, or no file can be there.
+      UserError: It does not, it is a directory, or its directory does not exist.
     """
     if Path(output).suffix not in suffixes:
         names = " or ".join(f"FILE{suffix}" for suffix in suffixes)

@@ -13,10 +13,10 @@ from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, buckets
 from bert_jax.inference.arguments import checked, listed, no_attribute, whole_number
 from bert_jax.inference.compiled_forward import Inputs, Programs
-from bert_jax.inference.encode_text import Row, Text, encode
+from bert_jax.inference.encode_text import Text, encode
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import HEADS, unflatten
-from bert_jax.tokenizers import MASK
+from bert_jax.tokenizers import MASK, TokenRow
 
 # Tokens of a full batch. A CPU's cache has room for the activations of so many; an
 # accelerator wants more of them at once.
@@ -254,7 +254,7 @@ class Bert:
 
     def rows(
         self, texts: Iterable[Text], max_length: int | None = None, *, masks: bool = False
-    ) -> list[Row]:
+    ) -> list[TokenRow]:
         """Tokenizes texts; warns of those that are cut off.
 
         Raises:
@@ -310,7 +310,7 @@ class Bert:
         return tuple(layer % count for layer in layers)
 
     def features(
-        self, rows: Sequence[Row], layers: tuple[int, ...], pooling: str
+        self, rows: Sequence[TokenRow], layers: tuple[int, ...], pooling: str
     ) -> list[np.ndarray]:
         """Features of rows, in their order: float32 [K, D], or [L, K, D] of "tokens"."""
         features: list[np.ndarray] = [np.zeros(0)] * len(rows)
@@ -323,7 +323,7 @@ class Bert:
         return features
 
     def _run(
-        self, rows: Sequence[Row], program: Callable[[Inputs], jax.Array]
+        self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs all rows in batches; yields the place of each, and its part of the results."""
         batches = buckets.plan(
@@ -345,7 +345,7 @@ class Bert:
             raise UserError(f"{self.source} computes NaN: its weights are damaged")
         yield from zip(indices, taken, strict=True)
 
-    def _guesses(self, row: Row, top_k: int) -> dict[int, list[Guess]]:
+    def _guesses(self, row: TokenRow, top_k: int) -> dict[int, list[Guess]]:
         """The likeliest tokens of each masked position."""
         top_k = whole_number("top_k", top_k)
         if not 1 <= top_k <= self.config.vocab_size:
@@ -383,7 +383,7 @@ class Bert:
                 )
 
 
-def _padded(rows: Sequence[Row], batch: buckets.Batch) -> Inputs:
+def _padded(rows: Sequence[TokenRow], batch: buckets.Batch) -> Inputs:
     shape = (batch.rows, batch.length)
     ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     lengths_B = np.zeros(batch.rows, np.int32)

@@ -1,58 +1,54 @@
-"""A file of texts to a file of their features, a window at a time.
+"""Computes the features of a file of texts, a window at a time.
 
-A window of texts is read, tokenized, computed in batches of like length and written in
-the file's order; memory is bounded by the window, whatever the size of the file.
+A window of texts is read, tokenized, computed in batches of similar length and written in the
+order of the file. The window bounds the memory, however large the file is.
 """
 
-import gzip
 import json
 import math
 import os
 import re
 import shutil
-import sys
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from etils import epath
 
 from bert_jax import files
+from bert_jax.data.bad_records import BadRecord
+from bert_jax.data.text_files import json_lines, open_text
 from bert_jax.errors import UserError
-from bert_jax.inference import encode_text as rows_lib
 from bert_jax.inference.arguments import open_output
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import Row, Text
+from bert_jax.inference.encode_text import Text, check_text, encode
+from bert_jax.tokenizers import TokenRow
 
-# What a window holds at the most: the features of so many bytes and texts, of so many
-# bytes (and one text more).
+# The limits of a window. The last text may exceed the bytes.
 _WINDOW_FEATURE_BYTES = 2**26
 _WINDOW_TEXT_BYTES = 2**22
 _WINDOW_TEXTS = 4096
-# Tokenized together.
+# The number of texts that are tokenized together.
 _CHUNK_TEXTS = 256
-_LINE_BYTES = 2**26
 _COPY_BYTES = 2**16
-# Of a line that is wrong, letters that are told.
+# Messages show this much of a wrong line.
 _SHOWN = 80
 _FIELDS = ("text", "text_b")
-# Every tokenizer has a token for these; of other letters some are dropped.
+# Every tokenizer has a token for these; some drop other characters.
 _HAS_TOKEN = re.compile("[0-9A-Za-z]")
-# As the original's extract_features.py writes them.
+# As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
 
 
 class Summary(NamedTuple):
-    """What was written.
+    """Counts of what was written.
 
     Attributes:
-      num_texts: Lines with a text.
-      num_cut: Texts that were longer than the length, and cut off there.
-      first_cut: FILE:LINE of the first of these; empty without one.
+      num_texts: The number of lines with a text.
+      num_cut: The number of texts that were too long and were cut.
+      first_cut: FILE:LINE of the first of these; empty if there is none.
     """
 
     num_texts: int
@@ -61,10 +57,10 @@ class Summary(NamedTuple):
 
 
 def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
-    """Refuses a file that cannot be written, or would take the place of what is read.
+    """Refuses an output that cannot be written or would overwrite the input.
 
     Raises:
-      UserError: it is neither FILE.npz nor FILE.jsonl, where no file can be, or the source.
+      UserError: It is neither FILE.npz nor FILE.jsonl, cannot be a file, or is the input.
     """
     path, given = open_output(output, _WRITERS), files.open_path(source, "--input")
     same = path == given
@@ -75,17 +71,17 @@ def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
 
 
 def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
-    """How many texts a file has; every line is looked at, before hours are spent on the first.
+    """Counts the texts of a file and checks every line, before hours of computing begin.
 
     Args:
-      bert: The model that is to read them.
-      source: As `write_features` takes it.
+      bert: The model that will read them.
+      source: See `write_features`.
 
     Returns:
-      Their number; None of a pipe, which can be read but once.
+      The number; None for a pipe, which can be read only once.
 
     Raises:
-      UserError: a line that cannot be used, with file and line; or none has a text.
+      UserError: A line cannot be used (the message names file and line), or none has a text.
     """
     path = files.open_path(source, "--input")
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -96,9 +92,9 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
         _check_segments(bert, where, text)
         sides = text if isinstance(text, tuple) else (text,)
         for side in sides:
-            rows_lib.check_text(side, lambda where=where: where)
+            check_text(side, where)
         if not all(_HAS_TOKEN.search(side) for side in sides):
-            rows_lib.encode(bert.tokenizer, [text], sys.maxsize, places=[where])
+            encode(bert.tokenizer, [text], None, places=[where])
     if not count:
         raise _no_text(source)
     return count
@@ -118,25 +114,23 @@ def write_features(
     max_length: int | None = None,
     advance: Callable[[int], None] = lambda texts: None,
 ) -> Summary:
-    """Writes the features of every line of a file, in its order.
+    """Writes the features of every line of a file, in the same order.
 
     Args:
       bert: The model.
-      source: JSON lines, an object each with `text` and maybe `text_b`; blank lines are
-        passed over. FILE.gz is unpacked.
-      output: FILE.jsonl: for each text a line with `features`, of "tokens" a list of them
-        and beside it the `tokens`, rounded to six decimals. FILE.npz: `features` float32
-        [N, D]; of "tokens" [T, D], where T counts the tokens of all texts, their
-        `input_ids` int32 [T] and `offsets` int64 [N + 1]: where each text begins. Of
-        several layers there is an axis of them before D. The file is whole or absent.
-      layers: As `Bert.encode` takes them.
-      pooling: As there.
-      max_length: As there.
+      source: JSON lines with `text` and optionally `text_b`. Blank lines are ignored. FILE.gz
+        is unpacked.
+      output: FILE.jsonl or FILE.npz, which is written whole or not at all. FILE.jsonl has a
+        line with `features` for each text, rounded to six decimals; with "tokens" it is a list
+        of them, with the `tokens` beside it. FILE.npz has `features` float32 [N, D]; with
+        "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and the
+        `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
+      layers, pooling, max_length: See `Bert.encode`.
       advance: Called with the number of texts just written.
 
     Raises:
-      UserError: a line that cannot be used, with file and line; none has a text; or what
-        `check_output` and `Bert.encode` refuse.
+      UserError: A line cannot be used, none has a text, or `check_output` or `Bert.encode`
+        refuse an argument.
     """
     check_output(output, source)
     chosen, length = bert.layers(layers), bert.length(max_length)
@@ -162,9 +156,9 @@ def write_features(
 
 def _windows(
     bert: Bert, source: str | os.PathLike, length: int, vector_size: int, pooling: str
-) -> Iterator[list[tuple[str, Row]]]:
-    """FILE:LINE and tokens of texts, as many as the limits of a window allow."""
-    window: list[tuple[str, Row]] = []
+) -> Iterator[list[tuple[str, TokenRow]]]:
+    """Yields windows of FILE:LINE and tokens."""
+    window: list[tuple[str, TokenRow]] = []
     num_bytes = 0
     for where, row in _rows(bert, source, length):
         size = 4 * vector_size * (len(row.input_ids_L) if pooling == "tokens" else 1)
@@ -177,7 +171,7 @@ def _windows(
         yield window
 
 
-def _rows(bert: Bert, source: str | os.PathLike, length: int) -> Iterator[tuple[str, Row]]:
+def _rows(bert: Bert, source: str | os.PathLike, length: int) -> Iterator[tuple[str, TokenRow]]:
     chunk: list[tuple[str, Text]] = []
     num_bytes = 0
     for where, text in _texts(source):
@@ -192,74 +186,58 @@ def _rows(bert: Bert, source: str | os.PathLike, length: int) -> Iterator[tuple[
 
 def _check_segments(bert: Bert, where: str, text: Text) -> None:
     if isinstance(text, tuple) and bert.config.type_vocab_size < 2:
-        raise UserError(f"{where}: {bert.source} knows one segment, and takes no `text_b`")
+        raise UserError(f"{where}: {bert.source} has one segment and takes no `text_b`")
 
 
-def _tokenized(bert: Bert, chunk: list[tuple[str, Text]], length: int) -> Iterator[tuple[str, Row]]:
+def _tokenized(
+    bert: Bert, chunk: list[tuple[str, Text]], length: int
+) -> Iterator[tuple[str, TokenRow]]:
     places = [where for where, _ in chunk]
-    rows = rows_lib.encode(bert.tokenizer, [text for _, text in chunk], length, places=places)
+    rows = encode(bert.tokenizer, [text for _, text in chunk], length, places=places)
     return zip(places, rows, strict=True)
 
 
 def _texts(source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
-    """FILE:LINE and text of every line that has one."""
+    """Yields FILE:LINE and the text of every line that is not blank."""
     path = files.open_path(source, "--input")
     if not path.exists():
         raise UserError(f"--input is {path}: there is no such file")
     if path.is_dir():
         raise UserError(f"--input is {path}, which is a directory; it must be a file")
-    number = 0
-    for line in _lines(path):
-        number += 1
-        where = f"{path}:{number}"
-        if len(line) > _LINE_BYTES:
-            raise UserError(f"{where} is longer than {_LINE_BYTES:,} bytes; divide the text")
-        if line := line.strip():
-            yield where, _parsed(line, where, "utf-8-sig" if number == 1 else "utf-8")
+    with open_text(path) as (_, stream):
+        for line in json_lines(stream):
+            where = f"{path}:{line.number}"
+            try:
+                text = _sides(line.parse())
+            except BadRecord as bad:
+                raise UserError(f"{where}: {bad.detail}") from None
+            yield where, text
 
 
-def _lines(path: Path | epath.Path) -> Iterator[bytes]:
-    """Lines with their ends; of too long a one its beginning."""
-    with files.open_input(path) as stream:
-        packed = path.suffix == ".gz"
-        lines = gzip.GzipFile(fileobj=stream) if packed else stream
-        try:
-            while line := lines.readline(_LINE_BYTES + 1):
-                yield line
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"--input is {path}, which is no whole gzip file: {error}") from None
-
-
-def _parsed(line: bytes, where: str, encoding: str) -> Text:
-    try:
-        values = json.loads(line.decode(encoding))
-    except UnicodeDecodeError:
-        raise UserError(f"{where} is not valid UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not a JSON object: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f'{where} is not a JSON object; it must be {{"text": "..."}}')
+def _sides(values: dict[str, Any]) -> Text:
     if "text" not in values:
         fields = ", ".join(values)[:_SHOWN] or "none"
-        raise UserError(f"{where} has no field `text`; its fields: {fields}")
-    # A null is what tables without a second sentence are often written with.
-    sides = [values[name] for name in _FIELDS if values.get(name) is not None or name == "text"]
-    for name, side in zip(_FIELDS, sides, strict=False):
-        if not isinstance(side, str):
-            raise UserError(f"{where}: `{name}` is {json.dumps(side)[:_SHOWN]}; it must be a text")
-        if not side.strip():
-            raise UserError(f"{where}: `{name}` is empty; give it some text")
-    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+        raise BadRecord("missing field", f"no field `text`; its fields: {fields}")
+    # Tables without a second sentence often have a null for it.
+    names = [name for name in _FIELDS if values.get(name) is not None or name == "text"]
+    for name in names:
+        value = values[name]
+        if not isinstance(value, str):
+            shown = json.dumps(value)[:_SHOWN]
+            raise BadRecord("not a text", f"`{name}` is {shown}; it must be a text")
+        if not value.strip():
+            raise BadRecord("empty", f"`{name}` is empty; give it some text")
+    return values["text"] if len(names) == 1 else (values["text"], values["text_b"])
 
 
 class _JsonlWriter:
-    """A line for each text."""
+    """Writes a line for each text."""
 
     def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
         self._stream = stream
         self._tokenizer = bert.tokenizer if pooling == "tokens" else None
 
-    def write(self, row: Row, features: np.ndarray) -> None:
+    def write(self, row: TokenRow, features: np.ndarray) -> None:
         values = {}
         if self._tokenizer:
             values["tokens"] = [self._tokenizer.id_to_token(i) for i in row.input_ids_L]
@@ -271,7 +249,7 @@ class _JsonlWriter:
 
 
 class _NpzWriter:
-    """Arrays, whose shapes stand before their values: these wait in scratch files."""
+    """Writes arrays. Their shapes come first in the file, so values wait in scratch files."""
 
     def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
         self._stream = stream
@@ -279,13 +257,13 @@ class _NpzWriter:
         if pooling == "tokens":
             self._arrays["input_ids"] = (np.dtype(np.int32), ())
             self._arrays["offsets"] = (np.dtype(np.int64), ())
-        # Gone with the process, however that ends; on the disk that has to hold them.
+        # Deleted with the process, and on the disk that must hold the output anyway.
         folder = Path(stream.name).parent
         self._scratch = {name: tempfile.TemporaryFile(dir=folder) for name in self._arrays}
         self._num_tokens = 0
         self._add("offsets", np.int64(0))
 
-    def write(self, row: Row, features: np.ndarray) -> None:
+    def write(self, row: TokenRow, features: np.ndarray) -> None:
         self._num_tokens += len(row.input_ids_L)
         self._add("features", features)
         self._add("input_ids", row.input_ids_L)

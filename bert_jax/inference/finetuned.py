@@ -1,7 +1,6 @@
-"""A fine-tuned BERT, and what its head answers."""
+"""A fine-tuned BERT and the predictions of its head."""
 
 import os
-import sys
 import unicodedata
 import warnings
 from collections.abc import Sequence
@@ -10,24 +9,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import expit, softmax
 
 from bert_jax.errors import UserError
-from bert_jax.inference import encode_text as rows_lib
 from bert_jax.inference.arguments import checked, listed, whole_number
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.compiled_forward import Inputs
-from bert_jax.inference.encode_text import Row, check_text
+from bert_jax.inference.encode_text import check_text, encode
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.task_models import make_task_model
-from bert_jax.tasks import squad_data
 from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.ner_rows import TaggedRows
 from bert_jax.tasks.squad_answers import Answer, rank_answers
+from bert_jax.tasks.squad_data import Context, Question
 from bert_jax.tasks.squad_windows import Windows
-from bert_jax.tasks.task import Rows
+from bert_jax.tokenizers import TokenRow
 
-_QUESTIONS = {
+_METHODS = {
     "sequence_classification": "classify",
     "question_answering": "answer",
     "token_classification": "tag",
@@ -38,7 +37,7 @@ _QUESTIONS = {
 class Label(NamedTuple):
     """A class of a text and its probability.
 
-    Those of all classes add up to 1, unless each is judged by itself (`multi_label`).
+    The probabilities of all classes add up to 1, unless the model is `multi_label`.
     """
 
     label: str
@@ -54,7 +53,7 @@ class TaggedWord(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An answer or an ending that was offered, its place among them, and its probability."""
+    """One of the choices, its index and its probability."""
 
     text: str
     index: int
@@ -62,12 +61,12 @@ class Choice(NamedTuple):
 
 
 class FineTuned(Bert):
-    """A `Bert` with the head of a task; features can be asked of it as well.
+    """A `Bert` with the head of a task. It computes features too.
 
     Attributes:
-      head: A key of `models.tasks.TASK_MODELS`.
-      labels: Their names, in the order of the logits.
-      multi_label: Whether each label is judged by itself: any number of them may be right.
+      head: A key of `bert_jax.models.task_models.TASK_MODELS`.
+      labels: The label names in the order of the logits.
+      multi_label: Whether the labels are independent: any number of them may be right.
     """
 
     def __init__(self, pretrained: Pretrained):
@@ -75,12 +74,12 @@ class FineTuned(Bert):
         self.head, self.labels = pretrained.head, pretrained.labels
         self.multi_label = pretrained.multi_label
         trained: dict[str, Any] = pretrained.training.get("config") or {}
-        # Longer ones it has not seen.
+        # It has not seen longer sequences.
         self.max_length = min(
             self.max_length, trained.get("data", {}).get("max_seq_length", self.max_length)
         )
-        # As configs/finetune/squad.py has them, for weights that do not tell.
-        untold = {
+        # For weights without a config; the values are those of configs/finetune/squad.py.
+        defaults = {
             "doc_stride": min(128, self.max_length // 4),
             "max_query_length": min(64, self.max_length // 2),
             "n_best": 20,
@@ -88,7 +87,7 @@ class FineTuned(Bert):
             "null_threshold": 0.0,
             "version": "",
         }
-        self._answering = untold | trained.get("squad", {})
+        self._answering = defaults | trained.get("squad", {})
         self._texts = _texts_of(trained)
         model = make_task_model(
             self.head,
@@ -102,7 +101,7 @@ class FineTuned(Bert):
             mask_BxL = jnp.arange(inputs.input_ids_BxL.shape[1]) < inputs.lengths_B[:, None]
             arguments = inputs.input_ids_BxL, inputs.token_type_ids_BxL, mask_BxL
             if self.head == "multiple_choice":
-                # Every choice is a row; it is not until its logit is read that they compete.
+                # Every choice is a row of its own; their logits are compared later.
                 arguments = tuple(x[:, None] for x in arguments)
             by_name = model.apply({"params": params}, *arguments, deterministic=True)
             # "logits", or "end_logits" and "start_logits".
@@ -111,12 +110,12 @@ class FineTuned(Bert):
         self._task_program = jax.jit(outputs)
 
     def classify(self, text: str, text_b: str | None = None) -> list[Label] | float:
-        """The classes of a sentence or a pair, the likeliest first; of regression the number.
+        """Returns the classes of a sentence or a pair, the likeliest first.
 
-        A model with one output gives that number as it is, not squeezed into a probability.
+        A model with one output (regression) returns that number as it is.
 
         Raises:
-          UserError: a sentence is empty, or the model classifies no sentences.
+          UserError: A sentence is empty, or the model has another head.
         """
         self._require_head("classify")
         checked(text, text_b)
@@ -127,7 +126,7 @@ class FineTuned(Bert):
         ((logits_C,),) = self._outputs(rows)
         if not self.labels:
             return float(logits_C[0])
-        probs_C = _sigmoid(logits_C) if self.multi_label else _softmax(logits_C)
+        probs_C = (expit if self.multi_label else softmax)(logits_C.astype(np.float64))
         ranked = np.argsort(-probs_C, kind="stable").tolist()
         return [Label(self.labels[i], float(probs_C[i])) for i in ranked]
 
@@ -139,21 +138,21 @@ class FineTuned(Bert):
         n_best: int = 5,
         with_no_answer: bool | None = None,
     ) -> list[Answer]:
-        """What in a text answers a question, the likeliest first.
+        """Returns the parts of a text that answer a question, the likeliest first.
 
-        A text of any length is read in windows that overlap. Probabilities are over the n best
-        candidates, as in SQuAD's nbest_predictions.json, and not over all spans.
+        A text of any length is read in overlapping windows. Probabilities are over the n best
+        candidates, as in SQuAD's nbest_predictions.json, not over all spans.
 
         Args:
-          question: Its first tokens count, as many as in training.
+          question: Cut to the length of questions in training.
           context: The text.
-          n_best: Answers to return, at the most.
-          with_no_answer: For a model of SQuAD 2.0: an empty answer, there is none, competes; it
-            comes first where its score is above the best one's by `config.squad.null_threshold`.
-            None: where the model was fine-tuned on SQuAD 2.0, as far as its weights tell.
+          n_best: The most answers to return.
+          with_no_answer: Whether an empty answer competes, for a model of SQuAD 2.0. It comes
+            first if its score is above the best span's by `config.squad.null_threshold`. None
+            means True if the weights record that they were fine-tuned on SQuAD 2.0.
 
         Raises:
-          UserError: question or text is empty, the model answers no questions, or was
+          UserError: The question or the text is empty, the model has another head, or it was
             fine-tuned on SQuAD 1.1 and has not learned to give no answer.
         """
         self._require_head("answer")
@@ -169,82 +168,83 @@ class FineTuned(Bert):
         n_best = whole_number("n_best", n_best)
         if n_best < 1:
             raise UserError(f"n_best is {n_best}; it must be at least 1")
-        # What is wrong with them is told as of any text.
-        places = ("the question", "the text")
-        asked, _ = rows_lib.encode(self.tokenizer, [question, context], sys.maxsize, places=places)
-        if len(asked.input_ids_L) - 2 > self._answering["max_query_length"]:
+        encode(self.tokenizer, [question, context], None, places=("the question", "the text"))
+        (ids,) = self.tokenizer.encode_batch([question])
+        if len(ids) > self._answering["max_query_length"]:
             warnings.warn(
-                f"the question is longer than {self._answering['max_query_length']} tokens, and "
-                "cut off there",
+                f"the question is cut to {self._answering['max_query_length']} tokens",
                 stacklevel=2,
             )
-        questions = squad_data.of_pairs(
-            [(question, context)], self.tokenizer, with_no_answer=with_no_answer
-        )
+        asked = Question("0", ids, Context(context, *self.tokenizer.encode_aligned(context)))
         cut = {key: self._answering[key] for key in ("doc_stride", "max_query_length")}
-        windows = Windows(questions, self.tokenizer, max_seq_length=self.max_length, **cut)
-        logits = self._outputs(_rows(windows))
+        windows = Windows([asked], self.tokenizer, max_seq_length=self.max_length, **cut)
+        logits = self._outputs(list(windows))
         end_NxL, start_NxL = (_padded([x[i] for x in logits]) for i in (0, 1))
-        limits = {
-            "n_best": max(n_best, self._answering["n_best"]),
-            "max_answer_length": self._answering["max_answer_length"],
-        }
-        (ranking,) = rank_answers(windows, start_NxL, end_NxL, **limits)
+        (ranking,) = rank_answers(
+            windows,
+            start_NxL,
+            end_NxL,
+            n_best=max(n_best, self._answering["n_best"]),
+            max_answer_length=self._answering["max_answer_length"],
+            with_no_answer=with_no_answer,
+        )
         answers = ranking.answers
         if with_no_answer:
-            # Whether there is one, its own threshold decides.
             predicted = ranking.prediction(self._answering["null_threshold"])
             answers = sorted(answers, key=lambda answer: answer.text != predicted)
         return answers[:n_best]
 
     def tag(self, text: str | Sequence[str]) -> list[TaggedWord]:
-        """The tag of every word.
+        """Returns the tag of every word.
 
         Args:
-          text: Words as they are; or a text, whose words are its runs of letters and digits,
-            and each other sign by itself; accents and joiners belong to what they follow.
+          text: A list of words; or a text, whose words are runs of letters and digits, and
+            every other character by itself. Accents and joiners belong to the character
+            before them.
 
         Raises:
-          UserError: there is no word, or the model tags none.
+          UserError: There is no word, or the model has another head.
         """
         self._require_head("tag")
         words = _words(text) if isinstance(text, str) else listed("tag", text)
         for number, word in enumerate(words, 1):
-            check_text(word, lambda number=number: f"word {number}")
+            check_text(word, f"word {number}")
             if not word.strip():
                 raise UserError(f"word {number} of {len(words)} is empty; leave it out")
         if not words:
             raise UserError("the text has no word to be tagged")
         rows = TaggedRows([words], None, self.tokenizer, self.max_length)
-        logits = [x[0] for x in self._outputs(_rows(rows))]
+        logits = [x[0] for x in self._outputs(list(rows))]
         tagged = []
         for word, row, position in zip(words, rows.word_row_W, rows.word_position_W, strict=True):
-            probs_C = _softmax(logits[row][position])
+            probs_C = softmax(logits[row][position].astype(np.float64))
             best = int(np.argmax(probs_C))
             tagged.append(TaggedWord(word, self.labels[best], float(probs_C[best])))
         return tagged
 
     def choose(self, context: str, choices: Sequence[str]) -> list[Choice]:
-        """Which of some answers to a question, or endings of a text, is right, likeliest first.
+        """Ranks answers to a question, or endings of a text, the likeliest first.
 
         Args:
-          context: The question, or what the choices go on from.
-          choices: Two or more. Of SWAG's an ending begins with `sent2`, as in training.
+          context: The question, or the text that the choices continue.
+          choices: Two or more. SWAG's endings begin with `sent2`, as in training.
 
         Raises:
-          UserError: a text is empty, there are not two choices, or the model makes none.
+          UserError: A text is empty, there are fewer than two choices, or the model has
+            another head.
         """
         self._require_head("choose")
         choices = listed("choose", choices)
         if len(choices) < 2:
             raise UserError("choose takes a list of two choices or more")
         rows = self.rows([(context, choice) for choice in choices])
-        probs_C = _softmax(np.concatenate([x[0] for x in self._outputs(rows)]))
+        logits_C = np.concatenate([x[0] for x in self._outputs(rows)])
+        probs_C = softmax(logits_C.astype(np.float64))
         ranked = np.argsort(-probs_C, kind="stable").tolist()
         return [Choice(choices[i], i, float(probs_C[i])) for i in ranked]
 
-    def _outputs(self, rows: Sequence[Row]) -> list[np.ndarray]:
-        """Of each row the head's outputs, stacked in the order of their names."""
+    def _outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
+        """Returns the head's outputs for each row, stacked in the order of their names."""
 
         def program(inputs: Inputs) -> jax.Array:
             return self._task_program(self._programs.params, inputs)
@@ -254,10 +254,10 @@ class FineTuned(Bert):
             outputs[i] = x
         return outputs
 
-    def _require_head(self, question: str) -> None:
-        if _QUESTIONS[self.head] != question:
+    def _require_head(self, method: str) -> None:
+        if _METHODS[self.head] != method:
             raise UserError(
-                f"{self.source} is fine-tuned for {self.head}: it can {_QUESTIONS[self.head]}"
+                f"{self.source} is fine-tuned for {self.head}: it can {_METHODS[self.head]}"
             )
 
 
@@ -270,7 +270,7 @@ def load_bert(path: str, step: int | None = None) -> Bert:
 
 
 def _texts_of(trained: dict[str, Any]) -> int:
-    """Sentences of an example that a run classified, 1 or 2; 0 where that is not known."""
+    """Returns how many sentences an example had in training, 1 or 2; 0 if not known."""
     if trained.get("task") in SPECS:
         return len(SPECS[trained["task"]].texts)
     if trained.get("task") == "table":
@@ -279,7 +279,7 @@ def _texts_of(trained: dict[str, Any]) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """Runs of letters and digits, and each other sign; marks stay with what they are on."""
+    """Splits a text into runs of letters and digits, and single other characters."""
     words: list[str] = []
     before = ""
     for character in text:
@@ -288,7 +288,7 @@ def _words(text: str) -> list[str]:
         if character.isspace() or category == "Cc":
             before = ""
         elif category[0] == "M" or category == "Cf":
-            # Alone after a blank they are nothing that could be tagged.
+            # A mark that follows a blank is not a word.
             if before:
                 words[-1] += character
         elif is_letter and before == "letter":
@@ -299,18 +299,8 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _rows(task_rows: Rows) -> list[Row]:
-    batch = task_rows.take(np.arange(len(task_rows)))
-    lengths_N = batch["attention_mask"].sum(axis=1).astype(int)
-    second_N = batch["token_type_ids"].sum(axis=1).astype(int)
-    return [
-        Row(ids_L[:length].astype(np.int32), length - second, 0)
-        for ids_L, length, second in zip(batch["input_ids"], lengths_N, second_N, strict=True)
-    ]
-
-
 def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of floats as one array; what is missing is never read."""
+    """Pads rows of floats with zeros, which are never read."""
     padded = np.zeros((len(rows), max(map(len, rows))), np.float32)
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row
@@ -320,8 +310,3 @@ def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
 def _sigmoid(logits_C: np.ndarray) -> np.ndarray:
     # Halves of tanh overflow nowhere.
     return 0.5 + 0.5 * np.tanh(0.5 * logits_C.astype(np.float64))
-
-
-def _softmax(logits_C: np.ndarray) -> np.ndarray:
-    weights_C = np.exp(logits_C.astype(np.float64) - logits_C.max())
-    return weights_C / weights_C.sum()

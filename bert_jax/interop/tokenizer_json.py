@@ -46,12 +46,27 @@ def to_library(tokenizer: WordPieceTokenizer | SentencePieceTokenizer) -> Tokeni
     else:
         library = _wordpiece(tokenizer)
     library.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL_TOKENS])
-    library.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", tokenizer.cls_id), ("[SEP]", tokenizer.sep_id)],
-    )
+    library.post_processor = _post_processor(tokenizer)
     return library
+
+
+def _post_processor(
+    tokenizer: WordPieceTokenizer | SentencePieceTokenizer,
+) -> processors.TemplateProcessing:
+    template = tokenizer.template
+    before, between, after = (
+        [tokenizer.id_to_token(i) for i in ids]
+        for ids in (template.before, template.between, template.after)
+    )
+    second_type = template.num_segments - 1
+    first = [f"{token}:0" for token in (*before, "$A", *between)]
+    second = [f"{token}:{second_type}" for token in ("$B", *after)]
+    ids = {*template.before, *template.between, *template.after}
+    return processors.TemplateProcessing(
+        single=" ".join(f"{token}:0" for token in (*before, "$A", *after)),
+        pair=" ".join(first + second),
+        special_tokens=[(tokenizer.id_to_token(i), i) for i in sorted(ids)],
+    )
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:

@@ -1,38 +1,39 @@
-"""GLUE (Wang et al. 2019): its files, labels, metrics and submissions.
+"""GLUE (Wang et al. 2019): files, labels, metrics and submissions.
 
-The files are those of the standard download (a folder a task, TSV without quoting) or
-TensorFlow Datasets'.
+The files are those of the standard download (one folder per task, TSV without quoting) or those
+of TensorFlow Datasets.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from etils import epath
 
 from bert_jax import files
+from bert_jax.data import tfds_source
+from bert_jax.data.bad_records import BadRecord
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
-from bert_jax.tasks.readers import Row, read_rows
-from bert_jax.tasks.sentence_rows import Example
-from bert_jax.tasks.sentence_task import SentenceTask
+from bert_jax.tasks.sentence_task import Example, SentenceTask, check_not_empty
+from bert_jax.tasks.table_files import TableRow, as_number, read_rows
 from bert_jax.tokenizers import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What one of GLUE's tasks is.
+    """The definition of one of GLUE's tasks.
 
     Attributes:
-      folder: Its name in the standard download and of its submission.
-      texts: Columns of the one or two sentences.
-      label: The label's column.
-      labels: Names in the order of the logits; empty: a number from 0 to 5.
-      values: How the files and submissions spell the labels, in the same order.
-      metric: Its score on the leaderboard; the mean of two where there are two.
-      header: Of train.tsv and dev.tsv, where they have none.
-      tfds: TensorFlow Datasets' columns of the sentences, where they differ.
+      folder: The name of its folder in the standard download, and of its submission.
+      texts: The columns of the one or two sentences.
+      label: The column of the label.
+      labels: The label names in the order of the logits; empty for a number from 0 to 5.
+      values: The spelling of the labels in files and submissions, in the same order.
+      metric: The score on the leaderboard; the mean of two if there are two.
+      header: The columns of train.tsv and dev.tsv if these files do not name them.
+      tfds: The columns of the sentences in TensorFlow Datasets if they differ.
     """
 
     folder: str
@@ -45,9 +46,9 @@ class Spec:
     tfds: tuple[str, ...] = ()
 
 
-# Of STS-B's scores.
+# The highest score of STS-B.
 _HIGHEST = 5
-# What the first column of every test set is called (QQP's is `id`).
+# The first column of a test set (QQP's is `id`), which submissions repeat.
 _INDEX = ("index", "id")
 _ENTAILMENT = ("entailment", "not_entailment")
 _SENTENCES = ("sentence1", "sentence2")
@@ -89,11 +90,11 @@ SPECS = {
     "qnli": Spec("QNLI", ("question", "sentence"), labels=_ENTAILMENT, values=_ENTAILMENT),
     "rte": Spec("RTE", _SENTENCES, labels=_ENTAILMENT, values=_ENTAILMENT),
     "wnli": Spec("WNLI", _SENTENCES, labels=("not_entailment", "entailment")),
-    # Has no training set: MNLI's model answers it.
+    # The diagnostic set has no training data; MNLI's model predicts it.
     "ax": _MNLI,
 }
 _FILES = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
-# MNLI's folder, beside which the diagnostic set may lie.
+# The diagnostic set may lie beside MNLI's folder.
 _MNLI_FILES = {
     "train": ("train.tsv",),
     "validation_matched": ("dev_matched.tsv",),
@@ -105,17 +106,16 @@ _MNLI_FILES = {
 _SUBMISSIONS = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"}
 
 
-class Glue(SentenceTask):
-    """One of GLUE's tasks; see `bert_jax.tasks.task.Task`.
+class GlueTask(SentenceTask):
+    """One of GLUE's tasks; see `Task`.
 
     Args:
       name: A key of SPECS. "ax" is "mnli" that must have the diagnostic set.
       source: The task's folder, its files as "train=FILE,validation=FILE,test=FILE", or
         "tfds:glue/NAME".
-      tokenizer, max_seq_length, bad_rows: As of `SentenceTask`.
 
     Raises:
-      UserError: the data are not there.
+      UserError: The data do not exist.
     """
 
     def __init__(
@@ -128,50 +128,48 @@ class Glue(SentenceTask):
         bad_rows: str = "refuse",
     ):
         self._spec = spec = SPECS[name]
-        self._files = {}
-        names = _MNLI_FILES if spec is _MNLI else _FILES
-        if source.startswith(sources.TFDS_PREFIX):
-            self._builders = _tfds_splits(name, source, names)
-            splits = tuple(self._builders)
+        self._files: sources.SplitFiles = {}
+        if source.startswith(tfds_source.TFDS_PREFIX):
+            self._builders = _tfds_splits(name, source)
+            found = self._builders
         else:
-            self._files = sources.find_files(source, names)
-            splits = tuple(split for split in names if split in self._files)
-        _check_splits(name, source, splits)
+            found = self._files = sources.find_files(source, _file_names(name))
+        _check_splits(name, source, found)
         super().__init__(
             name,
             spec.labels,
             spec.metric,
-            splits,
+            tuple(split for split in _file_names(name) if split in found),
             tokenizer,
             max_seq_length=max_seq_length,
             bad_rows=bad_rows,
         )
 
     def examples(self, split: str) -> Iterator[Example]:
+        is_test = split.startswith("test")
         if not self._files:
-            yield from self._tfds_examples(split)
+            yield from self._tfds_examples(split, is_test)
             return
-        spec, is_test = self._spec, split.startswith("test")
-        needed = spec.texts if is_test else (*spec.texts, spec.label)
+        spec = self._spec
         rows = read_rows(
             self._files[split],
-            needed,
+            spec.texts if is_test else (*spec.texts, spec.label),
             self._bad_rows,
             must_stay=is_test,
             header=() if is_test else spec.header,
         )
         for row in rows:
-            label = None
-            if not is_test and (label := self._label(row.where, row.values[spec.label])) is None:
-                continue
-            index = _index(row) if is_test else str(row.number)
-            text, *others = (row.values[column] for column in spec.texts)
-            yield Example(row.where, text, others[0] if others else None, label, index)
+            with self._bad_rows.catching(row.where, must_stay=is_test):
+                label = None if is_test else self._label(row.values[spec.label])
+                index = _index(row) if is_test else str(row.number)
+                text, *others = (row.values[column] for column in spec.texts)
+                example = Example(text, others[0] if others else None, label, index)
+                yield check_not_empty(example, is_test)
 
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes the TSV of gluebenchmark.com; its name there is `predictions_name`."""
+        """Writes the TSV of gluebenchmark.com."""
         predictions_N = self.predictions(outputs)
         if self.labels:
             texts = [self._spec.values[i] for i in predictions_N]
@@ -182,108 +180,99 @@ class Glue(SentenceTask):
         files.write_whole(path, content.encode())
 
     def predictions_name(self, split: str) -> str:
-        """The name that the leaderboard wants for the file of a split."""
+        """Returns the name that the leaderboard requires."""
         default = self._spec.folder if split == "test" else f"{self._spec.folder}-{split}"
         return f"{_SUBMISSIONS.get(split, default)}.tsv"
 
-    def _label(self, where: str, text: str) -> int | float | None:
-        """The label of a row; None of a bad one that is left out."""
+    def _label(self, text: str) -> int | float:
         spec = self._spec
         if spec.labels:
-            if text in spec.values:
-                return spec.values.index(text)
-            known = ", ".join(spec.values)
-            self._bad_rows.bad("unknown label", where, f"the label is {text!r}, not one of {known}")
-            return None
+            if text not in spec.values:
+                known = ", ".join(spec.values)
+                raise BadRecord("unknown label", f"the label is {text!r}, not one of {known}")
+            return spec.values.index(text)
         number = as_number(text)
         if number is None or not 0 <= number <= _HIGHEST:
-            detail = f"{spec.label} is {text!r}, no number from 0 to {_HIGHEST}"
-            self._bad_rows.bad("no number", where, detail)
-            return None
+            detail = f"{spec.label} is {text!r}, not a number from 0 to {_HIGHEST}"
+            raise BadRecord("not a number", detail)
         return number
 
-    def _tfds_examples(self, split: str) -> Iterator[Example]:
-        """In the order of the files that TensorFlow Datasets read."""
-        spec, (builder, there) = self._spec, self._builders[split]
+    def _tfds_examples(self, split: str, is_test: bool) -> Iterator[Example]:
+        """Yields the examples in the order of the original files."""
+        spec, (builder, tfds_split) = self._spec, self._builders[split]
         names = builder.info.features["label"]
-        columns = spec.tfds or spec.texts
-        examples = sorted(sources.tfds_examples(builder, there), key=lambda e: int(e["idx"]))
-        for example in examples:
+        examples = tfds_source.examples(builder, tfds_split)
+        for example in sorted(examples, key=lambda e: int(e["idx"])):
             index = str(int(example["idx"]))
-            text, *others = (example[column].decode() for column in columns)
+            text, *others = (example[column].decode() for column in spec.tfds or spec.texts)
             label = None
-            if not split.startswith("test"):
+            if not is_test:
                 label = float(example["label"])
                 if spec.labels:
-                    # By name: TensorFlow Datasets' MNLI has another order.
+                    # The order of MNLI's labels differs in TensorFlow Datasets.
                     label = spec.labels.index(names.int2str(int(label)))
-            where = f"{builder.info.full_name} {there}:{index}"
-            yield Example(where, text, others[0] if others else None, label, index)
+            where = f"{builder.info.full_name} {tfds_split}:{index}"
+            with self._bad_rows.catching(where, must_stay=is_test):
+                example = Example(text, others[0] if others else None, label, index)
+                yield check_not_empty(example, is_test)
 
 
 def check_source(name: str, source: str, *, with_test: bool) -> None:
-    """Refuses a folder, or files, in which a task lacks one."""
-    if not source.startswith(sources.TFDS_PREFIX):
-        names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
-        splits = tuple(sources.find_files(source, names))
-        _check_splits(name, source, splits)
-        tests = [split for split in names if split.startswith("test")]
-        if with_test and not set(tests) & set(splits):
-            raise UserError(
-                f"config.eval.predict asks for the test split, but {source} has no "
-                f"{names[tests[0]][0]}"
-            )
+    """Raises UserError if a task's folder, or the files named, lack a split."""
+    if source.startswith(tfds_source.TFDS_PREFIX):
+        return
+    names = _file_names(name)
+    found = sources.find_files(source, names)
+    _check_splits(name, source, found)
+    tests = [split for split in names if split.startswith("test")]
+    if with_test and not set(tests) & set(found):
+        raise UserError(
+            f"config.eval.predict asks for the test split, but {source} has no {names[tests[0]][0]}"
+        )
 
 
-def _check_splits(name: str, source: str, splits: tuple[str, ...]) -> None:
-    names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
-    needed = [n for n in names if not n.startswith("test") and "mismatched" not in n]
-    for split in needed + (["test_ax"] if name == "ax" else []):
-        if split not in splits:
+def _file_names(name: str) -> dict[str, tuple[str, ...]]:
+    return _MNLI_FILES if SPECS[name] is _MNLI else _FILES
+
+
+def _check_splits(name: str, source: str, found: Mapping[str, Any]) -> None:
+    for split, names in _file_names(name).items():
+        optional = split.startswith("test") or "mismatched" in split
+        if split not in found and (not optional or name == "ax" and split == "test_ax"):
             raise UserError(
-                f"config.data.input is {source}, where {' or '.join(names[split])} is missing, "
+                f"config.data.input is {source}, where {' or '.join(names)} is missing, "
                 f"the {split} split of {name}"
             )
 
 
-def _index(row: Row) -> str:
-    """What the leaderboard calls a row of a test set: its first column."""
+def _index(row: TableRow) -> str:
+    """Returns the leaderboard's name of a row of a test set, which is in its first column."""
     name, index = next(iter(row.values.items()))
     if name not in _INDEX:
         raise UserError(
-            f"{row.where}: the first column is {name!r}, but that of a test split is "
-            f"{' or '.join(_INDEX)}, by which predictions are handed in"
+            f"{row.where}: the first column is {name!r}, but that of a test split must be "
+            f"{' or '.join(_INDEX)}, which predictions repeat"
         )
     return index
 
 
-def as_number(text: str) -> float | None:
-    """A number that is finite in float32 too, or None."""
-    try:
-        # Python's own 1_000 is more likely something else.
-        number = float("" if "_" in text else text)
-    except ValueError:
-        return None
-    return number if abs(number) <= float(np.finfo(np.float32).max) else None
-
-
-def _tfds_splits(name: str, source: str, names: dict) -> dict[str, tuple]:
-    """Builder and split there, of each of ours."""
+def _tfds_splits(name: str, source: str) -> dict[str, tuple[Any, str]]:
+    """Returns the builder and the name of each split in TensorFlow Datasets."""
     mnli = source.replace("glue/ax", "glue/mnli") if name == "ax" else source
-    builder = sources.tfds_builder(mnli)
+    builder = tfds_source.open_downloaded(mnli)
     _check_builder(name, builder)
-    splits = {split: (builder, split) for split in names if split in builder.info.splits}
+    splits = {s: (builder, s) for s in _file_names(name) if s in builder.info.splits}
     diagnostic = mnli.replace("glue/mnli", "glue/ax")
-    # Beside MNLI it is taken where it lies already: nothing is downloaded that was not named.
-    if name == "ax" or name == "mnli" and sources.is_prepared(diagnostic):
-        splits["test_ax"] = sources.tfds_builder(diagnostic), "test"
+    # With MNLI it is used if it is on disk: nothing is downloaded that was not asked for.
+    if name == "ax" or name == "mnli" and tfds_source.is_on_disk(diagnostic):
+        splits["test_ax"] = tfds_source.open_downloaded(diagnostic), "test"
     return splits
 
 
 def _check_builder(name: str, builder: Any) -> None:
-    """Refuses another task's data: some tasks differ in nothing else."""
+    """Refuses the data of another task. Some tasks have the same fields."""
     spec, full_name = SPECS[name], builder.info.full_name
-    sources.check_features(builder, (*(spec.tfds or spec.texts), "label", "idx"))
+    tfds_source.check_features(builder, (*(spec.tfds or spec.texts), "label", "idx"))
     expected = "mnli" if name == "ax" else name
     is_other = full_name.split("/")[1] in SPECS.keys() - {expected}
     names = getattr(builder.info.features["label"], "names", ())

@@ -1,8 +1,8 @@
 """Tags of words: entities in IOB1, IOB2 and IOBES, and scores over entities.
 
-An entity is what conlleval, and seqeval in its default mode, take for one: words whose tags
-have one type, up to a tag that ends it (E, S) or the next that begins one (B, S) or is of
-another type or O; whichever tag it begins with.
+An entity is defined as by conlleval, and by seqeval in its default mode: consecutive words
+whose tags have one type, up to a tag that ends it (E, S), or the next tag that begins one (B, S),
+has another type, or is O. It may begin with any tag.
 """
 
 from collections import Counter
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 SCHEMES = ("iob1", "iob2", "iobes")
-# BILOU's names of IOBES' tags.
+# BILOU prefixes and their equals in IOBES.
 _BILOU = {"L": "E", "U": "S"}
 
 
 class Entity(NamedTuple):
-    """Words `first` to `last` of a sentence."""
+    """An entity of a sentence: the words from `first` to `last`."""
 
     type: str
     first: int
@@ -24,7 +24,7 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Those of one sentence, in their order; each tag is O or one of B, I, E, S with "-TYPE"."""
+    """Returns the entities of a sentence. A tag is O, or B, I, E or S with "-TYPE"."""
     found: list[Entity] = []
     previous, previous_type = OUTSIDE, ""
     for index, tag in enumerate(tags):
@@ -38,7 +38,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of that many words with these entities."""
+    """Returns the tags of a sentence of `length` words with these entities."""
     tags = [OUTSIDE] * length
     previous = Entity("", -1, -1)
     for entity in found:
@@ -57,7 +57,7 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def parse(tag: str) -> str | None:
-    """The tag with BILOU's prefixes as IOBES'; None if it is none."""
+    """Returns a tag with BILOU prefixes replaced by those of IOBES; None if it is not a tag."""
     if tag == OUTSIDE:
         return tag
     prefix, _, type_ = tag.partition("-")
@@ -66,10 +66,10 @@ def parse(tag: str) -> str | None:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """The scheme that these tags, `parse`d, are in.
+    """Returns the scheme of these tags, which `parse` returned.
 
-    IOBES if any prefix is E or S; IOB1 if no entity that stands by itself begins with B, and
-    some begin with I; else IOB2.
+    It is IOBES if any prefix is E or S; IOB1 if entities that stand alone begin with I and none
+    with B; else IOB2.
     """
     begins: Counter[str] = Counter()
     for tags in sentences:
@@ -84,32 +84,32 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def score(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """What seqeval computes of the tags of all sentences, from 0 to 1.
+    """Returns the scores of seqeval over all sentences, from 0 to 1.
 
     Returns:
-      "precision", "recall" and "f1" of all entities ("micro"); the same of each type
-      ("TYPE_precision", ...); and "accuracy", of the tags. What is not defined is 0.
+      "precision", "recall" and "f1" over all entities ("micro"); the same for each type
+      ("TYPE_precision", ...); and the "accuracy" of the tags. Undefined scores are 0.
     """
     correct: Counter[str] = Counter()
-    there: Counter[str] = Counter()
+    existing: Counter[str] = Counter()
     named: Counter[str] = Counter()
     same = total = 0
     for right_tags, predicted_tags in zip(right, predicted, strict=True):
-        ours, theirs = entities(predicted_tags), entities(right_tags)
-        named.update(entity.type for entity in ours)
-        there.update(entity.type for entity in theirs)
-        correct.update(entity.type for entity in {*ours} & {*theirs})
+        found, expected = entities(predicted_tags), entities(right_tags)
+        named.update(entity.type for entity in found)
+        existing.update(entity.type for entity in expected)
+        correct.update(entity.type for entity in {*found} & {*expected})
         same += sum(a == b for a, b in zip(right_tags, predicted_tags, strict=True))
         total += len(right_tags)
-    result = _ratios("", correct.total(), named.total(), there.total())
+    result = _ratios("", correct.total(), named.total(), existing.total())
     result["accuracy"] = same / total if total else 0.0
-    for type_ in sorted({*there, *named}):
-        result |= _ratios(f"{type_}_", correct[type_], named[type_], there[type_])
+    for type_ in sorted({*existing, *named}):
+        result |= _ratios(f"{type_}_", correct[type_], named[type_], existing[type_])
     return result
 
 
-def _ratios(prefix: str, correct: int, named: int, there: int) -> dict[str, float]:
+def _ratios(prefix: str, correct: int, named: int, existing: int) -> dict[str, float]:
     precision = correct / named if named else 0.0
-    recall = correct / there if there else 0.0
+    recall = correct / existing if existing else 0.0
     f1 = 2 * precision * recall / (precision + recall) if correct else 0.0
     return {f"{prefix}precision": precision, f"{prefix}recall": recall, f"{prefix}f1": f1}

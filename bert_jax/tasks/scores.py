@@ -1,4 +1,4 @@
-"""GLUE's metrics (Wang et al. 2019, section 3); all are better the higher they are."""
+"""GLUE's metrics (Wang et al. 2019, section 3). Higher is better for all of them."""
 
 import math
 import warnings
@@ -7,44 +7,47 @@ import numpy as np
 from scipy import stats
 
 
-def accuracy(labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """Share of right predictions."""
-    return float(np.mean(labels_N == predictions_N))
+def class_scores(
+    labels_N: np.ndarray, predictions_N: np.ndarray, num_labels: int
+) -> dict[str, float]:
+    """Returns "accuracy" and, for two classes, "f1", "f1_accuracy" (their mean), "matthews"."""
+    accuracy = float(np.mean(labels_N == predictions_N))
+    if num_labels != 2:
+        return {"accuracy": accuracy}
+    f1 = _f1(labels_N == 1, predictions_N == 1)
+    matthews = _correlation(stats.pearsonr, labels_N == 1, predictions_N == 1)
+    return {
+        "accuracy": accuracy,
+        "f1": f1,
+        "f1_accuracy": (f1 + accuracy) / 2,
+        "matthews": matthews,
+    }
 
 
-def f1(labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """F1 of the class 1; 0 where it is neither there nor predicted."""
-    right = np.sum((labels_N == 1) & (predictions_N == 1))
-    named = np.sum(labels_N == 1) + np.sum(predictions_N == 1)
-    return float(2 * right / named) if named else 0.0
+def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[str, float]:
+    """Returns "pearson", "spearman", their mean, and "negative_mean_squared_error"."""
+    pearson = _correlation(stats.pearsonr, labels_N, predictions_N)
+    spearman = _correlation(stats.spearmanr, labels_N, predictions_N)
+    errors_N = predictions_N.astype(np.float64) - labels_N
+    return {
+        "pearson": pearson,
+        "spearman": spearman,
+        "pearson_spearman": (pearson + spearman) / 2,
+        "negative_mean_squared_error": -float(np.mean(errors_N**2)),
+    }
 
 
-def matthews_correlation(labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """Matthews' coefficient of classes 0 and 1; 0 where one of both sides is constant."""
-    yes, guessed = labels_N == 1, predictions_N == 1
-    counts = [np.sum(a & b) for a in (yes, ~yes) for b in (guessed, ~guessed)]
-    true_positive, false_negative, false_positive, true_negative = map(float, counts)
-    scale = math.sqrt(
-        (true_positive + false_positive)
-        * (true_positive + false_negative)
-        * (true_negative + false_positive)
-        * (true_negative + false_negative)
-    )
-    difference = true_positive * true_negative - false_positive * false_negative
-    return difference / scale if scale else 0.0
-
-
-def pearson(labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """Pearson's r; 0 where one side is constant and it is not defined."""
-    return _correlation(stats.pearsonr, labels_N, predictions_N)
-
-
-def spearman(labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """Spearman's rho, ties at their mean rank; 0 where one side is constant."""
-    return _correlation(stats.spearmanr, labels_N, predictions_N)
+def _f1(is_right_N: np.ndarray, is_predicted_N: np.ndarray) -> float:
+    """Returns F1 of the positive class; 0 if there is none and none is predicted."""
+    total = np.sum(is_right_N) + np.sum(is_predicted_N)
+    return float(2 * np.sum(is_right_N & is_predicted_N) / total) if total else 0.0
 
 
 def _correlation(statistic, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
+    """Returns a correlation; 0 where it is not defined because one side is constant.
+
+    The Matthews coefficient of two classes is the Pearson correlation of their indicators.
+    """
     if len(labels_N) < 2:
         return 0.0
     with warnings.catch_warnings():

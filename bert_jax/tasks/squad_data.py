@@ -1,5 +1,6 @@
-"""SQuAD's questions, checked and tokenized: of the JSON files, TFDS, or one's own pairs."""
+"""Reads, checks and tokenizes SQuAD's questions from its JSON files or TensorFlow Datasets."""
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,307 +8,225 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
+from bert_jax.data import tfds_source
+from bert_jax.data.bad_records import BadRecord, BadRecords
+from bert_jax.data.text_files import check_unicode, read_text
 from bert_jax.errors import UserError
-from bert_jax.tasks import sources
-from bert_jax.tasks.ragged import Ragged
-from bert_jax.tasks.sentence_rows import BadRows
 from bert_jax.tokenizers import Tokenizer
 
-# The second has questions without an answer.
+# Questions of the second may have no answer.
 VERSIONS = ("1.1", "2.0")
+
+
+class Context(NamedTuple):
+    """A text that answers questions.
+
+    Attributes:
+      text: The text.
+      ids: Its tokens, int32 [T].
+      characters_Tx2: The place of each token in the text, [start, end).
+    """
+
+    text: str
+    ids: np.ndarray
+    characters_Tx2: np.ndarray
 
 
 class Question(NamedTuple):
     """One question.
 
     Attributes:
-      id: The data set's.
-      context: Index of its context in `Questions.contexts`.
-      answers: The right answers' texts, none if there is no answer; None: not known.
-      span: First and last token of the first answer in the context; None without one.
+      id: The name in the data set.
+      ids: The tokens of the question.
+      context: The text with the answer.
+      answers: The texts of the right answers, none if there is no answer; None if not known.
+      span: The first and last token of the first answer in the context; None without one.
     """
 
     id: str
-    context: int
-    answers: tuple[str, ...] | None
-    span: tuple[int, int] | None
+    ids: np.ndarray
+    context: Context
+    answers: tuple[str, ...] | None = None
+    span: tuple[int, int] | None = None
 
 
-class Questions(NamedTuple):
-    """The questions of a file and their contexts.
+class Paragraph(NamedTuple):
+    """A context with its questions as the file has them, not yet checked.
 
     Attributes:
-      with_no_answer: SQuAD 2.0: some have no answer.
-      contexts: Texts, each once.
-      context_ids: Their tokens.
-      context_characters: Rows [T, 2]: where these tokens are in the text.
-      questions: In the order of the file.
-      question_ids: The tokens of their texts.
+      where: The place in the file.
     """
-
-    with_no_answer: bool
-    contexts: list[str]
-    context_ids: Ragged
-    context_characters: Ragged
-    questions: list[Question]
-    question_ids: Ragged
-
-
-class _Paragraph(NamedTuple):
-    """As the file has it, unchecked; `where` says where that is."""
 
     where: str
     context: Any
     questions: list[Any]
 
 
-def read_file(
-    path: Path | epath.Path,
-    tokenizer: Tokenizer,
-    bad_rows: BadRows,
-    *,
-    version: str,
-    labelled: bool,
-) -> Questions:
-    """Reads train-v1.1.json, dev-v2.0.json or what is made like them.
-
-    Args:
-      version: One of VERSIONS.
-      bad_rows: What is done with bad questions.
-      labelled: Every question must tell its answers. Where not, as in a test set, answers are
-        not read, and no question is left out.
+def read_file(path: Path | epath.Path, version: str) -> list[Paragraph]:
+    """Reads train-v1.1.json, dev-v2.0.json or a file in their format.
 
     Raises:
-      UserError: the file is not like these or of another version, or has a bad question:
-        without a field, with an answer that is not in the context, or not where
-        `answer_start` says.
+      UserError: The file has another format, or is of another version of SQuAD.
     """
-    content = sources.read_json(path)
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a whole JSON file: {error}") from None
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise UserError(f"{path} is not SQuAD's JSON: it should be an object with a list `data`")
-    paragraphs = list(_paragraphs(path, articles))
-    check_version(path, _own_version(content, paragraphs), version)
-    reader = _Reader(tokenizer, bad_rows, version == "2.0", labelled)
-    for paragraph in paragraphs:
-        reader.add(paragraph)
-    return reader.result(str(path))
-
-
-def read_tfds(
-    builder: Any,
-    split: str,
-    tokenizer: Tokenizer,
-    bad_rows: BadRows,
-    *,
-    version: str,
-    labelled: bool,
-) -> Questions:
-    """Reads a split of TFDS' squad/v1.1 or squad/v2.0; see `read_file`."""
-    reader = _Reader(tokenizer, bad_rows, version == "2.0", labelled)
-    for number, example in enumerate(sources.tfds_examples(builder, split), 1):
-        where = f"{builder.info.full_name} {split}:{number}"
-        reader.add(_Paragraph(where, *_tfds_paragraph(example)))
-    return reader.result(f"{builder.info.full_name} {split}")
-
-
-def of_pairs(
-    pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, with_no_answer: bool = False
-) -> Questions:
-    """(question, context) pairs to be answered; their ids are "0", "1", ...
-
-    Raises:
-      UserError: a question or a context is empty, or there is none.
-    """
-    reader = _Reader(tokenizer, BadRows(skip=False), with_no_answer, labelled=False)
-    for number, (question, context) in enumerate(pairs):
-        asked = [{"id": str(number), "question": question}]
-        reader.add(_Paragraph(f"pair {number}", context, asked))
-    return reader.result("the pairs")
-
-
-def _paragraphs(path: Path | epath.Path, articles: list[Any]) -> Iterator[_Paragraph]:
+    paragraphs = []
     for i, article in enumerate(articles):
-        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
-        if not isinstance(paragraphs, list):
+        entries = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(entries, list):
             raise UserError(f"{path}: data[{i}] should be an object with a list `paragraphs`")
-        for j, paragraph in enumerate(paragraphs):
+        for j, entry in enumerate(entries):
             where = f"{path}: data[{i}].paragraphs[{j}]"
-            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
+            if not isinstance(entry, dict) or not isinstance(entry.get("qas"), list):
                 raise UserError(f"{where} should be an object with `context` and a list `qas`")
-            yield _Paragraph(where, paragraph.get("context"), paragraph["qas"])
+            paragraphs.append(Paragraph(where, entry.get("context"), entry["qas"]))
+    check_version(path, _own_version(content, paragraphs), version)
+    return paragraphs
 
 
-def _tfds_paragraph(example: dict[str, Any]) -> tuple[Any, list[Any]]:
-    answers = example["answers"]
-    question = {
-        "id": example["id"].decode(),
-        "question": example["question"].decode(),
-        "answers": [
-            {"text": text.decode(), "answer_start": int(start)}
-            for text, start in zip(answers["text"], answers["answer_start"], strict=True)
-        ],
-    }
-    if "is_impossible" in example:
-        question["is_impossible"] = bool(example["is_impossible"])
-    return example["context"].decode(), [question]
+def read_tfds(builder: Any, split: str) -> Iterator[Paragraph]:
+    """Reads a split of squad/v1.1 or squad/v2.0 of TensorFlow Datasets."""
+    for number, example in enumerate(tfds_source.examples(builder, split), 1):
+        answers = example["answers"]
+        question = {
+            "id": example["id"].decode(),
+            "question": example["question"].decode(),
+            "answers": [
+                {"text": text.decode(), "answer_start": int(start)}
+                for text, start in zip(answers["text"], answers["answer_start"], strict=True)
+            ],
+        }
+        if "is_impossible" in example:
+            question["is_impossible"] = bool(example["is_impossible"])
+        where = f"{builder.info.full_name} {split}:{number}"
+        yield Paragraph(where, example["context"].decode(), [question])
 
 
-def check_version(source: Any, found: str, asked: str) -> None:
-    """Refuses the other data set than `config.squad.version` says; "" found is either."""
-    if found and found != asked:
+def check_version(source: Any, found: str, version: str) -> None:
+    """Refuses data of another version than `config.squad.version`; "" is either."""
+    if found and found != version:
         raise UserError(
-            f"{source} is of SQuAD {found}, but config.squad.version is {asked} "
+            f"{source} is of SQuAD {found}, but config.squad.version is {version} "
             f"(--config=configs/finetune/squad.py:{found})"
         )
 
 
-def _own_version(content: dict[str, Any], paragraphs: list[_Paragraph]) -> str:
-    """What a file says of itself, or its questions of it; "" where neither does."""
-    said = str(content.get("version", "")).removeprefix("v")[:2]
+def _own_version(content: dict[str, Any], paragraphs: list[Paragraph]) -> str:
+    """Returns the version that a file declares, or that its questions show; "" if neither."""
+    declared = str(content.get("version", "")).removeprefix("v")[:2]
     for version in VERSIONS:
-        if said and version.startswith(said):
+        if declared and version.startswith(declared):
             return version
+    questions = (question for paragraph in paragraphs for question in paragraph.questions)
     marked = any(
-        isinstance(question, dict) and "is_impossible" in question
-        for paragraph in paragraphs
-        for question in paragraph.questions
+        isinstance(question, dict) and "is_impossible" in question for question in questions
     )
     return "2.0" if marked else ""
 
 
-class _BadQuestion(Exception):
-    """What it is counted as, and what it is told as."""
+def tokenized_questions(
+    paragraphs: Iterable[Paragraph],
+    tokenizer: Tokenizer,
+    bad_rows: BadRecords,
+    *,
+    version: str,
+    is_test: bool,
+) -> list[Question]:
+    """Checks and tokenizes questions.
 
-    def __init__(self, reason: str, detail: str):
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
+    Args:
+      version: One of VERSIONS.
+      is_test: Whether this is a test set, whose answers are not read and whose questions are
+        never left out.
+
+    Raises:
+      UserError: A question is bad: it lacks a field, or has an answer that is not in the
+        context, or not at its `answer_start`.
+    """
+    contexts: dict[str, Context] = {}
+    questions: dict[str, Question] = {}
+    for paragraph in paragraphs:
+        for number, raw in enumerate(paragraph.questions):
+            is_named = isinstance(raw, dict) and isinstance(raw.get("id"), str)
+            name = f"question {raw['id']}" if is_named else f"qas[{number}]"
+            with bad_rows.catching(f"{paragraph.where}, {name}", must_stay=is_test):
+                if not isinstance(raw, dict):
+                    raise BadRecord("missing field", "a question should be an object")
+                _check_text(paragraph.context, "context")
+                _check_text(raw.get("question"), "question")
+                _check_text(raw.get("id"), "id")
+                if raw["id"] in questions:
+                    raise BadRecord("repeated id", "another question has the same id")
+                answers = [] if is_test else _answers(raw, version)
+                text = paragraph.context
+                if text not in contexts:
+                    contexts[text] = Context(text, *tokenizer.encode_aligned(text))
+                spans = [_span(contexts[text], answer) for answer in answers]
+                questions[raw["id"]] = Question(
+                    raw["id"],
+                    tokenizer.encode_batch([raw["question"]])[0],
+                    contexts[text],
+                    None if is_test else tuple(answer["text"] for answer in answers),
+                    spans[0] if spans else None,
+                )
+    return list(questions.values())
 
 
-class _Reader:
-    """Checks and tokenizes paragraphs as they come."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, bad_rows: BadRows, with_no_answer: bool, labelled: bool
-    ):
-        self._tokenizer, self._bad_rows = tokenizer, bad_rows
-        self._with_no_answer, self._labelled = with_no_answer, labelled
-        self._contexts: dict[str, int] = {}
-        self._context_ids: list[np.ndarray] = []
-        self._context_characters: list[np.ndarray] = []
-        self._question_ids: list[np.ndarray] = []
-        self._known: set[str] = set()
-        self.questions: list[Question] = []
-
-    def add(self, paragraph: _Paragraph) -> None:
-        for number, question in enumerate(paragraph.questions):
-            known = isinstance(question, dict) and isinstance(question.get("id"), str)
-            name = f"question {question['id']}" if known else f"qas[{number}]"
-            try:
-                self._add(paragraph.context, question)
-            except _BadQuestion as bad:
-                where = f"{paragraph.where}, {name}"
-                self._bad_rows.bad(bad.reason, where, bad.detail, must_stay=not self._labelled)
-
-    def result(self, source: str) -> Questions:
-        if not self.questions:
-            raise UserError(f"{source}: there is no question that can be used")
-        return Questions(
-            self._with_no_answer,
-            list(self._contexts),
-            Ragged.of(self._context_ids),
-            Ragged.of(self._context_characters, (2,)),
-            self.questions,
-            Ragged.of(self._question_ids),
+def _answers(question: dict[str, Any], version: str) -> list[dict[str, Any]]:
+    answers = question.get("answers")
+    if not isinstance(answers, list):
+        raise BadRecord("missing field", "it has no list `answers`")
+    for answer in answers:
+        is_whole = (
+            isinstance(answer, dict)
+            and isinstance(answer.get("text"), str)
+            and type(answer.get("answer_start")) is int
         )
-
-    def _add(self, context: Any, question: Any) -> None:
-        if not isinstance(question, dict):
-            raise _BadQuestion("missing field", "a question should be an object")
-        _check_text(context, "context")
-        _check_text(question.get("question"), "question")
-        _check_text(question.get("id"), "id")
-        if question["id"] in self._known:
-            raise _BadQuestion("repeated id", "another question has the same id")
-        answers = self._answers(question)
-        index = self._contexts.get(context)
-        tokens = (
-            (self._context_ids[index], self._context_characters[index])
-            if index is not None
-            else self._tokenizer.encode_aligned(context)
+        if not is_whole:
+            detail = "an answer should have a `text` and a whole number `answer_start`"
+            raise BadRecord("missing field", detail)
+        if not answer["text"].strip():
+            raise BadRecord("empty answer", "an answer's `text` is empty")
+    impossible = question.get("is_impossible", not answers)
+    if bool(impossible) == bool(answers):
+        is_not = "" if impossible else "not "
+        raise BadRecord(
+            "inconsistent is_impossible",
+            f"it is {is_not}marked is_impossible, but has {len(answers)} answers",
         )
-        spans = [_span(context, tokens[1], answer) for answer in answers or ()]
-        if index is None:
-            index = self._contexts[context] = len(self._contexts)
-            self._context_ids.append(tokens[0])
-            self._context_characters.append(tokens[1])
-        texts = None if answers is None else tuple(answer["text"] for answer in answers)
-        self._known.add(question["id"])
-        self.questions.append(Question(question["id"], index, texts, spans[0] if spans else None))
-        self._question_ids += self._tokenizer.encode_batch([question["question"]])
-
-    def _answers(self, question: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Those given, their fields checked; None of a test set, which may withhold them."""
-        if not self._labelled:
-            return None
-        answers = question.get("answers")
-        if not isinstance(answers, list):
-            raise _BadQuestion("missing field", "it has no list `answers`")
-        for answer in answers:
-            _check_answer(answer)
-        impossible = question.get("is_impossible", not answers)
-        if bool(impossible) == bool(answers):
-            is_not = "" if impossible else "not "
-            raise _BadQuestion(
-                "inconsistent is_impossible",
-                f"it is {is_not}marked is_impossible, but has {len(answers)} answers",
-            )
-        if not answers and not self._with_no_answer:
-            raise _BadQuestion(
-                "no answer", 'it has no answer, as only SQuAD 2.0 ("version": "v2.0") knows'
-            )
-        return answers
+    if not answers and version != "2.0":
+        detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
+        raise BadRecord("no answer", detail)
+    return answers
 
 
 def _check_text(value: Any, name: str) -> None:
     if value is None:
-        raise _BadQuestion("missing field", f"it has no text `{name}`")
+        raise BadRecord("missing field", f"it has no text `{name}`")
     if not isinstance(value, str):
-        raise _BadQuestion("missing field", f"its `{name}` is {str(value)[:80]}, which is no text")
+        raise BadRecord("missing field", f"its `{name}` is {str(value)[:80]}, not a text")
     if not value.strip():
-        raise _BadQuestion(f"empty {name}", f"its `{name}` is empty")
-    if not sources.is_encodable(value):
-        raise _BadQuestion("invalid UTF-8", f"its `{name}` has a lone surrogate")
+        raise BadRecord(f"empty {name}", f"its `{name}` is empty")
+    check_unicode(value, f"its `{name}`")
 
 
-def _check_answer(answer: Any) -> None:
-    if not (
-        isinstance(answer, dict)
-        and isinstance(answer.get("text"), str)
-        and type(answer.get("answer_start")) is int
-    ):
-        raise _BadQuestion(
-            "missing field", "an answer should have a `text` and a whole number `answer_start`"
-        )
-    if not answer["text"].strip():
-        raise _BadQuestion("empty answer", "an answer's `text` is empty")
-
-
-def _span(context: str, characters_Tx2: np.ndarray, answer: dict) -> tuple[int, int]:
-    """First and last of the tokens that hold any character of the answer."""
+def _span(context: Context, answer: dict) -> tuple[int, int]:
+    """Returns the first and last token that hold any character of the answer."""
     text, start = answer["text"], answer["answer_start"]
-    if start < 0 or not context.startswith(text, start):
-        at = context.find(text)
-        if at < 0:
-            raise _BadQuestion(
-                "answer not in the context", f"its answer {text!r} is not in the context"
-            )
-        raise _BadQuestion(
-            "wrong offset",
-            f"its answer {text!r} does not start at {start} of the context, but at {at}",
-        )
-    first = int(np.searchsorted(characters_Tx2[:, 1], start, side="right"))
-    last = int(np.searchsorted(characters_Tx2[:, 0], start + len(text))) - 1
+    if start < 0 or not context.text.startswith(text, start):
+        position = context.text.find(text)
+        if position < 0:
+            detail = f"its answer {text!r} is not in the context"
+            raise BadRecord("answer not in the context", detail)
+        detail = f"its answer {text!r} does not start at {start} of the context, but at {position}"
+        raise BadRecord("wrong offset", detail)
+    first = int(np.searchsorted(context.characters_Tx2[:, 1], start, side="right"))
+    last = int(np.searchsorted(context.characters_Tx2[:, 0], start + len(text))) - 1
     if last < first:
-        raise _BadQuestion("answer without tokens", f"its answer {text!r} has no token")
+        raise BadRecord("answer without tokens", f"its answer {text!r} has no token")
     return first, last

@@ -1,4 +1,4 @@
-"""Classification and regression on one's own TSV, CSV or JSONL files with named columns."""
+"""Classification and regression on the user's own TSV, CSV or JSONL files with named columns."""
 
 import csv
 import io
@@ -7,44 +7,47 @@ from collections.abc import Iterator
 
 import numpy as np
 from etils import epath
+from scipy.special import softmax
 
 from bert_jax import files
+from bert_jax.data.bad_records import BadRecord, BadRecords
+from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
 from bert_jax.tasks import sources
-from bert_jax.tasks.glue import as_number
-from bert_jax.tasks.readers import read_rows
-from bert_jax.tasks.sentence_rows import BadRows, Example
-from bert_jax.tasks.sentence_task import SentenceTask
+from bert_jax.tasks.sentence_task import Example, SentenceTask, check_not_empty
+from bert_jax.tasks.table_files import FORMATS, as_number, read_rows
 from bert_jax.tokenizers import Tokenizer
 
 _FILES = {
-    split: tuple(f"{name}.{suffix}" for name in names for suffix in ("tsv", "csv", "jsonl"))
+    split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
     for split, names in (
         ("train", ("train",)),
         ("validation", ("validation", "dev")),
         ("test", ("test",)),
     )
 }
-# More of them are rather numbers, or the wrong column.
-_MOST_LABELS = 10_000
+_METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
+_REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
+# A column with more labels than this probably holds numbers, or is the wrong one.
+_MAX_LABELS = 10_000
 
 
-class Table(SentenceTask):
-    """A class or a number for each row; see `bert_jax.tasks.task.Task`.
+class TableTask(SentenceTask):
+    """A class or a number for each row; see `Task`.
 
     Args:
       source: A folder with train, validation (or dev) and test, each .tsv, .csv or .jsonl; or
         files, "train=FILE,validation=FILE,test=FILE".
       text_column: The column of the sentence.
-      text_b_column: The column of the second of a pair; empty: there is none.
+      text_b_column: The column of the second sentence of a pair; empty if there is none.
       label_column: The column of the label or number.
-      labels: Names in the order of the logits; empty: those in the training file, sorted.
+      labels: The label names in the order of the logits; empty for those of the training
+        file, sorted.
       regression: Whether the label is a number.
-      metric: One of the scores; empty: "accuracy", or "pearson_spearman" of regression.
-      tokenizer, max_seq_length, bad_rows: As of `SentenceTask`.
+      metric: One of the scores; empty for the first of _METRICS or _REGRESSION_METRICS.
 
     Raises:
-      UserError: the data are not there, lack a column, or have no two labels.
+      UserError: The data do not exist, lack a column, or have fewer than two labels.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Table(SentenceTask):
         max_seq_length: int = 128,
         bad_rows: str = "refuse",
     ):
-        if source.startswith(sources.TFDS_PREFIX):
+        if source.startswith(TFDS_PREFIX):
             raise UserError(
                 f"config.data.input is {source}, but config.task=table reads files: a folder with "
                 f"{_FILES['train'][0]}, or train=FILE,validation=FILE"
@@ -80,18 +83,19 @@ class Table(SentenceTask):
                 f"config.table.labels is {','.join(labels)}, but config.table.regression is True: "
                 "a number has no labels"
             )
-        known = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
+        known = _REGRESSION_METRICS
         if not regression:
-            labels = sources.split_names(labels) or self._inferred_labels(bad_rows == "skip")
+            labels = sources.split_names(labels) or self._inferred_labels(bad_rows)
             if len(labels) < 2 or len(set(labels)) < len(labels):
                 raise UserError(
                     f"config.table.labels is {','.join(labels)}; it must be two names or more, "
                     "each once"
                 )
-            known = ("accuracy", "f1", "f1_accuracy", "matthews")[: 4 if len(labels) == 2 else 1]
+            known = _METRICS if len(labels) == 2 else _METRICS[:1]
         if metric and metric not in known:
             raise UserError(
-                f"config.table.metric is {metric!r}; here it must be one of {', '.join(known)}"
+                f"config.table.metric is {metric!r}; with these labels it must be one of "
+                + ", ".join(known)
             )
         super().__init__(
             "table",
@@ -104,87 +108,76 @@ class Table(SentenceTask):
         )
 
     def examples(self, split: str) -> Iterator[Example]:
-        # The labels of a test file, if it has any, are not asked for.
+        # A test file needs no labels, and none are read.
         is_test = split == "test"
         needed = self._texts if is_test else [*self._texts, self._label_column]
-        rows = read_rows(self._files[split], needed, self._bad_rows, must_stay=is_test)
-        for row in rows:
-            label = None
-            if not is_test and (label := self._label(row.where, row.values)) is None:
-                continue
-            text, *others = (row.values[column] for column in self._texts)
-            yield Example(row.where, text, others[0] if others else None, label, str(row.number))
+        for row in read_rows(self._files[split], needed, self._bad_rows, must_stay=is_test):
+            with self._bad_rows.catching(row.where, must_stay=is_test):
+                label = None if is_test else self._label(row.values[self._label_column].strip())
+                text, *others = (row.values[column] for column in self._texts)
+                example = Example(text, others[0] if others else None, label, str(row.number))
+                yield check_not_empty(example, is_test)
 
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes a CSV with a line a row: index, prediction, and the probability of each label."""
+        """Writes a CSV with the index, the prediction and the probability of each label."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        predictions_N = self.predictions(outputs)
         writer.writerow(["index", "prediction", *(f"p({label})" for label in self.labels)])
+        predictions_N, index_N = self.predictions(outputs), self.rows(split).index_N
         if self.labels:
-            logits_NxC = outputs["logits"].astype(np.float64)
-            probs_NxC = np.exp(logits_NxC - logits_NxC.max(axis=-1, keepdims=True))
-            probs_NxC /= probs_NxC.sum(axis=-1, keepdims=True)
-            cells = [
-                (self.labels[i], *(f"{p:.6f}" for p in probs))
-                for i, probs in zip(predictions_N, probs_NxC, strict=True)
-            ]
+            probs_NxC = softmax(outputs["logits"].astype(np.float64), axis=-1)
+            for index, best, probs in zip(index_N, predictions_N, probs_NxC, strict=True):
+                writer.writerow([index, self.labels[best], *(f"{p:.6f}" for p in probs)])
         else:
-            # As many digits as tell a float32 from the next.
-            cells = [(str(value),) for value in predictions_N]
-        for index, row in zip(self.rows(split).index_N, cells, strict=True):
-            writer.writerow([index, *row])
+            # `str` of a float32 has all the digits that distinguish it from the next.
+            writer.writerows(zip(index_N, map(str, predictions_N), strict=True))
         files.write_whole(path, stream.getvalue().encode())
 
     def predictions_name(self, split: str) -> str:
-        """The name of the file that `write_predictions` is given for a split."""
         return f"{split}.csv"
 
-    def _label(self, where: str, values: dict[str, str]) -> int | float | None:
-        """The label of a row; None of a bad one that is left out."""
-        text = values[self._label_column].strip()
+    def _label(self, text: str) -> int | float:
         if not self.labels:
             number = as_number(text)
             if number is None:
-                detail = f"{self._label_column} is {text!r}, no number"
-                self._bad_rows.bad("no number", where, detail)
+                raise BadRecord("not a number", f"{self._label_column} is {text!r}, not a number")
             return number
-        if text in self.labels:
-            return self.labels.index(text)
-        known = ", ".join(self.labels[:20]) + (", ..." if len(self.labels) > 20 else "")
-        detail = f"{self._label_column} is {text!r}, not one of the labels {known}"
-        self._bad_rows.bad("unknown label", where, detail)
-        return None
+        if text not in self.labels:
+            known = ", ".join(self.labels[:20]) + (", ..." if len(self.labels) > 20 else "")
+            detail = f"{self._label_column} is {text!r}, not one of the labels {known}"
+            raise BadRecord("unknown label", detail)
+        return self.labels.index(text)
 
-    def _inferred_labels(self, skip: bool) -> tuple[str, ...]:
+    def _inferred_labels(self, bad_rows: str) -> tuple[str, ...]:
+        """Returns the labels of the training file, sorted; numbers in their own order."""
         path = self._files["train"]
+        needed = [*self._texts, self._label_column]
         names = set()
-        # What is skipped is counted when the rows are read.
-        for row in read_rows(path, [*self._texts, self._label_column], BadRows(skip)):
+        # These rows are counted later, when the split is read.
+        for row in read_rows(path, needed, BadRecords(bad_rows, "data.bad_rows")):
             if name := row.values[self._label_column].strip():
                 names.add(name)
-            if len(names) > _MOST_LABELS:
+            if len(names) > _MAX_LABELS:
                 raise UserError(
-                    f"{path} has more than {_MOST_LABELS:,} different {self._label_column}; is it "
-                    "a number (--config.table.regression=True), or another column that is meant "
-                    "(--config.table.label_column)?"
+                    f"{path} has more than {_MAX_LABELS:,} different {self._label_column}; if it "
+                    "is a number, set --config.table.regression=True, else "
+                    "--config.table.label_column"
                 )
         if len(names) < 2:
             raise UserError(
                 f"{path} has {len(names)} label(s) in column {self._label_column}; there must be "
                 "two or more"
             )
-        # Numbers in their own order.
         numbers = {name: as_number(name) for name in names}
-        if all(number is not None for number in numbers.values()):
-            ordered = sorted(names, key=lambda name: (numbers[name], name))
-            for one, other in itertools.pairwise(ordered):
-                if numbers[one] == numbers[other]:
-                    raise UserError(
-                        f"{path} has the labels {one!r} and {other!r} in column "
-                        f"{self._label_column}, which are one number; spell it in one way"
-                    )
-            return tuple(ordered)
-        return tuple(sorted(names))
+        if None in numbers.values():
+            return tuple(sorted(names))
+        ordered = sorted(names, key=lambda name: (numbers[name], name))
+        for one, other in itertools.pairwise(ordered):
+            if numbers[one] == numbers[other]:
+                raise UserError(
+                    f"{path} has the labels {one!r} and {other!r} in column "
+                    f"{self._label_column}, which are one number; spell it in one way"
+                )
+        return tuple(ordered)

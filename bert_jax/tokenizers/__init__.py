@@ -1,12 +1,15 @@
-"""WordPiece and SentencePiece behind one small interface."""
+"""WordPiece and SentencePiece tokenizers behind one interface."""
 
 from bert_jax.tokenizers.base import MASK, SPECIAL_TOKENS, Tokenizer
 from bert_jax.tokenizers.factory import KINDS, check_kind, from_file, load, train
+from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 __all__ = [
     "KINDS",
     "MASK",
     "SPECIAL_TOKENS",
+    "SequenceTemplate",
+    "TokenRow",
     "Tokenizer",
     "check_kind",
     "from_file",

@@ -1,4 +1,4 @@
-"""Which characters of a text its normal form came from."""
+"""Traces the characters of a normalized text back to the original."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ import numpy as np
 
 
 def decompose(text: str) -> tuple[str, list[int]]:
-    """`unicodedata.normalize("NFD", text)`, and for each of its characters the index in `text`.
+    """Returns the NFD of a text, and for each of its characters the index in the text.
 
-    Decomposition takes a character at a time; then the marks that follow one another are put
-    in the order of their combining classes (Unicode 15.0, section 3.11).
+    Characters are decomposed one by one. Then consecutive marks are sorted by their combining
+    classes (Unicode 15.0, section 3.11).
     """
     if text.isascii():
         return text, list(range(len(text)))
@@ -28,9 +28,9 @@ def decompose(text: str) -> tuple[str, list[int]]:
 
 
 def monotone(spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """int32 [T, 2] of these [start, end), widened so that neither starts nor ends decrease.
+    """Returns spans, int32 [T, 2], widened until neither starts nor ends decrease.
 
-    Only marks that changed places need it.
+    Only marks that changed places need this.
     """
     spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
     starts_T = np.minimum.accumulate(spans_Tx2[::-1, 0])[::-1]

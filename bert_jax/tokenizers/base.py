@@ -1,4 +1,4 @@
-"""What every tokenizer offers, and how one is described on disk."""
+"""The interface of all tokenizers, and their options file."""
 
 import abc
 import hashlib
@@ -12,6 +12,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 MASK = "[MASK]"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
@@ -19,16 +20,17 @@ OPTIONS_FILE = "tokenizer.json"
 
 
 class Tokenizer(abc.ABC):
-    """Text to ids and back.
+    """Converts text to ids and back.
 
     Attributes:
       kind: "wordpiece" or "sentencepiece".
-      vocab_size: Number of entries; every id is below it.
-      pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text
-        never produces any of them but unk_id, whatever it spells.
-      is_word_start_V: bool [V]: whether the entry begins a word (special tokens
-        count as words), for whole-word masking.
-      fingerprint: sha256, in hex, of the vocabulary and the options.
+      vocab_size: The number of entries; every id is below it.
+      pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Of these, text can
+        only produce unk_id, whatever it spells.
+      template: Where the special tokens stand in a sequence.
+      is_word_start_V: bool [V]: whether the entry begins a word, for whole-word masking.
+        Special tokens count as words.
+      fingerprint: The hexadecimal sha256 of the vocabulary and the options.
     """
 
     kind: str
@@ -40,6 +42,9 @@ class Tokenizer(abc.ABC):
         ids = {token: i for i, token in enumerate(tokens)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             ids[token] for token in SPECIAL_TOKENS
+        )
+        self.template = SequenceTemplate(
+            before=(self.cls_id,), between=(self.sep_id,), after=(self.sep_id,)
         )
         self.is_word_start_V = np.array([self.is_word_start(t) for t in tokens], bool)
         self.fingerprint = hashlib.sha256(
@@ -57,18 +62,18 @@ class Tokenizer(abc.ABC):
 
     @property
     def num_unused(self) -> int:
-        """Entries that only fill the vocabulary up: "[unused0]", "[unused1]", ..."""
+        """The number of entries that only fill up the vocabulary: "[unused0]", ..."""
         return sum(token.startswith("[unused") for token in self._tokens)
 
     def id_to_token(self, token_id: int) -> str:
         return self._tokens[token_id]
 
     def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:
-        """Writes a directory that `bert_jax.tokenizers.load` reads, needing nothing else.
+        """Writes a directory that `bert_jax.tokenizers.load` can read.
 
         Args:
-          directory: Where; it is made if need be.
-          options_file: The name of the file that says how the vocabulary is used.
+          directory: Created if it does not exist.
+          options_file: The name of the file for the options.
         """
         directory = files.open_path(directory, "the tokenizer's directory")
         directory.mkdir(parents=True, exist_ok=True)
@@ -88,6 +93,12 @@ class Tokenizer(abc.ABC):
         "[MASK]" in the text is plain text ('[', 'mask', ']'), never the special id.
         """
 
+    def join(
+        self, a: np.ndarray, b: np.ndarray | None = None, *, max_length: int | None = None
+    ) -> TokenRow:
+        """Puts the special tokens around one text or two; see `SequenceTemplate.join`."""
+        return self.template.join(a, b, max_length=max_length)
+
     def encode_masked(self, sentence: str) -> np.ndarray:
         """Returns the ids of a sentence, int32 [T], in which "[MASK]" is the mask token."""
         first, *others = self.encode_parts(sentence.split(MASK))
@@ -95,33 +106,31 @@ class Tokenizer(abc.ABC):
         return np.concatenate([first, *(ids for part in others for ids in (mask, part))])
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each part of a sentence, between which something else stands."""
+        """Returns the ids of each part of a sentence that is interrupted by masks."""
         return self.encode_batch(parts)
 
     @abc.abstractmethod
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids that `encode_batch` gives, and where in the text they are.
+        """Returns the ids that `encode_batch` gives, and their places in the text.
 
         Returns:
-          ids, int32 [T]; and characters, int32 [T, 2]: piece t stands for
-          text[start:end]. Starts and ends never decrease. Pieces of one
-          character (half a Hangul syllable) share it; accents that were stripped
-          belong to the piece before them.
+          The ids, int32 [T]; and the characters, int32 [T, 2]: piece t stands for
+          text[start:end]. Starts and ends never decrease. Pieces of one character (half a
+          Hangul syllable) share it. Stripped accents belong to the piece before them.
         """
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of these ids; special tokens are spelt out."""
+        """Returns the text of these ids, with special tokens spelled out."""
 
     @abc.abstractmethod
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        """Writes the vocabulary alone, vocab.txt or sentencepiece.model, into a directory."""
+        """Writes vocab.txt or sentencepiece.model into a directory."""
 
 
 def require_special_tokens(tokens: Sequence[str], path: str | Path) -> None:
-    """Raises UserError, naming them, if the vocabulary lacks special tokens."""
-    known = set(tokens)
-    missing = [token for token in SPECIAL_TOKENS if token not in known]
+    """Raises UserError if the vocabulary lacks special tokens."""
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise UserError(
             f"the vocabulary {path} has no {' '.join(missing)}: BERT needs all of "

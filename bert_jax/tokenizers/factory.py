@@ -1,4 +1,4 @@
-"""Makes tokenizers: saved ones, given vocabularies, and newly trained ones."""
+"""Makes tokenizers: saved ones, ones of given vocabularies, and newly trained ones."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from bert_jax.tokenizers import sentencepiece, training, wordpiece
 from bert_jax.tokenizers.base import OPTIONS_FILE, Tokenizer
 
 KINDS = ("wordpiece", "sentencepiece")
-# What the options file says of each kind, and of which type.
+# The options of each kind and their types.
 _OPTIONS = {
     "wordpiece": {"lowercase": bool, "max_input_chars_per_word": int},
     "sentencepiece": {"lowercase": bool},
@@ -19,10 +19,10 @@ _OPTIONS = {
 
 
 def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokenizer:
-    """Reads what `Tokenizer.save` wrote.
+    """Reads a directory that `Tokenizer.save` wrote.
 
     Raises:
-      UserError: if the directory holds no tokenizer, or a damaged one.
+      UserError: The directory has no tokenizer, or a damaged one.
     """
     directory = files.open_path(directory, "the tokenizer's directory")
     path = directory / options_file
@@ -51,9 +51,8 @@ def from_file(
     """Makes a tokenizer of a user's vocab.txt (wordpiece) or .model (sentencepiece).
 
     Raises:
-      UserError: if the file cannot be used; see `read_vocabulary`, `read_model`.
+      UserError: The file cannot be used; see `read_vocabulary` and `read_model`.
     """
-    check_kind(kind)
     if kind == "sentencepiece":
         model = sentencepiece.read_model(path)
         return sentencepiece.SentencePieceTokenizer(model, lowercase=lowercase)
@@ -75,17 +74,16 @@ def train(
 ) -> Tokenizer:
     """Trains a vocabulary of exactly `vocab_size` entries, the special tokens first.
 
-    The same texts in the same order give the same vocabulary, byte for byte.
-    All texts together must fit in memory (`bert_jax.prepare` draws a sample).
+    The same texts in the same order give the same vocabulary, byte for byte. All texts together
+    must fit in memory; `bert_jax.prepare` draws a sample.
 
     Args:
       texts: Sentences or short paragraphs.
       sentencepiece_type: "unigram" or "bpe".
 
     Raises:
-      UserError: if the corpus or the size makes that impossible.
+      UserError: The corpus or the size makes that impossible.
     """
-    check_kind(kind)
     if kind == "sentencepiece":
         model = training.train_sentencepiece(
             texts, vocab_size=vocab_size, lowercase=lowercase, model_type=sentencepiece_type
@@ -101,4 +99,4 @@ def train(
 def check_kind(kind: str) -> None:
     """Raises UserError unless `kind` is one of KINDS."""
     if kind not in KINDS:
-        raise UserError(f"data.tokenizer is {kind!r}, but it must be one of {', '.join(KINDS)}")
+        raise UserError(f"config.data.tokenizer is {kind!r}; it must be one of {', '.join(KINDS)}")

@@ -1,7 +1,7 @@
 """SentencePiece with BERT's special tokens, on the `sentencepiece` library.
 
-Lower-casing also strips accents, as in WordPiece, and is done here before the
-model sees the text, so that it holds for a given model too.
+Lower-casing also strips accents, as in WordPiece. It happens before the model reads the text,
+so it works with any model.
 """
 
 import functools
@@ -38,7 +38,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
-        """For what goes on in the middle of a word; only masks in a text ask for it."""
+        """Encodes text that continues a word, behind a mask."""
         return sentencepiece.SentencePieceProcessor(model_proto=_unprefixed(self.model))
 
     @staticmethod
@@ -57,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
         ids = self.encode_batch([first])
         for part in others:
             if part[:1].isspace():
-                # The space before a word is in its first piece.
+                # The first piece of a word includes the space before it.
                 ids += self.encode_batch([part])
             else:
                 text = fold(part) if self._lowercase else part
@@ -68,25 +68,25 @@ class SentencePieceTokenizer(Tokenizer):
         folded, sources = fold_aligned(text) if self._lowercase else (text, range(len(text)))
         encoded = sentencepiece_pb2.SentencePieceText()
         encoded.ParseFromString(self._backend.encode(folded, out_type="serialized_proto"))
-        # Its places are bytes; character c of `folded` comes from the text's bounds[c] on, up to
-        # the next one's, as stripped accents count to what they stood on.
+        # The library counts bytes. Character c of `folded` comes from the text between bounds[c]
+        # and bounds[c + 1], which includes stripped accents.
         widths = [len(character.encode()) for character in folded]
         character_at = [*np.repeat(np.arange(len(folded)), widths).tolist(), len(folded)]
         bounds = [*sources, len(text)]
         spans = []
         for piece in encoded.pieces:
             start, end = character_at[piece.begin], character_at[piece.end]
-            # A piece that starts a word holds the space before it.
+            # The first piece of a word includes the space before it.
             while start < end and folded[start].isspace():
                 start += 1
-            # A piece of a part of a character (a ligature, a Hangul syllable) takes all of it.
+            # A piece of part of a character (a ligature, a Hangul syllable) covers all of it.
             last = min(max(start, end - 1), len(folded) - 1)
             spans.append((bounds[start], max(bounds[end], bounds[last] + 1)))
         return np.array([piece.id for piece in encoded.pieces], np.int32), monotone(spans)
 
     def decode(self, ids: Sequence[int]) -> str:
         special, words, text = set(self.special_ids), [], []
-        # The library drops control symbols; they are spelt out instead.
+        # The library would drop control symbols.
         for i in map(int, ids):
             if i not in special:
                 words.append(i)
@@ -100,7 +100,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _unprefixed(model: bytes) -> bytes:
-    """The model that puts no space before a text."""
+    """Returns the model without the space that it puts before a text."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.add_dummy_prefix = False
     return proto.SerializeToString()
@@ -116,9 +116,9 @@ def fold(text: str) -> str:
 
 
 def fold_aligned(text: str) -> tuple[str, list[int]]:
-    """`fold`, and for each character left the index in `text` of the one it came from."""
+    """Returns `fold(text)` and for each of its characters the index in the text."""
     lowered = text.lower()
-    # By itself or in a word a character becomes as many: only sigma asks what is around it.
+    # The number of characters does not depend on the context; only the form of sigma does.
     indices = [i for i, character in enumerate(text) for _ in character.lower()]
     parts, sources = decompose(lowered)
     kept = [
@@ -130,11 +130,11 @@ def fold_aligned(text: str) -> tuple[str, list[int]]:
 
 
 def read_model(path: epath.PathLike) -> bytes:
-    """Returns a serialized model whose special tokens cannot be spelt by text.
+    """Returns a serialized model whose special tokens cannot be spelled by text.
 
     Raises:
-      UserError: if the file cannot be read, is no SentencePiece model, or lacks
-        one of the special tokens.
+      UserError: The file cannot be read, is not a SentencePiece model, or lacks a special
+        token.
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
@@ -149,7 +149,7 @@ def read_model(path: epath.PathLike) -> bytes:
         raise UserError(f"{path} is not a SentencePiece model, or an empty one")
     require_special_tokens([piece.piece for piece in model.pieces], path)
     for piece in model.pieces:
-        # ALBERT's models, for one, let "[MASK]" in the text become the token.
+        # In ALBERT's models, "[MASK]" in the text becomes the token.
         if piece.piece in SPECIAL_TOKENS and piece.type != _Piece.UNKNOWN:
             piece.type = _Piece.CONTROL
     return model.SerializeToString()

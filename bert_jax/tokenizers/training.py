@@ -1,4 +1,4 @@
-"""Training a vocabulary; the same texts give the same bytes, on every run."""
+"""Trains vocabularies. The same texts give the same bytes in every run."""
 
 import io
 import re
@@ -14,33 +14,30 @@ from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.sentencepiece import fold
 from bert_jax.tokenizers.words import WordSplitter
 
-# Characters that get an entry of their own, the most frequent ones; words with
-# a rarer one become [UNK].
+# The number of characters with an entry of their own. Words with a rarer one become [UNK].
 MAX_ALPHABET = 1000
-# Pieces seen once in the corpus are noise.
+# Pieces that occur once are noise.
 MIN_FREQUENCY = 2
-SENTENCEPIECE_TYPES = ("unigram", "bpe")
-# The number takes part in how sums are rounded, so it must not depend on the machine.
+# The number affects how sums are rounded, and must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
-# Longer lines are cut: the library would drop them.
+# Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
 
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> list[str]:
     """Returns the `vocab_size` entries of a trained vocabulary, specials first.
 
-    Too small a corpus is made up for with "[unused0]", "[unused1]", ..., as in
-    Google's own vocabularies.
+    If the corpus is too small, "[unused0]", "[unused1]", ... fill up the vocabulary, as in
+    Google's own.
 
     Raises:
-      UserError: if the characters of the corpus do not fit in `vocab_size`.
+      UserError: The characters of the corpus do not fit in `vocab_size`.
     """
     split = WordSplitter(lowercase).split
     texts = [" ".join(split(text)) for text in texts]
     base = _base_entries(texts, vocab_size)
-    # The trainer gives ids to "##x" in the order of a hash map, which varies from
-    # run to run and decides ties between pieces. As special tokens they get fixed
-    # ids before it starts.
+    # The trainer gives ids to "##x" in the order of a hash map, which varies from run to run and
+    # decides ties between pieces. Special tokens get fixed ids before it starts.
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=MIN_FREQUENCY,
@@ -58,7 +55,7 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
 
 
 def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
-    """The special tokens and every character, at the start of a word and inside it."""
+    """Returns the special tokens and every character, at the start of a word and inside."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -77,7 +74,7 @@ def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
 
 
 def _continues(character: str) -> bool:
-    """Whether it can stand inside a word: punctuation and CJK are words of their own."""
+    """Returns whether it can continue a word. Punctuation and CJK are words of their own."""
     return len(WordSplitter(lowercase=False).split(f"a{character}")) == 1
 
 
@@ -87,13 +84,8 @@ def train_sentencepiece(
     """Returns a serialized model of exactly `vocab_size` pieces, specials first.
 
     Raises:
-      UserError: if the corpus is too small or too rich in characters for the size.
+      UserError: The corpus is too small, or has too many characters for the size.
     """
-    if model_type not in SENTENCEPIECE_TYPES:
-        raise UserError(
-            f"data.sentencepiece_type is {model_type!r}, but it must be one of "
-            f"{', '.join(SENTENCEPIECE_TYPES)}"
-        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -113,7 +105,7 @@ def train_sentencepiece(
 
 
 def _special_token_options() -> dict:
-    """Ids 0 to 4; none of these pieces is ever matched in text."""
+    """Returns the options for ids 0 to 4. These pieces never match text."""
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     names = {"pad_piece": pad, "unk_piece": unk, "bos_piece": cls, "eos_piece": sep}

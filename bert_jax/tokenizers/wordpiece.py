@@ -1,6 +1,6 @@
-"""BERT's WordPiece: words (see `words`), then greedy longest match.
+"""BERT's WordPiece: splits text into words (see `words`), and words by greedy longest match.
 
-The match is the `tokenizers` library's; a cache keeps the pieces of each word.
+The `tokenizers` library finds the match, and a cache keeps the pieces of each word.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from bert_jax.tokenizers.base import Tokenizer, require_special_tokens
 from bert_jax.tokenizers.words import WordSplitter
 
 VOCABULARY_FILE = "vocab.txt"
-# Bounds the memory of the cache to some tens of megabytes.
+# Limits the cache to some tens of megabytes.
 _CACHE_WORDS = 2**18
 
 
@@ -59,7 +59,7 @@ class WordPieceTokenizer(Tokenizer):
             first, piece_ids = 0, self._word_ids["".join(word.characters)]
             for piece_id in piece_ids:
                 length = len(self._tokens[piece_id].removeprefix("##"))
-                # Alone, a piece is the whole word: "##" may be two characters of it, [UNK] all.
+                # A single piece covers the whole word. It may be [UNK], or spell "##".
                 stop = first + length if len(piece_ids) > 1 else len(word.characters)
                 spans.append((min(word.starts[first:stop]), max(word.ends[first:stop])))
                 first = stop
@@ -75,7 +75,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class _WordIds(dict):
-    """A cache: word to the ids of its pieces."""
+    """A cache of the ids of each word's pieces."""
 
     def __init__(self, model: models.WordPiece):
         super().__init__()
@@ -93,8 +93,8 @@ def read_vocabulary(path: epath.PathLike) -> list[str]:
     """Returns the entries of a vocab.txt in the order of their ids.
 
     Raises:
-      UserError: if the file cannot be read, is empty, has a blank or repeated
-        line, or lacks one of the special tokens.
+      UserError: The file cannot be read, is empty, has a blank or repeated line, or lacks a
+        special token.
     """
     try:
         text = files.open_path(path, "the vocabulary").read_bytes().decode()
@@ -105,7 +105,7 @@ def read_vocabulary(path: epath.PathLike) -> list[str]:
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1
         raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
-    # Only "\n" ends a line: vocabularies hold other line separators as entries.
+    # Only "\n" ends a line, as vocabularies have other line separators as entries.
     tokens = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     if tokens == [""]:
         raise UserError(f"the vocabulary {path} is empty: it needs one entry a line")

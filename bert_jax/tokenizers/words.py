@@ -1,12 +1,12 @@
-"""Text to words, by BERT's rules.
+"""Splits text into words by BERT's rules.
 
 The rules are those of google-research/bert's tokenization.py: control characters
 dropped, CJK characters spaced apart (cased and uncased alike), lower-casing with
-accents stripped, punctuation split off. Like the original they read Python's own
-Unicode tables: characters younger than those are unassigned, and dropped.
+accents stripped, punctuation split off. Like the original they use Python's Unicode tables:
+characters that are newer than these are unassigned, and dropped.
 
 Uncased, the words are those of `transformers`' slow `BertTokenizer` for every text.
-The differences to others that are known (tests/tokenizers/test_parity.py holds them):
+The known differences to other tokenizers, which tests/tokenizers/test_parity.py checks:
 
 * Cased, the slow `BertTokenizer` composes the text (NFC), so that "e" with a combining
   accent becomes "é". Neither the original does, nor `transformers`' fast tokenizer.
@@ -15,8 +15,8 @@ The differences to others that are known (tests/tokenizers/test_parity.py holds 
   lower-case each character by itself.
 * The `tokenizers` library (`transformers`' fast tokenizers) has older tables. It keeps
   unassigned characters and 13 format characters (U+0890, U+0891, U+08E2, U+110CD,
-  U+13430 to U+13438); punctuation and combining marks that came after Unicode 8 are
-  none to it; U+166D and U+111C9 are punctuation; uncased, U+1734 is dropped and
+  U+13430 to U+13438). It does not know punctuation and combining marks newer than Unicode 8.
+  U+166D and U+111C9 are punctuation; uncased, U+1734 is dropped and
   U+11938 not decomposed. It also does not space U+2B820 to U+2B91F, CJK, apart.
 """
 
@@ -38,7 +38,7 @@ _CJK = (
 
 
 class AlignedWord(NamedTuple):
-    """The characters of a word, and where in the text each of them is: [start, end)."""
+    """The characters of a word and their places in the text, [start, end)."""
 
     characters: list[str]
     starts: list[int]
@@ -58,9 +58,9 @@ class WordSplitter:
         return text.translate(self._table).split()
 
     def split_aligned(self, text: str) -> list[AlignedWord]:
-        """The words of `split`, with the places of their characters.
+        """Returns the words of `split` with the places of their characters.
 
-        A character's place takes in the accents after it that were stripped.
+        The place of a character includes the stripped accents that follow it.
         """
         indices: range | list[int] = range(len(text))
         if self._lowercase:
@@ -81,10 +81,10 @@ class WordSplitter:
 
 
 class _CharacterTable(dict):
-    """For `str.translate`: code point to what stands for it, filled in as text comes by.
+    """A cache for `str.translate`: the replacement of each code point.
 
-    All the rules look at one character at a time (but for NFD, which comes before),
-    so a lookup does it: four times as fast as the `tokenizers` library.
+    After NFD all rules look at one character at a time. This is four times as fast as the
+    `tokenizers` library.
     """
 
     def __init__(self, lowercase: bool):
@@ -111,5 +111,5 @@ class _CharacterTable(dict):
 
 
 def _is_punctuation(character: str, category: str) -> bool:
-    """Unicode's punctuation, and the ASCII symbols, such as $ and ^, that are none."""
+    """Returns whether it is Unicode punctuation or an ASCII symbol such as $ or ^."""
     return category[0] == "P" or (category[0] == "S" and character.isascii())

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_jax.data import corpus as corpus_lib
+from bert_jax.data import text_files
 from bert_jax.data.corpus import Corpus, split_inputs
 from bert_jax.data.text_format import format_of, is_sentence_a_line
 from bert_jax.errors import UserError
@@ -167,7 +167,7 @@ BAD = [
     (
         "a.jsonl",
         '{"id": 1, "title": "x"}\n' + json_lines("ok"),
-        "a.jsonl:1: no field 'text'; there is: id, title; set data.text_field",
+        "a.jsonl:1: no field 'text'; its fields: id, title; set --config.data.text_field",
         "missing field",
     ),
     ("a.jsonl", json_lines(5, "ok"), "a.jsonl:1: field 'text' is not a string", "not a string"),
@@ -219,8 +219,8 @@ def test_a_cut_gzip_file(tmp_path):
 
 @pytest.fixture
 def short_limit(monkeypatch):
-    monkeypatch.setattr(corpus_lib, "MAX_DOCUMENT_BYTES", 40)
-    monkeypatch.setattr(corpus_lib, "_BLOCK_BYTES", 8)
+    monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 40)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 8)
 
 
 LONG = "It is longer. " * 4
@@ -292,10 +292,3 @@ def test_inputs_that_match_nothing(tmp_path):
         Corpus(str(tmp_path))
     with pytest.raises(UserError, match="data.input is empty"):
         Corpus(["", ","])
-
-
-def test_unknown_options(tmp_path):
-    with pytest.raises(UserError, match="data.format is 'csv', but it must be one of auto,"):
-        Corpus("sotu", format="csv")
-    with pytest.raises(UserError, match="data.bad_documents is 'keep'"):
-        Corpus("sotu", bad_documents="keep")

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from bert_jax.data import corpus as corpus_lib
+from bert_jax.data import text_files
 from bert_jax.data.corpus import Corpus, parse_tfds
 from bert_jax.errors import UserError
 
@@ -79,7 +79,7 @@ def test_tfds(tfds):
         assert source == {"tfds": "imdb_reviews", "field": "text"}
         assert corpus.documents_read == 2
         assert corpus.total_documents is None
-        with pytest.raises(UserError, match="no field 'body'; there is: label, text; write"):
+        with pytest.raises(UserError, match="no field 'body'; its fields: label, text; write"):
             list(Corpus("tfds:imdb_reviews:body").documents())
         with pytest.raises(UserError, match="field 'label' of 'imdb_reviews' is not a text"):
             list(Corpus("tfds:imdb_reviews:label").documents())
@@ -115,7 +115,7 @@ def test_tfds_that_needs_a_package(small_data_set, monkeypatch):
 
 
 def test_too_long_documents_of_data_sets(small_data_set, monkeypatch):
-    monkeypatch.setattr(corpus_lib, "MAX_DOCUMENT_BYTES", 5)
+    monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 5)
     corpus = Corpus(f"tfds:{small_data_set}", bad_documents="skip")
     assert list(corpus.documents()) == []
     assert corpus.dropped == {"too long": 3}

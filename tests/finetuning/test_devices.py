@@ -26,14 +26,14 @@ OVERRIDES = {
 TELLING = """
 import sys
 from bert_jax import cli, finetune
-from bert_jax.tasks.table import Table
+from bert_jax.tasks.table import TableTask
 
-def tell(task, split, outputs, path, write=Table.write_predictions):
+def tell(task, split, outputs, path, write=TableTask.write_predictions):
     # Of stdout only the first process has one.
     print(f"WRITES {path.name}", file=sys.stderr, flush=True)
     write(task, split, outputs, path)
 
-Table.write_predictions = tell
+TableTask.write_predictions = tell
 finetune.define_flags()
 cli.run(finetune.main)
 """

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from etils import epath
 
+from bert_jax.data import text_files
 from bert_jax.errors import UserError
 from bert_jax.inference import features as features_lib
 from bert_jax.inference.bert import Bert
@@ -98,8 +99,8 @@ def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"text": "a"', "is not a JSON object"),
-        (b'["a"]', "is not a JSON object"),
+        (b'{"text": "a"', "not a JSON object"),
+        (b'["a"]', "not a JSON object"),
         (b'{"txt": "a"}', "no field `text`; its fields: txt"),
         (b"{}", "no field `text`; its fields: none"),
         (b'{"text": 7}', "`text` is 7"),
@@ -110,7 +111,7 @@ def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
         (b'{"text": "\\u0000"}', "without a token"),
         (b'{"text": "\\ud800"}', "lone surrogate"),
         (b'{"text": "\xff"}', "not valid UTF-8"),
-        (b"[" * 100_000, "is not a JSON object"),
+        (b"[" * 100_000, "not a JSON object"),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
@@ -125,9 +126,9 @@ def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
 
 
 def test_a_line_without_end(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(features_lib, "_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 1000)
     source = write_texts(tmp_path / "texts.jsonl", ["a", "b" * 2000])
-    with pytest.raises(UserError, match=f"{source}:2 is longer than 1,000 bytes"):
+    with pytest.raises(UserError, match=f"{source}:2: the document is longer than"):
         write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
 
 
@@ -177,16 +178,16 @@ def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
     assert count_texts(bert, source) == len(TEXTS)
     good = source.read_text()
     for line, said in (
-        ("{}", "has no field `text`"),
+        ("{}", "no field `text`"),
         ('{"text": "\\u200b"}', "is without a token"),
         ('{"text": "a", "text_b": "\\u0301"}', "has a sentence without a token"),
         ('{"text": "a\\ud800"}', "is not valid Unicode"),
     ):
         source.write_text(f"{good}\n{line}\n")
-        with pytest.raises(UserError, match=f"{source}:7 {said}"):
+        with pytest.raises(UserError, match=f"{source}:7:? {said}"):
             count_texts(bert, source)
     source.write_text(good)
-    with pytest.raises(UserError, match="a test knows one segment, and takes no `text_b`"):
+    with pytest.raises(UserError, match="a test has one segment and takes no `text_b`"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
     (tmp_path / "empty.jsonl").write_bytes(b"\n")
     with pytest.raises(UserError, match="empty.jsonl holds no text"):
@@ -203,7 +204,7 @@ def test_a_packed_file(bert, source, tmp_path):
     np.testing.assert_array_equal(found, expected)
     for content in (source.read_bytes(), packed.read_bytes()[:-9]):
         packed.write_bytes(content)
-        with pytest.raises(UserError, match=f"--input is {packed}, which is no whole gzip file"):
+        with pytest.raises(UserError, match=f"{packed} is not a whole gzip file"):
             count_texts(bert, packed)
 
 

@@ -217,7 +217,7 @@ def test_as_many_answers_as_are_asked_for():
     found = bert.answer("a", context, n_best=60)
     assert len({(x.start, x.end) for x in found}) == len(found) == 55
     assert sum(x.probability for x in found) == pytest.approx(1)
-    with pytest.warns(UserWarning, match="the question is longer than 20 tokens"):
+    with pytest.warns(UserWarning, match="the question is cut to 20 tokens"):
         bert.answer("a " * 30, context)
 
 
@@ -284,7 +284,7 @@ def test_it_is_a_bert_without_the_heads_of_pre_training():
         ("multiple_choice", lambda b: b.choose("a", "bc"), "choose takes a list of texts, and"),
         ("multiple_choice", lambda b: b.choose("a", {"b", "c"}), "and not a set"),
         ("token_classification", lambda b: b.tag(5), "tag takes a list of texts, and not a int"),
-        ("sequence_classification", lambda b: b.classify(("a", "b")), "no text but a tuple"),
+        ("sequence_classification", lambda b: b.classify(("a", "b")), "not a text but a tuple"),
         ("question_answering", lambda b: b.answer("a", "b", n_best="3"), "n_best is '3'; it must"),
         ("multiple_choice", lambda b: b.choose("a", ["b", ""]), "text 2 of 2 has a sentence"),
         ("token_classification", lambda b: b.choose("a", ["b", "c"]), "it can tag"),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.factory import make_task
-from bert_jax.tasks.glue import SPECS, Glue
+from bert_jax.tasks.glue import SPECS, GlueTask
 from tests.interop.small_bert import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -61,7 +60,7 @@ def glue(tmp_path_factory):
 
 def make(glue, name, folder=None, **options):
     source = str(glue / (folder or SPECS[name].folder))
-    return Glue(name, source, TOKENIZER, max_seq_length=16, **options)
+    return GlueTask(name, source, TOKENIZER, max_seq_length=16, **options)
 
 
 def labels(task, split):
@@ -73,13 +72,12 @@ def logits_of(classes, num_labels):
 
 
 @pytest.mark.parametrize("name", ["CoLA", "RTE"])
-def test_a_test_set_without_an_index_is_refused(glue, tmp_path, name):
-    """Its rows would be handed in under their labels, or under their sentences."""
+def test_a_test_set_without_an_index_is_refused(tmp_path, name):
     columns = {"CoLA": "sentence\tindex\na\t0\n", "RTE": "label\tsentence1\tsentence2\n1\ta\tb\n"}
     for file, content in FILES[name].items():
         (tmp_path / file).write_text(content)
     (tmp_path / "test.tsv").write_text(columns[name])
-    task = Glue(name.lower(), str(tmp_path), TOKENIZER, max_seq_length=16)
+    task = GlueTask(name.lower(), str(tmp_path), TOKENIZER, max_seq_length=16)
     first = columns[name].partition("\t")[0]
     with pytest.raises(UserError, match=f"test.tsv:2: the first column is '{first}', but .* index"):
         task.rows("test")
@@ -151,25 +149,18 @@ def test_what_is_in_no_file(glue, tmp_path):
     (tmp_path / "train.tsv").write_text(
         "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n1\t \tb\tentailment\n"
     )
-    task = Glue("rte", str(tmp_path), TOKENIZER)
+    task = GlueTask("rte", str(tmp_path), TOKENIZER)
     with pytest.raises(UserError, match="train.tsv:2: the label is 'maybe', not one of entailment"):
         task.rows("train")
-    task = Glue("rte", str(tmp_path), TOKENIZER, bad_rows="skip")
+    task = GlueTask("rte", str(tmp_path), TOKENIZER, bad_rows="skip")
     with pytest.raises(UserError, match="the train split of rte has no rows"):
         task.rows("train")
     assert task.dropped == {"unknown label": 1, "empty sentence": 1}
     (tmp_path / "dev.tsv").unlink()
     with pytest.raises(UserError, match="dev.tsv is missing, the validation split of rte"):
-        Glue("rte", str(tmp_path), TOKENIZER)
+        GlueTask("rte", str(tmp_path), TOKENIZER)
     with pytest.raises(UserError, match="no such folder"):
-        Glue("rte", str(tmp_path / "nowhere"), TOKENIZER)
-
-
-def test_the_factory_knows_them_all(glue):
-    task = make_task("cola", str(glue / "CoLA"), TOKENIZER, {}, max_seq_length=8, bad_rows="refuse")
-    assert task.name == "cola"
-    with pytest.raises(UserError, match="config.task is 'colla'"):
-        make_task("colla", "", TOKENIZER, {})
+        GlueTask("rte", str(tmp_path / "nowhere"), TOKENIZER)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +177,7 @@ def test_the_real_files(shared_data, name, rows, positive):
     folder = shared_data / "glue" / SPECS[name].folder
     if not folder.is_dir():
         pytest.skip(f"no {folder}")
-    task = Glue(name, str(folder), TOKENIZER)
+    task = GlueTask(name, str(folder), TOKENIZER)
     assert {split: len(task.rows(split)) for split in task.splits} == rows
     if positive:
         assert task.rows("train").labels_N.mean() == pytest.approx(positive, abs=1e-4)
@@ -194,39 +185,22 @@ def test_the_real_files(shared_data, name, rows, positive):
         assert 0 <= task.rows("train").labels_N.min() <= task.rows("train").labels_N.max() <= 5
 
 
-def test_tfds_labels_go_by_name(monkeypatch):
-    """TensorFlow Datasets' MNLI has another order of labels, and of rows."""
-    from bert_jax.tasks import sources
-
-    class Label:
-        names = ("entailment", "neutral", "contradiction")
-
-        def int2str(self, i):
-            return self.names[i]
-
-    class Info:
-        features = {"premise": None, "hypothesis": None, "label": Label(), "idx": None}
-        full_name = "glue/mnli/2.0.0"
-        splits = ("train", "validation_matched", "validation_mismatched", "test_matched")
-
-    class Builder:
-        info = Info()
-
-    def examples(builder, split):
-        for idx, label in ((3, 2), (1, 0), (2, 1)):
-            yield {"premise": b"a", "hypothesis": b"b", "label": label, "idx": idx}
-
-    monkeypatch.setattr(sources, "tfds_builder", lambda source: Builder())
-    monkeypatch.setattr(sources, "tfds_examples", examples)
-    monkeypatch.setattr(sources, "is_prepared", lambda source: False)
-    task = Glue("mnli", "tfds:glue/mnli", TOKENIZER)
+def test_tfds_labels_go_by_name(data_set):
+    """MNLI has another order of labels and of rows in TensorFlow Datasets."""
+    names = ("entailment", "neutral", "contradiction")
+    label = SimpleNamespace(names=names, int2str=names.__getitem__)
+    examples = [
+        {"premise": b"a", "hypothesis": b"b", "label": label, "idx": idx}
+        for idx, label in ((3, 2), (1, 0), (2, 1))
+    ]
+    splits = ("train", "validation_matched", "validation_mismatched", "test_matched", "test")
+    features = {"premise": None, "hypothesis": None, "label": label, "idx": None}
+    data_set("glue/mnli/2.0.0", features, dict.fromkeys(splits, examples))
+    task = GlueTask("mnli", "tfds:glue/mnli", TOKENIZER)
     rows = task.rows("train")
     assert rows.index_N == ["1", "2", "3"] and rows.labels_N.tolist() == [1, 2, 0]
     assert task.rows("test_matched").labels_N.tolist() == [-1] * 3
-    assert "test_ax" not in task.splits
-    # The diagnostic set, where it lies beside it.
-    monkeypatch.setattr(sources, "is_prepared", lambda source: source == "tfds:glue/ax")
-    task = Glue("mnli", "tfds:glue/mnli", TOKENIZER)
+    # The diagnostic set is on disk too.
     assert task.splits[-1] == "test_ax" and len(task.rows("test_ax")) == 3
 
 
@@ -235,8 +209,8 @@ def test_a_similarity_out_of_range(tmp_path, score):
     lines = ["index\tsentence1\tsentence2\tscore", "0\ta\tb\t5.000", f"1\ta\tb\t{score}"]
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=f"train.tsv:3: score is '{score}', no number from 0 to 5"):
-        Glue("stsb", str(tmp_path), TOKENIZER).rows("train")
+    with pytest.raises(UserError, match=f":3: score is '{score}', not a number from 0 to 5"):
+        GlueTask("stsb", str(tmp_path), TOKENIZER).rows("train")
 
 
 @pytest.mark.parametrize(
@@ -255,11 +229,8 @@ def test_a_similarity_out_of_range(tmp_path, score):
         ),
     ],
 )
-def test_tfds_data_of_another_task(monkeypatch, task, full_name, columns, names, said):
-    from bert_jax.tasks import sources
-
+def test_tfds_data_of_another_task(data_set, task, full_name, columns, names, said):
     features = dict.fromkeys(columns) | {"label": SimpleNamespace(names=names), "idx": None}
-    info = SimpleNamespace(full_name=full_name, features=features, splits=("train", "validation"))
-    monkeypatch.setattr(sources, "tfds_builder", lambda source: SimpleNamespace(info=info))
+    data_set(full_name, features, {"train": [], "validation": []})
     with pytest.raises(UserError, match=said):
-        Glue(task, "tfds:x", TOKENIZER)
+        GlueTask(task, "tfds:x", TOKENIZER)

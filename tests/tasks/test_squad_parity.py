@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax import tokenizers
-from bert_jax.tasks.squad import Squad
+from bert_jax.tasks.squad import SquadTask
 from tests.golden import record_squad as recorded
 from tests.tokenizers.test_parity import GOLDEN
 
@@ -18,12 +17,9 @@ def golden(request):
 
 
 @pytest.fixture
-def task(golden, tmp_path):
+def task(golden, tmp_path, tokenizer):
     (tmp_path / "dev.json").write_text(json.dumps(golden["squad"]))
-    tokenizer = tokenizers.from_file(
-        "wordpiece", recorded.VOCABULARY, lowercase=True, max_input_chars_per_word=200
-    )
-    return Squad(
+    return SquadTask(
         str(tmp_path),
         tokenizer,
         version=golden["squad"]["version"].removeprefix("v"),
@@ -53,7 +49,7 @@ def test_rows(golden, task):
     batch = rows.take(np.arange(len(rows)))
     assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
     for n, expected in enumerate(golden["rows"]):
-        question = rows.questions.questions[rows.question_N[n]]
+        question = rows.questions[rows.question_N[n]]
         assert question.id == expected["question"]
         length = len(expected["input_ids"])
         for name in ("input_ids", "token_type_ids"):

@@ -1,0 +1,62 @@
+"""What happens to records of the user's data that cannot be used."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+from bert_jax.errors import UserError
+
+
+class BadRecord(Exception):
+    """A record that cannot be used.
+
+    Attributes:
+      reason: The kind of problem in a word or two, under which such records are counted.
+      detail: The problem in full.
+    """
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+class BadRecords:
+    """Refuses bad records, or skips and counts them.
+
+    Args:
+      policy: "refuse" or "skip".
+      key: The config key that holds the policy, for messages.
+
+    Attributes:
+      dropped: The number of skipped records by reason.
+    """
+
+    def __init__(self, policy: str, key: str):
+        self._skip, self._key = policy == "skip", key
+        self.dropped: Counter[str] = Counter()
+
+    def add(self, bad: BadRecord, where: str, *, must_stay: bool = False) -> None:
+        """Counts a bad record.
+
+        Args:
+          bad: The problem.
+          where: The place of the record, FILE:LINE.
+          must_stay: Whether the record may not be skipped. Every row of a test set must be
+            predicted.
+
+        Raises:
+          UserError: The policy is "refuse", or the record must stay.
+        """
+        if must_stay:
+            raise UserError(f"{where}: {bad.detail}") from None
+        if not self._skip:
+            raise UserError(f"{where}: {bad.detail} (--config.{self._key}=skip skips it)") from None
+        self.dropped[bad.reason] += 1
+
+    @contextlib.contextmanager
+    def catching(self, where: str, *, must_stay: bool = False) -> Iterator[None]:
+        """Passes a `BadRecord` that is raised inside to `add`."""
+        try:
+            yield
+        except BadRecord as bad:
+            self.add(bad, where, must_stay=must_stay)

@@ -1,0 +1,87 @@
+"""Opens data sets of TensorFlow Datasets. TensorFlow is imported when one is opened."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.files import first_line
+
+TFDS_PREFIX = "tfds:"
+
+
+def open_builder(source: str) -> Any:
+    """Returns the builder of "tfds:NAME" and downloads nothing.
+
+    Raises:
+      UserError: There is no such data set, or not in this version.
+    """
+    import tensorflow_datasets as tfds
+
+    name = source.removeprefix(TFDS_PREFIX)
+    try:
+        return tfds.builder(name)
+    except tfds.core.DatasetNotFoundError:
+        raise UserError(
+            f"config.data.input: TensorFlow Datasets has no data set {name!r}"
+        ) from None
+    # An AssertionError is raised for an unknown version.
+    except (ValueError, AssertionError) as error:
+        raise _cannot_load(name, error) from None
+
+
+def download(builder: Any) -> None:
+    """Downloads and prepares what is not on disk.
+
+    Raises:
+      UserError: The data set needs a package that is not installed.
+    """
+    try:
+        builder.download_and_prepare()
+    except ImportError as error:
+        raise UserError(
+            f"config.data.input: cannot prepare {builder.name!r}: {error}: install it"
+        ) from None
+    except (ValueError, AssertionError) as error:
+        raise _cannot_load(builder.name, error) from None
+
+
+def open_downloaded(source: str) -> Any:
+    """Returns the builder of "tfds:NAME" with its data on disk."""
+    builder = open_builder(source)
+    download(builder)
+    return builder
+
+
+def is_on_disk(source: str) -> bool:
+    """Returns whether "tfds:NAME" is known and its data are on disk."""
+    try:
+        return open_builder(source).is_prepared()
+    except UserError:
+        return False
+
+
+def open_split(builder: Any, split: str) -> Any:
+    """Returns a split as a tf.data.Dataset, in the order on disk."""
+    try:
+        return builder.as_dataset(split=split, shuffle_files=False)
+    except ValueError as error:
+        raise _cannot_load(builder.info.full_name, error) from None
+
+
+def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
+    """Yields the examples of a split as NumPy values; texts are bytes."""
+    yield from open_split(builder, split).as_numpy_iterator()
+
+
+def check_features(builder: Any, needed: Iterable[str]) -> None:
+    """Raises UserError if the examples lack one of the fields."""
+    for name in needed:
+        if name not in builder.info.features:
+            raise UserError(
+                f"config.data.input: {builder.info.full_name} has no field `{name}`; its fields: "
+                + ", ".join(builder.info.features)
+            )
+
+
+def _cannot_load(name: str, error: Exception) -> UserError:
+    return UserError(f"config.data.input: cannot load {name!r}: {first_line(error)}")

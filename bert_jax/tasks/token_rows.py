@@ -1,0 +1,66 @@
+"""Holds token sequences of unequal lengths in one array and pads them in batches."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from bert_jax.tokenizers import Tokenizer, TokenRow
+
+# The number of texts that are tokenized together.
+_CHUNK = 2048
+
+
+class TokenRows:
+    """The sequences of a split.
+
+    Args:
+      rows: None longer than `max_seq_length`.
+      tokenizer: Gives the padding id.
+      max_seq_length: The length of padded sequences.
+    """
+
+    def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
+        self._pad_id, self._length = tokenizer.pad_id, max_seq_length
+        ids, first_lengths = [np.zeros(0, np.int32)], []
+        for row in rows:
+            ids.append(row.input_ids_L)
+            first_lengths.append(row.num_first)
+        # Row i is ids[starts[i] : starts[i + 1]].
+        self._ids = np.concatenate(ids)
+        self._starts = np.cumsum([len(row) for row in ids], dtype=np.int64)
+        self._num_first_N = np.array(first_lengths, np.int32)
+
+    def __len__(self) -> int:
+        return len(self._num_first_N)
+
+    def __iter__(self) -> Iterator[TokenRow]:
+        """Yields the sequences, not padded."""
+        for index, num_first in enumerate(self._num_first_N):
+            ids_L = self._ids[self._starts[index] : self._starts[index + 1]]
+            yield TokenRow(ids_L, int(num_first))
+
+    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """See `bert_jax.tasks.task.Rows`. There are no labels."""
+        at_L = np.arange(self._length)
+        starts_N, stops_N = self._starts[indices], self._starts[indices + 1]
+        mask_NxL = at_L < (stops_N - starts_N)[:, None]
+        second_NxL = mask_NxL & (at_L >= self._num_first_N[indices][:, None])
+        place_NxL = np.minimum(starts_N[:, None] + at_L, len(self._ids) - 1)
+        return {
+            "input_ids": np.where(mask_NxL, self._ids[place_NxL], np.int32(self._pad_id)),
+            "token_type_ids": second_NxL.astype(np.int32),
+            "attention_mask": mask_NxL.astype(np.int32),
+        }
+
+
+def tokenized(
+    texts: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, max_seq_length: int
+) -> Iterator[TokenRow]:
+    """Tokenizes texts and pairs, some at a time, and cuts them to `max_seq_length`."""
+    texts = iter(texts)
+    while chunk := list(islice(texts, _CHUNK)):
+        firsts = tokenizer.encode_batch([a for a, _ in chunk])
+        seconds = tokenizer.encode_batch([b or "" for _, b in chunk])
+        for (_, text_b), a, b in zip(chunk, firsts, seconds, strict=True):
+            yield tokenizer.join(a, None if text_b is None else b, max_length=max_seq_length)

@@ -1,0 +1,99 @@
+"""Builds the token sequences that a model reads: one text or two between special tokens."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+
+class TokenRow(NamedTuple):
+    """One sequence of tokens, not padded.
+
+    Attributes:
+      input_ids_L: int32.
+      num_first: The number of tokens in the first segment.
+      num_cut: The number of text tokens that did not fit.
+    """
+
+    input_ids_L: np.ndarray
+    num_first: int
+    num_cut: int = 0
+
+    @property
+    def token_type_ids_L(self) -> np.ndarray:
+        """int32: 0 in the first segment, 1 in the second."""
+        return (np.arange(len(self.input_ids_L)) >= self.num_first).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceTemplate:
+    """Where the special tokens stand: `before A after`, or `before A between B after`.
+
+    BERT has [CLS] before, [SEP] between and [SEP] after.
+
+    Attributes:
+      before, between, after: The ids of special tokens.
+      num_segments: 2 if everything behind `between` has token type 1; 1 if all tokens have
+        type 0.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    num_segments: int = 2
+
+    def num_special(self, *, is_pair: bool) -> int:
+        """Returns how many special tokens a sequence has."""
+        return len(self.before) + len(self.between) * is_pair + len(self.after)
+
+    def second_offset(self, a_length: int) -> int:
+        """Returns the position of B's first token behind an A of this length."""
+        return len(self.before) + a_length + len(self.between)
+
+    def join(
+        self, a: np.ndarray, b: np.ndarray | None = None, *, max_length: int | None = None
+    ) -> TokenRow:
+        """Puts the special tokens around one text or two.
+
+        Args:
+          a: The ids of the text, int32.
+          b: The ids of the second text of a pair.
+          max_length: The most tokens that the sequence may have. A single text loses its end; a
+            pair is cut to `truncated_lengths`. None cuts nothing.
+        """
+        num_text = len(a) if b is None else len(a) + len(b)
+        room = num_text
+        if max_length is not None:
+            room = max_length - self.num_special(is_pair=b is not None)
+        if b is None:
+            parts = [self.before, a[:room], self.after]
+        else:
+            a_length, b_length = truncated_lengths(len(a), len(b), room)
+            parts = [self.before, a[:a_length], self.between, b[:b_length], self.after]
+        input_ids_L = np.concatenate(parts, dtype=np.int32)
+        is_split = b is not None and self.num_segments == 2
+        num_first = self.second_offset(len(parts[1])) if is_split else len(input_ids_L)
+        return TokenRow(input_ids_L, num_first, max(0, num_text - room))
+
+
+def truncated_lengths(
+    a_length: np.ndarray | int, b_length: np.ndarray | int, max_num_tokens: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Computes the lengths of pairs that lose tokens, one by one, from the longer side.
+
+    If both sides are equally long, B loses a token, as in google-research/bert's
+    run_classifier.py. This is the closed form: the longer side first comes down to the shorter,
+    then they take turns, B first.
+
+    Args:
+      a_length, b_length: Integers, or integer arrays of one shape.
+      max_num_tokens: The most tokens that both sides may have together.
+
+    Returns:
+      Both lengths.
+    """
+    excess = np.maximum(a_length + b_length - max_num_tokens, 0)
+    a_over = np.minimum(np.maximum(a_length - b_length, 0), excess)
+    b_over = np.minimum(np.maximum(b_length - a_length, 0), excess)
+    rest = excess - a_over - b_over
+    return a_length - a_over - rest // 2, b_length - b_over - (rest + 1) // 2

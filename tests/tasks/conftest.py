@@ -1,0 +1,73 @@
+"""Fixtures of the task tests."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from bert_jax import tokenizers
+from tests.golden.record_squad import VOCABULARY
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A WordPiece tokenizer of the built-in corpus."""
+    return tokenizers.from_file(
+        "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+
+
+@pytest.fixture(scope="session")
+def real_tokenizer(shared_data):
+    """Makes the tokenizer of a released BERT."""
+
+    def make(name):
+        return tokenizers.from_file(
+            "wordpiece",
+            shared_data / "vocab" / name / "vocab.txt",
+            lowercase="uncased" in name,
+            max_input_chars_per_word=200,
+        )
+
+    return make
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes files: `write({name: text, bytes, object, or list of JSON lines})`."""
+
+    def write(files, folder="."):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            if isinstance(content, dict):
+                content = json.dumps(content)
+            elif isinstance(content, list):
+                lines = (line if isinstance(line, str) else json.dumps(line) for line in content)
+                content = "".join(f"{line}\n" for line in lines)
+            content = content if isinstance(content, bytes) else content.encode()
+            (tmp_path / folder / name).write_bytes(content)
+        return str(tmp_path / folder)
+
+    return write
+
+
+@pytest.fixture
+def data_set(monkeypatch):
+    """Makes a data set of TensorFlow Datasets; returns its description, which may be changed."""
+    import tensorflow_datasets as tfds
+
+    def make(full_name, features, splits):
+        info = SimpleNamespace(full_name=full_name, features=features, splits=splits)
+        builder = SimpleNamespace(
+            info=info,
+            name=full_name.split("/")[0],
+            download_and_prepare=lambda: None,
+            is_prepared=lambda: True,
+            as_dataset=lambda split, shuffle_files: SimpleNamespace(
+                as_numpy_iterator=lambda: iter(splits[split])
+            ),
+        )
+        monkeypatch.setattr(tfds, "builder", lambda name: builder)
+        return info
+
+    return make

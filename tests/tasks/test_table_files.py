@@ -1,0 +1,112 @@
+"""TSV, CSV and JSON lines with named columns."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.bad_records import BadRecords
+from bert_jax.errors import UserError
+from bert_jax.tasks.table_files import read_rows
+
+
+def read(folder, name, needed=("a", "b"), policy="refuse", **options):
+    bad_rows = BadRecords(policy, "data.bad_rows")
+    rows = list(read_rows(Path(folder, name), needed, bad_rows, **options))
+    return [(row.where.rpartition(":")[2], row.values) for row in rows], dict(bad_rows.dropped)
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        # TSV has no quoting, and only "\n" ends a line.
+        (
+            "x.tsv",
+            '\ufeffa\tb\r\n"one\ttwo"\n\n\'\tfour\u2028five\n',
+            [("2", {"a": '"one', "b": 'two"'}), ("4", {"a": "'", "b": "four\u2028five"})],
+        ),
+        (
+            "x.csv",
+            'a,b\r\n"one, two","say ""hi"""\n"over\ntwo lines",x\nlast,y\n',
+            [
+                ("2", {"a": "one, two", "b": 'say "hi"'}),
+                ("3", {"a": "over\ntwo lines", "b": "x"}),
+                ("5", {"a": "last", "b": "y"}),
+            ],
+        ),
+        (
+            "x.jsonl",
+            '{"a": "one", "b": 2, "more": [1]}\n\n{"b": true, "a": "x"}\n',
+            [("1", {"a": "one", "b": "2"}), ("3", {"a": "x", "b": "true"})],
+        ),
+        # A column that is not needed may be there twice.
+        ("x.csv", "a,b,c,c\n1,2,3,4\n", [("2", {"a": "1", "b": "2", "c": "4"})]),
+    ],
+)
+def test_rows(write, name, content, expected):
+    assert read(write({name: content}), name)[0] == expected
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv"])
+def test_blank_lines_of_one_column_are_values_except_at_the_end(write, name):
+    rows, _ = read(write({name: "a\none\n\n\ntwo\n\n\r\n"}), name, needed=("a",))
+    assert rows == [("2", {"a": "one"}), ("3", {"a": ""}), ("4", {"a": ""}), ("5", {"a": "two"})]
+
+
+def test_columns_of_a_file_without_header(write):
+    folder = write({"x.tsv": "one\ttwo\n"})
+    assert read(folder, "x.tsv", header=("a", "b"))[0] == [("1", {"a": "one", "b": "two"})]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("x.tsv", "a\tc\n1\t2\n", "x.tsv:1: no column 'b'; the columns: a, c"),
+        ("x.tsv", "", "x.tsv:1: no column 'a'; the columns: nothing"),
+        # Old line ends make one long line, which is not shown whole.
+        ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: no column 'b'; .{,400}$"),
+        ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: there are 2 columns 'b'"),
+        ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),
+        ("x.txt", "a\tb\n", "must be named .tsv, .csv or .jsonl"),
+    ],
+)
+def test_files_that_are_not_tables(write, name, content, message):
+    with pytest.raises(UserError, match=f"(?s){message}"):
+        read(write({name: content}), name, policy="skip")
+    with pytest.raises(UserError, match="cannot read .*y.tsv"):
+        read(write({}), "y.tsv")
+
+
+@pytest.mark.parametrize(
+    "name, bad, message",
+    [
+        ("x.tsv", b"1\t2\t3", "x.tsv:3: 3 columns instead of 2"),
+        ("x.tsv", b"1\t\xff", "x.tsv:3: not valid UTF-8"),
+        ("x.csv", b"x", "x.csv:3: 1 columns instead of 2"),
+        ("x.csv", b"x,\xc3", "x.csv:3: not valid UTF-8"),
+        ("x.jsonl", b'{"a": 1', "x.jsonl:2: not a JSON object"),
+        ("x.jsonl", b"[1]", "x.jsonl:2: not a JSON object"),
+        ("x.jsonl", b'{"a": 1}', "x.jsonl:2: no field 'b'; its fields: a"),
+        ("x.jsonl", b'{"a": 1, "b": null}', "field 'b' is null"),
+        ("x.jsonl", b'{"a": 1, "b": NaN}', "field 'b' is NaN"),
+        ("x.jsonl", b'{"a": -Infinity, "b": 2}', "field 'a' is -Infinity"),
+        ("x.jsonl", b'{"a": 1, "b": []}', "field 'b' is not a text"),
+        ("x.jsonl", b'{"a": 1, "b": "\\ud800"}', "x.jsonl:2: not valid UTF-8"),
+    ],
+)
+def test_bad_rows(write, name, bad, message):
+    good = {"x.tsv": b"a\tb\n1\t2\n", "x.csv": b"a,b\n1,2\n", "x.jsonl": b'{"a": "1", "b": "2"}\n'}
+    folder = write({name: good[name] + bad + b"\n"})
+    with pytest.raises(UserError, match=message + r".*--config.data.bad_rows=skip"):
+        read(folder, name)
+    rows, dropped = read(folder, name, policy="skip")
+    assert len(rows) == 1 and sum(dropped.values()) == 1
+    with pytest.raises(UserError, match=message):
+        read(folder, name, policy="skip", must_stay=True)
+
+
+def test_long_values(write):
+    long = "x" * 300_000
+    folder = write({"x.csv": f"a,b\n{long},y\n", "x.jsonl": json.dumps({"a": long, "b": "y"})})
+    for name in ("x.csv", "x.jsonl"):
+        assert read(folder, name)[0][0][1]["a"] == long
