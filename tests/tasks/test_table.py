@@ -182,7 +182,9 @@ def test_one_number_spelt_in_two_ways(tmp_path):
 
 def test_two_files_of_one_split(reviews, tmp_path):
     write(tmp_path, train__tsv="text\tlabel\na\tpos\nb\tneg\n")
-    with pytest.raises(UserError, match="both train.tsv and train.csv may be the train split; say"):
+    with pytest.raises(
+        UserError, match="both train.tsv and train.csv may be the train split; name"
+    ):
         TableTask(str(tmp_path), TOKENIZER)
 
 
