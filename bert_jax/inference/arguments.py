@@ -55,7 +55,7 @@ def listed(what: str, texts: Any) -> list[Any]:
     """
     if isinstance(texts, str | bytes | Set | Mapping) or not isinstance(texts, Iterable):
         raise UserError(
-            f"{what} takes a list of texts, not a {type(texts).__name__}; put a single text in "
+            f"{what} takes a list of texts, and not a {type(texts).__name__}; put one text in "
             "brackets"
         )
     return list(texts)

@@ -1,10 +1,10 @@
 """Exact match and F1 of SQuAD 1.1 and 2.0, by the rules of the official evaluation scripts.
 
-Those are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. Answers
-are compared as words: lower-cased, without ASCII punctuation and then without the articles
-a, an and the. The versions differ where nothing is left of an answer: in 1.1 such answers are
-the same but share no words (F1 0); in 2.0 they agree (F1 1), and right answers of which
-nothing is left do not count.
+The scripts are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer.
+Answers are compared as words: lower-cased, without ASCII punctuation, and then without the
+articles a, an and the. The versions treat an answer without words differently. In 1.1 two of
+them match exactly but share no words (F1 0). In 2.0 they agree (F1 1), and right answers without
+words do not count.
 """
 
 import re
@@ -17,20 +17,20 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """What of an answer is compared, with single spaces."""
+    """Returns the words of an answer that are compared, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """1.0 or 0.0."""
+    """Returns 1.0 if the answers are equal after `normalize`, else 0.0."""
     return float(normalize(prediction) == normalize(answer))
 
 
 def f1(prediction: str, answer: str, *, empty_agree: bool = False) -> float:
-    """Harmonic mean of the shares of the prediction's and the answer's words that they share.
+    """Returns the harmonic mean of precision and recall over words.
 
     Args:
-      empty_agree: SQuAD 2.0's rule: two texts of no words have 1.0, not 0.0.
+      empty_agree: Whether two texts without words have 1.0, as in SQuAD 2.0, or 0.0.
     """
     predicted, right = normalize(prediction).split(), normalize(answer).split()
     if empty_agree and not (predicted and right):
@@ -45,11 +45,11 @@ def f1(prediction: str, answer: str, *, empty_agree: bool = False) -> float:
 def score_1(
     answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
 ) -> dict[str, float]:
-    """SQuAD 1.1: the best over the right answers, in percent, on average over the questions.
+    """Scores SQuAD 1.1: in percent, the mean over questions of the best over right answers.
 
     Args:
-      answers: The right ones of each question, at least one.
-      predictions: A question without one scores 0.
+      answers: The right answers to each question, at least one.
+      predictions: The answer to each question. A question without one scores 0.
 
     Returns:
       "exact_match" and "f1".
@@ -66,18 +66,17 @@ def score_2(
     null_odds: Mapping[str, float],
     null_threshold: float,
 ) -> dict[str, float]:
-    """SQuAD 2.0: in percent, with the threshold given and with the best ones.
+    """Scores SQuAD 2.0: in percent, with the given threshold and with the best ones.
 
     Args:
-      answers: The right ones of each question; none where there is no answer.
-      predictions: For every question the answer it has if it has one; may be empty.
-      null_odds: For every question how much there seems to be no answer: odds, or
-        probabilities.
-      null_threshold: A question whose odds are above it counts as not answered.
+      answers: The right answers to each question; none if there is no answer.
+      predictions: The answer to each question if it has one; may be empty.
+      null_odds: The odds or probability of each question that it has no answer.
+      null_threshold: A question with higher odds counts as not answered.
 
     Returns:
-      "exact", "f1" and "total" of all questions; the same of those with an answer
-      ("HasAns_exact", ...) and those without ("NoAns_exact", ...), if there are any; and
+      "exact", "f1" and "total" over all questions; the same over those with an answer
+      ("HasAns_exact", ...) and over those without ("NoAns_exact", ...), if there are any; and
       "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh".
     """
     exact, shared = {}, {}
@@ -118,10 +117,10 @@ def _best_threshold(
     null_odds: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """The best score in percent, and the least threshold that gives it.
+    """Returns the best score in percent, and the least threshold that gives it.
 
-    If to answer nothing is best, that is 0, as the official script has it, whose odds are
-    probabilities; but one below the least of odds that are negative.
+    If it is best to answer nothing, the threshold is 0 as in the official script, whose odds are
+    probabilities. If odds are negative, it is 1 less than the least of them.
     """
     total = best = sum(not has for has in has_answer.values())
     least = min(null_odds[question] for question in score)

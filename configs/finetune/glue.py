@@ -6,11 +6,11 @@ Source: Devlin et al. 2019, section 4.1: batch 32, 3 epochs, the best of the rat
     python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
         --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
 
-`glue.py:all` (--config.data.input=glue_data) does one after another and prints the table;
-`ax` is MNLI's model with predictions for the diagnostic set, which lies beside MNLI's folder.
+`glue.py:all` (--config.data.input=glue_data) trains one task after another and prints the table.
+`ax` trains on MNLI and predicts the diagnostic set, whose folder lies beside MNLI's.
 
-Hardware meant: one GPU or one TPU chip; of the small tasks (CoLA, MRPC, STS-B, RTE, WNLI) also
-a laptop with a small model (--config.dtype=float32).
+Hardware: one GPU or one TPU chip; for the small tasks (CoLA, MRPC, STS-B, RTE, WNLI) and a small
+model also a laptop (--config.dtype=float32).
 Expected: with BERT-base the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC F1 88.9, STS-B
 85.8, QQP F1 71.2, MNLI 84.6/83.4, QNLI 90.5, RTE 66.4); not reproduced here.
 """
@@ -27,7 +27,7 @@ def get_config(arg: str = "mrpc"):
         # Some rows of its training file lack a question.
         c.data.bad_rows = "skip"
     if arg == "ax":
-        # What it is for.
+        # The diagnostic set has only a test split.
         c.eval.predict = "test"
     c.lock()
     return c

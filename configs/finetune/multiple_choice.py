@@ -7,7 +7,7 @@ Source: Devlin et al. 2019, section 4.4: 3 epochs of batch 16 at the rate 2e-5.
 
 FOLDER holds SWAG's train.csv, val.csv and test.csv, or CommonsenseQA's train_rand_split.jsonl,
 dev_rand_split.jsonl and test_rand_split_no_answers.jsonl. Every choice is a sequence of its own.
-Hardware meant: one GPU or one TPU chip.
+Hardware: one GPU or one TPU chip.
 Expected: with BERT-base on SWAG the paper's table 4 (dev accuracy 81.6); not reproduced here.
 """
 

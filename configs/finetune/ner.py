@@ -1,16 +1,16 @@
 """Named entities in CoNLL's format: a word a line, its tag in the last column.
 
 Source: Devlin et al. 2019, section 5.3 and appendix A.3, for the recipe: batch 16 or 32, one of
-the rates 5e-5, 3e-5 and 2e-5, 2 to 4 epochs. A cased model is the better one for names.
+the rates 5e-5, 3e-5 and 2e-5, 2 to 4 epochs. Cased models find more names.
 
     python -m bert_jax.finetune --config=configs/finetune/ner.py \\
         --config.data.input=FOLDER --config.init_from=PATH --workdir=DIR
 
 FOLDER holds train.conll, dev.conll and test.conll (or .txt, ...; tfds:conll2003 works too).
-Hardware meant: one GPU or one TPU chip; a laptop for some thousand sentences and a small model
+Hardware: one GPU or one TPU chip; a laptop for some thousand sentences and a small model
 (--config.dtype=float32).
 Expected: with BERT-base on CoNLL-2003 the paper's table 7 (dev F1 96.4, with the document as
-context, which is not done here); not reproduced here.
+context, which is not implemented); not reproduced here.
 """
 
 from bert_jax.config import finetune_config, refuse_argument

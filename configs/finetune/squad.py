@@ -7,8 +7,8 @@ Source: Devlin et al. 2019, sections 4.2 and 4.3: 1.1 in 3 epochs of batch 32 at
         --config.data.input=FOLDER --config.init_from=PATH --workdir=DIR
 
 FOLDER holds train-v1.1.json and dev-v1.1.json, or those of v2.0 (tfds:squad/v1.1 works too).
-Hardware meant: one GPU of 16 GB or more, or one TPU chip (--config.train.batch_size=12 and
---config.schedule.peak_learning_rate=3e-5 where memory is short).
+Hardware: one GPU of 16 GB or more, or one TPU chip (--config.train.batch_size=12 and
+--config.schedule.peak_learning_rate=3e-5 if memory is short).
 Expected: with BERT-base the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
 """
 

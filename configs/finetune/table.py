@@ -1,4 +1,4 @@
-"""Classification or regression on rows of one's own: TSV, CSV or JSONL with named columns.
+"""Classification or regression on your own rows: TSV, CSV or JSONL with named columns.
 
 Source: Devlin et al. 2019, section 4.1, for the recipe.
 
@@ -7,7 +7,7 @@ Source: Devlin et al. 2019, section 4.1, for the recipe.
         --config.table.text_column=review --config.table.label_column=stars \\
         --config.init_from=PATH --workdir=DIR
 
-Hardware meant: one GPU or one TPU chip; a laptop for some thousand rows and a small model
+Hardware: one GPU or one TPU chip; a laptop for some thousand rows and a small model
 (--config.dtype=float32).
 Expected: depends on the rows.
 """

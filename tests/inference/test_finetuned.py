@@ -150,7 +150,7 @@ def test_an_answer_in_a_long_text_and_none_at_all():
     assert all(x.text for x in bert.answer("a", context, n_best=50))
 
 
-def test_whether_there_is_an_answer_its_own_threshold_decides():
+def test_the_threshold_of_no_answer():
     context = "a b c d e f g h i j"
     found = FineTuned(make_finetuned("question_answering")).answer(
         "a", context, n_best=50, with_no_answer=True
@@ -169,7 +169,7 @@ def test_whether_there_is_an_answer_its_own_threshold_decides():
         assert only.text == first
 
 
-def test_by_default_there_may_be_no_answer_where_it_was_learned():
+def test_no_answer_competes_by_default_after_squad_2_0():
     context = "a b c d e f g h i j"
     empty = {}
     for version in ("", "1.1", "2.0"):
@@ -199,20 +199,20 @@ def test_by_default_there_may_be_no_answer_where_it_was_learned():
         ({}, ["a"], None),
     ],
 )
-def test_a_pair_where_single_sentences_were_learned_is_told_of(config, texts, said):
+def test_a_warning_of_a_pair_or_a_single_sentence(config, texts, said):
     pretrained = make_finetuned("sequence_classification", LABELS)
     pretrained.training["config"] = config and {"init_from": "somewhere", **config}
     bert = FineTuned(pretrained)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert len(bert.classify(*texts)) == 3
-    assert [said in str(warning.message) for warning in told] == [True] * bool(said)
+    assert [said in str(warning.message) for warning in caught] == [True] * bool(said)
 
 
-def test_as_many_answers_as_are_asked_for():
+def test_the_number_of_answers():
     bert = FineTuned(make_finetuned("question_answering"))
     context = "a b c d e f g h i j"
-    # 10 words have 55 spans; as many as SQuAD's scripts look at is not all.
+    # 10 words have 55 spans, more than the 20 of the default config.
     assert len(bert.answer("a", context, n_best=20)) == 20
     found = bert.answer("a", context, n_best=60)
     assert len({(x.start, x.end) for x in found}) == len(found) == 55
@@ -221,14 +221,14 @@ def test_as_many_answers_as_are_asked_for():
         bert.answer("a " * 30, context)
 
 
-def test_one_segment_has_no_room_for_a_question():
+def test_a_model_of_one_segment_answers_no_questions():
     pretrained = make_finetuned("question_answering")
     pretrained.model["type_vocab_size"] = 1
     with pytest.raises(UserError, match="one segment"):
         FineTuned(pretrained).answer("a", "b")
 
 
-def test_tags_of_words_in_a_sentence_of_any_length():
+def test_tags():
     labels = ("O", "B-X", "I-X")
     bert = FineTuned(make_finetuned("token_classification", labels))
     found = bert.tag("A bc.")
@@ -259,12 +259,12 @@ def test_tags_of_words_in_a_sentence_of_any_length():
         ("他来了", ["他来了"]),
     ],
 )
-def test_marks_belong_to_the_word_that_they_are_on(text, words):
+def test_words_of_a_text(text, words):
     bert = FineTuned(make_finetuned("token_classification", LABELS))
     assert [word for word, *_ in bert.tag(text)] == words
 
 
-def test_it_is_a_bert_without_the_heads_of_pre_training():
+def test_features_without_pre_training_heads():
     bert = FineTuned(make_finetuned("token_classification", LABELS))
     plain = make_pretrained()
     tuned = make_finetuned("token_classification", LABELS)
@@ -295,7 +295,7 @@ def test_it_is_a_bert_without_the_heads_of_pre_training():
         ("token_classification", lambda b: b.tag(" "), "no word"),
         ("token_classification", lambda b: b.tag("a \ud800"), "word 2 is not valid Unicode"),
         ("token_classification", lambda b: b.tag(["a", ""]), "word 2 of 2 is empty"),
-        ("token_classification", lambda b: b.tag([None]), "word 1 is no text"),
+        ("token_classification", lambda b: b.tag([None]), "word 1 is not a text"),
         ("sequence_classification", lambda b: b.classify(""), "without a token"),
     ],
 )

@@ -5,6 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,17 +169,14 @@ def test_word_starts_count_words(trained):
     assert trained.is_word_start_V[list(trained.special_ids)].all()
 
 
-def test_accents_are_stripped_when_lower_casing_only():
-    cased = train("wordpiece", sample_texts(2) + ["Café café cafe"] * 3, 400, lowercase=False)
-    uncased = train("wordpiece", sample_texts(2) + ["Café café cafe"] * 3, 400)
-    cafes = ["Café", "café", "cafe"]
-    assert len({tuple(ids) for ids in cased.encode_batch(cafes)}) == 3
-    assert len({tuple(ids) for ids in uncased.encode_batch(cafes)}) == 1
-
-
-def test_sentencepiece_lower_cases_and_strips_accents():
-    tokenizer = train("sentencepiece", sample_texts(2) + ["Café café cafe"] * 3, 400)
-    assert len({tuple(ids) for ids in tokenizer.encode_batch(["Café", "café", "cafe"])}) == 1
+@pytest.mark.parametrize(
+    "kind, lowercase, distinct",
+    [("wordpiece", False, 3), ("wordpiece", True, 1), ("sentencepiece", True, 1)],
+)
+def test_lower_casing_strips_accents(kind, lowercase, distinct):
+    texts = sample_texts(2) + ["Café café cafe"] * 3
+    tokenizer = train(kind, texts, 400, lowercase=lowercase)
+    assert len({tuple(ids) for ids in tokenizer.encode_batch(["Café", "café", "cafe"])}) == distinct
 
 
 def test_save_and_load(trained, tmp_path):
@@ -218,7 +216,7 @@ train(kind, sample_texts(6), 600, model_type).save(directory)
 )
 def test_training_gives_the_same_bytes_in_every_process(kind, model_type, tmp_path):
     digests = set()
-    for run in range(3):
+    for run in range(2):
         folder = tmp_path / str(run)
         subprocess.run([sys.executable, "-c", TRAIN, kind, model_type, folder], check=True)
         content = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
@@ -260,13 +258,6 @@ def test_no_text_to_train_on(kind):
         train(kind, [" ", ""], 100)
 
 
-def test_unknown_kinds():
-    with pytest.raises(UserError, match="must be one of wordpiece, sentencepiece"):
-        train("morse", ["a"], 100)
-    with pytest.raises(UserError, match="must be one of unigram, bpe"):
-        train("sentencepiece", ["a"], 100, "word")
-
-
 @pytest.mark.parametrize(
     "tokens, words",
     [
@@ -293,27 +284,30 @@ def test_vocabulary_files_that_cannot_be_read(tmp_path):
         from_file("sentencepiece", bad)
 
 
-def test_sentencepiece_model_without_the_specials(tmp_path):
-    import sentencepiece
+@pytest.fixture
+def train_library(tmp_path):
+    """Trains a model with the library's own options; returns its path."""
 
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sample_texts(2)),
-        model_prefix=str(tmp_path / "plain"),
-        vocab_size=300,
-        minloglevel=2,
-    )
+    def train(**options):
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample_texts(2)),
+            model_prefix=str(tmp_path / "model"),
+            vocab_size=300,
+            minloglevel=2,
+            **options,
+        )
+        return tmp_path / "model.model"
+
+    return train
+
+
+def test_sentencepiece_model_without_the_specials(train_library):
     with pytest.raises(UserError, match=r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"):
-        from_file("sentencepiece", tmp_path / "plain.model")
+        from_file("sentencepiece", train_library())
 
 
-def test_a_given_model_cannot_be_made_to_emit_its_user_defined_specials(tmp_path):
-    import sentencepiece
-
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sample_texts(2)),
-        model_prefix=str(tmp_path / "albert"),
-        vocab_size=300,
-        minloglevel=2,
+def test_text_cannot_spell_user_defined_specials(train_library):
+    path = train_library(
         pad_id=0,
         pad_piece="[PAD]",
         unk_id=1,
@@ -322,7 +316,7 @@ def test_a_given_model_cannot_be_made_to_emit_its_user_defined_specials(tmp_path
         eos_id=-1,
         user_defined_symbols=["[CLS]", "[SEP]", "[MASK]"],
     )
-    tokenizer = from_file("sentencepiece", tmp_path / "albert.model")
+    tokenizer = from_file("sentencepiece", path)
     (ids,) = tokenizer.encode_batch(["the [MASK] of the [CLS]"])
     assert not {tokenizer.mask_id, tokenizer.cls_id} & set(ids.tolist())
 
