@@ -169,7 +169,6 @@ def test_what_is_in_no_file(glue, tmp_path):
         # Counts and shares of the standard download (Wang et al. 2019, table 1, for train).
         ("cola", {"train": 8551, "validation": 1043, "test": 1063}, 0.7044),
         ("mrpc", {"train": 3668, "validation": 408, "test": 1725}, 0.6745),
-        ("sst2", {"train": 67349, "validation": 872, "test": 1821}, 0.5578),
         ("stsb", {"train": 5749, "validation": 1500, "test": 1379}, None),
     ],
 )
