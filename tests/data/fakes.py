@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from bert_jax.tokenizers.sequence import SequenceTemplate
+
 PAD, UNK, CLS, SEP, MASK = range(5)
 NUM_SPECIALS = 5
 
@@ -55,6 +57,7 @@ def make_tokenizer(vocab_size, seed=0):
     return SimpleNamespace(
         vocab_size=vocab_size,
         pad_id=PAD,
+        template=SequenceTemplate(before=(CLS,), between=(SEP,), after=(SEP,)),
         cls_id=CLS,
         sep_id=SEP,
         mask_id=MASK,

@@ -19,6 +19,7 @@ from bert_jax.data.rows.windows import (
     target_lengths,
 )
 from bert_jax.errors import UserError
+from bert_jax.tokenizers.sequence import truncated_lengths
 
 # [CLS] A [SEP] B [SEP]
 NUM_SPECIALS = 3
@@ -96,13 +97,13 @@ class PairRows(WindowedRows):
 
     def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
         """Reads the pairs; token types are 1 from B to the last [SEP]."""
-        tokenizer, width = self.tokenizer, self.spec.max_seq_length
+        template, width = self.tokenizer.template, self.spec.max_seq_length
         input_ids_BxL, (_, b_first_B, end_B) = assemble_spans(
             self.store,
-            ((tokenizer.cls_id,), (tokenizer.sep_id,), (tokenizer.sep_id,)),
+            (template.before, template.between, template.after),
             (Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)),
             width,
-            tokenizer.pad_id,
+            self.tokenizer.pad_id,
         )
         column_L = np.arange(width)
         is_real_BxL = column_L < end_B[:, None]
@@ -164,23 +165,3 @@ def chunk_documents(rng: np.random.Generator, block: Block, target_D: np.ndarray
         return np.where(is_random, a_end, end), (a_end, is_random)
 
     return Chunks(*gather_sentences(block, target_D, divide))
-
-
-def truncated_lengths(
-    a_length: np.ndarray, b_length: np.ndarray, max_num_tokens: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lengths after tokens are taken one by one from the longer side, B if equal.
-
-    Args:
-      a_length, b_length: int [N], at least 1.
-      max_num_tokens: The most tokens that both sides may have together, at least 2.
-
-    Returns:
-      Both lengths, in closed form: the longer side comes down to the shorter, then they take
-      turns, B first.
-    """
-    excess = np.maximum(a_length + b_length - max_num_tokens, 0)
-    a_over = np.minimum(np.maximum(a_length - b_length, 0), excess)
-    b_over = np.minimum(np.maximum(b_length - a_length, 0), excess)
-    rest = excess - a_over - b_over
-    return a_length - a_over - rest // 2, b_length - b_over - (rest + 1) // 2

@@ -48,13 +48,13 @@ class SegmentRows(WindowedRows):
 
     def assemble(self, plan: SegmentPlan) -> dict[str, np.ndarray]:
         """Reads the segments; all token types are 0."""
-        tokenizer, width = self.tokenizer, self.spec.max_seq_length
+        template, width = self.tokenizer.template, self.spec.max_seq_length
         input_ids_BxL, (_, end_B) = assemble_spans(
             self.store,
-            ((tokenizer.cls_id,), (tokenizer.sep_id,)),
+            (template.before, template.after),
             (Span(plan.start_N, plan.length_N),),
             width,
-            tokenizer.pad_id,
+            self.tokenizer.pad_id,
         )
         return {
             "input_ids": input_ids_BxL,
