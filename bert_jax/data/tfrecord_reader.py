@@ -39,7 +39,7 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np
     """The records of a file as checked columns, those of one shape at a time.
 
     Args:
-      path: A file, of which a scratch copy is read if it is in object files.
+      path: A file, of which a scratch copy is read if it is in object storage.
       tokenizer: The one the records were written with, for the limits of their ids.
 
     Yields:
