@@ -3,8 +3,8 @@
     python -m bert_jax.prepare --input='texts/*.txt' --output=STORE
     python -m bert_jax.export_tfrecord --store=STORE --output=DIR
 
-The pairs and masks are those that training on the store would see, `dupe_factor` epochs
-of them; DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads them.
+The pairs and masks are those that `dupe_factor` epochs of training on the store would see.
+DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads the files.
 """
 
 from absl import flags
@@ -38,7 +38,7 @@ def main(_) -> None:
         if not args[name].value:
             raise UserError(f"--{name} is missing: a directory")
     for name in ("masked_lm_prob", "short_seq_prob"):
-        # So written that NaN is wrong.
+        # Phrased so that NaN fails.
         if not 0 <= args[name].value < 1:
             raise UserError(f"--{name} is {args[name].value}; it must be at least 0 and below 1")
     # [CLS] and both [SEP] are never masked.
@@ -52,9 +52,9 @@ def main(_) -> None:
     metadata = read_metadata(store)
     split = store / args.split
     if not split.exists():
-        raise UserError(f"{split} is not there: no document was held out of this token store")
-    # After the checks: they load TensorFlow.
-    from bert_jax.data.google_tfrecord import write_tfrecords
+        raise UserError(f"{split} does not exist: no document was held out of this token store")
+    # After the checks, because these modules load TensorFlow.
+    from bert_jax.data.google_export import write_tfrecords
     from bert_jax.data.stream import StreamSpec
     from bert_jax.data.tfrecord_reader import MOST_TOKENS
 

@@ -1,4 +1,4 @@
-"""The records of google-research/bert's TFRecord files, every one of them checked."""
+"""Reads and checks every record of google-research/bert's TFRecord files."""
 
 import os
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ MOST_TOKENS = 65535
 
 
 def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-    """The records of a file as checked columns, those of one shape at a time.
+    """Reads a file as checked columns, the records of one shape at a time.
 
     Args:
       path: A file, of which a scratch copy is read if it is in object storage.
@@ -75,18 +75,18 @@ def _read_local(
         read += len(records)
         num_bytes += sum(len(record) + _FRAME_BYTES for record in records)
     if num_bytes != os.path.getsize(local):
-        # TensorFlow takes a few bytes left over, less than a record's head, for the end.
+        # TensorFlow takes a remainder that is shorter than a record's head for the end.
         raise UserError(f"{path}: record {read + 1} is cut off: the file is not whole")
 
 
 def _batches(local: str, path: str) -> Iterator[np.ndarray]:
-    """The records of a file, bytes [n], as long as they are whole; `path` is its name."""
+    """Yields the records of a file, bytes [n], as long as they are whole."""
     records = tf.data.TFRecordDataset([local], buffer_size=2**20)
     try:
         for batch in records.batch(_BATCH):
             yield batch.numpy()
     except tf.errors.DataLossError:
-        # In a batch the error hides how many whole records come before it.
+        # In a batch, the error hides how many whole records precede it.
         number = 1
         try:
             for _ in records:
@@ -99,7 +99,7 @@ def _batches(local: str, path: str) -> Iterator[np.ndarray]:
 
 
 def _parse(path: str, records: np.ndarray, before: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each feature the values of all records, one after the other, and where each begins."""
+    """Returns the values of each feature in all records, and where each record begins."""
     features = {
         name: tf.io.RaggedFeature(tf.int64 if kind == "int64_list" else tf.float32)
         for name, (_, kind) in FEATURES.items()
@@ -107,7 +107,7 @@ def _parse(path: str, records: np.ndarray, before: int) -> dict[str, tuple[np.nd
     try:
         parsed = tf.io.parse_example(records, features)
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-        # The second where TensorFlow's message quotes a record that is no text.
+        # UnicodeDecodeError: TensorFlow's message quotes a record that is not text.
         parsed = None
     if parsed is not None:
         parsed = {
@@ -129,7 +129,7 @@ def _parse(path: str, records: np.ndarray, before: int) -> dict[str, tuple[np.nd
 
 
 def _shape_problem(record: bytes) -> str:
-    """What is wrong with a record's features, so that TensorFlow cannot make rows of it."""
+    """Returns what is wrong with the features of a record; empty if nothing is."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except DecodeError:
@@ -155,7 +155,7 @@ def _shape_problem(record: bytes) -> str:
 
 
 def _check_values(path: str, columns: dict[str, np.ndarray], tokenizer: Tokenizer) -> None:
-    """Refuses what a device would not: an id beyond the embedding trains on garbage."""
+    """Refuses values out of range; a device would not notice an id beyond the embedding."""
     vocabulary = f"the entries of data.vocab are 0 to {tokenizer.vocab_size - 1}"
     limits = (
         ("input_ids", tokenizer.vocab_size, vocabulary),
@@ -169,7 +169,7 @@ def _check_values(path: str, columns: dict[str, np.ndarray], tokenizer: Tokenize
     written = {name: feature for feature, (name, _) in FEATURES.items()}
     for name, limit, rule in limits:
         values = columns[name]
-        # So written that NaN is wrong.
+        # Phrased so that NaN fails.
         wrong = np.argwhere(~((values >= 0) & (values < limit)))
         if len(wrong):
             record, value = columns["record"][wrong[0][0]], values[tuple(wrong[0])]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import prepare
-from bert_jax.data import google_tfrecord
+from bert_jax.data import tfrecord_reader
 from bert_jax.data.static_rows import StaticRows
 from bert_jax.data.static_stream import StaticStream
 from bert_jax.data.stream import StreamSpec
@@ -52,7 +52,7 @@ class TestReading:
         ]
         for row, (path, record) in enumerate(places):
             expected = features(record - 1 + (3 if path.endswith("a.tfrecord") else 0))
-            for feature, (name, _) in google_tfrecord.FEATURES.items():
+            for feature, (name, _) in tfrecord_reader.FEATURES.items():
                 np.testing.assert_array_equal(np.ravel(batch[name][row]), expected[feature])
 
     def test_lengths_may_be_mixed_in_a_file(self, vocab, tmp_path):
@@ -186,28 +186,6 @@ class TestRefusals:
         path = write(tmp_path / "a.tfrecord", [features()])
         with pytest.raises(UserError, match="model.vocab_size is 41, but .* has 40 entries"):
             prepare.prepare(data_of(vocab, path), 41, tmp_path / "rows", show_progress=False)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"whole_word_masking": True},
-            {"masked_lm_prob": 0.2},
-            {"heldout_fraction": 0.1},
-            {"bad_documents": "skip"},
-        ],
-        ids=str,
-    )
-    def test_keys_without_effect(self, vocab, tmp_path, changes):
-        path = write(tmp_path / "a.tfrecord", [features()])
-        (key,) = changes
-        with pytest.raises(UserError, match=f"data.{key} is .*no effect on google_tfrecord"):
-            convert(vocab, path, **changes)
-        convert(vocab, path, heldout_fraction=0.0)
-
-    def test_without_a_vocabulary(self, vocab, tmp_path):
-        path = write(tmp_path / "a.tfrecord", [features()])
-        with pytest.raises(UserError, match="config.data.vocab is empty"):
-            prepare.prepare(data_of("", path), VOCAB, tmp_path / "rows", show_progress=False)
 
 
 def test_metadata_is_json_that_people_can_read(vocab, tmp_path):
