@@ -140,10 +140,11 @@ def random_weights(config) -> dict[str, np.ndarray]:
     import flax.linen as nn
 
     from bert_jax.interop.weights import flatten
-    from bert_jax.models import BertForPreTraining
+    from bert_jax.models import PreTrainingModel
+    from bert_jax.objectives.terms import make_terms
     from bert_jax.training.state import init_params
 
-    params = nn.unbox(init_params(BertForPreTraining(config), seed=0))
+    params = nn.unbox(init_params(PreTrainingModel(config, make_terms()), seed=0))
     return {name: np.asarray(x) for name, x in flatten(params, config).items()}
 
 

@@ -32,6 +32,7 @@ from jax.sharding import SingleDeviceSharding
 from transformers import BertConfig, FlaxBertForPreTraining
 
 from bert_jax import models
+from bert_jax.objectives.terms import make_terms
 from bert_jax.tpu import hlo, topologies
 from bert_jax.training import flops
 
@@ -61,7 +62,7 @@ def main() -> None:
     print(f"{topology.name}, {LAYERS} layers, {shape}: {step / 1e6:.1f} M cycles", flush=True)
     ours = models.BertConfig(vocab_size=30522, num_hidden_layers=LAYERS, **SIZES)
     for counted in (args.predictions, args.length):
-        a_sequence = flops.train_flops_per_sequence(ours, args.length, counted)
+        a_sequence = flops.pretraining_flops_per_sequence(ours, make_terms(), args.length, counted)
         mfu = args.batch_size * a_sequence / seconds / topology.chip.peak_flops_per_second
         print(f"estimated MFU, {counted} positions counted in the head: {mfu:.1%}")
 

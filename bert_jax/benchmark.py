@@ -25,6 +25,7 @@ from bert_jax import cli, files, input_setup
 from bert_jax import config as config_lib
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
@@ -41,13 +42,13 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     Returns:
       The figures of `figures`, and `loss` of the last step.
     """
-    trainer = Trainer.from_config(config)
+    trainer = make_trainer(config)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     stage = numbered_stage(config.train, stage_number)
     state = trainer.init_state()
     ours = multihost.batch_shards(trainer.layout.batch)
     rows = stage.batch_size * len(ours["shards"]) // ours["num_shards"]
-    batches = trainer.put(_synthetic_batches(config, stage, rows))
+    batches = trainer.put(synthetic_batches(trainer, stage, rows))
     pending, finished = None, []
     for _ in range(WARMUP_STEPS + num_steps + 1):
         state, metrics = trainer.train_step(state, next(batches))
@@ -112,25 +113,21 @@ def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[s
     }
 
 
-def _synthetic_batches(
-    config: ConfigDict, stage: Stage, rows: int
+def synthetic_batches(
+    trainer: Trainer, stage: Stage, num_rows: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    length = stage.max_seq_length
-    predictions = stage.max_predictions_per_seq
+    """Yields one batch of random values again and again, drawn from the declared ranges."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(0, config.model.vocab_size, (rows, length), np.int32)
-    positions = np.stack([rng.permutation(length)[:predictions] for _ in range(rows)])
-    positions = np.sort(positions, axis=1).astype(np.int32)
-    batch = {
-        "input_ids": ids,
-        "token_type_ids": (np.arange(length) >= length // 2).astype(np.int32)
-        * np.ones((rows, 1), np.int32),
-        "attention_mask": np.ones((rows, length), np.int32),
-        "masked_lm_positions": positions,
-        "masked_lm_ids": np.take_along_axis(ids, positions, axis=1),
-        "masked_lm_weights": np.ones((rows, predictions), np.float32),
-        "next_sentence_labels": rng.integers(0, 2, rows, np.int32),
-    }
+    highest = {"V": trainer.model_config.vocab_size, "L": stage.max_seq_length}
+    batch = {}
+    for name, field in trainer.fields.items():
+        shape = field.shape(
+            batch_size=num_rows,
+            max_seq_length=stage.max_seq_length,
+            max_predictions_per_seq=stage.max_predictions_per_seq,
+        )
+        high = highest.get(field.high, field.high)
+        batch[name] = rng.integers(field.low, high, shape).astype(field.dtype)
     while True:
         yield batch
 

@@ -1,6 +1,9 @@
-"""The pre-training loop, from a config to a trained and evaluated work directory."""
+"""Pre-trains a model: from a config to a trained and evaluated work directory."""
 
+import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -8,139 +11,191 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from bert_jax import evaluate as evaluate_lib
-from bert_jax import files, start, workdir
+from bert_jax import evaluation, files, initialize, workdir
 from bert_jax.config import check_batch
+from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, open_run_input, resume_point, training_batches
-from bert_jax.non_finite import non_finite
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
+from bert_jax.pretraining import make_trainer
 from bert_jax.progress import Progress, say
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.curves import write_curves
+from bert_jax.training.curves import pretraining_panels, write_curves
+from bert_jax.training.loop import train_loop
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
+from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
+
+_TENSORFLOW = "bert_jax.data.lean_tensorflow"
 
 
 def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
-    """Trains to `config.train.num_steps`, or goes on from where a run was stopped.
+    """Trains to `config.train.num_steps`, or continues where a run was stopped.
 
     Args:
       config: A validated config, as the files in configs/ make them.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
-        config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/,
-        and at the end results.json and curves.png.
+        config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
+        the end results.json and curves.png.
 
     Returns:
-      The held-out results of the end (empty where nothing is held out); None when
-      the run was asked to stop before.
+      The final held-out results (empty if nothing is held out), or None if the run was asked
+      to stop before its end.
 
     Raises:
-      UserError: whatever the user can mend, in one sentence.
+      UserError: Any problem that the user can fix.
     """
+    path = epath.Path(directory)
+    is_first = multihost.is_first()
     with ExitStack() as stack:
+        # Check everything that can be checked before any work is done.
+        trainer, warnings = multihost.run_on_all(lambda: _checked(config, directory, stack))
+        # TensorFlow, which feeds the batches, takes seconds to import. JAX compiles meanwhile.
+        threading.Thread(target=import_module, args=[_TENSORFLOW]).start()
+        run_input = open_run_input(config, directory)
+        guard = stack.enter_context(PreemptionGuard())
+        checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
 
-        def checked() -> tuple[Trainer, list[str]]:
-            trainer = Trainer.from_config(config)
-            check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-            warnings = workdir.check(directory, config)
-            stack.enter_context(workdir.lock(directory))
-            start.check(config, directory)
-            return trainer, warnings
-
-        trainer, warnings = multihost.run_on_all(checked)
-        return _train(config, directory, trainer, warnings)
-
-
-def _train(
-    config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
-) -> dict[str, Any] | None:
-    corpus = open_run_input(config, directory)
-    with PreemptionGuard() as guard, closing(open_checkpoints(config, directory)) as checkpointer:
-        state, resume = start.start(config, directory, trainer, checkpointer, corpus.tokenizer)
+        # Start or continue.
+        state, resume = _initialize(config, directory, trainer, checkpointer, run_input)
         step, num_steps = int(state.step), config.train.num_steps
-        check_resume(config, trainer, step, resume)
-        # Only now: a start that failed on its input leaves the directory to the next.
+        _check_stage(config, trainer, step, resume)
+        # A start that failed on its input leaves the directory unclaimed.
         multihost.run_on_process_zero(lambda: workdir.claim(directory, config))
-        if finished := multihost.run_on_process_zero(
-            lambda: finished_results(directory, step, num_steps)
-        ):
+        finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, num_steps))
+        if finished:
             return finished
+        announce(config, trainer, run_input, directory, step, warnings)
 
-        announce(config, trainer, corpus, directory, step, warnings)
-        first = multihost.is_first()
-        # Of a later stage a step takes longer.
-        cost = trainer.flops_until
-        progress = Progress("train", num_steps, "steps", done=step, enabled=first, cost=cost)
-        with (
-            progress,
-            closing(MetricsWriter(directory, resumed_step=step, enabled=first)) as writer,
-            closing(training_batches(config, trainer, corpus, step, resume)) as batches,
-        ):
-            recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
-            profiler = StepProfiler(
-                epath.Path(directory) / workdir.PROFILE,
-                **config.profile,
+        # Steps of a later stage take longer: progress counts FLOPs.
+        progress = stack.enter_context(
+            Progress(
+                "train",
+                num_steps,
+                "steps",
                 done=step,
-                say=progress.message,
-                paused=recorder.paused,
-                enabled=first,
+                enabled=is_first,
+                cost=trainer.flops_until,
             )
-            for stage, stream, batch in batches:
-                try:
-                    # Dispatched before the metrics of the step before are read.
-                    state, metrics = profiler.run(step + 1, trainer.train_step, state, batch)
-                    step += 1
-                    last = step == num_steps
-                    recorder.dispatched(step, stage, metrics)
-                    if step % config.log.every_steps == 0 or last:
-                        recorder.log(step)
-                    if is_evaluated(config, corpus, step) and not (guard.poll() or last):
-                        with recorder.paused():
-                            results = evaluate(config, trainer, corpus, state.params, stage, guard)
-                        log_evaluation(recorder, step, results)
-                    stop = guard.poll()
-                    if step % config.checkpoint.every_steps == 0 or last or stop:
-                        with recorder.paused():
-                            resume = resume_point(stage, stream, step)
-                            resume["meter"] = recorder.state()
-                            # No checkpoint may be newer than the lines of its steps.
-                            writer.flush()
-                            checkpointer.save(step, state, resume)
-                except NonFiniteError as error:
-                    batch = stream.describe_batch(error.step - 1 - stage.first_step)
-                    raise non_finite(error, directory, batch, checkpointer) from error
-                if stop:
-                    break
-            profiler.close()
-            checkpointer.wait()
-            results = {}
-            if corpus.heldout and not guard.requested:
-                results = evaluate(config, trainer, corpus, state.params, trainer.stages[-1], guard)
-                log_evaluation(recorder, step, results)
-            if guard.requested:
-                progress.message(
-                    f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is saved; "
-                    "the same command goes on from it."
-                )
-                return None
+        )
+        writer = stack.enter_context(
+            closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
+        )
+        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+        profiler = StepProfiler(
+            path / workdir.PROFILE,
+            **config.profile,
+            done=step,
+            say=progress.message,
+            paused=recorder.paused,
+            enabled=is_first,
+        )
+        batches = stack.enter_context(closing(_Batches(config, trainer, run_input, step, resume)))
 
-    results |= {"step": step, "train_sequences_per_second": recorder.run_sequences_per_second()}
-    if first:
-        files.write_json(epath.Path(directory) / workdir.RESULTS, results)
-        write_curves(directory, epath.Path(directory) / workdir.CURVES)
-        summarize(results, directory)
+        def is_evaluated(step: int) -> bool:
+            # The last step is evaluated once the run is saved.
+            every_steps = config.eval.every_steps
+            is_due = every_steps and step % every_steps == 0 and step < num_steps
+            return bool(is_due) and run_input.heldout is not None
+
+        def evaluate(step: int, state: TrainState) -> dict[str, float]:
+            results = evaluation.evaluate(
+                trainer,
+                state.params,
+                batches.stage,
+                store=run_input.heldout,
+                tokenizer=run_input.tokenizer,
+                token_counts_V=run_input.train.token_counts,
+                config=config,
+                stop=guard.poll,
+            )
+            if results:
+                text = evaluation.progress_text(trainer.objective.metrics, results)
+                recorder.log_evaluation(step, results, text)
+            return results
+
+        try:
+            state = train_loop(
+                config,
+                trainer,
+                state,
+                batches,
+                num_steps=num_steps,
+                recorder=recorder,
+                profiler=profiler,
+                checkpointer=checkpointer,
+                guard=guard,
+                is_evaluated=is_evaluated,
+                evaluate=evaluate,
+                resume_point=batches.resume_point,
+            )
+        except NonFiniteError as error:
+            batch = batches.describe(error.step)
+            raise diverged(error, directory, batch, checkpointer) from error
+
+        results: dict[str, Any] = {}
+        if run_input.heldout and not guard.requested:
+            results = evaluate(num_steps, state)
+        if guard.requested:
+            progress.message(
+                f"Stopped by {guard.signal_name}: the checkpoint of step {int(state.step):,} is "
+                "saved; run the same command to continue."
+            )
+            return None
+
+    speed = recorder.run_sequences_per_second()
+    results |= {"step": num_steps, "train_sequences_per_second": speed}
+    if is_first:
+        files.write_json(path / workdir.RESULTS, results)
+        panels = pretraining_panels(trainer.objective.terms)
+        write_curves(directory, path / workdir.CURVES, panels)
+        summarize(trainer, results, path)
     return results
 
 
+class _Batches:
+    """The stage and the batch of every step, from `step` to the end of the run.
+
+    Attributes:
+      stage: The stage of the last batch, or of the first before there is one.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        trainer: Trainer,
+        run_input: RunInput,
+        step: int,
+        resume: dict[str, Any],
+    ):
+        self._batches = training_batches(config, trainer, run_input, step, resume)
+        self.stage, self._stream = trainer.stages[-1], None
+
+    def __iter__(self) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
+        for stage, stream, batch in self._batches:
+            self.stage, self._stream = stage, stream
+            yield stage, batch
+
+    def resume_point(self, step: int) -> dict[str, Any]:
+        """Returns where in the data the step after this one begins."""
+        return resume_point(self.stage, self._stream, step)
+
+    def describe(self, step: int) -> dict[str, Any]:
+        """Identifies the rows of a step of the current stage."""
+        return self._stream.describe_batch(step - 1 - self.stage.first_step)
+
+    def close(self) -> None:
+        self._batches.close()
+
+
 def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:
-    """The run's checkpoints, kept as the config says."""
+    """Opens the checkpoints of a run."""
     return Checkpointer(
         epath.Path(directory) / workdir.CHECKPOINTS,
         keep=config.checkpoint.keep,
@@ -148,97 +203,90 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
     )
 
 
-def check_resume(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
-    """Refuses a change of num_steps that would move the run to another place in its data.
-
-    A stage's examples are counted from its first step: were that moved, examples would
-    come twice, or never.
-    """
-    if not resume or step > config.train.num_steps:
-        return
-    # The stage of the last step taken, as today's config divides the steps.
-    stage = next(stage for stage in trainer.stages if stage.first_step < step <= stage.end_step)
-    then = (resume["stage"], resume["stage_first_step"])
-    if then != (stage.index, stage.first_step):
-        raise UserError(
-            f"config.train.num_steps is {config.train.num_steps:,}, by which step {step:,} of this "
-            "run would belong to another stage or another place in it; the number can be changed "
-            "only while the run stays in the stage it is in, and that stage begins where it began"
-        )
+def _checked(
+    config: ConfigDict, directory: epath.PathLike, stack: ExitStack
+) -> tuple[Trainer, list[str]]:
+    """Checks the batch and the work directory, and locks the directory."""
+    trainer = make_trainer(config)
+    check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
+    warnings = workdir.check(directory, config)
+    stack.enter_context(workdir.lock(directory))
+    initialize.check(config, directory)
+    return trainer, warnings
 
 
-def is_evaluated(config: ConfigDict, corpus: RunInput, step: int) -> bool:
-    """Whether the held-out documents are scored after this step, before the end."""
-    every_steps = config.eval.every_steps
-    return bool(every_steps) and step % every_steps == 0 and corpus.heldout is not None
-
-
-def evaluate(
+def _initialize(
     config: ConfigDict,
+    directory: epath.PathLike,
     trainer: Trainer,
-    corpus: RunInput,
-    params: Any,
-    stage: Stage,
-    guard: PreemptionGuard,
-) -> dict[str, float]:
-    """Scores on the held-out documents, at the stage's length; empty when asked to stop."""
-    return evaluate_lib.evaluate(
+    checkpointer: Checkpointer,
+    run_input: RunInput,
+) -> tuple[TrainState, dict[str, Any]]:
+    if config.resume_from and not workdir.has_checkpoints(directory):
+        workdir.check_same_corpus(config.resume_from, directory)
+    return initialize.initialize(
         trainer,
-        params,
-        stage,
-        store=corpus.heldout,
-        tokenizer=corpus.tokenizer,
-        token_counts_V=corpus.train.token_counts,
-        config=config,
-        stop=guard.poll,
+        checkpointer,
+        other_run=config.resume_from,
+        weights=config.init_from
+        and (lambda: initialize.read_weights(config, trainer, run_input.tokenizer, say)),
     )
 
 
-def log_evaluation(recorder: Recorder, step: int, results: dict[str, float]) -> None:
-    """Writes an evaluation down and tells of it; nothing if it was stopped."""
-    if results:
-        recorder.log_evaluation(
-            step,
-            results,
-            f"held-out MLM loss {results['mlm_loss']:.3f} "
-            f"(unigram {results['unigram_mlm_loss']:.3f}), "
-            f"MLM accuracy {results['mlm_accuracy']:.1%}, "
-            f"NSP accuracy {results['nsp_accuracy']:.1%}",
+def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
+    """Refuses a change of num_steps that would move the run to another place in its data.
+
+    The examples of a stage are counted from its first step. If that moved, examples would
+    come twice or never.
+    """
+    if not resume or step > config.train.num_steps:
+        return
+    # The stage of the last step, as the current config divides the steps.
+    stage = next(stage for stage in trainer.stages if stage.first_step < step <= stage.end_step)
+    if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
+        raise UserError(
+            f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
+            "of this run in another stage or at another place in its stage; the number can only "
+            "be changed while the run stays in its stage and that stage begins at the same step"
         )
 
 
-def finished_results(directory: epath.PathLike, step: int, num_steps: int) -> dict[str, Any] | None:
-    """The results of a run that is at its end and evaluated, told once more."""
-    path = epath.Path(directory) / workdir.RESULTS
+def _finished(
+    trainer: Trainer, directory: epath.Path, step: int, num_steps: int
+) -> dict[str, Any] | None:
+    """Reprints and returns the results of a finished run; None if it is not finished."""
+    path = directory / workdir.RESULTS
     if step < num_steps or not path.exists():
         return None
     try:
         results = files.read_json(path)
         if results["step"] != step:
             return None
-    except (UserError, KeyError, TypeError):
-        # Damaged: evaluating once more writes it anew.
+    except (UserError, KeyError):
+        # The file is damaged; evaluating again writes it anew.
         return None
     print(f"This run is finished: step {step:,} of {num_steps:,} is done.")
-    summarize(results, directory)
+    summarize(trainer, results, directory)
     return results
 
 
 def announce(
     config: ConfigDict,
     trainer: Trainer,
-    corpus: RunInput,
+    run_input: RunInput,
     directory: epath.PathLike,
     step: int,
     warnings: list[str],
 ) -> None:
-    """Says what is about to run, before the long silence of the first compilation."""
+    """Prints what is about to run, before the first compilation."""
     devices = trainer.mesh.devices
+    terms = " + ".join(term.label for term in trainer.objective.terms)
     say(
-        f"BERT of {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
-        f"{devices.flat[0].device_kind}; {corpus.describe()}"
+        f"{terms}: {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
+        f"{devices.flat[0].device_kind}; {run_input.describe()}"
     )
-    print_parameters(trainer.abstract_state(), trainer.mesh, config.sharding)
+    if devices.size > 1:
+        print_parameters(trainer.abstract_state(), trainer.mesh, config.sharding)
     for stage in trainer.stages:
         say(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
@@ -248,37 +296,39 @@ def announce(
     if warmup >= config.train.num_steps and not trainer.stages[0].peak_learning_rate:
         warnings = [
             *warnings,
-            f"config.schedule.warmup_steps is {warmup:g}: with {config.train.num_steps:,} steps "
+            f"config.schedule.warmup_steps is {warmup:g}: in {config.train.num_steps:,} steps "
             "the learning rate never reaches its peak",
         ]
     for warning in warnings:
         say(f"warning: {warning}")
-    beginning = (
-        f"starting with the weights of {config.init_from}" if config.init_from else "starting"
-    )
-    say(f"{f'going on from step {step:,}' if step else beginning} in {directory}")
+    if step:
+        say(f"continuing from step {step:,} in {directory}")
+    elif config.init_from:
+        say(f"starting with the weights of {config.init_from} in {directory}")
+    else:
+        say(f"starting in {directory}")
 
 
-def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
-    """What a person wants to know at the end, and what to do next."""
-    path = epath.Path(directory)
+def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> None:
+    """Prints the results of a finished run and what to do next."""
     print()
-    if "mlm_loss" in results:
+    if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"
-        Console().print(evaluate_lib.results_table(title, results))
+        Console().print(evaluation.results_table(title, trainer.objective.metrics, results))
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
-            "too small, or TFRecord files, or config.data.heldout_fraction is 0)"
+            "too small or consists of TFRecord files, or config.data.heldout_fraction is 0)"
         )
     if speed := results.get("train_sequences_per_second"):
         print(f"trained at {speed:,.0f} sequences/s")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
-    print("what next    ask it for a word:")
-    print(f"             python -m bert_jax.predict --model={path} fill-mask 'It is [MASK].'")
-    print("             score it on text of your own:")
+    if "mlm_loss" in results:
+        print("what next    fill in a masked word:")
+        print(f"             python -m bert_jax.predict --model={path} fill-mask 'It is [MASK].'")
+    print("             evaluate it on your own text:")
     print(f"             python -m bert_jax.evaluate --workdir={path} --data='my_text/*.txt'")
-    print("             train on text of your own:")
+    print("             train on your own text:")
     print("             python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\")
     print("                 --config.data.input='my_text/*.txt'")

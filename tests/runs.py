@@ -1,13 +1,21 @@
-"""Real runs of the commands, small enough for a test."""
+"""Runs of the real commands, small enough for a test."""
 
 import os
 import pathlib
 import subprocess
 import sys
+import time
+
+import jax
+import numpy as np
+
+from bert_jax import workdir
+from bert_jax.pretraining import make_trainer
+from bert_jax.training.checkpoint import Checkpointer
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# A BERT of 60,000 parameters, both stages, in seconds.
+# A BERT of 60,000 parameters trains both stages in seconds.
 TINY_RUN = {
     "model.vocab_size": 600,
     "model.hidden_size": 32,
@@ -41,7 +49,7 @@ def environment(devices: int = 1) -> dict[str, str]:
 
 
 def main_command(workdir, **overrides) -> list[str]:
-    """`python -m bert_jax.main` on the small run; keys with `__` for `.`."""
+    """Returns `python -m bert_jax.main` for the small run; `__` in a key stands for `.`."""
     values = TINY_RUN | {key.replace("__", "."): value for key, value in overrides.items()}
     command = [sys.executable, "-m", "bert_jax.main", "--config=configs/tiny.py"]
     command.append(f"--workdir={workdir}")
@@ -59,3 +67,55 @@ def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess
         text=True,
         timeout=timeout,
     )
+
+
+def succeed(command: list[str], **kwargs) -> str:
+    """Runs a command that must succeed; returns what it printed."""
+    finished = run(command, **kwargs)
+    assert finished.returncode == 0, finished.stderr
+    assert "Traceback" not in finished.stderr
+    return finished.stdout
+
+
+def start(command: list[str]) -> subprocess.Popen:
+    """Starts a command in the repository's root."""
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(condition, process, seconds=120):
+    """Waits until a condition holds or the process ends."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened for too long"
+        if process.poll() is not None:
+            return
+        time.sleep(0.02)
+
+
+def newest_checkpoint(directory) -> int:
+    steps = [int(p.name) for p in (directory / "checkpoints").glob("*") if p.name.isdigit()]
+    return max(steps, default=0)
+
+
+def final_state(directory):
+    """Returns the state of a work directory's newest checkpoint, as numpy arrays."""
+    config = workdir.load_config(directory)
+    checkpointer = Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)
+    state, _ = checkpointer.restore_newest(make_trainer(config).abstract_state())
+    checkpointer.close()
+    return jax.tree.map(np.asarray, state)
+
+
+def assert_same_bits(ours, theirs):
+    for (path, one), other in zip(
+        jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True
+    ):
+        assert one.tobytes() == other.tobytes(), jax.tree_util.keystr(path)

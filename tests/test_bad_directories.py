@@ -1,4 +1,4 @@
-"""Directories of others, damaged, read-only or full: one clear sentence, and nothing lost."""
+"""Damaged, read-only, full and wrong directories end in one clear sentence and lose nothing."""
 
 import contextlib
 import itertools
@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import evaluate, prepare, train, workdir
+from bert_jax import evaluation, prepare, train, workdir
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
-from bert_jax.training.trainer import Trainer
 from tests import runs
 from tests.refusals import command, in_process
 from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
@@ -38,13 +38,13 @@ def test_a_failed_start_leaves_the_directory_to_the_corrected_one(tmp_path, refu
 
 def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
     (tmp_path / "file").write_text("mine")
-    told = refusal(lambda: train.train(small_run(texts), tmp_path / "file"))
-    assert f"{tmp_path}/file is a file" in told
+    sentence = refusal(lambda: train.train(small_run(texts), tmp_path / "file"))
+    assert f"{tmp_path}/file is a file" in sentence
     assert (tmp_path / "file").read_text() == "mine"
 
 
 class TestOthersDirectories:
-    """A finished run, and what may be missing or damaged in it."""
+    """What may be missing, damaged or wrong in the directory of a finished run."""
 
     @pytest.fixture(scope="class")
     def finished(self, texts, tmp_path_factory):
@@ -60,30 +60,30 @@ class TestOthersDirectories:
     def test_another_config_is_refused(self, finished, texts, refusal):
         before = (finished / "config.json").read_bytes()
         run = small_run(texts, schedule__peak_learning_rate=0.5)
-        told = refusal(lambda: train.train(run, finished))
-        assert "config.schedule.peak_learning_rate is 0.001, not 0.5" in told
+        sentence = refusal(lambda: train.train(run, finished))
+        assert "config.schedule.peak_learning_rate is 0.001, not 0.5" in sentence
         assert (finished / "config.json").read_bytes() == before
 
     def test_a_directory_in_use_is_refused(self, copy, texts, refusal):
         with workdir.lock(copy):
-            told = refusal(lambda: train.train(small_run(texts), copy))
-        assert told == f"another process is training in {copy}"
+            sentence = refusal(lambda: train.train(small_run(texts), copy))
+        assert sentence == f"another process is training in {copy}"
         assert train.train(small_run(texts), copy)["step"] == 6
 
     def test_another_corpus_is_refused(self, copy, texts, tmp_path, refusal):
         other = tmp_path / "store"
         data = small_run(write_documents(tmp_path / "other", 5)).data
         prepare.prepare(data, 200, other, show_progress=False)
-        told = refusal(lambda: train.train(small_run(texts, data__store=str(other)), copy))
-        assert "another corpus" in told and str(tmp_path / "other") in told
+        sentence = refusal(lambda: train.train(small_run(texts, data__store=str(other)), copy))
+        assert "another corpus" in sentence and str(tmp_path / "other") in sentence
 
     def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
         folder = tmp_path / "texts"
         run = small_run(write_documents(folder, 5))
         prepare.prepare(run.data, 200, tmp_path / "store", show_progress=False)
         (folder / "3.txt").write_text("Other text. It is short.")
-        told = refusal(lambda: prepare.prepare(run.data, 200, tmp_path / "store"))
-        assert f"{folder}/3.txt had " in told and "same data.input" in told
+        sentence = refusal(lambda: prepare.prepare(run.data, 200, tmp_path / "store"))
+        assert f"{folder}/3.txt had " in sentence and "same data.input" in sentence
 
     @pytest.mark.parametrize("name", ["data", "tokenizer", "token_counts.npy"])
     def test_what_can_be_made_again_is(self, name, copy, finished, texts):
@@ -98,15 +98,16 @@ class TestOthersDirectories:
     @pytest.mark.parametrize("content", ["", "{", "[]", "\ufffd"])
     def test_damaged_json(self, name, content, copy, texts, refusal):
         (copy / name).write_text(content)
-        told = refusal(lambda: train.train(small_run(texts), copy))
-        assert str(copy / name) in told
+        sentence = refusal(lambda: train.train(small_run(texts), copy))
+        assert str(copy / name) in sentence
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff"])
     def test_damaged_results_are_made_again(self, content, copy, finished, texts):
         (copy / "results.json").write_bytes(content)
-        # By hand: training would compile for seconds only to evaluate once more.
-        assert train.finished_results(copy, 6, 6) is None
-        assert train.finished_results(finished, 6, 6)["step"] == 6
+        # Called directly: training would compile for seconds only to evaluate once more.
+        trainer = make_trainer(small_run(texts))
+        assert train._finished(trainer, copy, 6, 6) is None
+        assert train._finished(trainer, finished, 6, 6)["step"] == 6
 
     def test_damaged_metrics_lose_their_damaged_lines_only(self, tmp_path):
         with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
@@ -119,26 +120,28 @@ class TestOthersDirectories:
     def test_evaluating_what_is_no_run(self, copy, tmp_path, refusal):
         (tmp_path / "empty").mkdir()
         for directory in (tmp_path / "empty", tmp_path / "nothing"):
-            told = refusal(lambda directory=directory: evaluate.evaluate_workdir(directory))
-            assert "is not a work directory" in told and str(directory) in told
+            sentence = refusal(lambda directory=directory: evaluation.evaluate_workdir(directory))
+            assert "is not a work directory" in sentence and str(directory) in sentence
         shutil.rmtree(copy / "checkpoints")
-        told = refusal(lambda: evaluate.evaluate_workdir(copy))
-        assert "has no checkpoint yet" in told
+        sentence = refusal(lambda: evaluation.evaluate_workdir(copy))
+        assert "has no checkpoint yet" in sentence
         assert not (copy / "checkpoints").exists()
 
     def test_damaged_token_counts(self, copy, refusal):
         (copy / "token_counts.npy").write_bytes(b"")
-        assert "token_counts.npy is damaged" in refusal(lambda: evaluate.evaluate_workdir(copy))
+        assert "token_counts.npy is damaged" in refusal(lambda: evaluation.evaluate_workdir(copy))
 
     def test_read_only(self, finished, texts, tmp_path, mounts, refusal):
         mounts("--bind", finished, tmp_path / "ro")
         mounts.remount(tmp_path / "ro", "bind,ro")
-        told = refusal(lambda: train.train(small_run(texts), tmp_path / "ro"))
-        assert f"{tmp_path}/ro/" in told and "Read-only file system" in told
-        told = refusal(lambda: prepare.prepare(small_run(texts).data, 200, tmp_path / "ro" / "s"))
-        assert "Read-only file system" in told
-        # Reading is all that evaluation does.
-        assert evaluate.evaluate_workdir(tmp_path / "ro")["step"] == 6
+        sentence = refusal(lambda: train.train(small_run(texts), tmp_path / "ro"))
+        assert f"{tmp_path}/ro/" in sentence and "Read-only file system" in sentence
+        sentence = refusal(
+            lambda: prepare.prepare(small_run(texts).data, 200, tmp_path / "ro" / "s")
+        )
+        assert "Read-only file system" in sentence
+        # Evaluation only reads.
+        assert evaluation.evaluate_workdir(tmp_path / "ro")["step"] == 6
 
 
 class Mounts:
@@ -173,8 +176,8 @@ class TestFullDisk:
     def test_prepare(self, texts, tmp_path, mounts):
         disk = mounts.disk(tmp_path / "disk", "24k")
         flags = f"--input={texts}", f"--output={disk}/store", "--vocab_size=200"
-        told = command("prepare", *flags, "--num_processes=1")
-        assert f"{disk}/store" in told and "No space left on device" in told
+        sentence = command("prepare", *flags, "--num_processes=1")
+        assert f"{disk}/store" in sentence and "No space left on device" in sentence
         assert not (disk / "store" / "metadata.json").exists()
         mounts.remount(disk, "size=1m")
         finished = runs.run([sys.executable, "-m", "bert_jax.prepare", *flags])
@@ -191,8 +194,8 @@ class TestFullDisk:
                 written.append(step)
                 writer.write(step, {"loss": 1.0 / step, "note": 1e-300})
 
-        told = refusal(fill)
-        assert str(disk) in told and "No space left on device" in told
+        sentence = refusal(fill)
+        assert str(disk) in sentence and "No space left on device" in sentence
         steps = [line["step"] for line in read_metrics(disk)]
         assert steps in (list(range(1, written[-1])), list(range(1, written[-1] + 1)))
         with contextlib.suppress(OSError):
@@ -204,18 +207,22 @@ class TestFullDisk:
 
     @pytest.mark.parametrize("foreseen", [True, False])
     def test_checkpoints(self, foreseen, texts, tmp_path, mounts, monkeypatch, refusal):
-        """The run stops at a checkpoint that finds no room, and goes on from the one before."""
-        if not foreseen:  # a quota, or another program's file in that very moment
+        """The run stops at a checkpoint without room and later continues from the one before."""
+        if not foreseen:
+            # A quota, or a file that another program writes at that moment.
             monkeypatch.setattr(Checkpointer, "_check_space", lambda *_: None)
         disk = mounts.disk(tmp_path / "disk", "700k")
         run = small_run(texts, checkpoint__every_steps=1, checkpoint__keep=100)
-        told = refusal(lambda: train.train(run, disk / "run"))
-        assert "a checkpoint could not be written" in told and "No space left on device" in told
+        sentence = refusal(lambda: train.train(run, disk / "run"))
+        assert (
+            "a checkpoint could not be written" in sentence
+            and "No space left on device" in sentence
+        )
         checkpoints = Checkpointer(disk / "run" / "checkpoints", read_only=True)
         steps = checkpoints.steps()
         assert steps and steps == list(range(1, steps[-1] + 1)) and steps[-1] < 6
-        assert f"the last good one is of step {steps[-1]};" in told
-        state, _ = checkpoints.restore_newest(Trainer.from_config(run).abstract_state())
+        assert f"the last good one is of step {steps[-1]};" in sentence
+        state, _ = checkpoints.restore_newest(make_trainer(run).abstract_state())
         checkpoints.close()
         assert int(state.step) == steps[-1]
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))

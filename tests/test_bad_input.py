@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import evaluate, train
+from bert_jax import evaluation, train
 from tests import runs
 from tests.refusals import command, in_process
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401
@@ -142,11 +142,11 @@ class TestFewAndShortDocuments:
         assert json.loads((directory / "results.json").read_text())["step"] == 6
 
     def test_evaluation_needs_text(self, finished, refusal):
-        message = refusal(lambda: evaluate.evaluate_workdir(finished[0]))
+        message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))
         assert "held no documents out" in message and "--data=GLOB" in message
 
     def test_evaluates_other_text(self, finished, texts):
-        results = evaluate.evaluate_workdir(finished[0], data=texts, max_sequences=8)
+        results = evaluation.evaluate_workdir(finished[0], data=texts, max_sequences=8)
         assert results["step"] == 6 and results["num_sequences"] == 8
 
     @pytest.mark.parametrize(
@@ -156,6 +156,8 @@ class TestFewAndShortDocuments:
         if text is not None:
             (tmp_path / "a.txt").write_text(text)
         before = sorted(finished[0].rglob("*"))
-        message = refusal(lambda: evaluate.evaluate_workdir(finished[0], data=f"{tmp_path}/*.txt"))
+        message = refusal(
+            lambda: evaluation.evaluate_workdir(finished[0], data=f"{tmp_path}/*.txt")
+        )
         assert words in message
         assert sorted(finished[0].rglob("*")) == before

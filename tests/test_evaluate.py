@@ -1,15 +1,17 @@
-"""Evaluation against sums taken by hand, in numpy, over the same batches."""
+"""Evaluation against sums that numpy takes over the same batches."""
 
 import math
 
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
-from bert_jax import evaluate as evaluate_lib
+from bert_jax import evaluation
 from bert_jax.data.stream import StreamSpec, evaluation_batches
 from bert_jax.errors import UserError
-from bert_jax.training.trainer import Trainer
+from bert_jax.objectives.objective import apply
+from bert_jax.pretraining import make_trainer
 from tests.data.fakes import NUM_SPECIALS, FakeStore, make_documents, make_tokenizer
 from tests.small import small_config
 
@@ -27,12 +29,12 @@ def store():
 
 @pytest.fixture(scope="module")
 def trainer():
-    return Trainer.from_config(small_config())
+    return make_trainer(small_config())
 
 
 @pytest.fixture(scope="module")
 def params(trainer):
-    """Random in every place, large enough that guesses are sometimes right."""
+    """Random values, large enough that guesses are sometimes right."""
     rng = np.random.default_rng(11)
     return jax.tree.map(
         lambda x: (x + 0.5 * rng.standard_normal(x.shape)).astype(np.float32),
@@ -48,7 +50,7 @@ def counts(store):
 def score(trainer, params, store, counts, batch_size=16, max_sequences=MAX_SEQUENCES, **kwargs):
     config = small_config()
     config.eval.update(batch_size=batch_size, max_sequences=max_sequences)
-    return evaluate_lib.evaluate(
+    return evaluation.evaluate(
         trainer,
         params,
         trainer.stages[-1],
@@ -66,7 +68,7 @@ def log_softmax(logits):
 
 
 def by_hand(trainer, params, store, counts):
-    """The same scores, one sequence after another."""
+    """Returns the same scores, taken one sequence after another."""
     config = small_config()
     stage = trainer.stages[-1]
     spec = StreamSpec(
@@ -83,14 +85,10 @@ def by_hand(trainer, params, store, counts):
         prefetch_batches=1,
     )
     (batch,) = evaluation_batches(store, make_tokenizer(VOCAB_SIZE), spec, MAX_SEQUENCES)
-    output = trainer.model.apply(
-        {"params": params},
-        *(batch[k] for k in ("input_ids", "token_type_ids", "attention_mask")),
-        batch["masked_lm_positions"],
-        deterministic=True,
-    )
-    log_probs = log_softmax(np.asarray(output.mlm_logits_BxMxV))
-    nsp_log_probs = log_softmax(np.asarray(output.nsp_logits_Bx2))
+    output = apply(trainer.model, params, batch)
+    # The rows that pad the vocabulary have no probability.
+    log_probs = log_softmax(np.asarray(output["mlm"]))
+    nsp_log_probs = log_softmax(np.asarray(output["nsp"]))
     unigram = np.log((counts + 1) / (counts + 1).sum())
     mlm, right, unigram_mlm, unigram_right = [], [], [], []
     for row in range(MAX_SEQUENCES):
@@ -111,12 +109,13 @@ def by_hand(trainer, params, store, counts):
         "majority_nsp_accuracy": max(np.bincount(labels)) / MAX_SEQUENCES,
         "unigram_mlm_loss": np.mean(unigram_mlm),
         "unigram_mlm_accuracy": np.mean(unigram_right),
+        "unigram_mlm_perplexity": math.exp(np.mean(unigram_mlm)),
         "num_sequences": MAX_SEQUENCES,
     }
 
 
-# 45 sequences: one batch exactly; a last one of 13, of 5 and of 1 sequence; and all by ones.
-@pytest.mark.parametrize("batch_size", [45, 16, 8, 44, 1])
+# 45 sequences: one whole batch; a last batch of 13 and of 1; single sequences.
+@pytest.mark.parametrize("batch_size", [45, 16, 44, 1])
 def test_scores_are_those_taken_by_hand(batch_size, trainer, params, store, counts):
     expected = by_hand(trainer, params, store, counts)
     assert 0 < expected["mlm_accuracy"] < 1 and 0 < expected["unigram_mlm_accuracy"] < 1
@@ -127,7 +126,7 @@ def test_scores_are_those_taken_by_hand(batch_size, trainer, params, store, coun
     assert isinstance(results["num_sequences"], int)
 
 
-def test_takes_all_sequences_or_as_many_as_told(trainer, params, store, counts):
+def test_scores_all_sequences_or_up_to_a_limit(trainer, params, store, counts):
     everything = score(trainer, params, store, counts, max_sequences=0)["num_sequences"]
     assert everything > MAX_SEQUENCES
     for limit in (1, 16, 17, everything, everything + 1):
@@ -135,28 +134,24 @@ def test_takes_all_sequences_or_as_many_as_told(trainer, params, store, counts):
         assert results["num_sequences"] == min(limit, everything)
 
 
-def test_tells_how_far_it_is(trainer, params, store, counts):
-    told = []
-    score(trainer, params, store, counts, advance=told.append)
-    assert told == [16, 16, 13]
+def test_reports_how_far_it_is_and_stops_when_asked(trainer, params, store, counts):
+    scored = []
+    score(trainer, params, store, counts, advance=scored.append)
+    assert scored == [16, 16, 13]
+    assert score(trainer, params, store, counts, stop=lambda: True) == {}
 
 
-def test_leaves_the_parameters_alone(trainer, store, counts):
+def test_an_untrained_model_guesses_and_is_left_as_it_is(trainer, store, counts):
     params = trainer.init_state().params
     before = jax.tree.map(np.array, params)
-    score(trainer, params, store, counts)
-    for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(params), strict=True):
-        np.testing.assert_array_equal(one, np.asarray(other))
-
-
-def test_an_untrained_model_knows_nothing(trainer, store, counts):
-    results = score(trainer, trainer.init_state().params, store, counts)
+    results = score(trainer, params, store, counts)
     assert results["mlm_loss"] == pytest.approx(math.log(VOCAB_SIZE), abs=0.2)
     assert results["nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
+    jax.tree.map(np.testing.assert_array_equal, before, params)
 
 
-def test_baseline_of_a_word_never_seen():
-    log_probs = np.asarray(evaluate_lib.unigram_log_probs(np.array([0, 3, 5])))
+def test_the_baseline_of_a_word_that_never_occurs():
+    log_probs = np.asarray(evaluation.unigram_log_probs(np.array([0, 3, 5])))
     np.testing.assert_allclose(np.exp(log_probs), [1 / 11, 4 / 11, 6 / 11], rtol=1e-6)
 
 
@@ -165,3 +160,20 @@ def test_text_without_a_pair_is_refused(trainer, params, counts):
     store.directory = "texts"
     with pytest.raises(UserError, match="document"):
         score(trainer, params, store, counts)
+
+
+def test_results_are_shown_beside_their_baselines(trainer, params, store, counts):
+    results = score(trainer, params, store, counts)
+    with (console := Console(width=100)).capture() as capture:
+        metrics = trainer.objective.metrics
+        console.print(evaluation.results_table("Step 6", metrics, results))
+    rows = [" ".join(line.strip("│┃ ").split()) for line in capture.get().splitlines()]
+    loss, baseline = results["mlm_loss"], results["unigram_mlm_loss"]
+    assert f"masked-LM loss (nats) │ {loss:.3f} │ {baseline:.3f}" in rows
+    accuracy, majority = results["nsp_accuracy"], results["majority_nsp_accuracy"]
+    assert f"next-sentence accuracy │ {accuracy:.1%} │ {majority:.1%}" in rows
+    assert evaluation.progress_text(metrics, results) == (
+        f"held out: masked-LM loss {loss:.3f} (unigram frequencies {baseline:.3f}), "
+        f"masked-LM accuracy {results['mlm_accuracy']:.1%}, "
+        f"next-sentence accuracy {accuracy:.1%}"
+    )

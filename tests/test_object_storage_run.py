@@ -90,7 +90,7 @@ def in_bucket(stores, objects):
 
 
 def test_it_ends_with_the_bits_of_the_run_on_disk(on_disk, in_bucket):
-    assert "going on from step" in in_bucket[1].stdout
+    assert "continuing from step" in in_bucket[1].stdout
     assert_same_bits(final_state(in_bucket[0]), final_state(on_disk))
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while waiting: lines in a file, a bar on a terminal."""
+"""Progress is shown as lines in a file and as a bar on a terminal."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from tests import runs
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """A clock that a test sets."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -52,7 +52,7 @@ def test_work_done_before_does_not_count_for_the_rate(clock, capsys):
             clock.now += 2.0
             progress.advance()
     lines = capsys.readouterr().out.splitlines()
-    # The first step is the compilation: neither rate nor rest follow from it.
+    # The first step compiles, and does not count for the rate.
     assert lines[0].startswith("train: 90 %, 0.5 steps/s, 0:03:")
     assert lines[-1].startswith("train: 91 %, 0.5 steps/s, 0:02:58 left")
 
@@ -122,7 +122,8 @@ def on_a_terminal(command, columns):
     while True:
         try:
             block = os.read(master, 65536)
-        except OSError:  # Linux's way of saying that the other end is closed
+        except OSError:
+            # The other end is closed.
             break
         written.write(block)
         if not block:

@@ -14,8 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
+from tests.runs import assert_same_bits, final_state, newest_checkpoint, start, wait_for
 from tests.small_run import small_run, write_documents
-from tests.test_train import assert_same_bits, final_state, newest_checkpoint, start, wait_for
 
 VOCAB = runs.TINY_RUN["model.vocab_size"]
 

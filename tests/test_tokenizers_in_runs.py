@@ -1,4 +1,4 @@
-"""Whole runs with every kind of tokenizer, on real text."""
+"""Whole runs on real text with every kind of tokenizer."""
 
 import json
 import shutil

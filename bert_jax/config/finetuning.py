@@ -349,11 +349,6 @@ def _check_features(config: ConfigDict) -> None:
                 f"config.optimizer.{key} is {value:g}, but has no effect with "
                 f"config.train.features, where the encoder is not trained; leave it at {default:g}"
             )
-    if size and not layers:
-        raise UserError(
-            f"config.train.bilstm_size is {size}, but config.train.features is empty: the BiLSTM "
-            "reads features, such as --config.train.features=-4,-3,-2,-1"
-        )
     if size and config.task not in _TOKEN_TASKS:
         raise UserError(
             f"config.train.bilstm_size is {size}, but config.task is {config.task}; it is for "

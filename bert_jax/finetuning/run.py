@@ -1,8 +1,7 @@
-"""The fine-tuning loop, from weights and a task to a scored work directory."""
+"""Fine-tunes a model: from weights and a task to a scored work directory."""
 
-import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -12,368 +11,145 @@ from ml_collections import ConfigDict
 from bert_jax import files, workdir
 from bert_jax.config import check_profile
 from bert_jax.config.finetuning import filled_in, validate
+from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
+from bert_jax.finetuning.best import BestKeeper, remove_later
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
+from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
-from bert_jax.finetuning.task_setup import Setting
-from bert_jax.non_finite import non_finite
+from bert_jax.finetuning.task_setup import TaskSetup
+from bert_jax.initialize import initialize
 from bert_jax.parallel import multihost
 from bert_jax.progress import Progress, say
 from bert_jax.tasks.task import Rows
 from bert_jax.training import curves
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.loop import train_loop
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
+from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
-
-PREDICTIONS = "predictions"
-# The SHA-256 of the rows that each of these is of; not among them, which are handed in.
-PREDICTED = "predicted.json"
-
-
-@dataclasses.dataclass
-class Best:
-    """The best scores so far, and the last step that was scored; a checkpoint holds it.
-
-    Attributes:
-      step: Whose scores they are; -1 before the first.
-      scores: Of each validation split, by its name.
-      last_step: The last that was scored.
-    """
-
-    step: int = -1
-    scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    last_step: int = -1
+from bert_jax.training.trainer import Trainer
 
 
 def finetune(
-    config: ConfigDict, directory: epath.PathLike, setting: Setting | None = None
+    config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None = None
 ) -> dict[str, Any] | None:
-    """Fine-tunes to the end of the last epoch, or goes on from where a run was stopped.
+    """Fine-tunes to the end of the last epoch, or continues where a run was stopped.
 
     Args:
-      config: As the files in configs/finetune/ make them.
+      config: A config as the files in configs/finetune/ make them.
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
-      setting: What `task_setup.open_setting` gives, where several runs share it.
+      setup: What `task_setup.open_task_setup` returns, if several runs share it.
 
     Returns:
-      What results.json holds; None when the run was asked to stop before.
+      The contents of results.json, or None if the run was asked to stop before its end.
 
     Raises:
-      UserError: whatever the user can mend, in one sentence.
+      UserError: Any problem that the user can fix.
     """
     with ExitStack() as stack:
+        run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
+        guard = stack.enter_context(PreemptionGuard())
+        results = multihost.run_on_process_zero(run.finished_results)
+        if not results:
+            results = _train(run, guard)
+        if not results:
+            return None
+        write_predictions(
+            run.config,
+            run.directory,
+            run.task,
+            run.trainer.abstract_state().params,
+            lambda params, rows: run.predict(params, rows, guard),
+        )
+        if guard.poll():
+            say(f"Stopped by {guard.signal_name}: run the same command to do what is left.")
+            return None
+        return results
 
-        def opened() -> Run:
-            validate(config)
-            files.open_path(directory, "--workdir")
-            stack.enter_context(workdir.lock(directory))
-            own = setting or task_setup.open_setting(config, directory)
-            return Run(config, directory, own, is_one_of_many=setting is not None)
 
-        return multihost.run_on_all(opened).to_the_end()
-
-
-class Run:
-    """One run of fine-tuning: all that its loop needs.
-
-    Attributes:
-      is_one_of_many: Of a sweep, which tells itself what to do with the best of them.
+class _Run:
+    """What a run of fine-tuning is made of.
 
     Raises:
-      UserError: the work directory is another run's, or something does not fit.
+      UserError: The work directory belongs to another run, or something does not fit.
     """
 
     def __init__(
-        self,
-        config: ConfigDict,
-        directory: epath.PathLike,
-        setting: Setting,
-        *,
-        is_one_of_many: bool = False,
+        self, config: ConfigDict, directory: epath.PathLike, setup: TaskSetup, is_in_sweep: bool
     ):
-        self.task, self.setting = setting.task, setting
-        self.is_one_of_many = is_one_of_many
+        self.setup, self.task = setup, setup.task
+        # In a sweep, only the sweep itself advises what to do with the best run.
+        self.is_in_sweep = is_in_sweep
         self.directory = epath.Path(directory)
-        self.config = filled_in(config, setting.model, self.task.head, self.task.labels)
+        self.config = filled_in(config, setup.model, self.task.head, self.task.labels)
         self.warnings = workdir.check(directory, self.config)
         task_setup.read_rows(self.config, self.task)
-        self.train_rows = self.task.rows("train")
-        task_setup.check_segments(self.config, self.train_rows)
-        self.stage = task_setup.make_stage(self.config, self.train_rows)
+        self.rows = self.task.rows("train")
+        task_setup.check_segments(self.config, self.rows)
+        self.stage = task_setup.make_stage(self.config, self.rows)
+        self.num_steps = self.stage.num_steps
+        check_profile(self.config.profile, self.num_steps)
+        self.trainer: Trainer = task_setup.make_trainer(self.config, self.stage)
         self.order = ExampleOrder(
-            self.train_rows,
+            self.rows,
             batch_size=config.train.batch_size,
-            num_steps=self.stage.num_steps,
+            num_steps=self.num_steps,
             seed=config.seed,
             window=config.data.group_by_length,
         )
-        check_profile(self.config.profile, self.stage.num_steps)
-        self.trainer = task_setup.make_trainer(self.config, self.stage)
 
-    @property
-    def num_steps(self) -> int:
-        return self.stage.num_steps
-
-    @property
-    def validation_splits(self) -> list[str]:
-        """Those that are scored; the best checkpoint is judged by the first."""
-        return [split for split in self.task.splits if split.startswith("validation")]
-
-    def to_the_end(self) -> dict[str, Any] | None:
-        """Trains, scores and predicts what is still to be done."""
-        with PreemptionGuard() as guard:
-            results = multihost.run_on_process_zero(self._finished) or self._train(guard)
-            if results:
-                self._write_predictions(guard.poll)
-            if results and guard.poll():
-                say(f"Stopped by {guard.signal_name}: the same command does what is left.")
-                return None
-            return results
-
-    def _train(self, guard: PreemptionGuard) -> dict[str, Any] | None:
-        """Trains and scores; None when stopped."""
-        config, directory, trainer = self.config, self.directory, self.trainer
-        with closing(self._checkpoints()) as checkpointer:
-            own = checkpointer.restore_newest(trainer.abstract_state())
-            state, resume = own or (task_setup.initial_state(config, trainer, self.setting), {})
-            step, best = int(state.step), Best(**resume.get("best", {}))
-            multihost.run_on_process_zero(lambda: self._claim(step))
-            announce(config, self.task, trainer, self.num_steps, directory, step, self.warnings)
-            first = multihost.is_first()
-            progress = Progress("finetune", self.num_steps, "steps", done=step, enabled=first)
-            with (
-                progress,
-                closing(MetricsWriter(directory, resumed_step=step, enabled=first)) as writer,
-                # With the one before: a process killed now goes back beyond the newest.
-                closing(Checkpointer(directory / workdir.BEST, keep=2)) as best_checkpoints,
-            ):
-                recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
-                if best.step >= 0 and best.step not in multihost.run_on_process_zero(
-                    best_checkpoints.steps
-                ):
-                    # Better ones came after the run's own checkpoint, and were lost with it.
-                    best = Best(last_step=best.last_step if step < self.num_steps else -1)
-                if step and self._is_scored(step) and best.last_step < step:
-                    # The signal that stopped the run came before the score.
-                    self._judge(state, best, best_checkpoints, recorder, guard)
-                batches = training_batches(
-                    self.train_rows,
-                    self.order,
-                    trainer,
-                    first_step=step,
-                    # Stopped while it was scored: as it was, the next start scores it.
-                    end_step=step if guard.poll() else self.num_steps,
-                    length_multiple=config.data.length_multiple,
-                )
-                profiler = StepProfiler(
-                    directory / workdir.PROFILE,
-                    **config.profile,
-                    done=step,
-                    say=progress.message,
-                    paused=recorder.paused,
-                    enabled=first,
-                )
-                for batch in batches:
-                    try:
-                        # Dispatched before the metrics of the step before are read.
-                        state, metrics = profiler.run(step + 1, trainer.train_step, state, batch)
-                        step += 1
-                        last = step == self.num_steps
-                        length = batch["input_ids"].shape[-1]
-                        recorder.dispatched(step, self.stage, metrics, length)
-                        if step % config.log.every_steps == 0 or last:
-                            recorder.log(step)
-                        if self._is_scored(step) and not guard.poll():
-                            with recorder.paused():
-                                self._judge(state, best, best_checkpoints, recorder, guard)
-                        stop = guard.poll()
-                        if step % config.checkpoint.every_steps == 0 or last or stop:
-                            with recorder.paused():
-                                resume = {
-                                    "meter": recorder.state(),
-                                    "best": dataclasses.asdict(best),
-                                }
-                                # No checkpoint may be newer than the lines of its steps.
-                                writer.flush()
-                                checkpointer.save(step, state, resume)
-                    except NonFiniteError as error:
-                        raise self._non_finite(error, checkpointer) from error
-                    if stop:
-                        break
-                profiler.close()
-                checkpointer.wait()
-                if guard.requested:
-                    progress.message(
-                        f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is "
-                        "saved; the same command goes on from it."
-                    )
-                    return None
-        results = self._results(best, recorder.run_sequences_per_second())
-        if first:
-            files.write_json(directory / workdir.RESULTS, results)
-            self._draw(best)
-            self._summarize(results)
-        return results
-
-    def _checkpoints(self) -> Checkpointer:
-        return Checkpointer(
-            self.directory / workdir.CHECKPOINTS,
-            keep=self.config.checkpoint.keep,
-            keep_every_steps=self.config.checkpoint.keep_every_steps,
-        )
-
-    def _claim(self, step: int) -> None:
-        """Makes the directory this run's, and takes out what a killed process did beyond `step`."""
+    def claim(self, step: int) -> None:
+        """Makes the directory this run's and removes what a killed process left beyond `step`."""
         workdir.claim(self.directory, self.config)
         self._claim_data()
-        folder = self.directory / workdir.BEST
-        for path in folder.iterdir() if folder.exists() else ():
-            # It will be saved again; the newest is taken for the best.
-            if path.name.isdecimal() and int(path.name) > step:
-                files.remove_directory(path)
+        remove_later(self.directory, step)
 
     def _claim_data(self) -> None:
-        """Refuses data that are not those the run began with."""
-        setting = self.setting
-        workdir.claim_corpus(self.directory, setting.data_identity, setting.tokenizer, None)
+        """Refuses data other than those that the run began with."""
+        identity = self.setup.data_identity
+        workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
-    def _is_scored(self, step: int) -> bool:
-        """Whether the validation split is scored after this step."""
+    def is_scored(self, step: int) -> bool:
+        """Whether the validation splits are scored after a step."""
         if step == self.num_steps:
             return True
         if self.config.eval.every_steps:
             return step % self.config.eval.every_steps == 0
-        # The steps in which an epoch's last example is.
-        per_epoch, size = len(self.train_rows), self.config.train.batch_size
-        return math.floor(step * size / per_epoch) > math.floor((step - 1) * size / per_epoch)
+        # The steps that hold the last example of an epoch.
+        num_rows, size = len(self.rows), self.config.train.batch_size
+        return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
 
-    def _judge(
-        self,
-        state: TrainState,
-        best: Best,
-        checkpoints: Checkpointer,
-        recorder: Recorder,
-        guard: PreemptionGuard,
-    ) -> None:
-        """Scores the state, and keeps it where it is the best; does nothing when stopped."""
-        step, scores = int(state.step), {}
-        for split in self.validation_splits:
-            rows = self.task.rows(split)
-            outputs = self._predict(state.params, rows, guard.poll)
-            if outputs is None:
-                return
-            scores[split] = self.task.score(split, outputs)
-        judged = self.validation_splits[0]
-        score = scores[judged][self.task.metric]
-        if best.step < 0 or score > best.scores[judged][self.task.metric]:
-            if step not in checkpoints.steps():
-                checkpoints.save(step, TrainState(state.step, state.params, opt_state=()), {})
-                # It must not be newer than the run's own checkpoint says.
-                checkpoints.wait()
-            best.step, best.scores = step, scores
-        best.last_step = step
-        line = {
-            self._logged_name(split, name): value
-            for split, values in scores.items()
-            for name, value in values.items()
-        }
-        recorder.log_evaluation(
-            step, line, f"validation {self.task.metric} {score:.4f} (best: step {best.step:,})"
+    def batches(self, first_step: int, end_step: int) -> Iterator[tuple[Stage, dict[str, Any]]]:
+        """Yields the stage and the batch of every step."""
+        for batch in training_batches(
+            self.rows,
+            self.order,
+            self.trainer,
+            first_step=first_step,
+            end_step=end_step,
+            length_multiple=self.config.data.length_multiple,
+        ):
+            yield self.stage, batch
+
+    def predict(self, params: Any, rows: Rows, guard: PreemptionGuard) -> dict[str, Any] | None:
+        """Returns the outputs for all rows, or None if the run is asked to stop."""
+        return predict(
+            self.trainer,
+            params,
+            rows,
+            self.config.eval.batch_size,
+            guard.poll,
+            self.config.data.length_multiple,
         )
 
-    def _logged_name(self, split: str, name: str) -> str:
-        """What a score is called in metrics.jsonl: that of other splits with theirs before."""
-        if split == self.validation_splits[0]:
-            return name
-        return f"{split.removeprefix('validation_')}_{name}"
-
-    def _draw(self, best: Best) -> None:
-        """Writes curves.png."""
-        metric = self.task.metric
-        scores = {f"eval_{self._logged_name(s, metric)}": s for s in self.validation_splits}
-        has_accuracy = "accuracy" in self.trainer.objective.averaged
-        panels = curves.fine_tuning(metric, scores, best.step, has_accuracy)
-        curves.write_curves(self.directory, self.directory / workdir.CURVES, panels)
-
-    def _predict(
-        self, params: Any, rows: Rows, stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any] | None:
-        multiple = self.config.data.length_multiple
-        return predict(self.trainer, params, rows, self.config.eval.batch_size, stop, multiple)
-
-    def _unpredicted(self) -> dict[str, str]:
-        """Splits whose predictions are asked for and not there, with what tells their rows."""
-        folder = self.directory / PREDICTIONS
-        predicted = self._predicted_rows()
-        asked = {
-            split: task_setup.rows_fingerprint(self.task.rows(split))
-            for split in task_setup.predicted_splits(self.config, self.task)
-        }
-        for split, fingerprint in asked.items():
-            if predicted.get(split, fingerprint) != fingerprint:
-                say(f"the rows of the {split} split are others than before: predicted anew")
-        return {
-            split: fingerprint
-            for split, fingerprint in asked.items()
-            if predicted.get(split) != fingerprint
-            or not (folder / self.task.predictions_name(split)).exists()
-        }
-
-    def _predicted_rows(self) -> dict[str, str]:
-        """What tells the rows that predictions were written of, of each split."""
-        try:
-            return files.read_json(self.directory / PREDICTED)
-        except (FileNotFoundError, UserError):
-            # None were written; or it is damaged, and they are written anew.
-            return {}
-
-    def _write_predictions(self, stop: Callable[[], bool]) -> None:
-        """Predicts with the best checkpoint what is asked for, until told to stop."""
-        splits = multihost.run_on_process_zero(self._unpredicted)
-        if not splits:
-            return
-        abstract = self.trainer.abstract_state().params
-        with closing(Checkpointer(self.directory / workdir.BEST, read_only=True)) as checkpoints:
-            restored = checkpoints.restore_params(abstract)
-        if restored is None:
-            say(
-                f"warning: no predictions are written: the best weights of {self.directory} are "
-                "not there any more"
-            )
-            return
-        _, params = restored
-        (self.directory / PREDICTIONS).mkdir(parents=True, exist_ok=True)
-        for split, fingerprint in splits.items():
-            rows = self.task.rows(split)
-            outputs = self._predict(params, rows, stop)
-            if outputs is None:
-                return
-            if multihost.is_first():
-                path = self.directory / PREDICTIONS / self.task.predictions_name(split)
-                self.task.write_predictions(split, outputs, path)
-                noted = self._predicted_rows() | {split: fingerprint}
-                files.write_json(self.directory / PREDICTED, noted)
-                say(f"predictions of the {split} split written to {path}")
-
-    def _results(self, best: Best, sequences_per_second: float | None) -> dict[str, Any]:
-        scores = best.scores[self.validation_splits[0]]
-        return {
-            "task": self.task.name,
-            "metric": self.task.metric,
-            "score": scores[self.task.metric],
-            "best_step": best.step,
-            "step": self.num_steps,
-            **best.scores,
-            "train_sequences_per_second": sequences_per_second,
-        }
-
-    def _finished(self) -> dict[str, Any] | None:
-        """The results of a run that is at its end, told once more."""
+    def finished_results(self) -> dict[str, Any] | None:
+        """Reprints and returns the results of a finished run; None if it is not finished."""
         path = self.directory / workdir.RESULTS
         if not path.exists():
             return None
@@ -383,18 +159,127 @@ class Run:
             if results["step"] != self.num_steps:
                 return None
             say(f"This run is finished: step {self.num_steps:,} is done.")
-            self._summarize(results)
-        except (UserError, KeyError, TypeError):
-            # Damaged: it is written anew.
+            self.summarize(results)
+        except (UserError, KeyError):
+            # The file is damaged; it is written anew.
             return None
         return results
 
-    def _summarize(self, results: dict[str, Any]) -> None:
+    def summarize(self, results: dict[str, Any]) -> None:
         summarize(results, self.directory)
-        if not self.is_one_of_many:
+        if not self.is_in_sweep:
             advise(self.config, self.directory)
 
-    def _non_finite(self, error: NonFiniteError, checkpointer: Checkpointer) -> Exception:
-        rows_B = self.order.rows_of_step(error.step - 1)
-        batch = {"split": "train", "rows": rows_B.tolist()}
-        return non_finite(error, self.directory, batch, checkpointer)
+
+def _open_run(
+    config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None, stack: ExitStack
+) -> _Run:
+    """Checks everything that can be checked before any work is done, and locks the directory."""
+    validate(config)
+    files.open_path(directory, "--workdir")
+    stack.enter_context(workdir.lock(directory))
+    own = setup or task_setup.open_task_setup(config, directory)
+    return _Run(config, directory, own, is_in_sweep=setup is not None)
+
+
+def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
+    """Trains and scores; returns None if asked to stop."""
+    config, directory, trainer = run.config, run.directory, run.trainer
+    is_first = multihost.is_first()
+    with ExitStack() as stack:
+        checkpointer = stack.enter_context(
+            closing(
+                Checkpointer(
+                    directory / workdir.CHECKPOINTS,
+                    keep=config.checkpoint.keep,
+                    keep_every_steps=config.checkpoint.keep_every_steps,
+                )
+            )
+        )
+
+        # Start or continue.
+        state, resume = initialize(
+            trainer,
+            checkpointer,
+            weights=None
+            if config.from_scratch
+            else lambda: task_setup.read_weights(config, trainer, run.setup),
+        )
+        step = int(state.step)
+        multihost.run_on_process_zero(lambda: run.claim(step))
+        announce(config, run.task, trainer, run.num_steps, directory, step, run.warnings)
+        progress = stack.enter_context(
+            Progress("finetune", run.num_steps, "steps", done=step, enabled=is_first)
+        )
+        writer = stack.enter_context(
+            closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
+        )
+        best = stack.enter_context(closing(BestKeeper(run.task, directory, resume.get("best", {}))))
+        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+        profiler = StepProfiler(
+            directory / workdir.PROFILE,
+            **config.profile,
+            done=step,
+            say=progress.message,
+            paused=recorder.paused,
+            enabled=is_first,
+        )
+
+        def evaluate(step: int, state: TrainState) -> None:
+            best.judge(state, lambda params, rows: run.predict(params, rows, guard), recorder)
+
+        best.forget_lost(is_finished=step == run.num_steps)
+        if step and run.is_scored(step) and best.last_step < step:
+            # The run was stopped after this step and before its score.
+            evaluate(step, state)
+        # If it was stopped again meanwhile, the next start scores the step.
+        end_step = step if guard.poll() else run.num_steps
+        try:
+            state = train_loop(
+                config,
+                trainer,
+                state,
+                run.batches(step, end_step),
+                num_steps=run.num_steps,
+                recorder=recorder,
+                profiler=profiler,
+                checkpointer=checkpointer,
+                guard=guard,
+                is_evaluated=run.is_scored,
+                evaluate=evaluate,
+                resume_point=lambda step: {"best": best.state()},
+            )
+        except NonFiniteError as error:
+            rows_B = run.order.rows_of_step(error.step - 1)
+            batch = {"split": "train", "rows": rows_B.tolist()}
+            raise diverged(error, directory, batch, checkpointer) from error
+        if guard.requested:
+            progress.message(
+                f"Stopped by {guard.signal_name}: the checkpoint of step {int(state.step):,} is "
+                "saved; run the same command to continue."
+            )
+            return None
+
+    results = {
+        "task": run.task.name,
+        "metric": run.task.metric,
+        "score": best.score,
+        "best_step": best.step,
+        "step": run.num_steps,
+        **best.scores,
+        "train_sequences_per_second": recorder.run_sequences_per_second(),
+    }
+    if is_first:
+        files.write_json(directory / workdir.RESULTS, results)
+        _draw(run, best)
+        run.summarize(results)
+    return results
+
+
+def _draw(run: _Run, best: BestKeeper) -> None:
+    """Writes curves.png."""
+    metric = run.task.metric
+    scores = {f"eval_{best.logged_name(split, metric)}": split for split in best.splits}
+    has_accuracy = "accuracy" in run.trainer.objective.averaged
+    panels = curves.finetuning_panels(metric, scores, best.step, has_accuracy)
+    curves.write_curves(run.directory, run.directory / workdir.CURVES, panels)

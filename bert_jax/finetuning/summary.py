@@ -42,7 +42,7 @@ def announce(
         say(f"warning: {warning}")
     scratch = " (shape and vocabulary only)" if config.from_scratch else ""
     beginning = f"starting with {config.init_from}{scratch}"
-    say(f"{f'going on from step {step:,}' if step else beginning} in {directory}")
+    say(f"{f'continuing from step {step:,}' if step else beginning} in {directory}")
 
 
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from bert_jax import files, workdir
 from bert_jax.config.finetuning import validate
+from bert_jax.divergence import DivergedError
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.summary import advise
-from bert_jax.non_finite import DivergedError
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
@@ -57,31 +57,31 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     grid = list(_runs(config.sweep))
     with ExitStack() as stack:
 
-        def opened() -> task_setup.Setting:
+        def opened() -> task_setup.TaskSetup:
             files.open_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
             _check_runs(directory / RUNS, grid)
-            setting = task_setup.open_setting(config)
-            task_setup.read_rows(config, setting.task)
+            setup = task_setup.open_task_setup(config)
+            task_setup.read_rows(config, setup.task)
             mesh = make_mesh(config.mesh)
             for _, values in grid:
                 # A batch that does not fit must not end the sweep hours from now.
                 own = _with(config, values)
-                task_setup.make_stage(own, setting.task.rows("train"))
+                task_setup.make_stage(own, setup.task.rows("train"))
                 task_setup.check_batch(own, mesh)
             if multihost.is_first() and not config.from_scratch:
-                _claim_weights(directory / WEIGHTS, config, setting.pretrained.weights)
-            return setting
+                _claim_weights(directory / WEIGHTS, config, setup.pretrained.weights)
+            return setup
 
         # Weights and rows are read once for all.
-        setting = multihost.run_on_all(opened)
+        setup = multihost.run_on_all(opened)
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []
         for number, (name, values) in enumerate(grid, 1):
             say(f"run {number} of {len(grid)}: {name}")
             try:
-                results = finetune(_with(config, values), directory / RUNS / name, setting)
+                results = finetune(_with(config, values), directory / RUNS / name, setup)
             except DivergedError as error:
                 say(f"warning: {name}: {error}")
                 diverged.append({"name": name, **values, "error": str(error)})
@@ -98,8 +98,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             f"config.sweep.learning_rates; the first: {diverged[0]['error']}"
         )
     summary = {
-        "task": setting.task.name,
-        "metric": setting.task.metric,
+        "task": setup.task.name,
+        "metric": setup.task.metric,
         "best_run": best_of(runs)["name"],
         "settings": summarized(runs, diverged),
         "runs": runs,

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -18,19 +17,21 @@ from bert_jax import tokenizers, workdir
 from bert_jax.config.finetuning import TASK_SECTIONS, feature_layers
 from bert_jax.errors import UserError
 from bert_jax.finetuning.example_order import all_rows
+from bert_jax.initialize import fit_weights
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
-from bert_jax.interop.weights import flatten, initial_weights, unflatten
-from bert_jax.models.task_models import make_task_model
+from bert_jax.interop.weights import Weights
+from bert_jax.models import BertConfig
+from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_objective
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import say
 from bert_jax.tasks.factory import make_task
 from bert_jax.tasks.task import Rows, Task
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage
-from bert_jax.training.state import TrainState, init_params
 from bert_jax.training.trainer import Trainer
 
 # An int32 counts them.
@@ -38,7 +39,7 @@ _MOST_STEPS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class TaskSetup:
     """What all runs of a task on the same weights share.
 
     Attributes:
@@ -65,7 +66,7 @@ class Setting:
         }
 
 
-def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) -> Setting:
+def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None) -> TaskSetup:
     """Reads the weights and finds the data.
 
     Args:
@@ -82,7 +83,7 @@ def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) ->
         model = {key: own.model[key] for key in MODEL_KEYS}
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     else:
-        pretrained = _read_weights(config)
+        pretrained = _read_pretrained(config)
         model, tokenizer = pretrained.model, pretrained.tokenizer
     _check_model(config, model)
     options = config[config.task] if config.task in TASK_SECTIONS else {}
@@ -100,10 +101,10 @@ def open_setting(config: ConfigDict, directory: epath.PathLike | None = None) ->
                 f"config.data.input is {config.data.input}, which has no {split} split; there is: "
                 + ", ".join(task.splits)
             )
-    return Setting(model, tokenizer, task, pretrained)
+    return TaskSetup(model, tokenizer, task, pretrained)
 
 
-def _read_weights(config: ConfigDict) -> Pretrained:
+def _read_pretrained(config: ConfigDict) -> Pretrained:
     pretrained = formats.read(config.init_from)
     pretrained.fit_vocabulary()
     if pretrained.tokenizer is None:
@@ -182,14 +183,20 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
         frozen_layers=config.optimizer.frozen_layers,
         frozen_encoder=bool(features),
     )
+    rates = rates if rates != LayerRates(rates.num_layers) else None
+
+    def make_model(model_config: BertConfig) -> TaskModel:
+        return make_task_model(config.head, num_labels, model_config, features, bilstm_size)
+
     trainer = Trainer.create(
         config,
-        lambda model_config: make_task_model(
-            config.head, num_labels, model_config, features, bilstm_size
-        ),
+        make_model,
         make_objective(config.head, num_labels),
         [stage],
-        rates=rates if rates != LayerRates(rates.num_layers) else None,
+        flops_per_sequence=lambda model_config, stage: task_flops_per_sequence(
+            make_model(model_config), stage.max_seq_length, rates
+        ),
+        rates=rates,
     )
     check_batch(config, trainer.mesh)
     return trainer
@@ -231,12 +238,10 @@ def make_stage(config: ConfigDict, rows: Rows) -> Stage:
     )
 
 
-def initial_state(config: ConfigDict, trainer: Trainer, setting: Setting) -> TrainState:
-    """Step 0: the encoder's weights as they come, the head drawn from the seed."""
-    if config.from_scratch:
-        return trainer.init_state()
-    # Not read yet, where the run has a checkpoint; it turned out that it cannot be used.
-    pretrained, model = setting.pretrained or _read_weights(config), trainer.model
+def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weights:
+    """Returns the encoder's weights as given and a head drawn from the seed."""
+    # The weights are not read yet if the run has a checkpoint that turned out to be damaged.
+    pretrained = setup.pretrained or _read_pretrained(config)
     if pretrained.head:
         pretrained.leave_out_head()
     for warning in pretrained.warnings:
@@ -244,21 +249,15 @@ def initial_state(config: ConfigDict, trainer: Trainer, setting: Setting) -> Tra
     if config.data.max_seq_length > pretrained.max_length:
         say(
             f"warning: config.data.max_seq_length is {config.data.max_seq_length}, but "
-            f"{config.init_from} was trained with sequences of up to {pretrained.max_length}: it "
-            "has yet to learn the positions beyond"
+            f"{config.init_from} was trained with sequences of up to {pretrained.max_length} "
+            "tokens: the positions beyond are untrained"
         )
-    given = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}
-    wanted = _weight_names(model)
+    encoder = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}
+    weights, drawn = fit_weights(trainer.model, encoder, config.seed)
     pooler = "bert/pooler/dense/kernel"
-    if pooler in wanted and (pooler not in given or "pooler" in pretrained.untrained_heads):
+    if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
         say(f"warning: {config.init_from} has no trained pooler: it starts at random")
-    weights = initial_weights(model, config.seed, lambda name: name not in given)
-    weights |= {name: x for name, x in given.items() if name in wanted}
-    return trainer.state_of(unflatten(weights, trainer.model_config))
-
-
-def _weight_names(model: nn.Module) -> set[str]:
-    return set(jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), model.config)))
+    return weights
 
 
 def rows_fingerprint(rows: Rows) -> str:

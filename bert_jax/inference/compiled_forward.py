@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.terms import make_terms
 
 
 class Inputs(NamedTuple):
@@ -31,7 +32,7 @@ class Programs:
     """
 
     def __init__(self, config: BertConfig, params: Any):
-        self._model = BertForPreTraining(config)
+        self._model = PreTrainingModel(config, make_terms())
         self.params = jax.device_put(params)
         self._features_program = jax.jit(self._features, static_argnums=(2, 3))
         self._mlm_program = jax.jit(self._mlm_log_probs)
@@ -85,7 +86,7 @@ class Programs:
         (*_, hidden_BxLxD), _ = self._encode(params, inputs)
 
         def head(model):
-            return model.nsp(model.bert.pooler(hidden_BxLxD))
+            return model.nsp(model.bert.pooler(hidden_BxLxD, _mask(inputs)))
 
         return jax.nn.log_softmax(self._model.apply({"params": params}, method=head))
 

@@ -103,7 +103,8 @@ class FineTuned(Bert):
             if self.head == "multiple_choice":
                 # Every choice is a row of its own; their logits are compared later.
                 arguments = tuple(x[:, None] for x in arguments)
-            by_name = model.apply({"params": params}, *arguments, deterministic=True)
+            batch = dict(zip(model.INPUTS, arguments, strict=True))
+            by_name = model.apply({"params": params}, batch, deterministic=True)
             # "logits", or "end_logits" and "start_logits".
             return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
 

@@ -138,7 +138,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     config = {
         "architectures": [class_name(pretrained.head)],
         "model_type": "bert",
-        **model,
+        **{key: value for key, value in model.items() if key != "causal"},
         "position_embedding_type": "absolute",
         "torch_dtype": "float32",
         "use_cache": True,

@@ -15,8 +15,9 @@ from bert_jax.config.finetuning import feature_layers
 from bert_jax.errors import UserError
 from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
 from bert_jax.interop.weights import flatten, unflatten
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
@@ -43,7 +44,8 @@ def read_native(path: Path | epath.Path) -> Pretrained:
     config = workdir.load_config(directory)
     model_config = BertConfig.from_dict(config.model, scan_layers=config.scan_layers)
     head: dict[str, Any] = {}
-    model: nn.Module = BertForPreTraining(model_config)
+    terms = make_terms(config_lib.objective_terms(config) if "objective" in config else BERT_TERMS)
+    model: nn.Module = PreTrainingModel(model_config, terms)
     if workdir.is_finetuning(config):
         head = {
             "head": config.head,

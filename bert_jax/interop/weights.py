@@ -16,7 +16,8 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.terms import make_terms
 from bert_jax.training.state import init_params
 
 _LAYERS = "bert/encoder/layer_"
@@ -61,7 +62,7 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
 
 def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """The name and shape of every flat weight that a model of this config has."""
-    model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
+    model = PreTrainingModel(dataclasses.replace(config, scan_layers=False), make_terms())
 
     def fresh() -> dict[str, jax.Array]:
         return flatten(nn.unbox(init_params(model, 0)), config)
@@ -92,7 +93,7 @@ def add_missing_heads(weights: Weights, config: BertConfig, seed: int) -> list[s
     """Initialises, in place, the heads of which not one tensor is there; names them."""
     missing = [head for head in HEADS if not any(name.startswith(head) for name in weights)]
     if missing:
-        model = BertForPreTraining(dataclasses.replace(config, scan_layers=False))
+        model = PreTrainingModel(dataclasses.replace(config, scan_layers=False), make_terms())
         weights.update(initial_weights(model, seed, lambda name: name.startswith(tuple(missing))))
     return [HEADS[head] for head in missing]
 

@@ -9,8 +9,9 @@ Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
 `bert_jax.parallel` alone knows what they become on a mesh.
 """
 
-from bert_jax.models.bert import BertEncoder, BertForPreTraining, PreTrainingOutput
+from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import (
     BertForMultipleChoice,
     BertForQuestionAnswering,
@@ -22,9 +23,8 @@ __all__ = [
     "BertConfig",
     "BertEncoder",
     "BertForMultipleChoice",
-    "BertForPreTraining",
     "BertForQuestionAnswering",
     "BertForSequenceClassification",
     "BertForTokenClassification",
-    "PreTrainingOutput",
+    "PreTrainingModel",
 ]

@@ -1,4 +1,4 @@
-"""The feed-forward layer's non-linearities."""
+"""The activations of the feed-forward layer."""
 
 import math
 from collections.abc import Callable
@@ -14,11 +14,12 @@ _PHI_RANGE = 5.0
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """x Phi(x), the exact form (Hendrycks & Gimpel 2016).
+    """Returns x Phi(x), the exact form (Hendrycks & Gimpel 2016).
 
-    Of bfloat16, with Phi within 6.7e-6, and 0 below -5: within 3.4e-5 and rounding. (Below
-    about -3, where gelu itself is under 0.004, that is more than rounding alone.) A TPU has
-    tanh and exp in hardware, and erf takes it as long as half a matrix product.
+    For bfloat16, Phi is approximated within 6.7e-6 and is 0 below -5. The result is within
+    3.4e-5 and rounding; below about -3, where gelu itself is under 0.004, that is more than
+    rounding alone. A TPU has tanh and exp in hardware, but erf takes half as long as a matrix
+    product.
     """
     return _gelu_bfloat16(x) if x.dtype == jnp.bfloat16 else nn.gelu(x, approximate=False)
 
@@ -29,7 +30,7 @@ def _gelu_bfloat16(x: jax.Array) -> jax.Array:
 
 
 def _gelu_and_slope(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both at once, beside the matrix product that made x; its backward pass only multiplies."""
+    """Returns gelu and its slope, which makes the backward pass a single product."""
     x32 = x.astype(jnp.float32)
     cut = jnp.clip(x32, -_PHI_RANGE, _PHI_RANGE)
     square = cut * cut

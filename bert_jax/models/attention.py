@@ -11,7 +11,7 @@ from bert_jax.models.layers import add_bias, weight_init, zeros_init
 
 
 class SelfAttention(nn.Module):
-    """Attention of every position to every unmasked one, and its output projection.
+    """Attention of every position to the positions that its mask allows, then a projection.
 
     Kernels are [D, A, K] and [A, K, D]: heads are an axis of their own, so that
     tensor parallelism splits between heads.
@@ -21,21 +21,22 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, hidden_BxLxD: jax.Array, mask_bias_Bx1x1xL: jax.Array, deterministic: bool
+        self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array, deterministic: bool
     ) -> jax.Array:
         """Returns [B, L, D] in `config.dtype`.
 
         Args:
           hidden_BxLxD: The block's input.
-          mask_bias_Bx1x1xL: float32, 0 where a position may be attended to and
-            the lowest finite number where not.
+          bias_Bx1xQxL: float32 from `attention_mask.attention_bias`; Q is 1 or L.
           deterministic: True turns the dropout of probabilities off.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
-        fused = c.fused_attention and c.dtype == jnp.bfloat16
+        # The kernel masks keys alone, for all queries alike.
+        masks_keys_alone = bias_Bx1xQxL.shape[2] == 1
+        fused = c.fused_attention and c.dtype == jnp.bfloat16 and masks_keys_alone
         if fused and fused_attention.fits(c, hidden_BxLxD.shape[1]):
-            return self._fused(hidden_BxLxD, mask_bias_Bx1x1xL, deterministic)
+            return self._fused(hidden_BxLxD, bias_Bx1xQxL, deterministic)
 
         scale = jnp.asarray(c.head_depth**-0.5, c.dtype)
         query_BxAxLxK, key_BxAxLxK, value_BxAxLxK = (
@@ -49,8 +50,8 @@ class SelfAttention(nn.Module):
             key_BxAxLxK,
             preferred_element_type=jnp.float32,
         )
-        probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + mask_bias_Bx1x1xL).astype(c.dtype)
-        # Kept for who asks for "intermediates"; nothing is, and nothing computed, otherwise.
+        probs_BxAxLxL = jax.nn.softmax(scores_BxAxLxL + bias_Bx1xQxL).astype(c.dtype)
+        # Costs nothing unless the caller makes "intermediates" mutable.
         self.sow("intermediates", "probabilities", probs_BxAxLxL)
         probs_BxAxLxL = Dropout(c.attention_probs_dropout_prob)(probs_BxAxLxL, deterministic)
         context_BxAxLxK = jnp.einsum("BAQL,BALK->BAQK", probs_BxAxLxL, value_BxAxLxK)
@@ -58,7 +59,7 @@ class SelfAttention(nn.Module):
         output_BxLxD = jnp.einsum("BAQK,AKD->BQD", context_BxAxLxK, kernel_AxKxD.astype(c.dtype))
         return add_bias(output_BxLxD, bias_D)
 
-    def _fused(self, hidden_BxLxD, mask_bias_Bx1x1xL, deterministic):
+    def _fused(self, hidden_BxLxD, bias_Bx1xQxL, deterministic):
         """The same by a TPU kernel, which reads and writes heads side by side."""
         c = self.config
         heads_BxLxD = [
@@ -72,7 +73,7 @@ class SelfAttention(nn.Module):
         rate = 0.0 if deterministic else c.attention_probs_dropout_prob
         keys = Dropout(rate).keys(shape) if rate else (jnp.zeros(shape, jnp.int32),) * 2
         context_BxLxD = fused_attention.fused_attention(
-            *heads_BxLxD, mask_bias_Bx1x1xL[:, 0], keys, depth=c.head_depth, rate=rate
+            *heads_BxLxD, bias_Bx1xQxL[:, 0], keys, depth=c.head_depth, rate=rate
         )
         kernel_AxKxD, bias_D = self._output_projection()
         kernel_DxD = kernel_AxKxD.reshape(-1, c.hidden_size).astype(c.dtype)

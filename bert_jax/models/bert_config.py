@@ -6,9 +6,9 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 
-# Rows of the word embeddings and of the MLM head's output bias are a multiple of this: a
-# TPU's lane width, which any usual number of devices on the `model` axis divides. It does
-# not depend on the mesh, so that a checkpoint fits every mesh.
+# The rows of the word embeddings and of the decoder's bias are a multiple of this, a TPU's lane
+# width, which any usual number of devices on the `model` axis divides. It does not depend on the
+# mesh: a checkpoint fits every mesh.
 VOCAB_MULTIPLE = 128
 
 
@@ -33,12 +33,12 @@ class BertConfig:
     dtype: Any = jnp.float32
     scan_layers: bool = False
     remat: str = "none"
-    # On a TPU only.
+    # Has an effect on TPUs only.
     fused_attention: bool = False
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], **extra: Any) -> Self:
-        """Builds one from bert_config.json's keys; keys that BERT lacks are an error."""
+        """Builds a config from the keys of bert_config.json; unknown keys are an error."""
         return cls(**dict(values), **extra)
 
     @property
@@ -47,10 +47,9 @@ class BertConfig:
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the word embeddings: `vocab_size` up to the next multiple of 128.
+        """The rows of the word embeddings: `vocab_size`, rounded up to a multiple of 128.
 
-        The rows beyond the vocabulary are zero, get no gradient and no probability, and
-        so stay zero.
+        The rows beyond the vocabulary are zero and stay zero: they get no gradient.
         """
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 

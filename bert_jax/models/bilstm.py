@@ -26,7 +26,7 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, states_BxLxE: jax.Array, attention_mask_BxL: jax.Array) -> jax.Array:
-        """Returns [B, L, 2 * size]; the backward ones begin at a sequence's last token."""
+        """Returns [B, L, 2 * size]; the backward direction starts at the last real token."""
         lengths_B = jnp.sum(attention_mask_BxL.astype(jnp.int32), axis=1)
         for i in range(NUM_LAYERS):
             forward, backward = (

@@ -1,10 +1,9 @@
-"""Dropout whose masks are computed where they are used, and never stored.
+"""Dropout with masks that are recomputed instead of stored.
 
-Whether an element is kept is a hash of the call's key and of the element's place in
-the array. That costs a dozen integer operations an element, which a compiler fuses
-into whatever reads or writes the array; the backward pass computes the mask again.
-It does not depend on how the array is laid over devices, and each device computes its
-own part alone.
+Whether an element is kept is a hash of the call's key and of the element's place in the array.
+The hash costs a dozen integer operations per element, which the compiler fuses with the
+operation that reads or writes the array. The backward pass computes the mask again. The mask
+does not depend on how the array is laid over devices, and each device computes only its part.
 """
 
 import functools
@@ -14,66 +13,66 @@ import jax
 import jax.numpy as jnp
 
 # Multipliers of the two-round 32-bit finalizer "lowbias32" (Wellons, "Prospecting for
-# hash functions", 2018), as signed numbers: a kernel has no unsigned ones.
+# hash functions", 2018), as signed numbers: Pallas kernels have no unsigned ones.
 _FIRST_MULTIPLIER = 0x7FEB352D
 _SECOND_MULTIPLIER = 0x846CA68B - 2**32
-# 2**32 / golden ratio: neighbouring numbers land far apart (Knuth, TAOCP 6.4).
+# 2**32 / golden ratio spreads neighbouring numbers far apart (Knuth, TAOCP 6.4).
 _SPREAD = 0x9E3779B9 - 2**32
 
 
 class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and divides the others by 1 - rate.
 
-    Needs a "dropout" rng unless it is deterministic. The mask of an example depends on
-    that rng and on the example's row in the global batch.
+    Needs a "dropout" rng unless it is deterministic. The mask of an example depends on that rng
+    and on the example's row in the global batch.
     """
 
     rate: float
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Returns x, of any shape with at least two axes, with its type."""
+        """Applies dropout to x, which has at least two axes; the dtype stays."""
         if deterministic or self.rate == 0:
             return x
         return _dropped(x, self.keys(x.shape[:-2]), self.rate)
 
     def keys(self, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Those of the masks that a call would draw: see `mask_keys`."""
+        """Returns the keys of the masks that a call would draw; see `mask_keys`."""
         return mask_keys(self.make_rng("dropout"), shape)
 
 
 def mask_keys(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Keys of as many masks as the shape has entries, no two of them alike.
+    """Returns a different key for each entry of a shape.
 
     Args:
       key: A key of jax.random.
-      shape: The axes of an array before its last two: one mask for each entry.
+      shape: The axes of an array before its last two; each entry gets its own mask.
 
     Returns:
-      Two int32 arrays of that shape, what `keeps` asks for.
+      Two int32 arrays of that shape, for `keeps`.
     """
     seeds = jax.lax.bitcast_convert_type(jax.random.bits(key, (2,), jnp.uint32), jnp.int32)
     number = _places(shape)
-    # One to one from entry to first key, whatever the seed.
+    # A one-to-one map from entry to first key, for any seed.
     first = _mixed(number * jnp.int32(_SPREAD) + seeds[0])
     return first, _mixed(first + seeds[1])
 
 
 def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
-    """Which elements of a mask are kept.
+    """Returns which elements of a mask are kept.
 
     Args:
-      place: int32, the element's number in its mask: row times columns plus column.
-      keys: Of `mask_keys`, int32 scalars or arrays that broadcast against `place`.
+      place: int32 number of the element in its mask: row * columns + column.
+      keys: From `mask_keys`, int32 scalars or arrays that broadcast against `place`.
       rate: The probability of False, kept to within 2^-32.
 
     Returns:
-      bool, of the shape of place and keys together.
+      bool, of the broadcast shape of place and keys.
     """
     first, second = keys
     x = (place ^ first) * jnp.int32(_FIRST_MULTIPLIER)
     x = x ^ jax.lax.shift_right_logical(x, jnp.int32(15))
     x = (x ^ second) * jnp.int32(_SECOND_MULTIPLIER)
-    # Uniform over all int32; the highest bits, which decide, are the best mixed ones.
+    # x is uniform over int32, and its highest bits, which decide, are mixed best.
     return x >= jnp.int32(min(round(rate * 2**32) - 2**31, 2**31 - 1))
 
 
@@ -81,7 +80,7 @@ def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
 def _dropped(x: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
     place = _places((1,) * (x.ndim - 2) + x.shape[-2:])
     kept = keeps(place, tuple(key[..., None, None] for key in keys), rate)
-    # In float32: of bfloat16, 1 / (1 - rate) would be rounded, and every mean with it.
+    # In bfloat16 the factor 1 / (1 - rate) would be rounded, and bias every mean.
     return jnp.where(kept, x.astype(jnp.float32) * (1 / (1 - rate)), 0).astype(x.dtype)
 
 
@@ -97,7 +96,7 @@ _dropped.defvjp(_forward, _backward)
 
 
 def _places(shape: tuple[int, ...]) -> jax.Array:
-    """int32, each entry's own number, counted along the last axis first."""
+    """Returns the number of each entry, int32, counted along the last axis first."""
     places, stride = jnp.zeros((), jnp.int32), 1
     for axis in reversed(range(len(shape))):
         if shape[axis] > 1:
@@ -107,7 +106,7 @@ def _places(shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mixed(x: jax.Array) -> jax.Array:
-    """A one-to-one map of int32 to itself in which every bit depends on all."""
+    """Maps int32 one to one to itself; every output bit depends on every input bit."""
     x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(16))) * jnp.int32(_FIRST_MULTIPLIER)
     x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * jnp.int32(_SECOND_MULTIPLIER)
     return x ^ jax.lax.shift_right_logical(x, jnp.int32(16))

@@ -11,7 +11,7 @@ from bert_jax.models.layers import LayerNorm, column_sums, weight_init
 
 
 class BertEmbeddings(nn.Module):
-    """Sum of three tables, then LayerNorm, then dropout (paper, section 3)."""
+    """Sums three tables, then applies LayerNorm and dropout (paper, section 3)."""
 
     config: BertConfig
 
@@ -37,55 +37,65 @@ class BertEmbeddings(nn.Module):
     ) -> jax.Array:
         """Returns hidden_BxLxD in `config.dtype`; L is at most max_position_embeddings."""
         length = input_ids_BxL.shape[-1]
-        # Where its width is divided, the table is gathered, so that rows are looked up
-        # where their tokens are; else the states of the whole batch would change place.
+        # If the width of the table is divided over devices, the table is gathered first. Each
+        # device then looks up the rows of its own tokens; otherwise the hidden states of the
+        # whole batch would have to move.
         table_WxD = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
         hidden_BxLxD = table_WxD[input_ids_BxL]
         hidden_BxLxD += self.position_embeddings[None, :length]
-        # Two rows: a product with a one-hot vector is cheaper than a gather,
-        # and its gradient is a sum, not a scatter.
+        # The table has two rows: a product with a one-hot vector is cheaper than a gather, and
+        # its gradient is a sum instead of a scatter.
         segment_BxLxT = jax.nn.one_hot(token_type_ids_BxL, self.config.type_vocab_size)
-        # At full precision: a TPU would round the table to bfloat16 otherwise.
+        # By default a TPU would round the table to bfloat16.
         hidden_BxLxD += jnp.matmul(segment_BxLxT, self.token_type_embeddings, precision="highest")
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
         hidden_BxLxD = self.layer_norm(hidden_BxLxD)
         return self.dropout(hidden_BxLxD, deterministic)
 
     def logits(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
-        """The MLM decoder: the product with the word embeddings, plus bias, float32 [B, M, W]."""
-        dtype = self.config.dtype
-        table_WxD = self.word_embeddings.astype(dtype)
-        logits_BxMxW = _scores(hidden_BxMxD.astype(dtype), table_WxD, bias_W)
+        """Returns the language model's logits, float32 [B, M, W]; see `vocabulary_logits`."""
+        hidden_BxMxD = hidden_BxMxD.astype(self.config.dtype)
+        logits_BxMxW = vocabulary_logits(hidden_BxMxD, self.word_embeddings, bias_W)
         return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
 
 
+def vocabulary_logits(
+    hidden_BxMxD: jax.Array, table_WxD: jax.Array, bias_W: jax.Array
+) -> jax.Array:
+    """Returns float32 logits_BxMxW: the product with the word embeddings, plus a bias.
+
+    The product is computed in the dtype of `hidden_BxMxD`.
+    """
+    return _logits(hidden_BxMxD, table_WxD.astype(hidden_BxMxD.dtype), bias_W)
+
+
 @jax.custom_vjp
-def _scores(hidden_BxMxD: jax.Array, table_WxD: jax.Array, bias_W: jax.Array) -> jax.Array:
+def _logits(hidden_BxMxD: jax.Array, table_WxD: jax.Array, bias_W: jax.Array) -> jax.Array:
     scores_BxMxW = jnp.einsum(
         "BMD,WD->BMW", hidden_BxMxD, table_WxD, preferred_element_type=jnp.float32
     )
     return scores_BxMxW + bias_W
 
 
-def _scores_forward(hidden_BxMxD, table_WxD, bias_W):
-    return _scores(hidden_BxMxD, table_WxD, bias_W), (hidden_BxMxD, table_WxD)
+def _logits_forward(hidden_BxMxD, table_WxD, bias_W):
+    return _logits(hidden_BxMxD, table_WxD, bias_W), (hidden_BxMxD, table_WxD)
 
 
-def _scores_backward(residuals, gradient_BxMxW):
+def _logits_backward(residuals, gradient_BxMxW):
     hidden_BxMxD, table_WxD = residuals
-    # Once, in the type of the products: left alone, a compiler makes the gradient of the
-    # softmax anew, from float32 logits, in each of the three that read it.
+    # Computes the gradient of the softmax once, in the dtype of the products. The compiler would
+    # otherwise recompute it from float32 logits for each of its three readers.
     gradient_BxMxW = jax.lax.optimization_barrier(gradient_BxMxW.astype(table_WxD.dtype))
     hidden_gradient_BxMxD = jnp.einsum("BMW,WD->BMD", gradient_BxMxW, table_WxD)
     table_gradient_WxD = jnp.einsum("BMW,BMD->WD", gradient_BxMxW, hidden_BxMxD)
     return hidden_gradient_BxMxD, table_gradient_WxD, column_sums(gradient_BxMxW)
 
 
-_scores.defvjp(_scores_forward, _scores_backward)
+_logits.defvjp(_logits_forward, _logits_backward)
 
 
 def _vocabulary_init(config: BertConfig):
-    """Weights for the vocabulary's own rows, zeros for those that only fill it up."""
+    """Returns an initializer that leaves the rows beyond the vocabulary zero."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32):
         is_entry_W = jnp.arange(shape[0]) < config.vocab_size
@@ -98,10 +108,11 @@ def _vocabulary_init(config: BertConfig):
 
 
 def _position_init(config: BertConfig):
-    """BERT's own random start, or sinusoids of an amplitude (Vaswani et al. 2017, section 3.5).
+    """Returns BERT's random initializer, or one with sinusoids of a given amplitude.
 
-    Of sinusoids, the rows n places apart are one rotation apart, wherever they are: a head that is
-    to look n words back has one thing to learn, instead of one for every place.
+    In a table of sinusoids (Vaswani et al. 2017, section 3.5), rows n places apart differ by the
+    same rotation everywhere. A head that attends n words back has one rotation to learn, not one
+    for every position.
     """
     amplitude = config.sinusoidal_positions
     if not amplitude:
@@ -109,14 +120,14 @@ def _position_init(config: BertConfig):
 
     def init(key: jax.Array, shape: tuple[int, int], dtype=jnp.float32):
         del key
-        # As a constant: a device's own sines could differ in the last bit from another's.
+        # A constant: sines computed on different devices could differ in the last bit.
         return jnp.asarray(amplitude * _sinusoids(*shape), dtype)
 
     return nn.with_logical_partitioning(init, ("position", "embed"))
 
 
 def _sinusoids(positions: int, width: int) -> np.ndarray:
-    """float64 [positions, width]: sines of falling frequency, then their cosines."""
+    """Returns float64 [positions, width]: sines of falling frequency, then their cosines."""
     pairs = -(-width // 2)
     frequencies = 10_000.0 ** (-np.arange(pairs) / pairs)
     angles = np.arange(positions)[:, None] * frequencies

@@ -2,10 +2,10 @@
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.attention import SelfAttention
+from bert_jax.models.attention_mask import attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import LayerNorm, Projection
@@ -18,14 +18,14 @@ class Block(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array, mask_bias_Bx1x1xL: jax.Array) -> jax.Array:
+    def __call__(self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array) -> jax.Array:
         c = self.config
 
         def dropout(x):
             return Dropout(c.hidden_dropout_prob)(x, self.deterministic)
 
         attended_BxLxD = SelfAttention(c, name="attention")(
-            hidden_BxLxD, mask_bias_Bx1x1xL, self.deterministic
+            hidden_BxLxD, bias_Bx1xQxL, self.deterministic
         )
         hidden_BxLxD = LayerNorm(c, name="attention_layer_norm")(
             hidden_BxLxD + dropout(attended_BxLxD)
@@ -54,17 +54,15 @@ class Encoder(nn.Module):
         deterministic: bool,
         all_layers: bool = False,
     ) -> jax.Array | list[jax.Array]:
-        """Returns the last hidden states, [B, L, D] in `config.dtype`, or a list of all blocks'."""
+        """Returns the last hidden states, [B, L, D] in `config.dtype`, or those of all blocks."""
         c = self.config
-        mask_bias_Bx1x1xL = jnp.where(
-            attention_mask_BxL[:, None, None, :] > 0, 0.0, jnp.finfo(jnp.float32).min
-        )
+        bias_Bx1xQxL = attention_bias(attention_mask_BxL, causal=c.causal)
         if not c.scan_layers:
             block = _rematerialized(Block, c.remat, prevent_cse=True)
             outputs = []
             for i in range(c.num_hidden_layers):
                 hidden_BxLxD = block(c, deterministic, name=f"layer_{i}")(
-                    hidden_BxLxD, mask_bias_Bx1x1xL
+                    hidden_BxLxD, bias_Bx1xQxL
                 )
                 outputs.append(hidden_BxLxD)
             return outputs if all_layers else hidden_BxLxD
@@ -77,22 +75,22 @@ class Encoder(nn.Module):
             length=c.num_hidden_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c, deterministic, all_layers, name="layers")
-        hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, mask_bias_Bx1x1xL)
+        hidden_BxLxD, outputs_NxBxLxD = layers(hidden_BxLxD, bias_Bx1xQxL)
         return list(outputs_NxBxLxD) if all_layers else hidden_BxLxD
 
 
 class _ScannedBlock(nn.Module):
-    """A block with the (carry, output) signature that nn.scan asks for."""
+    """A block with the (carry, output) signature that nn.scan needs."""
 
     config: BertConfig
     deterministic: bool
     has_output: bool
 
     @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array, mask_bias_Bx1x1xL: jax.Array):
+    def __call__(self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array):
         block = _rematerialized(Block, self.config.remat, prevent_cse=False)
         hidden_BxLxD = block(self.config, self.deterministic, name="layer")(
-            hidden_BxLxD, mask_bias_Bx1x1xL
+            hidden_BxLxD, bias_Bx1xQxL
         )
         return hidden_BxLxD, hidden_BxLxD if self.has_output else None
 

@@ -1,9 +1,9 @@
-"""Attention as one TPU kernel, forward and backward, dropout inside.
+"""Attention as one TPU kernel, forward and backward, with dropout inside.
 
-Scores and probabilities never leave the chip: of the activations the backward pass keeps
-what the projections keep anyway, and computes the probabilities again. A kernel's block
-is 128 lanes wide, so it takes the heads that lie side by side in them together (two of
-depth 64) and tells them apart by masks: the matrix unit is 128 wide either way.
+Scores and probabilities never leave the chip. The backward pass keeps only what the projections
+keep anyway and computes the probabilities again. A block of the kernel is 128 lanes wide: it
+takes all heads that lie side by side in them (two of depth 64) and separates them by masks,
+because the matrix unit is 128 wide either way.
 
 Arrays here are [B, L, A*K], as the projections write them.
 """
@@ -22,17 +22,17 @@ from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import keeps
 
 LANES = 128
-# A head's L x L scores lie in on-chip memory whole.
+# The L x L scores of a head must fit in on-chip memory.
 MAX_LENGTH = 512
-# Positions a kernel's step takes, of one sequence or of several.
+# Positions that one step of the kernel takes, from one or several sequences.
 _POSITIONS_A_STEP = 1024
 
-# Axes that a product contracts.
+# The axes that a product contracts.
 _ROWS, _COLUMNS = (0,), (1,)
 
 
 def fits(config: BertConfig, length: int) -> bool:
-    """Whether the kernel can take a model's heads, on each of its devices, at a length."""
+    """Returns whether the kernel can take the heads of a model, on each device, at a length."""
     heads, rest = divmod(config.num_attention_heads, _num_shards(_spec()[2]))
     whole_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
     return not rest and whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
@@ -49,15 +49,15 @@ def fused_attention(
     rate: float,
     interpret: bool = False,
 ) -> jax.Array:
-    """softmax(query key^T / sqrt(depth) + bias), dropped out, times value.
+    """Returns softmax(query key^T / sqrt(depth) + bias) after dropout, times value.
 
     Args:
       query, key, value: bfloat16 [B, L, A*K], for which `fits` is true.
       mask_bias_Bx1xL: float32, added to the scores of each key.
-      mask_keys_BxA: Of `dropout.mask_keys`; not read where rate is 0.
+      mask_keys_BxA: From `dropout.mask_keys`; not read if `rate` is 0.
       depth: K.
-      rate: Of the dropout of probabilities.
-      interpret: Run it as plain JAX, on any device, to test it.
+      rate: The dropout rate of the probabilities.
+      interpret: Runs the kernel as plain JAX on any device, for tests.
 
     Returns:
       [B, L, A*K] bfloat16.
@@ -86,13 +86,13 @@ _attention.defvjp(_forward, _backward)
 
 
 def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
-    """Calls a kernel on each device's part: its sequences, and its heads."""
+    """Calls a kernel on the sequences and heads of each device."""
 
     def local(query, key, value, bias, first, second, *gradient):
         batch, length, width = query.shape
         rows = math.gcd(batch, max(1, _POSITIONS_A_STEP // length))
         block = pl.BlockSpec((rows, length, LANES), lambda i, j: (i, 0, j))
-        # On-chip memory for scalars is small: a step gets its own sequences' keys only.
+        # On-chip memory for scalars is small: a step gets the keys of its own sequences only.
         first, second = (keys.reshape(batch // rows, rows, -1) for keys in (first, second))
         keys_shape = (1, rows, first.shape[-1])
         scalars = pl.BlockSpec(keys_shape, lambda i, j: (i, 0, 0), memory_space=pltpu.SMEM)
@@ -106,7 +106,7 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             out_specs=[block] * num_outputs,
             out_shape=[jax.ShapeDtypeStruct(query.shape, query.dtype)] * num_outputs,
             compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
-            # The matrix unit's time: each product is LANES deep or wide, whatever the depth.
+            # The time of the matrix unit: each product is LANES deep or wide, whatever the depth.
             cost_estimate=pl.CostEstimate(
                 flops=num_products * 2 * scores * LANES,
                 transcendentals=scores,
@@ -127,7 +127,7 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
         local,
         in_specs=in_specs[: len(inputs)],
         out_specs=(spec,) * num_outputs,
-        # The kernel's outputs do not say over which axes they vary.
+        # The outputs of the kernel do not declare over which axes they vary.
         check_vma=False,
     )(*inputs)
 

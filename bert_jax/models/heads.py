@@ -1,4 +1,4 @@
-"""What stands on the encoder: the pooler, the masked-LM head and the layer that ends all others."""
+"""The heads on the encoder: the pooler, the language-model head and a plain output layer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,59 +16,83 @@ NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
 
 
 class Pooler(nn.Module):
-    """A tanh layer on the hidden state of [CLS], the first position."""
+    """A tanh layer on the hidden state of one token.
+
+    The token is the first one, [CLS]. In a causal model [CLS] sees nothing but itself; there
+    it is the last real token.
+    """
 
     config: BertConfig
 
     @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array) -> jax.Array:
+    def __call__(self, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array) -> jax.Array:
         """Returns pooled_BxD."""
         dense = Projection(self.config, self.config.hidden_size, ("embed", "pooled"), name="dense")
-        first_BxD = nn.with_logical_constraint(hidden_BxLxD[:, 0], ("batch", None))
-        return nn.with_logical_constraint(jnp.tanh(dense(first_BxD)), ("batch", None))
+        token_BxD = pooled_token(self.config, hidden_BxLxD, attention_mask_BxL)
+        token_BxD = nn.with_logical_constraint(token_BxD, ("batch", None))
+        return nn.with_logical_constraint(jnp.tanh(dense(token_BxD)), ("batch", None))
 
 
-class MaskedLanguageModelHead(nn.Module):
-    """Dense, activation, LayerNorm, then the tied decoder with a bias of its own."""
+def pooled_token(
+    config: BertConfig, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array
+) -> jax.Array:
+    """Returns the state that stands for the whole sequence, [B, D]; see `Pooler`."""
+    if not config.causal:
+        return hidden_BxLxD[:, 0]
+    last_B = jnp.sum(attention_mask_BxL.astype(jnp.int32), axis=1) - 1
+    return jnp.take_along_axis(hidden_BxLxD, last_B[:, None, None], axis=1)[:, 0]
+
+
+class LanguageModelHead(nn.Module):
+    """Dense, activation and LayerNorm, under a decoder tied to the word embeddings.
+
+    The decoder's own bias is a parameter of this module.
+    """
 
     config: BertConfig
 
-    @nn.compact
+    def setup(self):
+        c = self.config
+        self.transform = Projection(c, c.hidden_size, ("embed", "pooled"))
+        self.layer_norm = LayerNorm(c)
+        self.output_bias = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
+
     def __call__(
         self,
         hidden_BxLxD: jax.Array,
-        masked_lm_positions_BxM: jax.Array,
+        positions_BxM: jax.Array,
         decode: Callable[[jax.Array, jax.Array], jax.Array],
     ) -> jax.Array:
-        """Returns float32 logits_BxMxW at the masked positions only.
+        """Returns float32 logits_BxMxW at some positions.
 
-        Those beyond the vocabulary are so low that they have no probability, and what
-        they are computed from no gradient.
+        The entries beyond the vocabulary have no probability and give no gradient.
 
         Args:
           hidden_BxLxD: The encoder's output.
-          masked_lm_positions_BxM: int32 positions to predict. They are gathered
-            first: the head then costs M/L of what it would on every position.
+          positions_BxM: int32 positions to predict. They are gathered first: the head then
+            costs M/L of what it costs for every position.
           decode: (hidden_BxMxD, bias_W) -> logits_BxMxW, with the word embeddings.
         """
-        c = self.config
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
-        hidden_BxMxD = jnp.take_along_axis(
-            hidden_BxLxD, masked_lm_positions_BxM[:, :, None], axis=1
-        )
-        hidden_BxMxD = Projection(c, c.hidden_size, ("embed", "pooled"), name="transform")(
+        hidden_BxMxD = jnp.take_along_axis(hidden_BxLxD, positions_BxM[:, :, None], axis=1)
+        return decode(self.transformed(hidden_BxMxD), self.decoder_bias())
+
+    def transformed(self, hidden_BxMxD: jax.Array) -> jax.Array:
+        """Returns what the decoder reads, [B, M, D]."""
+        hidden_BxMxD = self.transform(
             nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
         )
-        hidden_BxMxD = ACTIVATIONS[c.hidden_act](hidden_BxMxD)
-        hidden_BxMxD = LayerNorm(c, name="layer_norm")(hidden_BxMxD)
-        bias_W = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
-        # In the bias, the padding costs nothing where there are logits by the million.
-        is_entry_W = jnp.arange(c.padded_vocab_size) < c.vocab_size
-        return decode(hidden_BxMxD, jnp.where(is_entry_W, bias_W, NO_PROBABILITY))
+        return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxD))
+
+    def decoder_bias(self) -> jax.Array:
+        """Returns bias_W, which rules out the entries that only pad the vocabulary."""
+        # Masking the bias costs nothing; masking the logits would touch millions of numbers.
+        is_entry_W = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
+        return jnp.where(is_entry_W, self.output_bias, NO_PROBABILITY)
 
 
 class OutputLayer(nn.Module):
-    """Logits of next sentence, of labels, of the ends of spans: few numbers, a loss on each."""
+    """Logits of a few classes: next sentence, labels, the ends of spans."""
 
     config: BertConfig
     features: int
@@ -76,7 +100,7 @@ class OutputLayer(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns float32 [..., features] for x [..., D]."""
-        # So few numbers: float32 whatever the rest is.
+        # So few numbers are computed in float32 whatever the dtype of the model.
         config = dataclasses.replace(self.config, dtype=jnp.float32)
         logits = Projection(config, self.features, ("embed", "classes"), name="dense")(x)
         return nn.with_logical_constraint(logits, ("batch",) + (None,) * (x.ndim - 1))

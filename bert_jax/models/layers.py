@@ -1,4 +1,4 @@
-"""What every block is made of: projections and LayerNorm."""
+"""Projections and LayerNorm, the layers that every block is built from."""
 
 import functools
 
@@ -10,11 +10,11 @@ from bert_jax.models.bert_config import BertConfig
 
 
 def weight_init(config: BertConfig, *axes: str):
-    """BERT's initializer: a normal of deviation `initializer_range`, cut at two.
+    """Returns BERT's initializer: a normal cut at two standard deviations.
 
-    As in TensorFlow's truncated_normal_initializer, the deviation is that of the
-    normal before it is cut. jax's initializer of the same name rescales its draws
-    so that the cut distribution has the deviation asked for; hence not that one.
+    The deviation `initializer_range` is that of the normal before it is cut, as in
+    TensorFlow's truncated_normal_initializer. The initializer of the same name in jax rescales
+    its draws to give the cut distribution that deviation.
     """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
@@ -24,19 +24,19 @@ def weight_init(config: BertConfig, *axes: str):
 
 
 def zeros_init(*axes: str):
-    """Zeros, the start of every bias."""
+    """Returns the initializer of every bias: zeros."""
     return nn.with_logical_partitioning(nn.initializers.zeros_init(), axes)
 
 
 class Projection(nn.Module):
-    """An affine map of the last axis, D -> F.
+    """An affine map of the last axis from D to F.
 
     Attributes:
       config: The model's hyperparameters.
       features: F.
       axes: Logical names of the kernel's two axes.
-      activated: Whether an activation follows. Its backward pass sums the bias's gradient
-        in passing; elsewhere `add_bias` does.
+      activated: Whether an activation follows. The compiler then fuses the sum of the bias's
+        gradient into the activation's backward pass; elsewhere `add_bias` does the sum.
     """
 
     config: BertConfig
@@ -56,7 +56,7 @@ class Projection(nn.Module):
 
 @jax.custom_vjp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x [..., F] plus a float32 bias [F], in the type of x."""
+    """Adds a float32 bias [F] to x [..., F]; the result has the dtype of x."""
     return x + bias.astype(x.dtype)
 
 
@@ -72,15 +72,15 @@ add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 
 def column_sums(x: jax.Array) -> jax.Array:
-    """Sums over all axes but the last, float32 [F].
+    """Returns the sums over all axes but the last, float32 [F].
 
-    Of bfloat16 as a product with ones, which is exact and accumulates in float32: a
-    TPU's matrix unit does in passing what takes its vector unit as long as a layer.
+    For bfloat16 this is a product with ones, which is exact and accumulates in float32. A
+    TPU's matrix unit computes it almost for free; its vector unit needs as long as for a layer.
     """
     rows = tuple(range(x.ndim - 1))
     if x.dtype != jnp.bfloat16:
         return jnp.sum(x, rows, dtype=jnp.float32)
-    # As many rows as the unit takes at once; one would be no cheaper.
+    # The matrix unit takes eight rows at once; a single row would be no cheaper.
     ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
     contracted = (tuple(axis + 1 for axis in rows), rows)
     return jax.lax.dot_general(ones, x, (contracted, ((), ())), preferred_element_type=jnp.float32)[
@@ -91,7 +91,7 @@ def column_sums(x: jax.Array) -> jax.Array:
 class LayerNorm(nn.Module):
     """LayerNorm with float32 statistics and parameters, output in `config.dtype`.
 
-    Its backward pass is written out, so that of the activations it keeps only its input.
+    The backward pass is written by hand and keeps only the input.
     """
 
     config: BertConfig
@@ -113,7 +113,7 @@ def _normalized(x, scale, bias, epsilon, dtype):
 def _normalize(x, scale, bias, epsilon, dtype):
     x32 = x.astype(jnp.float32)
     mean = jnp.mean(x32, axis=-1, keepdims=True)
-    # Both moments in one pass over the activations.
+    # Computes both moments in one pass over the activations.
     variance = jnp.maximum(jnp.mean(x32 * x32, axis=-1, keepdims=True) - mean * mean, 0.0)
     inverse = jax.lax.rsqrt(variance + epsilon)
     output = (x32 - mean) * (inverse * scale) + bias

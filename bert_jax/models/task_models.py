@@ -1,5 +1,6 @@
 """The encoder under the heads of fine-tuning (paper, section 4)."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -10,31 +11,31 @@ from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.heads import OutputLayer
+from bert_jax.models.heads import OutputLayer, pooled_token
 
 Outputs = dict[str, jax.Array]
 
 
 class TaskModel(nn.Module):
-    """The encoder under one output layer; `bert/...` are a pre-trained model's own names.
+    """The encoder under one output layer; the encoder's parameters keep their names.
 
     Attributes:
       config: The encoder's hyperparameters.
       num_outputs: Numbers that the output layer gives for each sequence, token or choice.
-      features: Layers whose states the head reads, side by side, and whose encoder is not
-        trained (paper, section 5.3): 0 is the embeddings, 1 the first block, -1 the last
-        one. Empty: the usual head, on the last block or the pooler.
-      bilstm_size: Of models with something for each token: units of each direction of a
-        `BiLstm` that reads the features and that the head reads; 0: there is none.
+      features: Layers whose concatenated states the head reads. The encoder is then not
+        trained (paper, section 5.3). 0 is the embeddings, 1 the first block, -1 the last
+        one. If empty, the head reads the last block or the pooler.
+      bilstm_size: Units per direction of a `BiLstm` between the encoder and the head, for
+        models with an output per token; 0 for none.
     """
 
-    # What of a batch the model is called with.
+    # Batch fields that the model is called with.
     INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
     # Whether the head reads the pooler, which otherwise does not exist.
     POOLED: ClassVar[bool] = False
-    # Whether outputs are [B, L, ...]: something for each token.
+    # Whether there is an output per token, [B, L, ...].
     PER_TOKEN: ClassVar[bool] = False
-    # Of what the head reads, while it is learned (run_classifier.py: keep_prob=0.9).
+    # Dropout on the input of the head in training (run_classifier.py: keep_prob=0.9).
     DROPOUT: ClassVar[float] = 0.1
 
     config: BertConfig
@@ -49,36 +50,39 @@ class TaskModel(nn.Module):
         self.classifier = OutputLayer(self.config, self.num_outputs)
         self.dropout = Dropout(self.DROPOUT)
 
-    def __call__(
-        self,
-        input_ids_BxL: jax.Array,
-        token_type_ids_BxL: jax.Array,
-        attention_mask_BxL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> Outputs:
-        """Returns float32 outputs, see the class; arguments as in `BertEncoder`."""
-        inputs = input_ids_BxL, token_type_ids_BxL, attention_mask_BxL
+    def __call__(self, batch: Mapping[str, jax.Array], *, deterministic: bool) -> Outputs:
+        """Returns the float32 outputs that the class describes.
+
+        Args:
+          batch: The fields of `INPUTS`, each [B, L]; see `BertEncoder`.
+          deterministic: True for evaluation: no dropout, no "dropout" rng needed.
+        """
+        inputs = tuple(batch[name] for name in self.INPUTS)
         return self.outputs(self.classifier(self.encoded(inputs, deterministic)))
 
+    @property
+    def fields(self) -> dict[str, int]:
+        """Every batch field that the model is called with, and its number of axes."""
+        return dict.fromkeys(self.INPUTS, 2)
+
     def outputs(self, logits: jax.Array) -> Outputs:
-        """What the output layer gives, by the names that losses and scores know."""
+        """Names the outputs as losses and scores expect them."""
         return {"logits": logits}
 
     def encoded(self, inputs: tuple[jax.Array, ...], deterministic: bool) -> jax.Array:
-        """What the head reads, after dropout: [B, D'] of pooled models, else [B, L, D']."""
+        """Returns the input of the head, after dropout: [B, D'] if pooled, else [B, L, D']."""
         if self.features:
-            # As features of a fixed encoder, the same at every step: without its dropout.
+            # A fixed encoder gives the same features at every step: it has no dropout.
             layers = self.bert.hidden_states(*inputs, deterministic=True)
             chosen = [layers[i] for i in self.features]
             if self.POOLED:
-                chosen = [hidden_BxLxD[:, 0] for hidden_BxLxD in chosen]
+                chosen = [pooled_token(self.config, layer, inputs[2]) for layer in chosen]
             encoded = jax.lax.stop_gradient(jnp.concatenate(chosen, axis=-1))
-            if self.bilstm_size:
-                encoded = self.bilstm(encoded, attention_mask_BxL=inputs[2])
         else:
             hidden_BxLxD, pooled_BxD = self.bert(*inputs, deterministic=deterministic)
             encoded = pooled_BxD if self.POOLED else hidden_BxLxD
+        if self.bilstm_size:
+            encoded = self.bilstm(encoded, attention_mask_BxL=inputs[2])
         return self.dropout(encoded, deterministic)
 
 
@@ -95,7 +99,7 @@ class BertForTokenClassification(TaskModel):
 
 
 class BertForQuestionAnswering(TaskModel):
-    """Where an answer starts and ends: `start_logits` and `end_logits` [B, L]; num_outputs is 2."""
+    """The start and end of an answer: `start_logits` and `end_logits` [B, L]; num_outputs is 2."""
 
     PER_TOKEN: ClassVar[bool] = True
     # As in run_squad.py.
@@ -106,24 +110,14 @@ class BertForQuestionAnswering(TaskModel):
 
 
 class BertForMultipleChoice(TaskModel):
-    """Which of C sequences is the right one (paper, section 4.4); num_outputs is 1."""
+    """The right one of C sequences (paper, section 4.4); num_outputs is 1."""
 
     POOLED: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        input_ids_BxCxL: jax.Array,
-        token_type_ids_BxCxL: jax.Array,
-        attention_mask_BxCxL: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> Outputs:
-        """Returns float32 `logits` [B, C]; arguments as in `BertEncoder`, C of each."""
-        shape = input_ids_BxCxL.shape
-        inputs = tuple(
-            x.reshape(-1, shape[-1])
-            for x in (input_ids_BxCxL, token_type_ids_BxCxL, attention_mask_BxCxL)
-        )
+    def __call__(self, batch: Mapping[str, jax.Array], *, deterministic: bool) -> Outputs:
+        """Returns float32 `logits` [B, C]; the fields of `INPUTS` are [B, C, L]."""
+        shape = batch["input_ids"].shape
+        inputs = tuple(batch[name].reshape(-1, shape[-1]) for name in self.INPUTS)
         scores_Nx1 = self.classifier(self.encoded(inputs, deterministic))
         return {"logits": scores_Nx1.reshape(shape[:-1])}
 
@@ -137,7 +131,7 @@ TASK_MODELS: dict[str, type[TaskModel]] = {
 
 
 def num_outputs(head: str, num_labels: int) -> int:
-    """Of the output layer under a head: two ends of a span, one score of a choice or number."""
+    """Returns the width of a head's output layer."""
     fixed = {"question_answering": 2, "multiple_choice": 1}
     return fixed.get(head, max(1, num_labels))
 
@@ -149,5 +143,5 @@ def make_task_model(
     features: tuple[int, ...] = (),
     bilstm_size: int = 0,
 ) -> Any:
-    """The model of a head, a key of TASK_MODELS; no labels mean regression."""
+    """Builds the model of a head (a key of TASK_MODELS); no labels mean regression."""
     return TASK_MODELS[head](config, num_outputs(head, num_labels), tuple(features), bilstm_size)

@@ -1,6 +1,7 @@
-"""What is learned, one file an objective.
+"""Objectives: what a model is trained to predict.
 
-Each returns sums over the batch it is given, not means: the caller divides by
-the weight of the *global* batch, whatever the number of devices or microbatches.
-Dimension letters as in `bert_jax.models`.
+`terms/` has one file per pre-training term; `weighted.py` adds terms up; `task_losses.py` has
+the losses of fine-tuning. Losses are sums over the batch they are given, not means: the caller
+divides by the total weight of the *global* batch, so that devices and microbatches add up.
+Dimension letters are those of `bert_jax.models`.
 """

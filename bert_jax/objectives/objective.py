@@ -1,47 +1,66 @@
-"""What the training step asks of an objective."""
+"""The interface between the training step and what a model is trained for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 
-Batch = dict[str, jax.Array]
-Metrics = dict[str, jax.Array]
+Batch = Mapping[str, jax.Array]
+Metrics = dict[str, Any]
 
 
 class Objective(Protocol):
-    """What a model is trained for: a loss, what is told of it, and an evaluation.
+    """A loss, the metrics reported with it, and an evaluation.
 
     Attributes:
-      averaged: Names of the loss's metrics, which lines of metrics average over steps.
-      accuracies: Those of them that a person wants to see, and in which words.
+      averaged: Names of the metrics of `loss`, which log lines average over steps.
+      progress: Those of them that are shown while training, with a short text for each.
       eval_operands: How many arrays `evaluate` takes beside the batch.
     """
 
-    averaged: tuple[str, ...]
-    accuracies: Mapping[str, str]
+    averaged: Sequence[str]
+    progress: Mapping[str, str]
     eval_operands: int
 
     def totals(self, batch: Batch) -> Any:
-        """What the sums over any part of this batch are divided by: numbers of the whole."""
+        """Returns what the sums over any part of this whole batch are divided by."""
         ...
 
     def loss(
-        self, model: Any, params: Any, batch: Batch, dropout_key: jax.Array, totals: Any
+        self,
+        model: Any,
+        params: Any,
+        batch: Batch,
+        rngs: Mapping[str, jax.Array],
+        totals: Any,
+        frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
-        """The loss of a part of a batch and its metrics; over all parts they add up."""
+        """Returns the loss of a part of a batch and its metrics; parts add up to the whole.
+
+        Args:
+          model: The model.
+          params: Its parameters.
+          batch: A part of the batch.
+          rngs: The keys "dropout" and "sample".
+          totals: What `totals` returned for the whole batch.
+          frozen: Parameters that are not trained, such as a teacher's; may be empty.
+        """
         ...
 
-    def evaluate(self, model: Any, params: Any, batch: Batch, *operands: Any) -> Metrics:
-        """What an evaluation wants of a batch: sums, or the model's outputs; no dropout."""
+    def evaluate(
+        self, model: Any, params: Any, batch: Batch, frozen: Any, *operands: Any
+    ) -> Metrics:
+        """Returns sums over a batch, or the model's outputs, without dropout."""
         ...
 
 
-def apply(model: Any, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> Any:
-    """The model's outputs; without a key there is no dropout."""
+def apply(
+    model: Any, params: Any, batch: Batch, rngs: Mapping[str, jax.Array] | None = None
+) -> Any:
+    """Returns the model's outputs; without `rngs` there is no dropout and samples are fixed."""
     return model.apply(
         {"params": params},
-        *(batch[name] for name in model.INPUTS),
-        deterministic=dropout_key is None,
-        rngs=None if dropout_key is None else {"dropout": dropout_key},
+        batch,
+        deterministic=rngs is None,
+        rngs={"sample": jax.random.key(0)} if rngs is None else rngs,
     )

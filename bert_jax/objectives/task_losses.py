@@ -1,6 +1,7 @@
 """The losses of fine-tuning: labels, a number, the ends of a span (paper, section 4)."""
 
 import abc
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,42 +12,45 @@ from bert_jax.objectives.objective import Batch, Metrics, apply
 Outputs = dict[str, jax.Array]
 
 
-class FineTuning(abc.ABC):
-    """The mean of a loss over what a batch has labels for; see `Objective`."""
+class TaskLoss(abc.ABC):
+    """The mean of a loss over the labels of a batch; see `Objective`."""
 
     averaged: tuple[str, ...] = ("loss", "accuracy")
-    accuracies = {"accuracy": "accuracy"}
+    progress = {"accuracy": "accuracy"}
     eval_operands = 0
 
     @abc.abstractmethod
     def totals(self, batch: Batch) -> jax.Array | int:
-        """How many labels the batch has."""
+        """Returns the number of labels in the batch."""
 
     @abc.abstractmethod
     def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
-        """Sums over all labels of the batch of what `averaged` names."""
+        """Returns the sums over all labels of the batch of the metrics in `averaged`."""
 
     def loss(
         self,
         model: Any,
         params: Any,
         batch: Batch,
-        dropout_key: jax.Array,
+        rngs: Mapping[str, jax.Array],
         totals: jax.Array | int,
+        frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
-        sums = self.sums(apply(model, params, batch, dropout_key), batch)
+        del frozen
+        sums = self.sums(apply(model, params, batch, rngs), batch)
         means = {name: value / totals for name, value in sums.items()}
         return means["loss"], means
 
-    def evaluate(self, model: Any, params: Any, batch: Batch) -> Outputs:
-        """The model's outputs, float32."""
+    def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Outputs:
+        """Returns the model's outputs, float32."""
+        del frozen
         return apply(model, params, batch)
 
 
-class Labels(FineTuning):
+class Labels(TaskLoss):
     """Cross-entropy of `labels`, int32 [...], for logits [..., C]; -1 where there is none.
 
-    Of sequences, of tokens, and of choices.
+    Sequences, tokens and choices are labelled alike.
     """
 
     def totals(self, batch: Batch) -> jax.Array:
@@ -57,11 +61,11 @@ class Labels(FineTuning):
         return {"loss": loss, "accuracy": correct}
 
 
-class Number(FineTuning):
+class Number(TaskLoss):
     """Squared error of `labels`, float32 [B], for logits [B, 1]."""
 
     averaged = ("loss",)
-    accuracies = {}
+    progress = {}
 
     def totals(self, batch: Batch) -> int:
         return batch["labels"].shape[0]
@@ -70,10 +74,10 @@ class Number(FineTuning):
         return {"loss": jnp.sum((outputs["logits"][:, 0] - batch["labels"]) ** 2)}
 
 
-class Span(FineTuning):
-    """The mean of the cross-entropies of both ends, each of all L positions (run_squad.py).
+class Span(TaskLoss):
+    """The mean cross-entropy of both ends, each over all L positions (run_squad.py).
 
-    An end is right by itself: `accuracy` is the share of right ends.
+    `accuracy` is the share of right ends; each end counts by itself.
     """
 
     def totals(self, batch: Batch) -> int:
@@ -86,7 +90,7 @@ class Span(FineTuning):
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums over the labels that are not negative: of -log p, and of right guesses."""
+    """Returns the sums of -log p and of right guesses, over the labels that are not negative."""
     is_label = labels >= 0
     log_probs = jax.nn.log_softmax(logits)
     losses = -jnp.take_along_axis(log_probs, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
@@ -94,8 +98,8 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax
     return jnp.sum(losses * is_label), jnp.sum(correct & is_label, dtype=jnp.float32)
 
 
-def make_objective(head: str, num_labels: int) -> FineTuning:
-    """The loss of a head (a key of `models.tasks.TASK_MODELS`)."""
+def make_objective(head: str, num_labels: int) -> TaskLoss:
+    """Returns the loss of a head (a key of `models.task_models.TASK_MODELS`)."""
     if head == "question_answering":
         return Span()
     return Number() if head == "sequence_classification" and not num_labels else Labels()

@@ -1,4 +1,4 @@
-"""The mesh of devices: named axes for data and for parts of the model."""
+"""The device mesh, with named axes for data and for parts of the model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,26 +10,26 @@ from jax.sharding import AxisType, Mesh
 
 from bert_jax.errors import UserError
 
-# The batch is split over these; parameters too, over `fsdp`.
+# The batch is split over these axes; over `fsdp`, parameters are too.
 BATCH_AXES = ("data", "fsdp")
-# The only axis that may run between slices, whose network is far slower than that inside
-# one: it carries one sum of gradients a step, the others something in every layer.
+# The only axis that may run between slices, whose network is far slower than the one inside a
+# slice: it carries one sum of gradients per step, while the others communicate in every layer.
 SLICE_AXIS = "data"
 
 
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh of `config.mesh`.
 
-    On TPUs neighbours in the mesh are neighbours in the torus, as far as its shape allows,
-    and the axis that comes last the nearest. Several slices are laid along `data`.
+    On TPUs, neighbours in the mesh are neighbours in the torus as far as its shape allows,
+    closest along the last axis. Several slices lie along `data`.
 
     Args:
-      sizes: Devices along each axis, in order; one may be -1, all that remain.
-      devices: Those to use; by default all there are.
+      sizes: The number of devices along each axis, in order; one may be -1 for all that remain.
+      devices: The devices to use; by default all.
 
     Raises:
-      UserError: the sizes do not multiply to the number of devices, or several slices
-        do not divide the data axis.
+      UserError: The sizes do not multiply to the number of devices, or the data axis does not
+        divide by the number of slices.
     """
     devices = jax.devices() if devices is None else devices
     shape = dict(sizes)
@@ -38,24 +38,23 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
         if size == -1:
             shape[axis] = len(devices) // known
     if math.prod(shape.values()) != len(devices):
-        told = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        given = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise UserError(
-            f"config.mesh ({told}) does not multiply to the {len(devices)} device(s) there are"
+            f"config.mesh ({given}) does not multiply to the {len(devices)} available device(s)"
         )
-    # Linen's logical constraints fail under explicit axes.
+    # Linen's logical constraints fail under Explicit axes.
     return Mesh(_arranged(shape, devices), tuple(shape), axis_types=(AxisType.Auto,) * len(shape))
 
 
 def num_data_shards(mesh: Mesh) -> int:
-    """In how many parts the batch is cut."""
+    """Returns the number of parts that the batch is cut into."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def num_slices(devices: Sequence[jax.Device]) -> int:
-    """TPU slices that the devices are in.
+    """Returns the number of TPU slices that the devices belong to.
 
-    Of other devices too JAX may know a `slice_index`, but it then counts hosts, between
-    which any axis may run.
+    The `slice_index` of other devices counts hosts, between which any axis may run.
     """
     if devices[0].platform != "tpu":
         return 1
@@ -63,7 +62,7 @@ def num_slices(devices: Sequence[jax.Device]) -> int:
 
 
 def _arranged(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """The devices as an array of this shape."""
+    """Arranges the devices in an array of this shape."""
     slices = num_slices(devices)
     if slices == 1:
         return mesh_utils.create_device_mesh(

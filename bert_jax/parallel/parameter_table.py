@@ -1,4 +1,4 @@
-"""Where every parameter lies: the table at the start of a run."""
+"""Prints where every parameter lies, at the start of a run with several devices."""
 
 import dataclasses
 import math
@@ -13,22 +13,22 @@ from rich.table import Table
 
 from bert_jax.parallel.sharding import mesh_axes
 
-# Columns where there is no terminal to ask: enough for every name in one line.
+# The width without a terminal: enough for every name in one line.
 _FILE_WIDTH = 120
 _LAYER = re.compile(r"\blayer_\d+\b")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Parameters of one name, shape and sharding; layers differ in their number alone.
+    """Parameters with the same name, shape and sharding in all layers.
 
     Attributes:
-      name: The path, "layer_*" in the place of a layer's number.
-      shape: Of each of them.
-      spec: For each of its axes the mesh axes that divide it, joined by "+"; "" where none.
-      dtype: Of each of them.
-      count: How many they are.
-      bytes_per_device: Of all of them together, on one device.
+      name: The path, with "layer_*" in place of the number of a layer.
+      shape: The shape of each.
+      spec: For each axis, the mesh axes that divide it, joined by "+"; "" for none.
+      dtype: The dtype of each.
+      count: The number of parameters.
+      bytes_per_device: The bytes of all of them on one device.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Row:
 
 
 def parameter_rows(params: Any) -> list[Row]:
-    """The rows of the table, in the order of the tree.
+    """Returns the rows of the table, in the order of the tree.
 
     Args:
-      params: A pytree of arrays, or of abstract ones with shardings.
+      params: A pytree of arrays, or of abstract arrays with shardings.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     rows: dict[tuple, Row] = {}
@@ -60,7 +60,7 @@ def parameter_rows(params: Any) -> list[Row]:
 
 
 def divided_by(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
-    """For each axis of an array the mesh axes, of more than one device, that divide it."""
+    """Returns, for each axis of an array, the mesh axes of more than one device that divide it."""
     entries = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
     divides = set(mesh_axes(sharding))
     return tuple(
@@ -70,7 +70,7 @@ def divided_by(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
 
 
 def bytes_per_device(array: Any) -> int:
-    """What one device holds of it."""
+    """Returns the bytes of an array that one device holds."""
     return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
 
 
@@ -83,7 +83,7 @@ def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
 
 
 def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
-    """The table of a train state (abstract or not), with totals."""
+    """Builds the table of a train state, abstract or not, with totals."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     title = f"Parameters under {preset!r} on the mesh {axes}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
@@ -94,7 +94,7 @@ def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
         ("divided over", "left"),
         ("bytes a device", "right"),
     ):
-        # A long name goes on in the next line; a number must not.
+        # A long name may wrap; a number must not.
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "parameter")
     for row in parameter_rows(state.params):
         table.add_row(

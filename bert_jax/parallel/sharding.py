@@ -1,4 +1,4 @@
-"""From the models' logical axis names to mesh axes: one table a preset."""
+"""Maps the logical axis names of the models to mesh axes, with a table per preset."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ from bert_jax.parallel.mesh import BATCH_AXES
 
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
-# What the models call the axes of their parameters, and those of their activations that
-# a mesh divides.
+# The models' names for the axes of their parameters, and for the axes of activations that a mesh
+# divides.
 PARAMETER_AXES = (
     "vocab",
     "embed",
@@ -34,8 +34,8 @@ PARAMETER_AXES = (
 )
 ACTIVATION_AXES = ("batch", "activation_heads", "activation_mlp", "activation_vocab")
 
-# Logical names that a table leaves out are whole on every device. Activations have names
-# of their own: a rule that lays a parameter over `fsdp` must not take it from the batch.
+# Axes that a table leaves out are whole on every device. Activations have their own names: a rule
+# that lays a parameter over `fsdp` must not apply to the batch.
 _BATCH: Rules = (("batch", BATCH_AXES),)
 _FSDP: Rules = (("embed", "fsdp"),)
 _TENSOR: Rules = (
@@ -56,14 +56,14 @@ PRESETS: dict[str, Rules] = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What of a model lies where on a mesh.
+    """Where the arrays of a model lie on a mesh.
 
     Attributes:
       mesh: The devices.
       preset: A key of `PRESETS`.
-      rules: From logical names to mesh axes; the first that fits counts.
-      max_replicated_share: From 0 to 1: the largest share of the parameters' bytes that
-        may be left undivided over an axis that the preset divides parameters over.
+      rules: Pairs of a logical name and mesh axes; the first match wins.
+      max_replicated_share: The largest share of the parameters' bytes, from 0 to 1, that may be
+        left undivided over an axis that the preset divides parameters over.
     """
 
     mesh: Mesh
@@ -79,16 +79,18 @@ class Layout:
         prepended: Sequence[str] = (),
         max_replicated_share: float = 1.0,
     ) -> Self:
-        """Puts rules of one's own before those of a preset.
+        """Builds the layout of a preset, with the user's own rules first.
 
         Args:
-          prepended: "NAME=AXIS" each, or "NAME=" for an axis that is not to be divided; one
-            text may hold several, with commas between them.
+          mesh: The devices.
+          preset: A key of `PRESETS`.
+          prepended: Rules "NAME=AXIS", or "NAME=" for an axis that stays whole; one text may
+            hold several, separated by commas.
+          max_replicated_share: See the class.
 
         Raises:
-          UserError: a rule names what is not there, or the mesh has one device only on
-            an axis that is to divide something, or several on one that divides nothing;
-            the message names it.
+          UserError: A rule names an unknown axis, or the mesh has a single device along an axis
+            that divides something, or several along one that divides nothing.
         """
         texts = [text.strip() for texts in prepended for text in texts.split(",")]
         own = tuple(_parse_rule(text, tuple(mesh.shape)) for text in texts if text)
@@ -108,19 +110,19 @@ class Layout:
             if size > 1 and axis not in used:
                 raise UserError(
                     f"config.mesh.{axis} is {size}, but config.sharding {preset!r} divides nothing "
-                    f"over {axis!r}: its devices would all do the same; give them to another axis, "
+                    f"over {axis!r}: its devices would do the same work; give them to another, "
                     f"for example --config.mesh.{axis}=1 --config.mesh.data=-1"
                 )
         return layout
 
     @property
     def promised_axes(self) -> tuple[str, ...]:
-        """Mesh axes that the preset divides parameters over."""
+        """The mesh axes that the preset divides parameters over."""
         axes = {axis for name, axis in PRESETS[self.preset] if name in PARAMETER_AXES}
         return tuple(sorted(axes))
 
     def params(self, boxed: Any) -> Any:
-        """Shardings of the parameters.
+        """Returns the shardings of the parameters.
 
         Args:
           boxed: Abstract arrays in flax's boxes of logical names.
@@ -129,8 +131,8 @@ class Layout:
           A tree of NamedShardings, without boxes.
 
         Raises:
-          UserError: an axis does not divide over its devices, or too much of what the
-            preset promises to divide is not.
+          UserError: An axis does not divide over its devices, or too many of the parameters'
+            bytes are left undivided.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         abstract = nn.unbox(boxed)
@@ -145,30 +147,30 @@ class Layout:
 
     @contextlib.contextmanager
     def in_scope(self) -> Iterator[None]:
-        """While a function is traced: its logical constraints are those of this layout."""
+        """A context in which traced functions use the logical constraints of this layout."""
         mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
         with mesh, nn.logical_axis_rules(self.rules):
             yield
 
     @property
     def batch(self) -> NamedSharding:
-        """Rows over the data axes, everything else whole."""
+        """The sharding of a batch: rows are divided over the data axes."""
         return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
 
     @property
     def replicated(self) -> NamedSharding:
-        """The whole array on every device."""
+        """The sharding of an array that is whole on every device."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def put_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Makes global arrays of this host's rows, each on the device that wants them."""
+        """Makes global arrays from the rows of this host."""
         return {
             name: jax.make_array_from_process_local_data(self.batch, rows)
             for name, rows in batch.items()
         }
 
     def _check_promise(self, axis: str, abstract: Any, shardings: Any) -> None:
-        """Refuses to leave more whole than is small change (LayerNorm, biases, ...)."""
+        """Refuses to leave more whole than small parameters such as LayerNorm and biases."""
         if self.mesh.shape[axis] == 1:
             return
         leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
@@ -190,7 +192,7 @@ class Layout:
 
 
 def mesh_axes(sharding: NamedSharding) -> tuple[str, ...]:
-    """The mesh axes that an array is divided over, of more than one device."""
+    """Returns the mesh axes of more than one device that an array is divided over."""
     names = [name for axes in sharding.spec for name in _names(axes)]
     return tuple(name for name in names if sharding.mesh.shape[name] > 1)
 
@@ -205,7 +207,7 @@ def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
     if not equals:
         raise UserError(
             f"config.sharding_rules has {rule!r}; a rule is NAME=AXIS, such as 'mlp=fsdp', or "
-            "NAME= for an axis that is not to be divided"
+            "NAME= for an axis that stays whole"
         )
     for value, known, what in ((name, names, "logical axis"), (axis or axes[0], axes, "mesh axis")):
         if value not in known:

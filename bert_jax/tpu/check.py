@@ -7,13 +7,13 @@ from rich.console import Console
 from bert_jax import config as config_lib
 from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.pretraining import make_trainer
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import gib
 from bert_jax.tpu.largest_batch import compile_step, largest_that_fits, with_batch_size_per_chip
 from bert_jax.tpu.report import print_report, report
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import numbered_stage
-from bert_jax.training.trainer import Trainer
 
 
 def check(
@@ -49,7 +49,7 @@ def check(
         config = with_batch_size_per_chip(config, size, topology)
         stage = numbered_stage(config.train, stage_number)
     if size in tried:
-        trainer, compiled = Trainer.from_config(config, devices=devices), tried[size]
+        trainer, compiled = make_trainer(config, devices=devices), tried[size]
     else:
         trainer, compiled = compile_step(config, topology, devices, stage_number)
     results = report(trainer, stage, compiled, topology)

@@ -54,10 +54,10 @@ def compile_train_step(trainer: Trainer, stage: Stage) -> Compiled:
     Raises:
       jax.errors.JaxRuntimeError: the compiler failed for another reason than memory.
     """
-    arguments = trainer.abstract_state(), trainer.abstract_batch(stage)
+    arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.frozen
     started = time.monotonic()
     try:
-        compiled = trainer.train_step.lower(*arguments).compile()
+        compiled = trainer.compiled_train_step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
         total_bytes = needed_bytes(str(error))
         if total_bytes is None:

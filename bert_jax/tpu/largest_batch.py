@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining import make_trainer
 from bert_jax.tpu.compilation import Compiled, compile_train_step, gib
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import numbered_stage
@@ -23,7 +24,7 @@ def compile_step(
     Raises:
       UserError: the mesh, the batch or a parameter does not divide over the slice.
     """
-    trainer = Trainer.from_config(config, devices=devices)
+    trainer = make_trainer(config, devices=devices)
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
     compiled = compile_train_step(trainer, numbered_stage(config.train, stage_number))
@@ -52,7 +53,7 @@ def largest_that_fits(
     Returns:
       The largest size that fits, or the smallest one if none does; and each compilation.
     """
-    trainer = Trainer.from_config(config, devices=devices)
+    trainer = make_trainer(config, devices=devices)
     parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
     parts = math.lcm(parts, len({device.process_index for device in devices}))
     unit = parts // math.gcd(parts, topology.num_chips)

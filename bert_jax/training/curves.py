@@ -1,4 +1,4 @@
-"""The run in one picture: WORKDIR/curves.png."""
+"""Draws the run in one picture, WORKDIR/curves.png."""
 
 import dataclasses
 import io
@@ -8,22 +8,24 @@ from typing import Any
 from etils import epath
 
 from bert_jax import files
+from bert_jax.objectives.term import Term
 from bert_jax.training.metrics import read_metrics
 
 _HELD_OUT: dict[str, Any] = {"marker": "o"}
+_BASELINE: dict[str, Any] = {"linestyle": ":", "color": "gray"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One of a picture's diagrams, over the steps.
+    """One diagram of the picture, over the steps.
 
     Attributes:
-      title: Above it.
-      curves: What of metrics.jsonl is drawn: names with their labels and matplotlib's style;
-        what has no value is left out.
-      unit: Of the values; empty: none.
-      limits: Of the values; None: a little beyond where they end.
-      marked_step: Gets a line; None: there is none.
+      title: The title.
+      curves: Label and matplotlib style by the name in metrics.jsonl; names without a value
+        are left out.
+      unit: The unit of the values; empty for none.
+      limits: The range of the values; None stands for a little beyond the data.
+      marked_step: A step to mark with a vertical line, or None.
     """
 
     title: str
@@ -37,44 +39,39 @@ _RATE = Panel("Learning rate", {"learning_rate": ("learning rate", {})}, limits=
 _SPEED = Panel(
     "Speed", {"sequences_per_second": ("sequences/s", {})}, "sequences/s", limits=(0, None)
 )
-PRE_TRAINING = (
-    Panel(
-        "Loss",
-        {
-            "mlm_loss": ("masked LM", {}),
-            "eval_mlm_loss": ("masked LM, held out", _HELD_OUT),
-            "nsp_loss": ("next sentence", {}),
-            "eval_nsp_loss": ("next sentence, held out", _HELD_OUT),
-            "eval_unigram_mlm_loss": ("unigram baseline", {"linestyle": ":", "color": "gray"}),
-        },
-        "nats",
-        (0, None),
-    ),
-    Panel(
-        "Accuracy",
-        {
-            "mlm_accuracy": ("masked LM", {}),
-            "eval_mlm_accuracy": ("masked LM, held out", _HELD_OUT),
-            "nsp_accuracy": ("next sentence", {}),
-            "eval_nsp_accuracy": ("next sentence, held out", _HELD_OUT),
-        },
-        limits=(0, 1),
-    ),
-    _RATE,
-    _SPEED,
-)
 
 
-def fine_tuning(
+def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
+    """Returns a panel per kind of metric that the terms report in training, and the run's own."""
+    metrics = [(term, metric) for term in terms for metric in term.metrics if metric.in_training]
+    panels = []
+    for kind in dict.fromkeys(metric.kind for _, metric in metrics):
+        curves: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        baselines: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        for term, metric in metrics:
+            if metric.kind != kind:
+                continue
+            curves[metric.name] = (term.label, {})
+            curves[f"eval_{metric.name}"] = (f"{term.label}, held out", _HELD_OUT)
+            if metric.baseline and kind == "loss":
+                label = f"{term.label}, {metric.baseline_label}"
+                baselines[f"eval_{metric.baseline}"] = (label, _BASELINE)
+        unit = "nats" if kind == "loss" else ""
+        limits = (0, 1) if kind == "accuracy" else (0, None)
+        panels.append(Panel(kind.capitalize(), curves | baselines, unit, limits))
+    return (*panels, _RATE, _SPEED)
+
+
+def finetuning_panels(
     metric: str, scores: Mapping[str, str], best_step: int, has_accuracy: bool
 ) -> tuple[Panel, ...]:
-    """Of a run of fine-tuning.
+    """Returns the panels of a fine-tuning run.
 
     Args:
-      metric: The best checkpoint is judged by it.
-      scores: Its names in metrics.jsonl, of each validation split, and what these are called.
-      best_step: The best checkpoint's.
-      has_accuracy: Whether training has one: of a number there is none.
+      metric: The metric that the best checkpoint is judged by.
+      scores: The name of each validation split, by the name of its score in metrics.jsonl.
+      best_step: The step of the best checkpoint.
+      has_accuracy: Whether there is a training accuracy; a regression has none.
     """
     accuracy = Panel("Accuracy, training", {"accuracy": ("training", {})}, limits=(0, 1.02))
     return (
@@ -91,11 +88,9 @@ def fine_tuning(
     )
 
 
-def write_curves(
-    workdir: epath.PathLike, output: epath.PathLike, panels: Sequence[Panel] = PRE_TRAINING
-) -> None:
-    """Plots what the panels name of metrics.jsonl over the steps, two panels or three a row."""
-    # Not before the run's first step, which would wait for it.
+def write_curves(workdir: epath.PathLike, output: epath.PathLike, panels: Sequence[Panel]) -> None:
+    """Plots metrics.jsonl over the steps, two or three panels a row."""
+    # Imported late: matplotlib would delay the first step of a run.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -124,7 +119,7 @@ def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]]) -> None:
         axes.axvline(panel.marked_step, color="gray", linestyle=":")
     bottom, top = panel.limits
     if top is None and bottom is not None and axes.has_data():
-        # matplotlib's own margin is a share of a range that did not begin there.
+        # matplotlib's own margin is a share of a range that may not begin at `bottom`.
         top = bottom + 1.05 * (axes.dataLim.ymax - bottom)
     axes.set(title=panel.title, xlabel="step", ylabel=panel.unit, ylim=(bottom, top or None))
     if len(panel.curves) > 1 and axes.has_data():

@@ -1,14 +1,17 @@
 """Floating-point operations of a training step, and what chips can do at best."""
 
+from collections.abc import Sequence
+
 import jax
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bilstm import NUM_LAYERS
 from bert_jax.models.task_models import TaskModel
+from bert_jax.objectives.term import Term
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.training.layer_rates import LayerRates
 
-# Dense bf16 FLOP/s of one jax device; of GPUs from the vendor's data sheets.
+# Dense bf16 FLOP/s of one jax device; GPUs are from the vendor's data sheets.
 PEAK_FLOPS_PER_SECOND = {
     kind: chip.peak_flops_per_second / chip.devices
     for chip in CHIPS.values()
@@ -24,33 +27,32 @@ PEAK_FLOPS_PER_SECOND = {
 }
 
 
-def train_flops_per_sequence(config: BertConfig, length: int, num_predictions: int) -> float:
-    """FLOPs of forward and backward for one sequence, matrix products only.
+def pretraining_flops_per_sequence(
+    config: BertConfig, terms: Sequence[Term], length: int, num_predictions: int
+) -> float:
+    """Returns the FLOPs of forward and backward for one sequence, matrix products only.
 
-    3 * [2 S L (4 H^2 + 2 H F) + 4 S^2 H L + 2 P (H^2 + H V) + 2 H^2], where S is
-    `length` and P is `num_predictions`: a product of [m, k] and [k, n] counts 2mkn
-    and the backward pass twice the forward. Padding counts as nothing saved;
-    recomputation (remat) is not counted.
+    For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
+    where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
+    and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
     """
-    width = config.hidden_size
     blocks = config.num_hidden_layers * _block(config, length)
-    mlm_head = 2 * num_predictions * (width**2 + width * config.vocab_size)
-    pooler = 2 * width**2
-    return 3.0 * (blocks + mlm_head + pooler)
+    heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
+    return 3.0 * (blocks + heads)
 
 
 def task_flops_per_sequence(
     model: TaskModel, length: int, rates: LayerRates | None = None
 ) -> float:
-    """The same of a task's model: only what its gradients need is counted.
+    """Returns the same for the model of a task; only what its gradients need is counted.
 
-    Blocks above the highest of `model.features` are not run; what is frozen has no gradient of
-    its weights; and where all below a product is frozen, its input needs none either.
+    Blocks above the highest layer of `model.features` do not run. Frozen weights have no
+    gradient, and a product above frozen weights alone needs no gradient of its input.
 
     Args:
       model: The encoder and the head.
-      length: Tokens of a sequence; of C choices each is a sequence.
-      rates: What of it is frozen; None: nothing.
+      length: Tokens of a sequence; each of C choices is a sequence.
+      rates: Which weights are frozen; None: none.
     """
     c, width = model.config, model.config.hidden_size
     rates = rates or LayerRates(c.num_hidden_layers)
@@ -65,6 +67,9 @@ def task_flops_per_sequence(
     pooler = 2 * width**2 * has_pooler
     head_width = width * max(1, len(model.features))
     bilstm, of_features = _bilstm(head_width, model.bilstm_size, length)
+    if encoder_trained:
+        # The input of the BiLSTM needs a gradient too.
+        of_features = 0
     head_width = 2 * model.bilstm_size or head_width
     head = 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
 
@@ -72,23 +77,23 @@ def task_flops_per_sequence(
     of_weights = head + bilstm + pooler
     of_inputs = head * bool(has_pooler or bilstm or encoder_trained) + pooler * encoder_trained
     of_inputs += bilstm - of_features
-    # Of a block's products the two of attention have two inputs, and no weights.
+    # The two products of attention have two inputs and no weights.
     blocks = 2 * num_trained * block
     if num_trained and not embeddings_trained:
-        # Query, key and value of the lowest one.
+        # Query, key and value of the lowest block.
         blocks -= 2 * length * 3 * width**2
     return float(forward + of_weights + of_inputs + blocks)
 
 
 def _block(config: BertConfig, length: int) -> int:
-    """Of the forward pass of one block of the encoder."""
+    """FLOPs of the forward pass of one block of the encoder."""
     width = config.hidden_size
     products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
     return products + 4 * length**2 * width
 
 
 def _bilstm(width: int, size: int, length: int) -> tuple[int, int]:
-    """Of the forward pass of all its layers, and of its products with what it reads alone."""
+    """FLOPs of the forward pass of a BiLSTM, and of its products with its input alone."""
     # Four gates in two directions.
     each = 2 * length * 2 * 4 * size
     of_features = each * width

@@ -1,4 +1,4 @@
-"""Learning rates that differ between layers, down to none: frozen ones."""
+"""Learning rates that differ between layers, and frozen layers."""
 
 import dataclasses
 from typing import Any
@@ -14,16 +14,16 @@ _EMBEDDINGS, _ENCODER, _POOLER = ("bert", "embeddings"), ("bert", "encoder"), ("
 
 @dataclasses.dataclass(frozen=True)
 class LayerRates:
-    """By what each parameter's learning rate is multiplied.
+    """Factors on the learning rate of each parameter.
 
     Attributes:
-      num_layers: Blocks of the encoder.
-      decay: The head and the pooler have the whole rate, the last block this much of it,
-        each block below so much of the one above, and the embeddings the least (Howard &
-        Ruder 2018; Clark et al. 2020 for BERT's kind).
-      frozen_layers: Blocks, from the first, that keep their weights, and with them the
-        embeddings; 0 freezes these alone, -1 nothing.
-      frozen_encoder: Nothing below the head changes.
+      num_layers: The number of blocks of the encoder.
+      decay: The head and the pooler have the full rate. The rate shrinks by this factor at the
+        last block, again at each block below, and once more at the embeddings (Howard & Ruder
+        2018; Clark et al. 2020 for models like BERT).
+      frozen_layers: The number of blocks, from the first, that are frozen together with the
+        embeddings; 0 freezes only the embeddings, -1 nothing.
+      frozen_encoder: Whether everything below the head is frozen.
     """
 
     num_layers: int
@@ -32,11 +32,11 @@ class LayerRates:
     frozen_encoder: bool = False
 
     def factors(self, params: Any) -> Any:
-        """A tree like `params` of float32 numpy arrays that broadcast against its leaves."""
+        """Returns a tree of float32 numpy arrays that broadcast against the leaves of `params`."""
         return jax.tree_util.tree_map_with_path(self._factor, params)
 
     def without_gradients(self, params: Any) -> Any:
-        """The same values; frozen ones get a gradient of 0, at no cost where all of them are."""
+        """Returns the same values; frozen ones get no gradient."""
 
         def stopped(factor: np.ndarray, leaf: jax.Array) -> jax.Array:
             if factor.all():
@@ -47,7 +47,7 @@ class LayerRates:
         return jax.tree.map(stopped, self.factors(params), params)
 
     def scaling(self) -> optax.GradientTransformation:
-        """Multiplies updates, weight decay included, just before they get the learning rate."""
+        """Returns a transformation that multiplies updates, with their weight decay."""
 
         def update(updates, state, params=None):
             del params
@@ -69,6 +69,6 @@ class LayerRates:
         return np.array(not frozen, np.float32)
 
     def _of_depth(self, depth: np.ndarray) -> np.ndarray:
-        """Of the embeddings, 0, and the blocks, from 1."""
+        """Returns the factor at a depth: 0 for the embeddings, from 1 for the blocks."""
         trained = (depth > self.frozen_layers) & (not self.frozen_encoder)
         return np.where(trained, self.decay ** (self.num_layers + 1 - depth), 0).astype(np.float32)

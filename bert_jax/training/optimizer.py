@@ -28,13 +28,15 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds the optimizer of `config.optimizer`.
 
-    `scaling`, where given, comes just before the rate.
+    adamw: google-research/bert's AdamWeightDecayOptimizer. It clips by the global norm, then
+    updates by the rate times m / (sqrt(v) + eps) + decay * parameter.
+    lamb: the same update, scaled for each tensor of each layer by |parameter| / |update| (You et
+    al. 2020, algorithm 2), except for LayerNorm and biases.
 
-    adamw: google-research/bert's AdamWeightDecayOptimizer. Clip by global norm,
-    then update = m / (sqrt(v) + eps) + decay * parameter, times the rate.
-    lamb: the same update scaled, for each tensor of each layer, by
-    |parameter| / |update| (You et al. 2020, algorithm 2), LayerNorm and biases
-    excepted.
+    Args:
+      config: `config.optimizer`.
+      schedule: Maps the step, from 0, to the learning rate.
+      scaling: A transformation just before the learning rate.
     """
     chain = []
     if config.max_grad_norm:
@@ -50,10 +52,10 @@ def make_optimizer(
 
 
 def decayed(params: Any) -> Any:
-    """A tree of bools: which parameters are decayed (and adapted by LAMB).
+    """Returns a tree of bools: which parameters are decayed, and adapted by LAMB.
 
-    All but LayerNorm's parameters and biases; the original excludes by these
-    names too, which leaves the embeddings among the decayed.
+    All are, except LayerNorm's parameters and biases. The original excludes them by name too,
+    so the embeddings are decayed.
     """
 
     def decays(path, _):
@@ -66,9 +68,9 @@ def decayed(params: Any) -> Any:
 def scale_by_adam(
     b1: float, b2: float, eps: float, bias_correction: bool
 ) -> optax.GradientTransformation:
-    """Adam's direction m / (sqrt(v) + eps), with or without division by 1 - b^t.
+    """Returns Adam's direction m / (sqrt(v) + eps), with or without division by 1 - b^t.
 
-    optax's own always corrects; the original BERT never does.
+    optax's own transformation always corrects the moments; the original BERT never does.
     """
 
     def init(params):
@@ -90,19 +92,19 @@ def scale_by_adam(
 
 
 def _corrected(moments: Any, decay: float, count: jax.Array) -> Any:
-    """Moments over 1 - decay^count, computed so that float32 keeps its digits.
+    """Returns moments / (1 - decay^count).
 
-    As it is written, 1 - 0.999^t loses three of seven at the first steps.
+    expm1 keeps the digits of float32: 1 - 0.999^t loses three of seven in the first steps.
     """
     share = -jnp.expm1(count * math.log(decay)) if decay else 1.0
     return jax.tree.map(lambda moment: moment / share, moments)
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """LAMB's trust ratio, 1 where a norm is 0.
+    """Scales by LAMB's trust ratio, which is 1 where a norm is 0.
 
-    optax's takes one norm a tensor; the tensors of scanned layers are stacked, and
-    each slice of them must have its own, or scanning would change the optimizer.
+    optax's own takes one norm per tensor. The tensors of scanned layers are stacked; each slice
+    needs its own norm, or scanning would change the optimizer.
     """
 
     def scale(path, update, param):
@@ -120,5 +122,5 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 
 def names_of(path: tuple) -> list[str]:
-    """The names on the way to a leaf of a pytree."""
+    """Returns the names on the path to a leaf of a pytree."""
     return [str(getattr(key, "key", getattr(key, "name", key))) for key in path]

@@ -1,4 +1,4 @@
-"""SIGTERM, which a preempted machine gets: finish the step, save, leave."""
+"""Ends a run cleanly on SIGTERM, which a preempted machine receives."""
 
 import signal
 import threading
@@ -10,12 +10,11 @@ from bert_jax.parallel import multihost
 
 
 class PreemptionGuard:
-    """While entered, remembers that the run was asked to stop.
+    """A context in which SIGTERM asks the run to stop.
 
-    SIGTERM is what Cloud TPU, Kubernetes and Slurm send; SIGINT (Ctrl-C) is taken
-    the same way once, and a second one ends the process at once.
-
-    A signal that any one of several processes gets stops all of them, at the same step.
+    Cloud TPU, Kubernetes and Slurm send SIGTERM. A first SIGINT (Ctrl-C) is treated alike; a
+    second one ends the process at once. A signal to any one of several processes stops all of
+    them at the same step.
     """
 
     def __init__(self):
@@ -26,20 +25,20 @@ class PreemptionGuard:
 
     @property
     def signal_name(self) -> str:
-        """The signal's, or empty."""
+        """The name of the signal; empty if there was none."""
         number = self._agreed if jax.process_count() > 1 else self._noted
         return signal.Signals(number).name if number else ""
 
     @property
     def requested(self) -> bool:
-        """What the last `poll` said; in a run of one process whether there was a signal."""
+        """Whether the run was asked to stop, as of the last `poll`."""
         return bool(self.signal_name)
 
     def poll(self) -> bool:
-        """Whether the run was asked to stop.
+        """Returns whether the run was asked to stop.
 
-        Several processes call this equally often, between the same steps, and hear the
-        same: what they had noted at the call before, so that no step waits for the answer.
+        All processes call this equally often, between the same steps, and get the same answer:
+        the vote of the call before, which no step has to wait for.
         """
         if jax.process_count() > 1 and not self._agreed:
             before, self._vote = self._vote, multihost.vote(self._noted)
@@ -47,8 +46,8 @@ class PreemptionGuard:
         return self.requested
 
     def __enter__(self) -> Self:
-        # Python allows handlers in the main thread only; a notebook's or a
-        # test's worker thread trains without one.
+        # Python allows handlers only in the main thread; a worker thread of a notebook trains
+        # without them.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._note)

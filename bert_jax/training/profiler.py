@@ -1,6 +1,7 @@
-"""A trace of some of a run's steps, for xprof and TensorBoard."""
+"""Traces some steps of a run, for xprof and TensorBoard."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,23 +10,20 @@ from etils import epath
 
 
 class StepProfiler:
-    """Runs steps, and traces those that were asked for.
+    """Traces the steps that `config.profile` asks for.
 
-    The trace goes to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers look
-    for it; `jax.profiler` writes to object storage too. Each traced step is annotated with its
-    number ("train", step_num=12), so that the viewers tell steps apart. A second trace of the
-    same steps takes the first one's place. A trace that cannot be written costs the run a
-    warning, not its life.
+    The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
+    look for it. Each traced step is annotated with its number. A trace that cannot be written
+    ends in a warning; the run goes on.
 
     Args:
-      directory: Where the trace goes.
-      start_step: The first step to trace; the run's first is 1.
-      num_steps: How many are traced; 0: none.
-      done: Steps taken before this start; of these none can be traced any more.
-      say: Shows a person a sentence.
-      paused: Entered while a trace is begun or written, which is no training time.
-      enabled: False traces nothing (all processes of a pod but the first: each process
-        sees its own devices only, and they all do the same).
+      directory: Where the trace is written.
+      start_step: The first step to trace; the first step of a run is 1.
+      num_steps: The number of steps to trace; 0 for none.
+      done: Steps that were taken before this start.
+      say: Prints a sentence.
+      paused: Entered while a trace is begun or written, which does not count as training time.
+      enabled: False traces nothing. Only process 0 traces: all processes do the same work.
     """
 
     def __init__(
@@ -47,30 +45,36 @@ class StepProfiler:
         if enabled and num_steps and not self._steps:
             say(
                 f"warning: nothing is profiled: config.profile asks for steps {start_step:,} to "
-                f"{end - 1:,}, and this run is at step {done:,} already"
+                f"{end - 1:,}, and this run is already at step {done:,}"
             )
 
-    def run(self, step: int, train_step: Callable[..., Any], state: Any, batch: Any) -> Any:
-        """Returns `train_step(state, batch)`, of the step with this number."""
-        if step not in self._steps:
-            return train_step(state, batch)
-        if step == self._steps[0]:
-            # What the devices still work on is not to be seen.
+    @contextlib.contextmanager
+    def step(self, number: int, state: Any) -> Iterator[None]:
+        """Surrounds the dispatch of a step and traces it if it is one of those asked for.
+
+        Args:
+          number: The step, counted from 1.
+          state: What the step before returned.
+        """
+        if self._last is not None and number not in self._steps:
+            self.close(state)
+        if number not in self._steps:
+            yield
+            return
+        if number == self._steps[0]:
+            # Keeps the work of earlier steps out of the trace.
             jax.block_until_ready(state)
             self._start()
-        with jax.profiler.StepTraceAnnotation("train", step_num=step):
-            outputs = train_step(state, batch)
-        self._last = step
-        if step == self._steps[-1]:
-            jax.block_until_ready(outputs)
-            self.close()
-        return outputs
+        self._last = number
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            yield
 
-    def close(self) -> None:
-        """Writes the trace if one is under way: its steps are taken, or the run is leaving."""
+    def close(self, state: Any) -> None:
+        """Writes the trace if one is under way, once `state` is computed."""
         if self._last is None:
             return
         first, last, self._last = self._steps[0], self._last, None
+        jax.block_until_ready(state)
         with self._paused():
             try:
                 jax.profiler.stop_trace()
@@ -78,13 +82,13 @@ class StepProfiler:
                 self._say(f"warning: the profile of steps {first:,} to {last:,} is lost: {error}")
                 return
         self._say(
-            f"profile of steps {first:,} to {last:,} in {self._directory}; to see it: "
+            f"profile of steps {first:,} to {last:,} in {self._directory}; to view it: "
             f"pip install xprof, xprof --logdir={self._directory}"
         )
 
     def _start(self) -> None:
         options = jax.profiler.ProfileOptions()
-        # Tracing every Python call would slow the very steps that are looked at.
+        # Tracing every Python call would slow down the steps under observation.
         options.python_tracer_level = 0
         options.session_id = f"steps_{self._steps[0]}_to_{self._steps[-1]}"
         with self._paused():

@@ -1,4 +1,4 @@
-"""Reads each step's metrics while the next one runs, and reports them."""
+"""Reads the metrics of each step while the next one runs, and reports them."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from bert_jax.training.trainer import Trainer
 
 
 class NonFiniteError(Exception):
-    """A step's loss or gradient is not a number; `step` counts from 1."""
+    """The loss or the gradient of a step is not finite; `step` counts from 1."""
 
     def __init__(self, step: int, metrics: Mapping[str, float]):
         super().__init__(step)
@@ -23,13 +23,13 @@ class NonFiniteError(Exception):
 
 
 class Recorder:
-    """Turns the metrics of single steps into lines, curves and a progress bar.
+    """Turns the metrics of single steps into log lines, curves and a progress bar.
 
     Args:
-      trainer: For the objective, the FLOPs of a step and the peak of the devices.
-      writer: Where lines go.
-      progress: What a person sees.
-      meter_state: `state()` of the run this one goes on from.
+      trainer: Supplies the objective, the FLOPs of a step and the peak of the devices.
+      writer: Writes log lines.
+      progress: Shows progress to a person.
+      meter_state: `state()` of the run that this one continues; empty for a new run.
     """
 
     def __init__(
@@ -43,26 +43,25 @@ class Recorder:
         self._meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
-        # Sequence lengths that the stage has compiled.
+        # Sequence lengths that are compiled in this stage.
         self._lengths: set[int] = set()
         self._pending: tuple[int, int, Any] | None = None
         self._last: dict[str, float] = {}
 
-    def dispatched(self, step: int, stage: Stage, metrics: Any, length: int | None = None) -> None:
-        """Takes a step just dispatched, and reads the one before, which is done.
+    def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
+        """Takes the metrics of a step just dispatched and reads those of the step before.
 
         Args:
-          step: Its number, from 1.
-          stage: Its stage.
-          metrics: On the devices.
-          length: Of its sequences, where that is not the stage's.
+          step: The number of the step, from 1.
+          stage: The stage of the step.
+          metrics: The metrics, on the devices.
+          length: The length of the step's sequences.
 
         Raises:
-          NonFiniteError: the step before was not finite.
+          NonFiniteError: The step before was not finite.
         """
-        length = length or stage.max_seq_length
         if stage is not self._stage or length not in self._lengths:
-            # The first step of its length compiles: it is counted, not timed.
+            # The first step of a length compiles: it is counted, but not timed.
             self.flush()
             self._meter.stop()
             self._lengths = {length} | (self._lengths if stage is self._stage else set())
@@ -75,8 +74,8 @@ class Recorder:
         self.flush()
         self._pending = (step, length, metrics)
         if step == stage.end_step:
-            # A step that fails is told of while its stage's data are at hand; and
-            # opening and compiling the next stage is no training.
+            # A failed step is reported while its stage is current. Opening and compiling the
+            # next stage is not training time.
             self.flush()
             self._meter.stop()
 
@@ -106,30 +105,34 @@ class Recorder:
         self._meter.reset()
 
     def log_evaluation(self, step: int, results: Mapping[str, float], message: str) -> None:
-        """Writes a held-out evaluation, each name with the prefix `eval_`, and says `message`."""
+        """Writes an evaluation, each name with the prefix `eval_`, and prints `message`."""
         self._writer.write(step, {f"eval_{name}": value for name, value in results.items()})
         self._progress.message(f"step {step:,}: {message}")
 
+    def flush_lines(self) -> None:
+        """Returns when all lines are stored."""
+        self._writer.flush()
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside is not training time."""
+        """Stops the clock of training time."""
         self.flush()
         with self._meter.paused():
             yield
 
     def run_sequences_per_second(self) -> float | None:
-        """Average speed of all lines logged by this process."""
+        """Returns the average speed over all lines logged by this process."""
         return self._meter.run_sequences_per_second()
 
     def state(self) -> dict[str, Any]:
-        """JSON-able; what a resumed run's recorder goes on from."""
+        """Returns what the recorder of a resumed run goes on from, JSON-able."""
         return self._meter.state()
 
     def _note(self) -> str:
         line = self._meter.summary(self._peak)
         parts = [f"loss {line['loss']:.3f}"]
-        accuracies = self._trainer.objective.accuracies
-        parts += [f"{text} {line[name]:.1%}" for name, text in accuracies.items()]
+        shown = self._trainer.objective.progress
+        parts += [f"{text} {line[name]:.1%}" for name, text in shown.items()]
         if line["sequences_per_second"]:
             parts.append(f"{line['sequences_per_second']:,.0f} seq/s")
         if line["mfu"]:

@@ -1,4 +1,4 @@
-"""The learning rate: linear warm-up, then polynomial decay to 0."""
+"""The learning-rate schedule: linear warm-up, then polynomial decay to 0."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,18 +14,18 @@ def make_schedule(
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
     """Returns step (counted from 0) -> float32 learning rate.
 
-    As google-research/bert's optimization.py: `peak * s / warmup` in the warm-up,
-    then `peak * (1 - s / total)^power`, where s counts from the start of the run,
-    not from the end of the warm-up: the rate never quite reaches the peak. A stage
-    with a peak of its own has its own such curve, counted from its first step
-    (the LAMB recipe, You et al. 2020); all other stages share one.
+    As in google-research/bert's optimization.py, the rate is `peak * s / warmup` in the warm-up,
+    then `peak * (1 - s / total)^power`. s counts from the start of the run, not from the end of
+    the warm-up, so the rate never quite reaches the peak. A stage with its own peak has its own
+    curve, counted from its first step (the LAMB recipe, You et al. 2020); all other stages share
+    one curve.
     """
     shared = [stage for stage in stages if not stage.peak_learning_rate]
-    # Stages that share a curve need not be neighbours: steps between are left out.
+    # Stages that share a curve need not be neighbours; the steps between do not count.
     shared_steps = sum(stage.num_steps for stage in shared)
 
     def curve(step, peak, warmup, total):
-        # A share in whole steps, as run_classifier.py has it.
+        # A share is rounded down to whole steps, as in run_classifier.py.
         warmup_steps = int(warmup * total) if warmup < 1 else warmup
         decayed = peak * jnp.maximum(1.0 - step / total, 0.0) ** schedule.decay_power
         if not warmup_steps:

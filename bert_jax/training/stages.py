@@ -1,4 +1,4 @@
-"""How a run's steps divide between sequence lengths (paper, section A.2)."""
+"""Divides the steps of a run between sequence lengths (paper, section A.2)."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stretch of steps of one sequence length; `first_step` <= step < `end_step`."""
+    """Consecutive steps of one sequence length: `first_step` <= step < `end_step`."""
 
     index: int
     first_step: int
@@ -26,14 +26,14 @@ class Stage:
 
 
 def resolve_stages(train: ConfigDict) -> list[Stage]:
-    """Turns the fractions of `config.train.stages` into steps; empty stages are left out.
+    """Turns the fractions of `config.train.stages` into steps and drops empty stages.
 
-    Boundaries are rounded from the running sum of fractions over their total, so that
-    the stages always cover `train.num_steps` exactly.
+    Boundaries are rounded from the running sum of the fractions; the stages always cover
+    `train.num_steps` exactly.
     """
     stages, share = [], 0.0
-    # Validation lets a total pass that is 1 but for rounding. Summed as `share` is, so
-    # that the last quotient is exactly 1.
+    # The total may differ from 1 by rounding. It is summed like `share`, which makes the last
+    # quotient exactly 1.
     total = sum((entry.fraction for entry in train.stages), 0.0)
     for index, entry in enumerate(train.stages):
         first_step = round(share / total * train.num_steps)
@@ -56,10 +56,10 @@ def resolve_stages(train: ConfigDict) -> list[Stage]:
 
 
 def numbered_stage(train: ConfigDict, number: int) -> Stage:
-    """The stage of `--stage`, which counts the entries of `config.train.stages` from 1.
+    """Returns the stage of `--stage`, which counts the entries of `config.train.stages` from 1.
 
     Raises:
-      UserError: there is no such stage, or it has no steps.
+      UserError: There is no such stage, or it has no steps.
     """
     stages = {stage.index + 1: stage for stage in resolve_stages(train)}
     if number not in stages:

@@ -1,4 +1,4 @@
-"""What training changes from step to step, and how it starts."""
+"""The state that training changes from step to step, and how it is created."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -24,11 +24,9 @@ class TrainState:
 
 
 def init_params(model: nn.Module, seed: int) -> Any:
-    """Fresh parameters, each in its box of logical axis names (see flax's `meta`)."""
-    one_BxL = jnp.zeros((1, 1), jnp.int32)
-    inputs = (one_BxL,) * len(model.INPUTS)
-    variables = model.init(jax.random.key(seed), *inputs, deterministic=True)
-    return variables["params"]
+    """Returns fresh parameters, each in its box of logical axis names (flax's `meta`)."""
+    batch = {name: jnp.zeros((1,) * axes, jnp.int32) for name, axes in model.fields.items()}
+    return model.init(jax.random.key(seed), batch, deterministic=True)["params"]
 
 
 def init_state(
@@ -37,7 +35,7 @@ def init_state(
     seed: int,
     shardings: TrainState,
 ) -> TrainState:
-    """Creates the state where it will live: no device ever holds more than its part."""
+    """Creates the state in place: no device ever holds more than its own part."""
 
     def create() -> TrainState:
         return TrainState.create(nn.unbox(init_params(model, seed)), optimizer)
@@ -51,13 +49,13 @@ def state_shardings(
     shardings_of: Callable[[Any], Any],
     replicated: jax.sharding.Sharding,
 ) -> TrainState:
-    """Shardings of the whole state: moments lie where their parameters lie.
+    """Returns the shardings of the whole state; moments lie where their parameters lie.
 
     Args:
       model: The model.
       optimizer: Its optimizer.
       shardings_of: Maps abstract, boxed parameters to a tree of shardings.
-      replicated: Of the scalars.
+      replicated: The sharding of scalars.
     """
     boxed = jax.eval_shape(lambda: init_params(model, 0))
     params = shardings_of(boxed)
@@ -75,7 +73,7 @@ def state_shardings(
 def abstract_state(
     model: nn.Module, optimizer: optax.GradientTransformation, shardings: TrainState
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state: what a checkpoint is restored into."""
+    """Returns shapes, dtypes and shardings of the state, for restoring a checkpoint."""
     state = jax.eval_shape(lambda: TrainState.create(nn.unbox(init_params(model, 0)), optimizer))
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),

@@ -9,59 +9,63 @@ import optax
 from flax import linen as nn
 
 from bert_jax.objectives.objective import Batch, Metrics, Objective
-from bert_jax.objectives.pretraining import PreTraining
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.state import TrainState
 
-PRE_TRAINING = PreTraining()
+# Folded into a microbatch's dropout key to make its key for sampling.
+_SAMPLE = 1
 
 
 def make_train_step(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     schedule: Callable[[jax.Array], jax.Array],
+    objective: Objective,
     *,
     seed: int,
     accumulation_steps: int = 1,
-    objective: Objective = PRE_TRAINING,
     rates: LayerRates | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Builds the step of an objective.
+) -> Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]:
+    """Builds (state, batch, frozen) -> (state, metrics).
 
-    With `accumulation_steps` above 1 the batch is cut in that many microbatches,
-    one after another on the device. Each one's loss is divided by what the whole
-    batch's would be, so that the sum of gradients is the big batch's gradient.
+    `frozen` holds parameters that the objective reads and that are not trained.
 
-    Dropout depends on (seed, step, microbatch) alone.
+    With `accumulation_steps` above 1 the batch is cut into that many microbatches, which run
+    one after another. The loss of each is divided by the total of the whole batch, so the
+    sum of their gradients is the gradient of the whole batch.
+
+    Dropout and sampling depend on (seed, step, microbatch) alone.
     """
 
-    def loss(params, batch, dropout_key, totals):
+    def loss(params, batch, key, totals, frozen):
         if rates:
             params = rates.without_gradients(params)
-        return objective.loss(model, params, batch, dropout_key, totals)
+        rngs = {"dropout": key, "sample": jax.random.fold_in(key, _SAMPLE)}
+        return objective.loss(model, params, batch, rngs, totals, frozen)
 
-    def gradients(params, batch, key):
+    def gradients(params, batch, key, frozen):
         totals = objective.totals(batch)
         grad = jax.grad(loss, has_aux=True)
         if accumulation_steps == 1:
-            return grad(params, batch, jax.random.fold_in(key, 0), totals)
+            return grad(params, batch, jax.random.fold_in(key, 0), totals, frozen)
 
-        def one(carry, inputs):
+        def add_microbatch(carry, inputs):
             index, microbatch = inputs
-            part = grad(params, microbatch, jax.random.fold_in(key, index), totals)
+            part = grad(params, microbatch, jax.random.fold_in(key, index), totals, frozen)
             return jax.tree.map(jnp.add, carry, part), None
 
         microbatches = jax.tree.map(_split(accumulation_steps), batch)
         first = jax.tree.map(lambda x: x[0], microbatches)
-        zeros = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(grad, params, first, key, totals)
+        shapes = jax.eval_shape(grad, params, first, key, totals, frozen)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        total, _ = jax.lax.scan(
+            add_microbatch, zeros, (jnp.arange(accumulation_steps), microbatches)
         )
-        total, _ = jax.lax.scan(one, zeros, (jnp.arange(accumulation_steps), microbatches))
         return total
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, metrics = gradients(state.params, batch, key)
+        grads, metrics = gradients(state.params, batch, key, frozen)
         metrics["grad_norm"] = optax.global_norm(grads)
         metrics["learning_rate"] = schedule(state.step)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -71,11 +75,11 @@ def make_train_step(
     return train_step
 
 
-def make_eval_step(model: nn.Module, objective: Objective = PRE_TRAINING) -> Callable[..., Metrics]:
-    """Builds (params, batch, *operands) -> what `objective.evaluate` gives."""
+def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metrics]:
+    """Builds (params, batch, frozen, *operands) -> what `objective.evaluate` returns."""
 
-    def eval_step(params: Any, batch: Batch, *operands: jax.Array) -> Metrics:
-        return objective.evaluate(model, params, batch, *operands)
+    def eval_step(params: Any, batch: Batch, frozen: Any, *operands: jax.Array) -> Metrics:
+        return objective.evaluate(model, params, batch, frozen, *operands)
 
     return eval_step
 
@@ -83,8 +87,8 @@ def make_eval_step(model: nn.Module, objective: Objective = PRE_TRAINING) -> Cal
 def _split(parts: int) -> Callable[[jax.Array], jax.Array]:
     """[B, ...] -> [parts, B / parts, ...] without moving rows between devices.
 
-    Microbatch i takes every `parts`-th row: a device that holds a contiguous
-    slice of the batch finds its share of every microbatch in that slice.
+    Microbatch i takes every `parts`-th row: a device that holds a contiguous slice of the
+    batch finds its share of every microbatch in that slice.
     """
 
     def split(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""One config's model, optimizer and mesh, and its compiled steps."""
+"""A model with its objective, optimizer and mesh, and the compiled steps."""
 
 import dataclasses
 import functools
@@ -13,9 +13,9 @@ from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bert_jax.models import BertConfig, BertForPreTraining
-from bert_jax.models.task_models import TaskModel
-from bert_jax.objectives.objective import Objective
+from bert_jax.batch import BatchFields
+from bert_jax.models import BertConfig
+from bert_jax.objectives.objective import Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
@@ -23,8 +23,9 @@ from bert_jax.training import state as state_lib
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedule import make_schedule
-from bert_jax.training.stages import Stage, resolve_stages
-from bert_jax.training.step import PRE_TRAINING, make_eval_step, make_train_step
+from bert_jax.training.stages import Stage
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_eval_step, make_train_step
 
 # Batches already on the devices while a step runs.
 DEVICE_PREFETCH = 2
@@ -35,13 +36,19 @@ class Trainer:
     """Everything about a run that does not change from step to step.
 
     Attributes:
-      train_step: (state, batch) -> (state, metrics), compiled once for each stage's
-        shapes; the state given is donated.
-      eval_step: (params, batch, *operands) -> what the objective's `evaluate` gives, whole
-        on every device; of pre-training (params, batch, unigram_log_probs_V) -> sums.
+      model_config: The encoder's hyperparameters.
+      model: The model.
       objective: What the model is trained for.
-      layout: What lies where on the mesh.
-      shardings: Of the whole state.
+      layout: Where arrays lie on the mesh.
+      stages: The stages of the run.
+      optimizer: The optimizer, with its schedule.
+      shardings: The shardings of the whole state.
+      flops_per_sequence: Returns the analytic FLOPs of training on one sequence of a stage.
+      seed: The seed of weights, dropout and sampling.
+      compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
+      fields: The declared fields of a training batch.
+      frozen: Parameters that the objective reads and that are not trained. They are an
+        argument of the steps, are never donated and are in no checkpoint.
       rates: Where learning rates differ between layers.
     """
 
@@ -51,21 +58,14 @@ class Trainer:
     layout: Layout
     stages: Sequence[Stage]
     optimizer: optax.GradientTransformation
-    shardings: state_lib.TrainState
-    train_step: Callable[..., Any]
-    eval_step: Callable[..., Any]
+    shardings: TrainState
+    flops_per_sequence: Callable[[Stage], float]
     seed: int
-    rates: LayerRates | None = None
-
-    @classmethod
-    def from_config(cls, config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Self:
-        """Builds pre-training's for a validated config, on all devices unless told otherwise.
-
-        Raises:
-          UserError: as `create`.
-        """
-        stages = resolve_stages(config.train)
-        return cls.create(config, BertForPreTraining, PRE_TRAINING, stages, devices=devices)
+    compiled_train_step: Any
+    compiled_eval_step: Any
+    fields: BatchFields
+    frozen: Any
+    rates: LayerRates | None
 
     @classmethod
     def create(
@@ -75,21 +75,27 @@ class Trainer:
         objective: Objective,
         stages: Sequence[Stage],
         *,
+        flops_per_sequence: Callable[[BertConfig, Stage], float],
+        fields: BatchFields | None = None,
+        frozen: Callable[[BertConfig], Any] = lambda config: {},
         rates: LayerRates | None = None,
         devices: Sequence[jax.Device] | None = None,
     ) -> Self:
-        """Builds one of any model and objective.
+        """Builds a trainer.
 
         Args:
-          config: Validated; what pre-training's and fine-tuning's have in common is used.
-          make_model: The model of a BertConfig.
+          config: A validated config of pre-training or fine-tuning.
+          make_model: Builds the model.
           objective: What it is trained for.
-          stages: The run's.
+          stages: The stages of the run.
+          flops_per_sequence: Returns the FLOPs of training on one sequence of a stage.
+          fields: The fields of a training batch, for compiling without data.
+          frozen: Returns the parameters that are not trained.
           rates: Where learning rates differ between layers.
-          devices: All unless told otherwise.
+          devices: The devices of the mesh; by default all.
 
         Raises:
-          UserError: the mesh or a parameter does not divide over the devices, or
+          UserError: The mesh or a parameter does not divide over the devices, or
             `config.sharding_rules` cannot be followed.
         """
         mesh = mesh_lib.make_mesh(config.mesh, devices)
@@ -113,11 +119,12 @@ class Trainer:
             model,
             optimizer,
             schedule,
+            objective,
             seed=config.seed,
             accumulation_steps=config.train.gradient_accumulation_steps,
-            objective=objective,
             rates=rates,
         )
+        eval_step = make_eval_step(model, objective)
         return cls(
             model_config=model_config,
             model=model,
@@ -126,57 +133,72 @@ class Trainer:
             stages=stages,
             optimizer=optimizer,
             shardings=shardings,
-            # jax.jit with shardings is what was called pjit.
-            train_step=jax.jit(
-                _laid_out(train_step, layout),
-                in_shardings=(shardings, rows),
+            flops_per_sequence=functools.partial(flops_per_sequence, model_config),
+            seed=config.seed,
+            # jax.jit with shardings is what was once called pjit.
+            compiled_train_step=jax.jit(
+                _with_layout(train_step, layout),
+                in_shardings=(shardings, rows, everywhere),
                 out_shardings=(shardings, everywhere),
                 donate_argnums=0,
             ),
-            eval_step=jax.jit(
-                _laid_out(make_eval_step(model, objective), layout),
-                in_shardings=(shardings.params, rows, *[everywhere] * objective.eval_operands),
+            compiled_eval_step=jax.jit(
+                _with_layout(eval_step, layout),
+                in_shardings=(
+                    shardings.params,
+                    rows,
+                    everywhere,
+                    *[everywhere] * objective.eval_operands,
+                ),
                 out_shardings=everywhere,
             ),
-            seed=config.seed,
+            fields=fields or {},
+            frozen=frozen(model_config),
             rates=rates,
         )
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """Takes one step; the given state is donated. Compiled once for each batch shape."""
+        return self.compiled_train_step(state, batch, self.frozen)
+
+    def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Metrics:
+        """Returns what the objective's `evaluate` returns, whole on every device."""
+        return self.compiled_eval_step(params, batch, self.frozen, *operands)
 
     @property
     def mesh(self) -> Mesh:
         return self.layout.mesh
 
-    def init_state(self) -> state_lib.TrainState:
-        """Step 0: fresh weights from the seed, each created where it will live."""
+    def init_state(self) -> TrainState:
+        """Returns step 0 with fresh weights from the seed, each created in place."""
         return state_lib.init_state(self.model, self.optimizer, self.seed, self.shardings)
 
-    def state_of(self, params: Any) -> state_lib.TrainState:
-        """Step 0 with given weights, a pytree of arrays of the host; moments are zero."""
+    def state_of(self, params: Any) -> TrainState:
+        """Returns step 0 with given weights (arrays of the host) and zero moments."""
 
-        def create(params: Any) -> state_lib.TrainState:
-            return state_lib.TrainState.create(params, self.optimizer)
+        def create(params: Any) -> TrainState:
+            return TrainState.create(params, self.optimizer)
 
         placed = jax.device_put(params, self.shardings.params)
         return jax.jit(create, out_shardings=self.shardings)(placed)
 
-    def abstract_state(self) -> state_lib.TrainState:
-        """What a checkpoint is restored into."""
+    def abstract_state(self) -> TrainState:
+        """Returns shapes, dtypes and shardings of the state, for restoring a checkpoint."""
         return state_lib.abstract_state(self.model, self.optimizer, self.shardings)
 
     def abstract_batch(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes, dtypes and shardings of a stage's batches: what a step is compiled for."""
-        rows, length = stage.batch_size, stage.max_seq_length
-        shapes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (rows, length))
-        for name in ("positions", "ids", "weights"):
-            shapes[f"masked_lm_{name}"] = (rows, stage.max_predictions_per_seq)
-        shapes["next_sentence_labels"] = (rows,)
+        """Returns shapes, dtypes and shardings of the batches of a pre-training stage."""
         return {
             name: jax.ShapeDtypeStruct(
-                shape,
-                jnp.float32 if name.endswith("weights") else jnp.int32,
+                field.shape(
+                    batch_size=stage.batch_size,
+                    max_seq_length=stage.max_seq_length,
+                    max_predictions_per_seq=stage.max_predictions_per_seq,
+                ),
+                field.dtype,
                 sharding=self.layout.batch,
             )
-            for name, shape in shapes.items()
+            for name, field in self.fields.items()
         }
 
     def put(self, batches: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, jax.Array]]:
@@ -189,49 +211,44 @@ class Trainer:
         yield from ready
 
     def flops_per_step(self, stage: Stage) -> float:
-        """Analytic FLOPs of one train step over all devices."""
-        length = stage.max_seq_length
-        if isinstance(self.model, TaskModel):
-            one = flops.task_flops_per_sequence(self.model, length, self.rates)
-        else:
-            one = flops.train_flops_per_sequence(
-                self.model_config, length, stage.max_predictions_per_seq
-            )
-        return stage.batch_size * one
+        """Returns the analytic FLOPs of one train step over all devices."""
+        return stage.batch_size * self.flops_per_sequence(stage)
 
     def flops_until(self, step: float) -> float:
-        """Analytic FLOPs of all train steps before one."""
+        """Returns the analytic FLOPs of all train steps before `step`."""
         return sum(
             min(max(step - stage.first_step, 0), stage.num_steps) * self.flops_per_step(stage)
             for stage in self.stages
         )
 
     def peak_flops_per_second(self) -> float | None:
-        """bf16 peak of all the mesh's devices; None where it is not known."""
+        """Returns the bf16 peak of all devices of the mesh, or None if it is unknown."""
         peak = flops.peak_flops_per_second(self.mesh.devices.flat[0])
         return None if peak is None else peak * self.mesh.devices.size
 
     def num_parameters(self) -> int:
-        """The model's own; what fills up the vocabulary is none of it."""
-        params, c = self.abstract_state().params, self.model_config
-        padding = c.num_padding_parameters
-        if "mlm" not in params:
-            # The masked-LM head's bias has a number for each row of the embeddings.
-            padding -= c.padded_vocab_size - c.vocab_size
-        return sum(leaf.size for leaf in jax.tree.leaves(params)) - padding
+        """Returns the number of parameters, without the rows that only pad the vocabulary."""
+        c = self.model_config
+        boxed = jax.eval_shape(lambda: state_lib.init_params(self.model, 0))
+        total = 0
+        for box in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)):
+            is_padded = isinstance(box, nn.LogicallyPartitioned) and "vocab" in box.names
+            size = nn.unbox(box).size
+            total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
+        return total
 
 
-def _laid_out(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
-    """The step, whose activations are divided as the layout says."""
+def _with_layout(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    """Wraps a step so that its activations are divided as the layout describes."""
 
     @functools.wraps(step)
-    def laid_out(*args: Any) -> Any:
+    def wrapped(*args: Any) -> Any:
         with layout.in_scope():
             return step(*args)
 
-    return laid_out
+    return wrapped
 
 
 def _has_kernels(device: jax.Device) -> bool:
-    """Whether Pallas compiles for it; for the first TPUs the compiler aborts."""
+    """Whether Pallas compiles for a device; for the first TPUs the compiler aborts."""
     return device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")

@@ -1,9 +1,12 @@
-"""A small BERT and a small task, whose fine-tuning takes seconds."""
+"""A small BERT and a small task; fine-tuning takes seconds."""
 
 import random
 import re
 import sys
 
+from ml_collections import ConfigDict
+
+from bert_jax.config import finetune_config
 from bert_jax.interop import formats
 from tests import runs
 from tests.interop.small_bert import make_pretrained
@@ -25,7 +28,7 @@ OVERRIDES = {
 
 
 def write_bert(directory, **model) -> None:
-    """A Hugging Face directory of a random BERT that can learn."""
+    """Writes a Hugging Face directory of a random BERT that can learn."""
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 48}
     pretrained = make_pretrained(**sizes | model)
     for name in pretrained.weights:
@@ -36,7 +39,7 @@ def write_bert(directory, **model) -> None:
 
 
 def write_rows(directory, seed=0, train=160, validation=48, test=12) -> None:
-    """Sentences of letters, "yes" where there is a j: train.tsv, validation.tsv, test.tsv."""
+    """Writes sentences of letters to SPLIT.tsv; the label is "yes" if there is a j."""
     directory.mkdir(parents=True, exist_ok=True)
     letters = random.Random(seed)
     for split, count in (("train", train), ("validation", validation), ("test", test)):
@@ -50,8 +53,17 @@ def write_rows(directory, seed=0, train=160, validation=48, test=12) -> None:
         (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n")
 
 
+def config(bert, data, **overrides) -> ConfigDict:
+    """Returns the config of a run on them; `__` in a key stands for `.`."""
+    values = {key.replace("__", "."): value for key, value in overrides.items()}
+    files = {"init_from": str(bert), "data.input": str(data)}
+    config = finetune_config("table")
+    config.update_from_flattened_dict(OVERRIDES | files | values)
+    return config
+
+
 def command(workdir, bert, data, *more, **overrides) -> list[str]:
-    """`python -m bert_jax.finetune` on them; keys with `__` for `.`."""
+    """Returns the command `python -m bert_jax.finetune` for such a run."""
     values = OVERRIDES | {key.replace("__", "."): value for key, value in overrides.items()}
     values |= {"init_from": bert, "data.input": data}
     return [
@@ -65,10 +77,10 @@ def command(workdir, bert, data, *more, **overrides) -> list[str]:
     ]
 
 
-def refused(command: list[str], said: str) -> None:
-    """Runs what must end with one sentence in which `said`, a regular expression, is found."""
+def refused(command: list[str], pattern: str) -> None:
+    """Runs a command that must end with one sentence that matches a regular expression."""
     finished = runs.run(command)
     assert finished.returncode == 1, finished.stderr
     assert finished.stderr.startswith("error: "), finished.stderr
     assert "Traceback" not in finished.stderr, finished.stderr
-    assert re.search(said, finished.stderr), finished.stderr
+    assert re.search(pattern, finished.stderr), finished.stderr

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bert_jax import workdir
-from bert_jax.config import finetune_config
 from bert_jax.files import read_json
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
@@ -19,21 +18,21 @@ OVERRIDES = {
     "train.batch_size": 16,
     "eval.predict": "test",
     "log.every_steps": 1,
-    # Of so small a model much is biases, LayerNorm and positions.
+    # Much of so small a model is biases, LayerNorm and positions.
     "max_replicated_share": 1.0,
 }
-# The command, which tells each time that it writes predictions.
-TELLING = """
+# The command, which reports each file of predictions that it writes.
+REPORTING = """
 import sys
 from bert_jax import cli, finetune
 from bert_jax.tasks.table import TableTask
 
-def tell(task, split, outputs, path, write=TableTask.write_predictions):
-    # Of stdout only the first process has one.
+def report(task, split, outputs, path, write=TableTask.write_predictions):
+    # Only the first process has a stdout.
     print(f"WRITES {path.name}", file=sys.stderr, flush=True)
     write(task, split, outputs, path)
 
-TableTask.write_predictions = tell
+TableTask.write_predictions = report
 finetune.define_flags()
 cli.run(finetune.main)
 """
@@ -45,16 +44,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("devices")
     small.write_bert(folder / "hf")
     small.write_rows(folder / "data")
-    config = finetune_config("table")
-    config.update_from_flattened_dict(
-        {
-            **small.OVERRIDES,
-            **OVERRIDES,
-            "init_from": str(folder / "hf"),
-            "data.input": str(folder / "data"),
-        }
-    )
-    finetune(config, folder / "one")
+    finetune(small.config(folder / "hf", folder / "data", **OVERRIDES), folder / "one")
     return folder
 
 
@@ -62,9 +52,9 @@ def start(files, name, devices, *flags, **overrides):
     command = small.command(
         files / name, files / "hf", files / "data", *flags, **OVERRIDES | overrides
     )
-    command[1:3] = ["-c", TELLING]
+    command[1:3] = ["-c", REPORTING]
     given = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    # Each compiles for itself: two processes must not share one cache.
+    # Two processes must not share a compilation cache.
     env = runs.environment()
     env.pop("JAX_COMPILATION_CACHE_DIR", None)
     return subprocess.Popen(
@@ -90,7 +80,7 @@ def predictions(directory):
 
 
 def same_run(one, other):
-    """Dropout on: another mask or batch would move the losses by 1e-2 of theirs and more."""
+    """With dropout, another mask or batch would move the losses by 1e-2 or more."""
     assert len(losses(one)) == 20
     np.testing.assert_allclose(losses(other)[0], losses(one)[0], rtol=1e-5)
     np.testing.assert_allclose(losses(other), losses(one), rtol=1e-3)

@@ -78,6 +78,7 @@ def trainer():
         lambda model_config: make_task_model("sequence_classification", 2, model_config),
         Labels(),
         resolve_stages(config.train),
+        flops_per_sequence=lambda model_config, stage: 0.0,
         devices=jax.devices()[:1],
     )
 
@@ -131,6 +132,7 @@ def test_outputs_of_tokens_are_as_long_as_the_rows():
         lambda model_config: make_task_model("token_classification", 3, model_config),
         Labels(),
         resolve_stages(config.train),
+        flops_per_sequence=lambda model_config, stage: 0.0,
         devices=jax.devices()[:1],
     )
     params, rows = tagger.init_state().params, FakeRows(11)

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from bert_jax.config import finetune_config
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from tests.finetuning import small
@@ -56,17 +55,13 @@ def test_a_config_of_pre_training(tmp_path):
     ],
 )
 def test_values(bert, data, tmp_path, values, words):
-    config = finetune_config("table")
-    own = {"init_from": str(bert), "data.input": str(data)}
-    config.update_from_flattened_dict(small.OVERRIDES | own | values)
+    config = small.config(bert, data, **values)
     with pytest.raises(UserError, match=words):
         finetune(config, tmp_path / "run")
 
 
 def test_a_file_for_a_work_directory(bert, data, tmp_path):
     (tmp_path / "file").write_text("")
-    config = finetune_config("table")
-    own = {"init_from": str(bert), "data.input": str(data)}
-    config.update_from_flattened_dict(small.OVERRIDES | own)
+    config = small.config(bert, data)
     with pytest.raises(UserError, match=f"{tmp_path}/file is a file; --workdir must be a direct"):
         finetune(config, tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Whole runs of fine-tuning, in real processes: learning, being killed, refusing another's data."""
+"""Whole runs of fine-tuning: they learn, are killed and stopped, and refuse other data."""
 
 import json
 import random
@@ -14,8 +14,7 @@ import pytest
 
 import bert_jax
 from bert_jax import config as config_lib
-from bert_jax import evaluate, workdir
-from bert_jax.config import finetune_config
+from bert_jax import convert, evaluation, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import run, task_setup
 from bert_jax.finetuning.run import finetune
@@ -24,18 +23,20 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.finetuning import small
-from tests.test_train import assert_same_bits, newest_checkpoint, wait_for
-from tests.test_train import start as start_process
+from tests.runs import assert_same_bits, newest_checkpoint, wait_for
+from tests.runs import start as start_process
 
 STEPS = 80
-# The command, whose steps are long enough to be hit.
+# The command with steps so long that a signal hits one.
 SLOW = """
 import time
 from bert_jax import cli, finetune
 from bert_jax.training.recorder import Recorder
 
-def slowly(*args, dispatched=Recorder.dispatched):
-    dispatched(*args)
+dispatched = Recorder.dispatched
+
+def slowly(*args, **kwargs):
+    dispatched(*args, **kwargs)
     time.sleep(0.1)
 
 Recorder.dispatched = slowly
@@ -64,11 +65,11 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, bert, data):
-    """The work directory of a run that nothing disturbed, and what it printed."""
+    """The work directory of a run that nothing disturbed."""
     directory = tmp_path_factory.mktemp("uninterrupted")
-    finished = runs.run(small.command(directory, bert, data, eval__predict="test"))
-    assert finished.returncode == 0, finished.stderr
-    return directory, finished
+    output = runs.succeed(small.command(directory, bert, data, eval__predict="test"))
+    (directory / "output.txt").write_text(output)
+    return directory
 
 
 def results(directory):
@@ -76,9 +77,9 @@ def results(directory):
 
 
 def final_state(directory):
-    """The newest checkpoint's state and the best one's parameters, as numpy arrays."""
+    """Returns the state of the newest checkpoint and the best parameters, as numpy arrays."""
     config = workdir.load_config(directory)
-    rows = task_setup.open_setting(config_of(directory), directory).task.rows("train")
+    rows = task_setup.open_task_setup(config_of(directory), directory).task.rows("train")
     trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
     with closing(Checkpointer(directory / workdir.CHECKPOINTS, read_only=True)) as checkpoints:
         state, _ = checkpoints.restore_newest(trainer.abstract_state())
@@ -87,7 +88,7 @@ def final_state(directory):
 
 
 def config_of(directory):
-    """The config of a run as its user gave it."""
+    """Returns the config of a run as its user gave it."""
     config = workdir.load_config(directory)
     with config.unlocked():
         del config["head"], config["labels"]
@@ -95,7 +96,7 @@ def config_of(directory):
 
 
 def same_end(one, other):
-    """Bits of states and best weights, and every number but the times."""
+    """Compares the bits of states and best weights, and every number but the times."""
     for ours, theirs in zip(final_state(one), final_state(other), strict=True):
         assert_same_bits(ours, theirs)
     ours, theirs = results(one), results(other)
@@ -110,82 +111,56 @@ def same_end(one, other):
 
 
 class TestUninterruptedRun:
-    def test_learns(self, uninterrupted):
-        directory, _ = uninterrupted
-        assert results(directory)["score"] > 0.9
-        losses = [line["loss"] for line in read_metrics(directory) if "loss" in line]
+    def test_learns_and_keeps_the_best_of_the_epochs(self, uninterrupted):
+        lines = read_metrics(uninterrupted)
+        losses = [line["loss"] for line in lines if "loss" in line]
         assert losses[-1] < losses[0] / 2
+        scores = {x["step"]: x["eval_accuracy"] for x in lines if "eval_accuracy" in x}
+        assert list(scores) == [20, 40, 60, 80]
+        found = results(uninterrupted)
+        assert found["score"] == max(scores.values()) == scores[found["best_step"]] > 0.9
 
     def test_leaves_the_promised_files(self, uninterrupted):
-        directory, finished = uninterrupted
-        config = json.loads((directory / "config.json").read_text())
-        assert config["labels"] == ["no", "yes"] and config["head"] == "sequence_classification"
-        assert config["model"]["hidden_size"] == 24, "the weights' own"
-        assert (directory / "tokenizer" / "vocab.txt").exists()
-        assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
-        assert (directory / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-        assert newest_checkpoint(directory) == STEPS
-        best = [int(path.name) for path in (directory / "best").iterdir()]
-        assert max(best) == results(directory)["best_step"] and len(best) <= 2
+        stored = json.loads((uninterrupted / "config.json").read_text())
+        assert config_lib.to_dict(workdir.load_config(uninterrupted)) == stored
+        assert stored["labels"] == ["no", "yes"] and stored["head"] == "sequence_classification"
+        assert stored["model"]["hidden_size"] == 24, "as in the weights"
+        assert (uninterrupted / "tokenizer" / "vocab.txt").exists()
+        assert list((uninterrupted / "tensorboard").glob("events.out.tfevents.*"))
+        assert (uninterrupted / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        assert newest_checkpoint(uninterrupted) == STEPS
+        best = [int(path.name) for path in (uninterrupted / "best").iterdir()]
+        assert max(best) == results(uninterrupted)["best_step"] and len(best) <= 2
+        output = (uninterrupted / "output.txt").read_text()
         for expected in ("2 labels", "160 train", "accuracy", "bert_jax.convert"):
-            assert expected in finished.stdout, expected
-        assert "Traceback" not in finished.stderr
+            assert expected in output, expected
 
-    def test_is_scored_at_the_end_of_each_epoch_and_keeps_the_best(self, uninterrupted):
-        directory, _ = uninterrupted
-        lines = {
-            line["step"]: line["eval_accuracy"]
-            for line in read_metrics(directory)
-            if "eval_accuracy" in line
-        }
-        assert list(lines) == [20, 40, 60, 80]
-        assert results(directory)["score"] == max(lines.values())
-        assert lines[results(directory)["best_step"]] == max(lines.values())
-
-    def test_can_be_asked(self, uninterrupted, data):
-        """`predict classify` says of a test row what the run's own predictions say."""
-        directory, _ = uninterrupted
-        command = [sys.executable, "-m", "bert_jax.predict", f"--model={directory}", "--json"]
-        text = (data / "test.tsv").read_text().splitlines()[1].split("\t")[0]
-        finished = runs.run([*command, "classify", text])
-        assert finished.returncode == 0, finished.stderr
-        found = {x["label"]: x["probability"] for x in json.loads(finished.stdout)["labels"]}
-        lines = (directory / "predictions" / "test.csv").read_text().splitlines()
+    def test_predicts_every_row_of_the_test_as_the_predict_command_does(self, uninterrupted, data):
+        lines = (uninterrupted / "predictions" / "test.csv").read_text().splitlines()
+        assert lines[0] == "index,prediction,p(no),p(yes)" and len(lines) == 13
+        rows = [line.split("\t") for line in (data / "test.tsv").read_text().splitlines()[1:]]
+        right = [x.split(",")[1] == label for x, (_, label) in zip(lines[1:], rows, strict=True)]
+        assert sum(right) >= 10
+        command = [sys.executable, "-m", "bert_jax.predict", f"--model={uninterrupted}", "--json"]
+        answer = json.loads(runs.succeed([*command, "classify", rows[0][0]]))
+        found = {x["label"]: x["probability"] for x in answer["labels"]}
         _, best, *probabilities = lines[1].split(",")
         assert next(iter(found)) == best
         expected = [float(probability) for probability in probabilities]
         np.testing.assert_allclose([found["no"], found["yes"]], expected, atol=1e-4)
-        finished = runs.run([*command, "tag", text])
-        assert finished.returncode == 1 and "it can classify" in finished.stderr
 
-    def test_writes_predictions_for_every_row_of_the_test(self, uninterrupted, data):
-        directory, _ = uninterrupted
-        lines = (directory / "predictions" / "test.csv").read_text().splitlines()
-        assert lines[0] == "index,prediction,p(no),p(yes)" and len(lines) == 13
-        truth = [line.split("\t")[1] for line in (data / "test.tsv").read_text().splitlines()[1:]]
-        right = [line.split(",")[1] == label for line, label in zip(lines[1:], truth, strict=True)]
-        assert sum(right) >= 10
-
-    def test_a_second_start_says_that_it_is_finished(self, uninterrupted, bert, data):
-        directory, _ = uninterrupted
-        before = (directory / "metrics.jsonl").read_bytes()
-        again = runs.run(small.command(directory, bert, data, eval__predict="test"))
-        assert again.returncode == 0, again.stderr
-        assert "finished" in again.stdout and "accuracy" in again.stdout
-        assert (directory / "metrics.jsonl").read_bytes() == before
-
-    def test_how_often_it_is_scored_is_part_of_it(self, uninterrupted):
-        """The best of other steps would be another result."""
-        config = workdir.load_config(uninterrupted[0])
-        assert workdir.check(uninterrupted[0], config) == []
-        config.eval.every_steps = 7
-        with pytest.raises(UserError, match="its config.eval.every_steps is 0, not 7"):
-            workdir.check(uninterrupted[0], config)
+    def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
+        before = (uninterrupted / "metrics.jsonl").read_bytes()
+        found = finetune(small.config(bert, data, eval__predict="test"), uninterrupted)
+        assert found == results(uninterrupted)
+        output = capsys.readouterr().out
+        assert "This run is finished: step 80 is done." in output and "accuracy" in output
+        assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
     def test_is_read_by_its_step_or_before_it_was_scored(self, uninterrupted, tmp_path):
-        best = results(uninterrupted[0])["best_step"]
+        best = results(uninterrupted)["best_step"]
         for name in ("checkpoints", "best"):
-            directory = shutil.copytree(uninterrupted[0], tmp_path / name)
+            directory = shutil.copytree(uninterrupted, tmp_path / name)
             shutil.rmtree(directory / name)
             (directory / name).mkdir()
         assert formats.read(tmp_path / "checkpoints", step=best).training["step"] == best
@@ -194,32 +169,16 @@ class TestUninterruptedRun:
             formats.read(tmp_path / "best", step=-1)
 
     def test_is_taken_to_transformers_with_its_labels(self, uninterrupted, data, tmp_path):
-        directory, _ = uninterrupted
-        command = [runs.sys.executable, "-m", "bert_jax.convert", f"--input={directory}"]
-        finished = runs.run([*command, f"--output={tmp_path / 'hf'}", "--to=huggingface"])
-        assert finished.returncode == 0, finished.stderr
+        convert.convert(str(uninterrupted), str(tmp_path / "hf"), "huggingface")
         config = json.loads((tmp_path / "hf" / "config.json").read_text())
         assert config["architectures"] == ["BertForSequenceClassification"]
         assert config["id2label"] == {"0": "no", "1": "yes"}
         assert "accuracy" in (tmp_path / "hf" / "README.md").read_text()
-        # There it answers us as well, with the length it has learned.
-        ours, theirs = bert_jax.load(directory), bert_jax.load(tmp_path / "hf")
+        # It answers as ours does, up to the length it has learned.
+        ours, theirs = bert_jax.load(uninterrupted), bert_jax.load(tmp_path / "hf")
         text = (data / "test.tsv").read_text().splitlines()[1].split("\t")[0]
         assert theirs.classify(text) == ours.classify(text)
         assert theirs.max_length == ours.max_length == 16 and theirs.notes == []
-
-    def test_evaluate_says_where_its_scores_are(self, uninterrupted):
-        with pytest.raises(UserError, match="fine-tuned.*results.json"):
-            evaluate.evaluate_workdir(uninterrupted[0])
-
-    def test_is_no_directory_for_pre_training(self, uninterrupted):
-        with pytest.raises(UserError, match="holds a fine-tuning run; choose another"):
-            workdir.check(uninterrupted[0], config_lib.default_config())
-
-    def test_its_config_reads_back(self, uninterrupted):
-        directory, _ = uninterrupted
-        stored = json.loads((directory / "config.json").read_text())
-        assert config_lib.to_dict(workdir.load_config(directory)) == stored
 
 
 class TestInterruptedRun:
@@ -232,7 +191,7 @@ class TestInterruptedRun:
             process = start_process(slow(command))
             goal = newest_checkpoint(tmp_path) + steps
             wait_for(lambda goal=goal: newest_checkpoint(tmp_path) >= goal, process)
-            # Anywhere: between steps, while scoring, in the middle of a save.
+            # Between steps, while scoring, or in the middle of a save.
             time.sleep(moments.uniform(0.0, 0.4))
             process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -240,49 +199,42 @@ class TestInterruptedRun:
         killed_at = newest_checkpoint(tmp_path)
         assert 30 <= killed_at < STEPS
 
-        # Saves when it is told to stop, and not before.
+        # It saves when it is asked to stop, and not before.
         process = start_process([*slow(command), "--config.checkpoint.every_steps=1000"])
         lines = len(read_metrics(tmp_path))
         wait_for(lambda: len(read_metrics(tmp_path)) >= lines + 2, process)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output
-        assert f"going on from step {killed_at}" in output and "Stopped by SIGTERM" in output
+        assert f"continuing from step {killed_at}" in output and "Stopped by SIGTERM" in output
         stopped_at = newest_checkpoint(tmp_path)
         assert killed_at < stopped_at < STEPS
-
-        finished = runs.run(command)
-        assert finished.returncode == 0, finished.stderr
-        assert f"going on from step {stopped_at}" in finished.stdout
-        same_end(tmp_path, uninterrupted[0])
+        assert f"continuing from step {stopped_at}" in runs.succeed(command)
+        same_end(tmp_path, uninterrupted)
 
     def test_stopped_while_it_predicts(self, bert, data, tmp_path, monkeypatch):
-        """Neither the run nor a sweep goes on then, and the next start predicts what is left."""
-        config = finetune_config("table")
-        files = {"init_from": str(bert), "data.input": str(data), "eval.predict": "all"}
-        values = small.OVERRIDES | files | {"train.num_epochs": 1.0}
-        config.update_from_flattened_dict(values)
-        there = tmp_path / "run"
+        """The run returns None, and the next start predicts what is left."""
+        config = small.config(bert, data, eval__predict="all", train__num_epochs=1.0)
+        directory = tmp_path / "run"
         predict = run.predict
 
         def stopped(trainer, params, rows, *args):
-            if (there / "predictions").exists():
+            if (directory / "predictions").exists():
                 signal.raise_signal(signal.SIGTERM)
             return predict(trainer, params, rows, *args)
 
         with monkeypatch.context() as patch:
             patch.setattr(run, "predict", stopped)
-            assert finetune(config, there) is None
-            assert results(there)["step"] == 20 and not list((there / "predictions").iterdir())
-            assert finetune(config, there) is None
-        assert finetune(config, there) == results(there)
-        assert len(list((there / "predictions").iterdir())) == 2
+            assert finetune(config, directory) is None
+            assert results(directory)["step"] == 20
+            assert not list((directory / "predictions").iterdir())
+            assert finetune(config, directory) is None
+        assert finetune(config, directory) == results(directory)
+        assert len(list((directory / "predictions").iterdir())) == 2
 
     def test_stopped_after_its_last_step(self, bert, data, tmp_path, monkeypatch):
-        """A sweep must hear of it, though this run had nothing left to do."""
-        config = finetune_config("table")
-        files = {"init_from": str(bert), "data.input": str(data), "train.num_epochs": 0.1}
-        config.update_from_flattened_dict(small.OVERRIDES | files)
+        """It returns None to a sweep, though nothing was left to do."""
+        config = small.config(bert, data, train__num_epochs=0.1)
 
         def stopped(results, directory):
             signal.raise_signal(signal.SIGTERM)
@@ -290,52 +242,49 @@ class TestInterruptedRun:
         with monkeypatch.context() as patch:
             patch.setattr(run, "summarize", stopped)
             assert finetune(config, tmp_path) is None
-            assert finetune(config, tmp_path) is None, "told so when it was finished before"
+            assert finetune(config, tmp_path) is None, "the run was finished before"
         assert finetune(config, tmp_path) == results(tmp_path)
 
-    @pytest.mark.slow
-    def test_goes_on_without_the_weights_it_began_with(self, uninterrupted, bert, data, tmp_path):
-        there = tmp_path / "moved"
-        shutil.copytree(bert, there)
-        directory = tmp_path / "run"
-        process = start_process(small.command(directory, there, data))
-        wait_for(lambda: newest_checkpoint(directory) >= 10, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        shutil.rmtree(there)
-        finished = runs.run(small.command(directory, there, data))
-        assert finished.returncode == 0, finished.stderr
+    def test_it_continues_without_the_weights_it_began_with(self, bert, data, tmp_path):
+        weights = shutil.copytree(bert, tmp_path / "moved")
+        config = small.config(weights, data, train__num_epochs=1.0)
+        assert finetune(config, tmp_path / "run")["step"] == 20
+        shutil.rmtree(weights)
+        (tmp_path / "run" / "results.json").unlink()
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / "20")
+        assert finetune(config, tmp_path / "run")["step"] == 20
 
 
 class TestRefusals:
-    """Directories and data of other runs; each ends with one clear sentence."""
+    """A work directory refuses another config, other data, and other commands."""
 
     @pytest.mark.parametrize(
-        "overrides,said",
+        ("overrides", "message"),
         [
-            ({"train__batch_size": 7}, r"config.train.batch_size is 8, not 7"),
-            ({"table__label_column": "text"}, r"holds another run"),
+            ({"train__batch_size": 7}, "config.train.batch_size is 8, not 7"),
+            ({"eval__every_steps": 7}, "config.eval.every_steps is 0, not 7"),
+            ({"table__label_column": "text"}, "holds another run"),
         ],
     )
-    def test_another_runs_directory(self, uninterrupted, bert, data, overrides, said):
-        small.refused(small.command(uninterrupted[0], bert, data, **overrides), said)
+    def test_another_config(self, uninterrupted, bert, data, overrides, message):
+        with pytest.raises(UserError, match=message):
+            finetune(small.config(bert, data, **overrides), uninterrupted)
 
-    def test_other_data(self, uninterrupted, bert, tmp_path, data):
-        directory = tmp_path / "run"
-        shutil.copytree(uninterrupted[0], directory)
-        (directory / "results.json").unlink()
-        shutil.rmtree(directory / "predictions")
+    @pytest.mark.parametrize("finished", [True, False])
+    def test_other_data(self, uninterrupted, bert, tmp_path, data, finished):
+        directory = shutil.copytree(uninterrupted, tmp_path / "run")
+        if not finished:
+            (directory / "results.json").unlink()
+            shutil.rmtree(directory / "predictions")
         other = tmp_path / "data"
         small.write_rows(other, seed=5)
         text = (directory / "config.json").read_text()
         (directory / "config.json").write_text(text.replace(str(data), str(other)))
-        small.refused(small.command(directory, bert, other), "began with another corpus")
+        with pytest.raises(UserError, match="began with another corpus"):
+            finetune(small.config(bert, other, eval__predict="test"), directory)
 
-    def test_other_data_of_a_finished_run(self, uninterrupted, bert, tmp_path, data):
-        directory, other = tmp_path / "run", tmp_path / "data"
-        shutil.copytree(uninterrupted[0], directory)
-        shutil.copytree(data, other)
-        small.write_rows(other, seed=5)
-        text = (directory / "config.json").read_text()
-        (directory / "config.json").write_text(text.replace(str(data), str(other)))
-        small.refused(small.command(directory, bert, other), "began with another corpus")
+    def test_pre_training_and_evaluation(self, uninterrupted):
+        with pytest.raises(UserError, match="fine-tuned.*results.json"):
+            evaluation.evaluate_workdir(uninterrupted)
+        with pytest.raises(UserError, match="holds a run of fine-tuning; choose another"):
+            workdir.check(uninterrupted, config_lib.default_config())

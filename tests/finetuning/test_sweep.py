@@ -1,4 +1,4 @@
-"""Sweeps: the grid, the summary, and going on after a kill; and the table of GLUE."""
+"""Sweeps over a grid, which continue after a kill, and the table of GLUE."""
 
 import json
 import signal
@@ -13,8 +13,17 @@ from bert_jax.finetuning.sweep import best_of, summarized, sweep
 from tests import runs
 from tests.finetuning import small
 from tests.interop.small_bert import edit_tensors
-from tests.test_train import start as start_process
-from tests.test_train import wait_for
+from tests.runs import start as start_process
+from tests.runs import wait_for
+
+
+def sweep_config(tmp_path, **overrides):
+    """Returns the config of a sweep of one run of three steps."""
+    small.write_bert(tmp_path / "hf")
+    small.write_rows(tmp_path / "data", train=24)
+    grid = {"sweep.learning_rates": (1e-3,), "sweep.batch_sizes": (8,), "sweep.seeds": (0,)}
+    values = grid | {"train.num_epochs": 1.0} | overrides
+    return small.config(tmp_path / "hf", tmp_path / "data", **values)
 
 
 def run_of(rate, size, seed, score):
@@ -27,7 +36,7 @@ def run_of(rate, size, seed, score):
     }
 
 
-def test_a_setting_is_summed_up_over_its_seeds():
+def test_a_setting_is_summarized_over_its_seeds():
     scores = {(1e-3, 16): (0.5, 0.9, 0.6), (1e-4, 16): (0.7, 0.8, 0.7)}
     runs_of_it = [
         run_of(*setting, seed, score)
@@ -64,7 +73,7 @@ def test_a_setting_that_diverges_comes_after_those_that_do_not():
         ("seeds", (1, 1)),
     ],
 )
-def test_a_grid_that_is_none(tmp_path, key, value):
+def test_an_invalid_grid_is_refused(tmp_path, key, value):
     config = finetune_config("mrpc")
     with config.ignore_type():
         config.sweep[key] = value
@@ -74,7 +83,7 @@ def test_a_grid_that_is_none(tmp_path, key, value):
 
 
 @pytest.mark.parametrize(
-    "overrides,said",
+    "overrides,message",
     [
         ({"sweep.batch_sizes": (8, 1000)}, "not one batch of 1000"),
         (
@@ -83,18 +92,14 @@ def test_a_grid_that_is_none(tmp_path, key, value):
         ),
     ],
 )
-def test_a_batch_that_does_not_fit_is_told_before_the_first_run(tmp_path, overrides, said):
-    small.write_bert(tmp_path / "hf")
-    small.write_rows(tmp_path / "data", train=24)
-    config = finetune_config("table")
-    files = {"init_from": str(tmp_path / "hf"), "data.input": str(tmp_path / "data")}
-    config.update_from_flattened_dict({**small.OVERRIDES, **files, **overrides})
-    with pytest.raises(UserError, match=said):
+def test_a_batch_that_does_not_fit_is_refused_before_the_first_run(tmp_path, overrides, message):
+    config = sweep_config(tmp_path, **overrides)
+    with pytest.raises(UserError, match=message):
         sweep(config, tmp_path / "sweep")
     assert not (tmp_path / "sweep" / "runs").exists()
 
 
-def test_a_killed_sweep_goes_on(tmp_path):
+def test_a_killed_sweep_continues(tmp_path):
     bert, data, directory = tmp_path / "hf", tmp_path / "data", tmp_path / "sweep"
     small.write_bert(bert)
     small.write_rows(data, train=64)
@@ -116,19 +121,18 @@ def test_a_killed_sweep_goes_on(tmp_path):
     process.communicate()
     assert first.exists() and not (directory / "sweep.json").exists()
     before = first.read_bytes()
-    finished = runs.run(command)
-    assert finished.returncode == 0, finished.stderr
-    assert first.read_bytes() == before, "what was finished is not done again"
-    assert "This run is finished: step 8 is done." in finished.stdout
-    assert "median" in finished.stdout and "best run" in finished.stdout
-    assert finished.stdout.count("what next") == 1, "of the others no weights are kept"
+    output = runs.succeed(command)
+    assert first.read_bytes() == before, "a finished run is not repeated"
+    assert "This run is finished: step 8 is done." in output
+    assert "median" in output and "best run" in output
+    assert output.count("what next") == 1, "only the weights of the best run are kept"
     summary = json.loads((directory / "sweep.json").read_text())
     assert [run["seed"] for run in summary["runs"]] == [0, 0]
     assert len(summary["settings"]) == 2 and summary["metric"] == "accuracy"
     kept = [path.parent.name for path in directory.glob("runs/*/best")]
     assert kept == [summary["best_run"]], "only the best run's weights are kept"
     assert not list(directory.glob("runs/*/checkpoints"))
-    # Neither is taken for the other.
+    # A sweep is not taken for a run, nor a run for a sweep.
     config = finetune_config("table")
     with pytest.raises(UserError, match="sweep holds a sweep; choose another --workdir, or one"):
         workdir.check(directory, config)
@@ -161,7 +165,7 @@ class TestAllOfGlue:
         config.data.input = "tfds:glue"
         assert glue_table.task_config(config, "sst2").data.input == "tfds:glue/sst2"
 
-    def test_a_missing_task_is_told_before_any_work(self, tmp_path):
+    def test_a_missing_task_is_refused_before_any_work(self, tmp_path):
         config = finetune_config("all")
         (tmp_path / "glue" / "CoLA").mkdir(parents=True)
         for name in ("train", "dev"):
@@ -179,17 +183,6 @@ class TestAllOfGlue:
         with pytest.raises(UserError, match="SST-2, where dev.tsv is missing, the validation"):
             glue_table.finetune_all(config, tmp_path / "out", False)
         assert not (tmp_path / "out").exists()
-
-
-def sweep_config(tmp_path):
-    """Of one run of three steps."""
-    small.write_bert(tmp_path / "hf")
-    small.write_rows(tmp_path / "data", train=24)
-    config = finetune_config("table")
-    files = {"init_from": str(tmp_path / "hf"), "data.input": str(tmp_path / "data")}
-    grid = {"sweep.learning_rates": (1e-3,), "sweep.batch_sizes": (8,), "sweep.seeds": (0,)}
-    config.update_from_flattened_dict({**small.OVERRIDES, **files, **grid, "train.num_epochs": 1.0})
-    return config
 
 
 def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
@@ -213,8 +206,8 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     config = sweep_config(tmp_path)
     config.sweep.learning_rates = (1e30, 1e-3)
     summary = sweep(config, tmp_path / "sweep")
-    said = "warning: rate_1e+30_batch_8_seed_0: the loss or the gradient of"
-    assert said in capsys.readouterr().out
+    message = "warning: rate_1e+30_batch_8_seed_0: the loss or the gradient of"
+    assert message in capsys.readouterr().out
     assert [run["name"] for run in summary["diverged"]] == ["rate_1e+30_batch_8_seed_0"]
     assert "not finite" in summary["diverged"][0]["error"]
     assert [run["name"] for run in summary["runs"]] == ["rate_0.001_batch_8_seed_0"]
@@ -223,7 +216,7 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     with pytest.raises(UserError, match="none of the 1 runs has a finite loss to its end; give l"):
         sweep(config, tmp_path / "other")
     assert not (tmp_path / "other" / "sweep.json").exists()
-    # Afterwards it may be left out, and nothing but it.
+    # Only a diverged run may be left out afterwards.
     config.sweep.learning_rates = (1e-3,)
     again = sweep(config, tmp_path / "sweep")
     assert again["diverged"] == [] and again["runs"] == summary["runs"]
@@ -236,17 +229,17 @@ def test_a_test_file_is_read_before_the_first_run(tmp_path, broken):
     path = tmp_path / "data" / "test.tsv"
     if broken == "without the file":
         path.unlink()
-        said = "config.eval.predict is test, but config.data.input, .*, has no test split"
+        message = "config.eval.predict is test, but config.data.input, .*, has no test split"
     else:
         path.write_text("text\tlabel\nfine\tyes\none\ttoo\tmany\n")
-        said = "test.tsv:3: 3 columns instead of 2"
-    with pytest.raises(UserError, match=said):
+        message = "test.tsv:3: 3 columns instead of 2"
+    with pytest.raises(UserError, match=message):
         sweep(config, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
 
 
-class TestAFinishedSweepGoesOnOnlyWithWhatItBeganWith:
-    """Else its medians would be over two experiments."""
+class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
+    """Otherwise its medians would mix two experiments."""
 
     @pytest.fixture
     def config(self, tmp_path):
@@ -265,7 +258,7 @@ class TestAFinishedSweepGoesOnOnlyWithWhatItBeganWith:
         assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2
 
     def test_other_weights(self, config, tmp_path):
-        """One array of the encoder is enough; what is not of the encoder may change."""
+        """Every array of the encoder counts; others may change."""
 
         def negated(name):
             return lambda tensors: tensors.update({name: -tensors[name]})

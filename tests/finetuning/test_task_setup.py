@@ -1,4 +1,4 @@
-"""What a run of fine-tuning starts with."""
+"""The weights, the task and the trainer that fine-tuning starts with."""
 
 import dataclasses
 import json
@@ -32,26 +32,19 @@ def files(tmp_path):
     return tmp_path
 
 
-def begin(files, setting=None, **overrides):
-    """The setting, if there is none yet, and flat weights of step 0."""
-    config = finetune_config("table")
-    config.update_from_flattened_dict(
-        {
-            **small.OVERRIDES,
-            "init_from": str(files / "hf"),
-            "data.input": str(files / "data"),
-            **{key.replace("__", "."): value for key, value in overrides.items()},
-        }
-    )
+def begin(files, setup=None, **overrides):
+    """Returns the setup, opened if it is not given, and the flat weights of step 0."""
+    config = small.config(files / "hf", files / "data", **overrides)
     validate(config)
-    setting = setting or task_setup.open_setting(config)
-    config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
+    setup = setup or task_setup.open_task_setup(config)
+    config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
     trainer = task_setup.make_trainer(
-        config, task_setup.make_stage(config, setting.task.rows("train"))
+        config, task_setup.make_stage(config, setup.task.rows("train"))
     )
-    state = task_setup.initial_state(config, trainer, setting)
-    assert int(state.step) == 0
-    return setting, flatten(jax.device_get(state.params), trainer.model_config)
+    if config.from_scratch:
+        params = jax.device_get(trainer.init_state().params)
+        return setup, flatten(params, trainer.model_config)
+    return setup, task_setup.read_weights(config, trainer, setup)
 
 
 def same(one, other, names):
@@ -59,9 +52,9 @@ def same(one, other, names):
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_the_encoder_comes_as_it_is_and_the_head_from_the_seed(files, scan_layers):
-    setting, weights = begin(files, scan_layers=scan_layers)
-    given = setting.pretrained.weights
+def test_the_encoder_is_given_and_the_head_drawn_from_the_seed(files, scan_layers):
+    setup, weights = begin(files, scan_layers=scan_layers)
+    given = setup.pretrained.weights
     encoder = [name for name in weights if name.startswith("bert/")]
     assert set(weights) - set(encoder) == {"classifier/dense/kernel", "classifier/dense/bias"}
     assert all(same(weights, given, encoder))
@@ -72,31 +65,31 @@ def test_the_encoder_comes_as_it_is_and_the_head_from_the_seed(files, scan_layer
 
 
 def test_from_scratch_only_shape_and_vocabulary_are_taken(files):
-    setting, weights = begin(files, from_scratch=True)
-    given = setting.pretrained.weights
+    setup, weights = begin(files, from_scratch=True)
+    given = setup.pretrained.weights
     kernels = [name for name in weights if name.startswith("bert/") and name.endswith("kernel")]
     assert not any(same(weights, given, kernels))
     assert weights[kernels[0]].shape == given[kernels[0]].shape
-    assert setting.tokenizer.vocab_size == 28
+    assert setup.tokenizer.vocab_size == 28
 
 
-def test_weights_are_read_where_a_first_checkpoint_turns_out_to_be_none(files):
-    """A bucket may show one that was never finished: the weights are not read at first."""
-    setting, weights = begin(files)
-    unread = dataclasses.replace(setting, pretrained=None)
-    _, again = begin(files, setting=unread)
+def test_weights_are_read_late_if_the_first_checkpoint_is_incomplete(files):
+    """A bucket may list a checkpoint that is incomplete; then the weights are not yet read."""
+    setup, weights = begin(files)
+    unread = dataclasses.replace(setup, pretrained=None)
+    _, again = begin(files, setup=unread)
     assert all(same(weights, again, weights))
 
 
-def test_the_key_of_sinusoids_is_for_weights_drawn_from_the_seed(files):
+def test_sinusoidal_positions_apply_to_weights_drawn_from_the_seed(files):
     table = "bert/embeddings/position_embeddings"
-    setting, weights = begin(files, sinusoidal_positions=0.5)
-    assert all(same(weights, setting.pretrained.weights, [table]))
+    setup, weights = begin(files, sinusoidal_positions=0.5)
+    assert all(same(weights, setup.pretrained.weights, [table]))
     _, weights = begin(files, sinusoidal_positions=0.5, from_scratch=True)
     np.testing.assert_array_equal(weights[table][0], [0.0] * 12 + [0.5] * 12)
 
 
-def test_a_missing_pooler_is_drawn_and_told_of(files, capsys):
+def test_a_missing_pooler_is_drawn_with_a_warning(files, capsys):
     def remove(tensors):
         for name in [name for name in tensors if "pooler" in name]:
             del tensors[name]
@@ -107,7 +100,7 @@ def test_a_missing_pooler_is_drawn_and_told_of(files, capsys):
     assert np.any(weights["bert/pooler/dense/kernel"])
 
 
-def test_the_head_of_another_task_is_left_out_and_told_of(files, capsys):
+def test_the_head_of_another_task_is_left_out_with_a_warning(files, capsys):
     tuned = make_finetuned("sequence_classification", ("no", "yes"))
     formats.write(tuned, files / "tuned", "huggingface")
     given = formats.read(files / "tuned").weights
@@ -118,24 +111,15 @@ def test_the_head_of_another_task_is_left_out_and_told_of(files, capsys):
 
 
 def short_run(files, **overrides):
-    """Of one epoch."""
-    config = finetune_config("table")
-    values = {"init_from": str(files / "hf"), "data.input": str(files / "data")}
-    config.update_from_flattened_dict(
-        {**small.OVERRIDES, **values, "train.num_epochs": 1.0, **overrides}
-    )
-    finetune(config, files / "run")
-
-
-def begin_and_end(files):
-    """The weights that a run began with, and what `formats.read` makes of its end."""
+    """Trains for an epoch; returns the weights it began with and what it ended with."""
+    one_epoch = {"train.num_epochs": 1.0}
+    finetune(small.config(files / "hf", files / "data", **one_epoch | overrides), files / "run")
     return formats.read(files / "hf").weights, formats.read(files / "run")
 
 
 def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
     overrides = {"optimizer.frozen_layers": 1, "optimizer.layer_decay": 1e-3}
-    short_run(files, **overrides)
-    before, after = begin_and_end(files)
+    before, after = short_run(files, **overrides)
     kept, moved = ("bert/embeddings/", "bert/encoder/layer_0/"), ("bert/encoder/layer_1/",)
     assert all(same(before, after.weights, [n for n in before if n.startswith(kept)]))
     names = [n for n in before if n.startswith(moved) and n.endswith("kernel")]
@@ -147,8 +131,7 @@ def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
 
 
 def test_the_key_of_features_trains_a_head_alone(files):
-    short_run(files, **{"train.features": "-1,-2"})
-    before, after = begin_and_end(files)
+    before, after = short_run(files, **{"train.features": "-1,-2"})
     encoder = [name for name in after.weights if name.startswith("bert/")]
     assert all(same(before, after.weights, encoder))
     assert after.features == (-1, -2) and after.head == "sequence_classification"
@@ -157,43 +140,43 @@ def test_the_key_of_features_trains_a_head_alone(files):
     assert np.abs(after.weights["classifier/dense/bias"]).max() > 0
 
 
-def test_what_a_finished_run_is_asked_for_afterwards(files, capsys):
+def test_a_finished_run_predicts_what_it_is_asked_for_later(files, capsys):
     short_run(files)
     directory = files / "run"
     folder, best, checkpoints = (directory / n for n in ("predictions", "best", "checkpoints"))
     assert not folder.exists()
     before = {n: (directory / n).read_bytes() for n in ("metrics.jsonl", "results.json")}
-    # A sweep leaves no more of its best run.
+    # A sweep keeps only the best weights of its best run.
     checkpoints.rename(files / "checkpoints")
     short_run(files, **{"eval.predict": "all"})
     assert len((folder / "test.csv").read_text().splitlines()) == 13
     assert len((folder / "validation.csv").read_text().splitlines()) == 49
     assert {name: (directory / name).read_bytes() for name in before} == before
 
-    # What lies there would be taken for predictions of other rows.
+    # Changed rows are predicted again.
     path, predicted = files / "data" / "test.tsv", (folder / "test.csv").read_text().splitlines()
     rows = path.read_text().splitlines(keepends=True)
     path.write_text("".join(rows[:1] + rows[4:6]))
     short_run(files, **{"eval.predict": "test"})
-    assert "the rows of the test split are others than before" in capsys.readouterr().out
+    assert "the rows of the test split have changed: predicting it again" in capsys.readouterr().out
     anew = [line.partition(",")[2] for line in (folder / "test.csv").read_text().splitlines()[1:]]
     assert anew == [line.partition(",")[2] for line in predicted[4:6]]
 
-    # SQuAD, for one, has no test set to be had.
+    # Without a test split only the validation split is predicted.
     path.unlink()
     shutil.rmtree(folder)
     short_run(files, **{"eval.predict": "all"})
     assert [path.name for path in folder.iterdir()] == ["validation.csv"]
     path.write_text("".join(rows))
 
-    # And of its others nothing.
+    # A sweep removes the best weights of its other runs.
     shutil.rmtree(folder)
     shutil.rmtree(best)
     short_run(files, **{"eval.predict": "test"})
     assert "warning: no predictions are written: the best weights" in capsys.readouterr().out
     assert not folder.exists()
 
-    # With its last state it scores that once more.
+    # The last state is scored once more.
     (files / "checkpoints").rename(checkpoints)
     (directory / "results.json").unlink()
     short_run(files, **{"eval.predict": "test"})
@@ -235,30 +218,31 @@ def test_a_split_that_is_missing(files, file, missing):
     config.update(init_from=str(files / "hf"))
     config.data.update(input=str(folder), max_seq_length=16)
     with pytest.raises(UserError, match=f"{folder}, which has no {missing} split; there is: "):
-        task_setup.open_setting(config)
+        task_setup.open_task_setup(config)
 
 
-def test_positions_that_were_never_trained_are_told_of(files, capsys):
-    """Of a run of ours that began at random it is known how far it has come."""
+def test_untrained_positions_are_warned_of(files, capsys):
+    """Our own weights hold the config of the run that trained them."""
     config = small_config()
     training = {"step": config.train.num_steps, "config": config_lib.to_dict(config)}
     (files / "hf" / TRAINING).write_text(json.dumps(training))
     begin(files, data__max_seq_length=16)
     assert "positions" not in capsys.readouterr().out
     begin(files, data__max_seq_length=20)
-    assert "20, but" in (said := capsys.readouterr().out) and "sequences of up to 16" in said
+    assert "20, but" in (printed := capsys.readouterr().out)
+    assert "sequences of up to 16" in printed
     begin(files, data__max_seq_length=20, from_scratch=True)
     assert "positions" not in capsys.readouterr().out
 
 
-def test_data_that_are_others_are_told_apart(files):
-    setting, _ = begin(files)
-    before = setting.data_identity
+def test_other_data_have_another_identity(files):
+    setup, _ = begin(files)
+    before = setup.data_identity
     assert before["rows"] == {"train": 24, "validation": 48}
     path = files / "data" / "train.tsv"
     path.write_text(path.read_text().replace("yes", "no", 1))
-    setting, _ = begin(files)
-    after = setting.data_identity
+    setup, _ = begin(files)
+    after = setup.data_identity
     assert after["rows"] == before["rows"]
     assert after["sha256"]["train"] != before["sha256"]["train"]
     assert after["sha256"]["validation"] == before["sha256"]["validation"]
@@ -270,11 +254,7 @@ def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
     for split in ("train", "validation"):
         path = tmp_path / "data" / f"{split}.tsv"
         path.write_text("text\tother\tlabel\n" + "a b\tc\tyes\nd\te f\tno\n" * 8)
-    config = finetune_config("table")
-    config.update_from_flattened_dict(
-        {**small.OVERRIDES, "init_from": str(tmp_path / "hf"), "train.num_epochs": 1.0}
-    )
-    config.data.input = str(tmp_path / "data")
+    config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)
     assert finetune(config, tmp_path / "single")["step"] == 2
     config.table.text_b_column = "other"
     with pytest.raises(UserError, match="hf, which knows one segment .* of table are pairs"):
@@ -282,7 +262,7 @@ def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
 
 
 def write_tagged(path, seed, count):
-    """CoNLL: a word is an entity where the word behind it is a j."""
+    """Writes CoNLL in which a word is an entity if the next word is a j."""
     letters = random.Random(seed)
     sentences = []
     for _ in range(count):
@@ -294,7 +274,7 @@ def write_tagged(path, seed, count):
 
 
 def test_the_key_of_the_bilstm_reads_around_a_fixed_embedding(files):
-    """What a word by itself does not tell, and is as it was when it is read back."""
+    """It learns from the next word, and is the same when it is read back."""
     sources = []
     for seed, (split, count) in enumerate((("train", 160), ("validation", 40))):
         write_tagged(files / f"{split}.conll", seed, count)
@@ -338,14 +318,14 @@ VALIDATION = {
     "name,old,new",
     [
         ("squad", "q1", "q2"),
-        # The second right answer, and how the context is spelt, which is uncased here.
+        # A second right answer, and the spelling of the context, which the tokenizer lowercases.
         ("squad", "2}]", '2}, {"text": "c", "answer_start": 4}]'),
         ("squad", "a b c d", "a b C d"),
         ("ner", "a B-X", "A B-X"),
         ("multiple_choice", "q1", "q2"),
     ],
 )
-def test_rows_are_others_where_scores_or_predictions_would_be(files, name, old, new):
+def test_whatever_changes_scores_or_predictions_changes_the_fingerprint(files, name, old, new):
     tokenizer = formats.read(files / "hf").tokenizer
     suffix, text = VALIDATION[name]
     path = files / f"validation.{suffix}"
@@ -359,7 +339,7 @@ def test_rows_are_others_where_scores_or_predictions_would_be(files, name, old, 
     assert fingerprint(text) == fingerprint(text) != fingerprint(text.replace(old, new))
 
 
-def test_rows_of_glue_are_others_by_their_index(files):
+def test_the_index_of_a_glue_row_changes_the_fingerprint(files):
     tokenizer = formats.read(files / "hf").tokenizer
     found = []
     for index in (0, 1000):

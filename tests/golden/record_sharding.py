@@ -14,7 +14,8 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.parameter_table import parameter_rows
 from bert_jax.parallel.sharding import Layout
@@ -72,7 +73,9 @@ def as_text(values: dict[str, Any]) -> str:
 @functools.cache
 def _abstract_params(name: str) -> Any:
     config = CONFIGS[name]()
-    model = BertForPreTraining(BertConfig.from_dict(config.model, scan_layers=config.scan_layers))
+    model = PreTrainingModel(
+        BertConfig.from_dict(config.model, scan_layers=config.scan_layers), make_terms()
+    )
     return jax.eval_shape(lambda: init_params(model, 0))
 
 

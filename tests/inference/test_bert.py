@@ -16,7 +16,8 @@ from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.weights import unflatten
-from bert_jax.models import BertForPreTraining
+from bert_jax.models import PreTrainingModel
+from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from tests.golden.inputs import (
@@ -54,7 +55,7 @@ def reference():
     """A function of our own of one row: hidden states, logits, by the bare model."""
     pretrained = make_pretrained()
     config = pretrained.model_config
-    model = BertForPreTraining(config)
+    model = PreTrainingModel(config, make_terms())
     params = {"params": unflatten(pretrained.weights, config)}
 
     apply = partial(jax.jit(model.apply, static_argnames="deterministic"), params)
@@ -65,7 +66,14 @@ def reference():
         types_BxL = (jnp.arange(len(ids)) >= first).astype(jnp.int32)[None]
         positions_BxM = jnp.arange(len(ids))[None]
         mask_BxL = jnp.ones_like(ids_BxL)
-        return apply(ids_BxL, types_BxL, mask_BxL, positions_BxM, deterministic=True)
+        batch = {
+            "input_ids": ids_BxL,
+            "token_type_ids": types_BxL,
+            "attention_mask": mask_BxL,
+            "masked_lm_positions": positions_BxM,
+        }
+        outputs = apply(batch, deterministic=True)
+        return outputs | {"mlm": outputs["mlm"][..., : config.vocab_size]}
 
     return run
 
@@ -125,7 +133,7 @@ def test_real_masks_are_filled_as_torch_fills_them():
 def test_fill_mask_is_the_softmax_of_the_head(bert, reference):
     guesses = bert.fill_mask("a [MASK] the", "[MASK] b", top_k=len(TOKENS))
     ids = [2, *ids_of("a [MASK] the [SEP] [MASK] b [SEP]")]
-    logits_LxV = reference(ids, num_first=5).mlm_logits_BxMxV[0]
+    logits_LxV = reference(ids, num_first=5)["mlm"][0]
     assert len(guesses) == 2
     for mask, position in zip(guesses, (2, 5), strict=True):
         expected_V = jax.nn.softmax(logits_LxV[position])
@@ -138,7 +146,7 @@ def test_fill_mask_is_the_softmax_of_the_head(bert, reference):
 
 def test_next_sentence_is_the_softmax_of_the_head(bert, reference):
     ids = [2, *ids_of("a b [SEP] c [SEP]")]
-    expected_2 = jax.nn.softmax(reference(ids, num_first=4).nsp_logits_Bx2[0])
+    expected_2 = jax.nn.softmax(reference(ids, num_first=4)["nsp"][0])
     assert math.isclose(bert.next_sentence("a b", "c"), expected_2[0], abs_tol=1e-5)
 
 
@@ -149,7 +157,7 @@ def test_a_score_masks_each_token_in_turn(bert, reference):
     for i in range(len(tokens)):
         ids = [2, *ids_of(" ".join(tokens)), 3]
         label, ids[i + 1] = ids[i + 1], 4
-        logits_V = reference(ids).mlm_logits_BxMxV[0, i + 1]
+        logits_V = reference(ids)["mlm"][0, i + 1]
         expected.append(float(jax.nn.log_softmax(logits_V)[label]))
     score = bert.score(text)
     assert score.tokens == tokens
@@ -165,7 +173,7 @@ def test_attention_is_the_softmax_of_queries_and_keys(bert):
     assert view.num_first == 4
     assert view.guesses == {5: bert.fill_mask("a b", "the [MASK] c")[0]}
     ids = [2, *ids_of("a b [SEP] the [MASK] c [SEP]")]
-    states = BertForPreTraining(config).apply(
+    states = PreTrainingModel(config, make_terms()).apply(
         {"params": unflatten(weights, config)},
         jnp.array([ids]),
         jnp.array([[0, 0, 0, 0, 1, 1, 1, 1]]),

@@ -13,7 +13,8 @@ from bert_jax import tokenizers
 from bert_jax.data.corpus import Corpus
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.terms import make_terms
 from tests.interop.small_bert import copies, make_pretrained, make_tokenizer
 
 torch = pytest.importorskip("torch")
@@ -31,15 +32,17 @@ TEXTS = [
 def our_logits(weights, model, ids_BxL, types_BxL, mask_BxL):
     config = BertConfig.from_dict(model)
     positions_BxM = np.tile(np.arange(ids_BxL.shape[1]), (len(ids_BxL), 1))
-    output = BertForPreTraining(config).apply(
+    output = PreTrainingModel(config, make_terms()).apply(
         {"params": unflatten(weights, config)},
-        ids_BxL,
-        types_BxL,
-        mask_BxL,
-        positions_BxM,
+        {
+            "input_ids": ids_BxL,
+            "token_type_ids": types_BxL,
+            "attention_mask": mask_BxL,
+            "masked_lm_positions": positions_BxM,
+        },
         deterministic=True,
     )
-    return jax.device_get((output.mlm_logits_BxMxV, output.nsp_logits_Bx2))
+    return jax.device_get((output["mlm"][..., : config.vocab_size], output["nsp"]))
 
 
 def random_inputs(model, seed=0):

@@ -59,9 +59,10 @@ def test_the_same_logits_and_labels_there(tmp_path, head, labels, class_name):
             attention_mask=torch.tensor(np.ascontiguousarray(mask)),
         )
     config = BertConfig.from_dict(pretrained.model)
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
     ours = jax.device_get(
         make_task_model(head, len(labels), config).apply(
-            {"params": unflatten(weights, config)}, ids, types, mask, deterministic=True
+            {"params": unflatten(weights, config)}, batch, deterministic=True
         )
     )
     real = mask.astype(bool) if head in ("token_classification", "question_answering") else ...
@@ -88,7 +89,7 @@ def test_the_steps_of_fine_tuning_are_theirs(tmp_path, monkeypatch):
             "schedule.warmup_steps": float(warmup),
         }
     )
-    setting = task_setup.open_setting(config)
+    setting = task_setup.open_task_setup(config)
     config = filled_in(config, setting.model, setting.task.head, setting.task.labels)
     rows = setting.task.rows("train")
     num_steps = task_setup.make_stage(config, rows).num_steps

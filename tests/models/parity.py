@@ -13,11 +13,13 @@ import numpy as np
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.names import huggingface_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Block
-from bert_jax.objectives.mlm import DENOMINATOR_EPSILON, mlm_sums
-from bert_jax.objectives.nsp import nsp_sums
+from bert_jax.objectives.term import Term
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.terms.masked_lm import MaskedLM
+from bert_jax.objectives.terms.next_sentence import NextSentence
 from tests.golden.inputs import (
     ANTIBODIES,
     masked_one_by_one,
@@ -32,7 +34,7 @@ RANDOM = ("gelu", "one_head", "gelu_new", "relu")
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
-Model = tuple[BertForPreTraining, dict]
+Model = tuple[PreTrainingModel, dict]
 golden = functools.cache(read_golden)
 
 
@@ -61,7 +63,7 @@ def random_model(name: str, scan_layers: bool) -> Model:
     names = huggingface_names(config.num_hidden_layers)
     assert {outside.name for outside in names.values()} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
-    return BertForPreTraining(config), unflatten(weights, config)
+    return PreTrainingModel(config, make_terms()), unflatten(weights, config)
 
 
 @functools.cache
@@ -77,7 +79,7 @@ def real_model(name: str, scan_layers: bool) -> Model:
     """A trained model as bert_jax reads it out of its package."""
     pretrained = _pretrained(name)
     config = dataclasses.replace(pretrained.model_config, scan_layers=scan_layers)
-    return BertForPreTraining(config), unflatten(pretrained.weights, config)
+    return PreTrainingModel(config, make_terms()), unflatten(pretrained.weights, config)
 
 
 def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
@@ -90,7 +92,7 @@ def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
     return float(np.abs(actual - expected["hidden_states"]).max())
 
 
-def _hidden_states(model: BertForPreTraining, params: dict, batch: dict) -> np.ndarray:
+def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.ndarray:
     """[1 + layers, B, L, D]: what the embeddings and then each block return.
 
     Caught as they are computed, for nn.scan keeps none of the inner ones.
@@ -121,21 +123,20 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
     def loss(params):
         output, caught = model.apply(
             {"params": params},
-            *(batch[key] for key in (*INPUTS, "masked_lm_positions")),
+            batch,
             deterministic=True,
             capture_intermediates=lambda module, _: module.name == "pooler",
         )
-        labels_B = jnp.asarray(batch["next_sentence_labels"])
-        nsp = nsp_sums(output.nsp_logits_Bx2, labels_B, jnp.ones(labels_B.shape))
+        mlm_logits_BxMxV = output["mlm"][..., : model.config.vocab_size]
         losses = {
-            "mlm_loss": _mlm_loss(output.mlm_logits_BxMxV, batch),
-            "nsp_loss": nsp["loss"] / nsp["weight"],
+            "mlm_loss": _mlm_loss(mlm_logits_BxMxV, batch),
+            "nsp_loss": _mean_loss(NextSentence(), output["nsp"], batch),
         }
         losses["loss"] = losses["mlm_loss"] + losses["nsp_loss"]
         return losses["loss"], losses | {
             "pooled_output": caught["intermediates"]["bert"]["pooler"]["__call__"][0],
-            "mlm_logits": output.mlm_logits_BxMxV,
-            "nsp_logits": output.nsp_logits_Bx2,
+            "mlm_logits": mlm_logits_BxMxV,
+            "nsp_logits": output["nsp"],
         }
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
@@ -210,11 +211,11 @@ def antiberty_predictions() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarra
     return predictions
 
 
-def _encode(model: BertForPreTraining, batch: dict):
+def _encode(model: PreTrainingModel, batch: dict):
     return model.bert(*(batch[name] for name in INPUTS), deterministic=True)
 
 
-def _mlm_logits(model: BertForPreTraining, params: dict, hidden_BxLxD, batch: dict) -> jax.Array:
+def _mlm_logits(model: PreTrainingModel, params: dict, hidden_BxLxD, batch: dict) -> jax.Array:
     def run(model):
         return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], model.bert.decode)
 
@@ -222,8 +223,12 @@ def _mlm_logits(model: BertForPreTraining, params: dict, hidden_BxLxD, batch: di
 
 
 def _mlm_loss(logits_BxMxV: jax.Array, batch: dict) -> jax.Array:
-    sums = mlm_sums(logits_BxMxV, batch["masked_lm_ids"], batch["masked_lm_weights"])
-    return sums["loss"] / (sums["weight"] + DENOMINATOR_EPSILON)
+    return _mean_loss(MaskedLM(), logits_BxMxV, batch)
+
+
+def _mean_loss(term: Term, outputs: jax.Array, batch: dict) -> jax.Array:
+    batch = jax.tree.map(jnp.asarray, batch)
+    return term.sums(outputs, batch)["loss"] / term.total(batch)
 
 
 def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
@@ -234,7 +239,7 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
     )
 
 
-def _named(params: dict, model: BertForPreTraining) -> dict[str, np.ndarray]:
+def _named(params: dict, model: PreTrainingModel) -> dict[str, np.ndarray]:
     """Under transformers' names, and laid out as there."""
     names = huggingface_names(model.config.num_hidden_layers)
     flat = flatten(params, model.config)

@@ -1,7 +1,6 @@
 """The whole model: size, start, arithmetic, and independence of how it is compiled."""
 
 import dataclasses
-import functools
 import math
 
 import flax.linen as nn
@@ -10,74 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertConfig, BertEncoder, BertForPreTraining
+from bert_jax.models import BertConfig, BertEncoder
 from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.layers import LayerNorm
+from bert_jax.parallel.sharding import PARAMETER_AXES
 from tests.models import reference
-from tests.small import flat, random_batch, randomized
+from tests.models.common import (
+    ODD,
+    PLAIN,
+    abstract_params,
+    apply,
+    compiled,
+    init,
+    pretraining_model,
+    stacked,
+)
+from tests.small import flat
 
 BASE = BertConfig(30522, 768, 12, 12, 3072)
 LARGE = BertConfig(30522, 1024, 24, 16, 4096)
-# No two sizes equal, none even: a transposed or mistaken axis cannot pass.
-ODD = BertConfig(
-    101, 21, 3, 3, 35, max_position_embeddings=19, layer_norm_eps=1e-5, initializer_range=0.02
-)
-PLAIN = dataclasses.replace(ODD, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-
-
-def abstract_params(config: BertConfig):
-    ids = jnp.zeros((1, 8), jnp.int32)
-    model = BertForPreTraining(config)
-    return jax.eval_shape(
-        lambda: model.init(jax.random.key(0), ids, ids, ids, ids, deterministic=True)
-    )["params"]
-
-
-@functools.cache
-def initializer(config: BertConfig):
-    ids, model = jnp.zeros((1, 8), jnp.int32), BertForPreTraining(config)
-    return jax.jit(
-        lambda seed: nn.unbox(
-            model.init(jax.random.key(seed), ids, ids, ids, ids, deterministic=True)["params"]
-        )
-    )
-
-
-def init(config: BertConfig, seed: int = 0):
-    return initializer(config)(seed)
-
-
-def apply(config: BertConfig, params, batch, **kwargs):
-    arguments = ("input_ids", "token_type_ids", "attention_mask", "masked_lm_positions")
-    return BertForPreTraining(config).apply(
-        {"params": params},
-        *(batch[name] for name in arguments),
-        **({"deterministic": True} | kwargs),
-    )
-
-
-@functools.cache
-def compiled(config: BertConfig, **kwargs):
-    """`apply`, compiled once for all tests."""
-    return jax.jit(lambda params, batch: apply(config, params, batch, **kwargs))
-
-
-def stacked(params):
-    """The parameters of `scan_layers=True` that equal those of single layers."""
-    encoder = params["bert"]["encoder"]
-    layers = [encoder[f"layer_{i}"] for i in range(len(encoder))]
-    layer = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-    return params | {"bert": params["bert"] | {"encoder": {"layers": {"layer": layer}}}}
-
-
-@pytest.fixture(scope="module")
-def params():
-    return randomized(init(ODD), seed=1)
-
-
-@pytest.fixture(scope="module")
-def batch():
-    return random_batch(2, batch_size=5, length=13, predictions=3, vocab_size=101)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -91,19 +41,11 @@ def test_parameter_count_is_berts(config, count, scan_layers):
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_every_parameter_has_a_logical_name_for_each_axis(scan_layers):
+def test_every_axis_of_a_parameter_has_a_logical_name(scan_layers):
     boxed = abstract_params(dataclasses.replace(ODD, scan_layers=scan_layers))
-    leaves, _ = jax.tree_util.tree_flatten_with_path(
-        boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
-    )
-    known = {"vocab", "embed", "position", "segment", "heads", "depth", "mlp", "norm", "pooled"}
-    known |= {"classes", "layers"}
-    for path, leaf in leaves:
-        assert isinstance(leaf, nn.LogicallyPartitioned), jax.tree_util.keystr(path)
-        assert len(leaf.names) == leaf.value.ndim, jax.tree_util.keystr(path)
-        assert set(leaf.names) <= known, jax.tree_util.keystr(path)
-    tables = boxed["bert"]["embeddings"]
-    assert tables["word_embeddings"].names == ("vocab", "embed")
+    for leaf in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)):
+        assert len(leaf.names) == leaf.value.ndim and set(leaf.names) <= set(PARAMETER_AXES)
+    assert boxed["bert"]["embeddings"]["word_embeddings"].names == ("vocab", "embed")
     encoder = boxed["bert"]["encoder"]
     layer = encoder["layers"]["layer"] if scan_layers else encoder["layer_0"]
     names = ("layers",) if scan_layers else ()
@@ -146,30 +88,22 @@ def test_initial_values(scan_layers):
     )
 
 
-def test_positions_may_start_as_sinusoids():
-    config = BertConfig(50, 16, 2, 2, 64, max_position_embeddings=40)
+@pytest.mark.parametrize("width", [15, 16])
+def test_positions_may_start_as_sinusoids(width):
+    """Vaswani et al. 2017, section 3.5, with all sines before all cosines."""
+    config = BertConfig(50, width, 2, 1, 64, max_position_embeddings=40)
     at_random = flat(init(config))
     sinusoids = flat(init(dataclasses.replace(config, sinusoidal_positions=0.3)))
     table = sinusoids.pop("bert/embeddings/position_embeddings")
-    # Vaswani et al. 2017, section 3.5, sines first: the order of the columns means nothing here.
-    for place in (0, 1, 17, 39):
-        angles = [place / 10_000 ** (2 * i / 16) for i in range(8)]
-        row = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
-        np.testing.assert_allclose(table[place], 0.3 * np.array(row), atol=1e-7)
-    products = table @ table.T
-    np.testing.assert_allclose(products[3, 5:30], products[10, 12:37], atol=1e-6)
-    # Everything else is drawn as before.
     assert at_random.pop("bert/embeddings/position_embeddings").shape == table.shape
+    for place in (0, 1, 17, 39):
+        angles = [place / 10_000 ** (i / 8) for i in range(8)]
+        row = [*map(math.sin, angles), *map(math.cos, angles)]
+        np.testing.assert_allclose(table[place], 0.3 * np.array(row)[:width], atol=1e-7)
+    # Everything else is drawn as before.
     assert sinusoids.keys() == at_random.keys()
     for name, value in at_random.items():
         np.testing.assert_array_equal(sinusoids[name], value)
-
-
-def test_sinusoids_of_an_odd_width():
-    config = BertConfig(50, 15, 1, 3, 64, max_position_embeddings=9, sinusoidal_positions=1.0)
-    table = flat(init(config))["bert/embeddings/position_embeddings"]
-    assert table.shape == (9, 15)
-    np.testing.assert_array_equal(table[0], [0] * 8 + [1] * 7)
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
@@ -187,8 +121,8 @@ def test_forward_pass_agrees_with_plain_numpy(params, batch, act):
             eps=ODD.layer_norm_eps,
         )
         mlm = mlm[:, : ODD.vocab_size]
-        np.testing.assert_allclose(output.mlm_logits_BxMxV[i], mlm, atol=2e-5, rtol=2e-5)
-        np.testing.assert_allclose(output.nsp_logits_Bx2[i], nsp, atol=2e-5, rtol=2e-5)
+        np.testing.assert_allclose(output["mlm"][i], mlm, atol=2e-5, rtol=2e-5)
+        np.testing.assert_allclose(output["nsp"][i], nsp, atol=2e-5, rtol=2e-5)
 
 
 def test_gelu_and_gelu_new_differ_as_they_should():
@@ -201,50 +135,29 @@ def test_gelu_and_gelu_new_differ_as_they_should():
     assert 4e-4 < largest < 5e-4
 
 
-def test_what_stands_in_the_padding_does_not_matter(params, batch):
+def test_padding_changes_nothing(params, batch):
+    """Neither other values in it nor more of it."""
+    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     before = compiled(PLAIN)(params, batch)
-    padding = batch["attention_mask"] == 0
+    padding, real = batch["attention_mask"] == 0, batch["masked_lm_weights"] > 0
     assert padding.any()
     changed = batch | {
         "input_ids": np.where(padding, 77, batch["input_ids"]),
         "token_type_ids": np.where(padding, 1, batch["token_type_ids"]),
     }
     after = compiled(PLAIN)(params, changed)
-    real = batch["masked_lm_weights"] > 0
-    np.testing.assert_array_equal(before.mlm_logits_BxMxV[real], after.mlm_logits_BxMxV[real])
-    np.testing.assert_array_equal(before.nsp_logits_Bx2, after.nsp_logits_Bx2)
-
-
-def test_longer_padding_does_not_change_real_positions(params, batch):
-    def padded(x):
-        return np.pad(x, ((0, 0), (0, 6)))
-
-    longer = batch | {
-        name: padded(batch[name]) for name in ("input_ids", "token_type_ids", "attention_mask")
-    }
-    before, after = compiled(PLAIN)(params, batch), compiled(PLAIN)(params, longer)
-    np.testing.assert_allclose(
-        before.mlm_logits_BxMxV, after.mlm_logits_BxMxV, atol=1e-5, rtol=1e-5
-    )
-
-
-def test_every_real_input_matters(params, batch):
-    """Position, segment and word each reach the outputs, so the tests above can fail."""
-    before = compiled(PLAIN)(params, batch).nsp_logits_Bx2[0]
-    for name, replacement in (("input_ids", 50), ("token_type_ids", 1)):
-        changed = {key: value.copy() for key, value in batch.items()}
-        changed[name][0, 1] = replacement if changed[name][0, 1] != replacement else 0
-        assert np.abs(compiled(PLAIN)(params, changed).nsp_logits_Bx2[0] - before).max() > 1e-4
-    swapped = {key: value.copy() for key, value in batch.items()}
-    swapped["input_ids"][0, [1, 2]] = batch["input_ids"][0, [2, 1]]
-    assert np.abs(compiled(PLAIN)(params, swapped).nsp_logits_Bx2[0] - before).max() > 1e-4
+    np.testing.assert_array_equal(before["mlm"][real], after["mlm"][real])
+    np.testing.assert_array_equal(before["nsp"], after["nsp"])
+    longer = {name: np.pad(x, ((0, 0), (0, 6))) for name, x in inputs.items()}
+    after = compiled(PLAIN)(params, batch | longer)
+    np.testing.assert_allclose(before["mlm"], after["mlm"], atol=1e-5, rtol=1e-5)
 
 
 def test_masked_positions_are_gathered_in_the_order_given(params, batch):
     every = batch | {"masked_lm_positions": np.tile(np.arange(13, dtype=np.int32), (5, 1))}
     chosen = np.random.default_rng(0).integers(0, 13, (5, 7)).astype(np.int32)
-    whole = compiled(PLAIN)(params, every).mlm_logits_BxMxV
-    some = compiled(PLAIN)(params, batch | {"masked_lm_positions": chosen}).mlm_logits_BxMxV
+    whole = compiled(PLAIN)(params, every)["mlm"]
+    some = compiled(PLAIN)(params, batch | {"masked_lm_positions": chosen})["mlm"]
     expected = np.stack([whole[i][chosen[i]] for i in range(5)])
     np.testing.assert_allclose(some, expected, atol=1e-6, rtol=1e-6)
 
@@ -252,14 +165,14 @@ def test_masked_positions_are_gathered_in_the_order_given(params, batch):
 def test_scanned_layers_compute_the_same(params, batch):
     scanned = dataclasses.replace(PLAIN, scan_layers=True)
     one, other = compiled(PLAIN)(params, batch), compiled(scanned)(stacked(params), batch)
-    np.testing.assert_allclose(one.mlm_logits_BxMxV, other.mlm_logits_BxMxV, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(one["mlm"], other["mlm"], atol=1e-5, rtol=1e-5)
     shapes = jax.tree.map(jnp.shape, stacked(params))
     assert shapes == jax.tree.map(jnp.shape, nn.unbox(abstract_params(scanned)))
 
 
 @pytest.fixture(scope="module")
 def gradient(params, batch):
-    """(remat, scan_layers) -> a function of the parameters, with dropout on."""
+    """Builds the gradient of a loss with dropout, a function of the parameters."""
 
     def make(remat, scan_layers):
         config = dataclasses.replace(ODD, remat=remat, scan_layers=scan_layers)
@@ -267,7 +180,7 @@ def gradient(params, batch):
         def loss(p):
             rngs = {"dropout": jax.random.key(3)}
             output = apply(config, p, batch, deterministic=False, rngs=rngs)
-            return jnp.sum(output.mlm_logits_BxMxV**2) + jnp.sum(output.nsp_logits_Bx2**2)
+            return jnp.sum(output["mlm"] ** 2) + jnp.sum(output["nsp"] ** 2)
 
         return jax.grad(loss)
 
@@ -300,8 +213,8 @@ def test_rematerialization_changes_no_gradient(params, gradient, scanned_gradien
 def test_bfloat16_is_close_and_gives_float32_logits(params, batch):
     exact = compiled(PLAIN)(params, batch)
     rounded = compiled(dataclasses.replace(PLAIN, dtype=jnp.bfloat16))(params, batch)
-    for name in ("mlm_logits_BxMxV", "nsp_logits_Bx2"):
-        one, other = getattr(exact, name), getattr(rounded, name)
+    for name, one in exact.items():
+        other = rounded[name]
         assert other.dtype == jnp.float32
         # bfloat16 keeps 8 bits; three layers add a few such roundings.
         assert np.abs(one - other).max() < 0.05 * np.abs(one).max()
@@ -319,9 +232,7 @@ def test_bfloat16_parameters_and_statistics_stay_float32(params, batch):
     assert {leaf.dtype for leaf in jax.tree.leaves(abstract_params(config))} == {
         jnp.dtype("float32")
     }
-    gradient = jax.eval_shape(
-        jax.grad(lambda p: apply(config, p, batch).mlm_logits_BxMxV.sum()), params
-    )
+    gradient = jax.eval_shape(jax.grad(lambda p: apply(config, p, batch)["mlm"].sum()), params)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
     # A hidden state of mean 300 and deviation 1: with bfloat16 statistics, whose
     # unit is 2 there, LayerNorm would return noise.
@@ -332,30 +243,13 @@ def test_bfloat16_parameters_and_statistics_stay_float32(params, batch):
     np.testing.assert_allclose(np.asarray(output, np.float32), expected, atol=0.02)
 
 
-def test_config_is_read_from_berts_own_keys():
-    values = {
-        "vocab_size": 5,
-        "hidden_size": 6,
-        "num_hidden_layers": 7,
-        "num_attention_heads": 3,
-        "intermediate_size": 9,
-        "hidden_act": "relu",
-        "hidden_dropout_prob": 0.2,
-        "attention_probs_dropout_prob": 0.3,
-        "max_position_embeddings": 11,
-        "type_vocab_size": 4,
-        "initializer_range": 0.5,
-        "layer_norm_eps": 1e-3,
-    }
-    config = BertConfig.from_dict(values, scan_layers=True)
-    assert dataclasses.asdict(config) | values == dataclasses.asdict(config)
-    assert config.scan_layers and config.head_depth == 2
+def test_unknown_key_of_a_config_is_an_error():
     with pytest.raises(TypeError, match="num_layers"):
-        BertConfig.from_dict(values | {"num_layers": 2})
+        BertConfig.from_dict({"vocab_size": 5, "num_layers": 2})
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_what_is_kept_for_who_asks_leaves_training_alone(batch, scan_layers, monkeypatch):
+def test_recording_of_probabilities_leaves_training_alone(batch, scan_layers, monkeypatch):
     config = dataclasses.replace(ODD, scan_layers=scan_layers, remat="dots")
     params = jax.eval_shape(lambda: init(config))
 
@@ -363,7 +257,7 @@ def test_what_is_kept_for_who_asks_leaves_training_alone(batch, scan_layers, mon
         def loss(params):
             rngs = {"dropout": jax.random.key(0)}
             output = apply(config, params, batch, deterministic=False, rngs=rngs)
-            return jnp.sum(output.mlm_logits_BxMxV) + jnp.sum(output.nsp_logits_Bx2)
+            return jnp.sum(output["mlm"]) + jnp.sum(output["nsp"])
 
         return jax.jit(jax.grad(loss)).lower(params).as_text()
 
@@ -372,8 +266,10 @@ def test_what_is_kept_for_who_asks_leaves_training_alone(batch, scan_layers, mon
     assert lowered() == with_sow
 
 
-def test_probabilities_are_kept_for_who_asks(params, batch):
-    _, kept = apply(PLAIN, params, batch, mutable=["intermediates"])
+def test_probabilities_are_recorded_on_demand(params, batch):
+    _, kept = pretraining_model(PLAIN).apply(
+        {"params": params}, batch, deterministic=True, mutable=["intermediates"]
+    )
     encoder = kept["intermediates"]["bert"]["encoder"]
     rows, length = batch["input_ids"].shape
     is_real_BxL = batch["attention_mask"].astype(bool)

@@ -4,7 +4,6 @@ Weights are set so that what was dropped can be read off the output.
 """
 
 import dataclasses
-import math
 
 import flax.linen as nn
 import jax
@@ -17,23 +16,11 @@ from bert_jax.models.attention import SelfAttention
 from bert_jax.models.dropout import Dropout, keeps, mask_keys
 from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Block, Encoder
-from tests.models.test_bert import ODD, apply, batch, compiled, params  # noqa: F401
+from tests.models.common import ODD, PLAIN, apply, assert_independent, assert_share, compiled
 
 RATE = 0.1
 RNGS = {"dropout": jax.random.key(0)}
 CONFIG = BertConfig(50, 64, 2, 2, 32, max_position_embeddings=64, attention_probs_dropout_prob=RATE)
-
-
-def assert_share(dropped, rate):
-    """Within four standard errors of the rate."""
-    error = 4 * math.sqrt(rate * (1 - rate) / dropped.size)
-    assert abs(dropped.mean() - rate) < error, f"{dropped.mean():.4f} dropped, not {rate}"
-
-
-def assert_independent(one, other, rate=RATE):
-    """Two masks that do not know of each other are both dropped rate^2 of the time."""
-    assert one.shape == other.shape
-    assert_share(one & other, rate**2)
 
 
 def test_what_is_kept_is_scaled_as_exactly_as_bfloat16_can():
@@ -177,25 +164,13 @@ def test_layers_and_sublayers_draw_masks_of_their_own(scan_layers, remat):
             assert_independent(one, other)
 
 
-def test_deterministic_needs_no_key_and_draws_nothing(params, batch):  # noqa: F811
-    one = compiled(ODD)(params, batch)
-    off = dataclasses.replace(ODD, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    np.testing.assert_array_equal(
-        one.mlm_logits_BxMxV, compiled(off)(params, batch).mlm_logits_BxMxV
-    )
+def test_deterministic_needs_no_key_and_drops_nothing(params, batch):
+    one, other = compiled(ODD)(params, batch), compiled(PLAIN)(params, batch)
+    np.testing.assert_array_equal(one["mlm"], other["mlm"])
 
 
 @pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_each_rate_rules_its_own_dropout(params, batch, name):  # noqa: F811
-    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, name: 0.1}
-    exact = compiled(ODD)(params, batch).nsp_logits_Bx2
-    active = jax.jit(
-        lambda p: apply(
-            dataclasses.replace(ODD, **rates),
-            p,
-            batch,
-            deterministic=False,
-            rngs={"dropout": jax.random.key(1)},
-        )
-    )(params)
-    assert np.abs(active.nsp_logits_Bx2 - exact).max() > 1e-3
+def test_each_rate_controls_its_own_dropout(params, batch, name):
+    config = dataclasses.replace(PLAIN, **{name: 0.1})
+    active = apply(config, params, batch, deterministic=False, rngs=RNGS)
+    assert np.abs(active["nsp"] - compiled(ODD)(params, batch)["nsp"]).max() > 1e-3

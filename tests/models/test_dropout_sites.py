@@ -5,6 +5,7 @@ model runs, under scan, rematerialization and accumulated gradients.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 
@@ -15,14 +16,21 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import LayerNorm
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
-from tests.models.test_bert import stacked
-from tests.models.test_dropout import assert_independent, assert_share
+from tests.models.common import (
+    assert_independent,
+    assert_share,
+    init,
+    pretraining_model,
+    stacked,
+)
 from tests.small import random_batch, randomized
 
 LAYERS, HIDDEN_RATE, PROBS_RATE = 2, 0.1, 0.2
@@ -55,44 +63,28 @@ class Call:
         return (self.output == 0) & (self.inputs != 0)
 
 
-class Watch:
-    """Records calls of dropouts by their path, also inside jit, scan and remat.
+@contextlib.contextmanager
+def watch(*neighbours, named=()):
+    """Yields a list of the calls of dropouts, also inside jit, scan and remat.
 
-    With `neighbours`, also of the modules that stand beside them.
+    Also those of modules of the classes `neighbours` and of the names `named`.
     """
+    calls = []
 
-    def __init__(self, *, neighbours=False):
-        self.calls = []
-        self._watched = (Dropout, LayerNorm, SelfAttention) if neighbours else (Dropout,)
-        self._named = ("output", "pooler") if neighbours else ()
-
-    def __enter__(self):
-        self._context = nn.intercept_methods(self._intercept)
-        self._context.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        jax.effects_barrier()
-        return self._context.__exit__(*exception)
-
-    def _intercept(self, call, args, kwargs, context):
-        output = call(*args, **kwargs)
-        module = context.module
-        watched = isinstance(module, self._watched) or module.name in self._named
+    def intercept(method, args, kwargs, context):
+        output, module = method(*args, **kwargs), context.module
+        watched = isinstance(module, (Dropout, *neighbours)) or module.name in named
         if watched and context.method_name == "__call__":
-            path = module.path
 
-            def record(inputs, output):
-                self.calls.append(Call(path, np.array(inputs), np.array(output)))
+            def record(inputs, output, path=module.path):
+                calls.append(Call(path, np.array(inputs), np.array(output)))
 
             jax.debug.callback(record, args[0], output)
         return output
 
-    def dropouts(self):
-        return [call for call in self.calls if "Dropout" in call.path[-1] or is_embedding(call)]
-
-    def at(self, *suffix):
-        return [call for call in self.calls if call.path[-len(suffix) :] == suffix]
+    with nn.intercept_methods(intercept):
+        yield calls
+        jax.effects_barrier()
 
 
 def is_embedding(call):
@@ -112,23 +104,19 @@ def single():
     """Parameters of single layers, none of them zero, and a batch without padding."""
     batch = random_batch(0, batch_size=8, length=32, predictions=3, vocab_size=50)
     batch["attention_mask"] = np.ones_like(batch["attention_mask"])
-    model, ids = BertForPreTraining(CONFIG), batch["input_ids"][:1]
-    init = jax.jit(lambda key: model.init(key, ids, ids, ids, ids, deterministic=True))
-    return randomized(nn.unbox(init(jax.random.key(0))["params"]), seed=1, scale=0.1), batch
+    return randomized(init(CONFIG), seed=1, scale=0.1), batch
 
 
 def setting(single, scan_layers=False, remat="none"):
     params, batch = single
-    model = BertForPreTraining(dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat))
+    model = pretraining_model(dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat))
     return model, (stacked(params) if scan_layers else params), batch
 
 
 def forward(model, params, batch, deterministic=False):
-    names = ("input_ids", "token_type_ids", "attention_mask", "masked_lm_positions")
-    inputs = [batch[name] for name in names]
     rngs = {} if deterministic else {"dropout": jax.random.key(3)}
     run = jax.jit(
-        lambda p: model.apply({"params": p}, *inputs, deterministic=deterministic, rngs=rngs)
+        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs)
     )
     return jax.block_until_ready(run(params))
 
@@ -139,9 +127,8 @@ def close(one, other):
 
 @COMPILED
 def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layers, remat):
-    with Watch() as watch:
+    with watch() as calls:
         forward(*setting(single, scan_layers, remat))
-    calls = watch.dropouts()
     assert len(calls) == 1 + 3 * LAYERS
     assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
     for call in calls:
@@ -154,11 +141,11 @@ def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layer
 
 def test_each_dropout_stands_where_bert_has_it(single):
     model, params, batch = setting(single)
-    with Watch(neighbours=True) as watch:
+    with watch(LayerNorm, SelfAttention, named=("output", "pooler")) as calls:
         output = forward(model, params, batch)
 
     def one(*suffix):
-        (call,) = watch.at(*suffix)
+        (call,) = (call for call in calls if call.path[-len(suffix) :] == suffix)
         return call
 
     # Embeddings: after their LayerNorm.
@@ -193,11 +180,11 @@ def test_each_dropout_stands_where_bert_has_it(single):
 
     def heads(m, hidden):
         mlm = m.mlm(hidden, batch["masked_lm_positions"], m.bert.decode)
-        return mlm, m.nsp(m.bert.pooler(hidden))
+        return mlm, m.nsp(m.bert.pooler(hidden, batch["attention_mask"]))
 
     mlm, nsp = model.apply({"params": params}, hidden, method=heads)
-    close(output.mlm_logits_BxMxW, mlm)
-    close(output.nsp_logits_Bx2, nsp)
+    close(output["mlm"], mlm)
+    close(output["nsp"], nsp)
 
 
 @COMPILED
@@ -205,19 +192,17 @@ def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat):
     """Two steps of two microbatches: sites, layers, microbatches, steps, examples, heads."""
     model, params, batch = setting(single, scan_layers, remat)
     optimizer = optax.sgd(0.0)
+    objective = WeightedTerms(make_terms(), (1.0, 1.0))
+    schedule = optax.constant_schedule(0.0)
     step = jax.jit(
-        make_train_step(
-            model, optimizer, optax.constant_schedule(0.0), seed=0, accumulation_steps=2
-        )
+        make_train_step(model, optimizer, schedule, objective, seed=0, accumulation_steps=2)
     )
-    with Watch() as watch:
+    with watch() as calls:
         state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
         for _ in range(2):
-            state, _ = step(state, batch)
+            state, _ = step(state, batch, {})
         jax.block_until_ready(state)
-    masks = collections.Counter(
-        (is_probs(c), c.dropped.shape, c.dropped.tobytes()) for c in watch.dropouts()
-    )
+    masks = collections.Counter((is_probs(c), c.dropped.shape, c.dropped.tobytes()) for c in calls)
     # A rematerialized block runs twice, and must drop the same both times.
     runs = collections.Counter(masks.values())
     blocks = 4 * 3 * LAYERS
@@ -241,10 +226,9 @@ def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat):
 
 @COMPILED
 def test_evaluation_drops_nothing_and_repeats(single, scan_layers, remat):
-    with Watch() as watch:
+    with watch() as calls:
         one = forward(*setting(single, scan_layers, remat), deterministic=True)
-    for call in watch.dropouts():
+    for call in calls:
         np.testing.assert_array_equal(call.inputs, call.output)
     other = forward(*setting(single, scan_layers, remat), deterministic=True)
-    np.testing.assert_array_equal(one.mlm_logits_BxMxV, other.mlm_logits_BxMxV)
-    np.testing.assert_array_equal(one.nsp_logits_Bx2, other.nsp_logits_Bx2)
+    jax.tree.map(np.testing.assert_array_equal, one, other)

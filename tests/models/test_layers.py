@@ -12,7 +12,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.activations import gelu
 from bert_jax.models.dropout import keeps, mask_keys
 from bert_jax.models.layers import LayerNorm, add_bias, column_sums
-from tests.models.test_dropout import assert_independent, assert_share
+from tests.models.common import assert_independent, assert_share
 
 CONFIG = BertConfig(10, 64, 1, 1, 64)
 

@@ -27,7 +27,7 @@ RNG = np.random.default_rng(0)
 IDS_BxL = RNG.integers(5, 50, (4, 9)).astype(np.int32)
 TYPES_BxL = (np.arange(9) > 4).astype(np.int32) * np.ones((4, 1), np.int32)
 MASK_BxL = (np.arange(9) < np.array([[9], [5], [7], [3]])).astype(np.int32)
-INPUTS = IDS_BxL, TYPES_BxL, MASK_BxL
+INPUTS = {"input_ids": IDS_BxL, "token_type_ids": TYPES_BxL, "attention_mask": MASK_BxL}
 
 
 def built(head, num_labels=3, features=(), bilstm_size=0, **changes):
@@ -37,13 +37,13 @@ def built(head, num_labels=3, features=(), bilstm_size=0, **changes):
     return model, randomized(nn.unbox(init_params(model, 0)), seed=1, scale=0.1)
 
 
-def run(model, params, inputs=INPUTS):
-    return model.apply({"params": params}, *inputs, deterministic=True)
+def run(model, params, batch=INPUTS):
+    return model.apply({"params": params}, batch, deterministic=True)
 
 
 def encode(params, has_pooler):
     encoder = BertEncoder(CONFIG, has_pooler)
-    return encoder.apply({"params": params["bert"]}, *INPUTS, deterministic=True)
+    return encoder.apply({"params": params["bert"]}, *INPUTS.values(), deterministic=True)
 
 
 def affine(x, params):
@@ -78,7 +78,7 @@ def test_tokens_and_spans_are_read_off_the_last_states():
 
 def test_each_choice_is_scored_as_a_sequence_of_its_own():
     model, params = built("multiple_choice")
-    choices = tuple(x.reshape(2, 2, 9) for x in INPUTS)
+    choices = {name: x.reshape(2, 2, 9) for name, x in INPUTS.items()}
     logits = run(model, params, choices)["logits"]
     single, _ = built("sequence_classification", num_labels=0)
     expected = run(single, params)["logits"].reshape(2, 2)
@@ -93,12 +93,12 @@ def test_features_are_the_chosen_layers_side_by_side_and_fixed(scan_layers):
         encoder = BertEncoder(dataclasses.replace(CONFIG, scan_layers=scan_layers), False)
         layers = encoder.apply(
             {"params": params["bert"]},
-            *INPUTS,
+            *INPUTS.values(),
             deterministic=True,
             method=BertEncoder.hidden_states,
         )
         assert len(layers) == 3
-        last, _ = encoder.apply({"params": params["bert"]}, *INPUTS, deterministic=True)
+        last, _ = encoder.apply({"params": params["bert"]}, *INPUTS.values(), deterministic=True)
         np.testing.assert_array_equal(layers[-1], last)
         expected = affine(jnp.concatenate([layers[2], layers[0]], axis=-1)[:, at], params)
         np.testing.assert_allclose(run(model, params)["logits"], expected, rtol=1e-5, atol=1e-6)
@@ -129,7 +129,7 @@ def test_features_go_through_two_bilstm_layers():
     model, params = built("token_classification", features=(-1, 0), bilstm_size=size)
     plain, _ = built("token_classification", features=(-1, 0))
     features = plain.apply(
-        {"params": params}, INPUTS, True, method=type(plain).encoded, mutable=False
+        {"params": params}, tuple(INPUTS.values()), True, method=type(plain).encoded, mutable=False
     )
     for row, length in enumerate(MASK_BxL.sum(axis=1)):
         states = np.asarray(features[row, :length], np.float64)
@@ -153,13 +153,20 @@ def test_what_the_head_reads_is_dropped_in_training_alone():
     @jax.jit
     def logits(seed):
         key = {"dropout": jax.random.key(seed)}
-        return model.apply({"params": params}, *INPUTS, deterministic=False, rngs=key)["logits"]
+        return model.apply({"params": params}, INPUTS, deterministic=False, rngs=key)["logits"]
 
     assert not np.array_equal(logits(0), logits(1))
     np.testing.assert_array_equal(logits(0), logits(0))
     # Each of 48 numbers is kept with 0.9: the mean over many draws is the undropped one.
     mean = np.mean([logits(seed) for seed in range(300)], axis=0)
     np.testing.assert_allclose(mean, run(model, params)["logits"], atol=0.05)
+
+
+def test_bilstm_without_features_trains_the_encoder():
+    model, params = built("token_classification", bilstm_size=7)
+    gradients = jax.grad(lambda p: jnp.sum(run(model, p)["logits"] ** 2))(params)
+    for name in ("bert", "bilstm", "classifier"):
+        assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients[name])), name
 
 
 @pytest.mark.parametrize("head", TASK_MODELS)

@@ -19,22 +19,17 @@ def means(objective, outputs, batch):
     return {name: float(x / total) for name, x in objective.sums(outputs, batch).items()}
 
 
-def test_classes():
-    logits, labels = RNG.normal(size=(5, 3)).astype(np.float32), np.array([0, 2, 1, 1, 0])
-    result = means(Labels(), {"logits": logits}, {"labels": labels})
-    assert result["loss"] == pytest.approx(-log_softmax(logits)[np.arange(5), labels].mean())
-    assert result["accuracy"] == pytest.approx((logits.argmax(-1) == labels).mean())
-
-
-def test_tokens_without_a_label_count_for_nothing():
-    logits = RNG.normal(size=(2, 4, 3)).astype(np.float32)
-    labels = np.array([[0, -1, 2, -1], [-1, -1, -1, 1]])
+@pytest.mark.parametrize("labels", [[0, 2, 1, 1, 0], [[0, -1, 2, -1], [-1, -1, -1, 1]]])
+def test_labels(labels):
+    """-1 counts for nothing."""
+    labels = np.array(labels)
+    logits = RNG.normal(size=(*labels.shape, 3)).astype(np.float32)
     result = means(Labels(), {"logits": logits}, {"labels": labels})
     real = labels >= 0
-    losses = -log_softmax(logits)[real][np.arange(3), labels[real]]
+    losses = -log_softmax(logits)[real][np.arange(real.sum()), labels[real]]
     assert result["loss"] == pytest.approx(losses.mean())
     assert result["accuracy"] == pytest.approx((logits.argmax(-1) == labels)[real].mean())
-    nothing = means(Labels(), {"logits": logits}, {"labels": np.full((2, 4), -1)})
+    nothing = means(Labels(), {"logits": logits}, {"labels": np.full_like(labels, -1)})
     assert nothing == {"loss": 0, "accuracy": 0}
 
 
@@ -57,7 +52,7 @@ def test_spans():
 
 
 def test_parts_of_a_batch_add_up_to_it():
-    """Whatever the number of labels in each: what accumulated gradients rest on."""
+    """Accumulated gradients rely on it, however many labels each part has."""
     objective = Labels()
     logits, labels = RNG.normal(size=(4, 6, 3)), RNG.integers(-1, 3, (4, 6))
     labels[0] = -1
@@ -71,9 +66,15 @@ def test_parts_of_a_batch_add_up_to_it():
     assert total["accuracy"] == whole["accuracy"]
 
 
-def test_each_head_has_its_loss():
-    assert isinstance(make_objective("sequence_classification", 3), Labels)
-    assert isinstance(make_objective("sequence_classification", 0), Number)
-    assert isinstance(make_objective("token_classification", 9), Labels)
-    assert isinstance(make_objective("multiple_choice", 0), Labels)
-    assert isinstance(make_objective("question_answering", 0), Span)
+@pytest.mark.parametrize(
+    ("head", "num_labels", "loss"),
+    [
+        ("sequence_classification", 3, Labels),
+        ("sequence_classification", 0, Number),
+        ("token_classification", 9, Labels),
+        ("multiple_choice", 0, Labels),
+        ("question_answering", 0, Span),
+    ],
+)
+def test_loss_of_a_head(head, num_labels, loss):
+    assert type(make_objective(head, num_labels)) is loss

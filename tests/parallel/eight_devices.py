@@ -24,8 +24,8 @@ from bert_jax.models import BertConfig, fused_attention
 from bert_jax.models.encoder import Encoder
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.trainer import Trainer
 from tests.small import flat, random_batch, small_config
 
 STEPS = 20
@@ -49,36 +49,36 @@ KERNEL_MESHES = {
     "tp": {"data": 4, "fsdp": 1, "model": 2},
     "fsdp_tp": {"data": 2, "fsdp": 2, "model": 2},
 }
-# Between any two of these a checkpoint goes.
+# A checkpoint of each of these is restored on every other.
 MESHES = [name for name in CASES if "accumulated" not in name]
-# An operation of the compiled text that moves parts of arrays, and what comes of it.
+# The result of a compiled operation that moves parts of arrays between devices.
 _MOVES = re.compile(r"= (\S.*?) (?:all-gather|all-to-all|collective-permute)(?:-start)?\(")
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def train(trainer):
-    """Losses of 20 steps, every dropout on; what jax warned of; the shapes that are moved."""
+    """Returns state and losses after 20 steps with dropout, the donation, and the moved shapes."""
     state, losses = trainer.init_state(), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         (first,) = trainer.put([random_batch(0)])
-        step = trainer.train_step.lower(state, first).compile()
+        step = trainer.compiled_train_step.lower(state, first, trainer.frozen).compile()
         for batch in trainer.put(random_batch(step % 2) for step in range(STEPS)):
             before = state
-            state, metrics = step(state, batch)
+            state, metrics = step(state, batch, trainer.frozen)
             losses.append(metrics["loss"])
     donated = all(leaf.is_deleted() for leaf in jax.tree.leaves((before.params, before.opt_state)))
-    told = [str(warning.message) for warning in caught if "onat" in str(warning.message)]
+    warned = any("onat" in str(warning.message) for warning in caught)
     moved = {
         tuple(int(size) for size in shape.split(",") if size)
         for result in _MOVES.findall(step.as_text())
         for shape in _SHAPE.findall(result)
     }
-    return state, [float(loss) for loss in losses], donated and not told, sorted(moved)
+    return state, [float(loss) for loss in losses], donated and not warned, sorted(moved)
 
 
 def layout(state):
-    """{name: [shape, one device's shape]} of parameters and first moments."""
+    """Returns {name: [shape, one device's shape]} of parameters and first moments."""
     moments = [part for part in state.opt_state if hasattr(part, "mu")]
     tree = {"params": state.params, "mu": moments[0].mu}
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -100,7 +100,7 @@ def save(folder, name, state):
 
 
 def restore(folder, name, trainer):
-    """Whether a checkpoint comes back bit for bit, laid out as the trainer wants it."""
+    """Reports whether a checkpoint is restored bit for bit, in the trainer's layout."""
     checkpointer = Checkpointer(folder / name, read_only=True)
     state, _ = checkpointer.restore_newest(trainer.abstract_state())
     checkpointer.close()
@@ -113,17 +113,17 @@ def restore(folder, name, trainer):
 
 
 def evaluate(trainer, state):
-    """Sums of the evaluation step over one batch."""
+    """Returns the sums of the evaluation step over one batch."""
     weights = (np.arange(16) < 13).astype(np.float32)
     (batch,) = trainer.put([random_batch(2) | {"example_weights": weights}])
     sums = trainer.eval_step(state.params, batch, np.log(np.full(98, 1 / 98, np.float32)))
-    return {name: float(value) for name, value in sums.items()}
+    return {name: float(value) for name, value in flat(sums).items()}
 
 
 def kernel_on_meshes():
-    """How far output and gradients of the attention kernel, interpreted, are from one device's.
+    """Compares the interpreted attention kernel on every mesh with one device, dropout on.
 
-    Dropout on; in units of the largest value.
+    Differences of output and gradients are in units of the largest value.
     """
     fused = functools.partial(fused_attention.fused_attention, interpret=True)
     config = BertConfig(10, 256, 1, 4, 64, dtype=jnp.bfloat16, fused_attention=True)
@@ -142,7 +142,7 @@ def kernel_on_meshes():
 
         (d_params, d_hidden), output = jax.grad(loss, (0, 1), has_aux=True)(params, hidden)
         d_attention = dict(d_params["params"]["layer_0"]["attention"])
-        # Zero, but for rounding: what is added to all of a row's scores moves no softmax.
+        # This gradient is rounding alone: a softmax ignores what all its inputs share.
         d_attention.pop("key_bias")
         return output, d_hidden, d_attention
 
@@ -176,14 +176,13 @@ def main(folder: Path) -> None:
     assert len(devices) == 8
     results = {"cases": {}, "reference": {}, "restored": {}, "evaluated": {}}
     trainers = {}
-    # Microbatches and scanned layers draw dropout masks of their own: they have a run of
-    # their own on one device to be compared with.
+    # Microbatches and scanned layers draw other dropout masks, so they have their own reference.
     for name, overrides in (("plain", SMALL), ("accumulated", ACCUMULATED)):
-        trainer = Trainer.from_config(small_config(**overrides), devices[:1])
+        trainer = make_trainer(small_config(**overrides), devices[:1])
         results["reference"][name] = train(trainer)[1]
         trainers.setdefault("one", trainer)
     for name, overrides in CASES.items():
-        trainer = Trainer.from_config(small_config(**overrides))
+        trainer = make_trainer(small_config(**overrides))
         state, losses, donated, moved = train(trainer)
         results["cases"][name] = {
             "losses": losses,

@@ -1,11 +1,11 @@
-"""Devices that are only counted and arranged: enough for a mesh and for shardings."""
+"""Devices without hardware, enough for a mesh and for shardings."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class FakeDevice:
-    """What jax asks of a TPU's device when it arranges a mesh."""
+    """Has the attributes that jax reads when it arranges TPU devices into a mesh."""
 
     id: int
     coords: tuple[int, int, int]
@@ -18,7 +18,7 @@ class FakeDevice:
 
 
 def slices(count: int = 1, columns: int = 4, rows: int = 2, **values) -> list[FakeDevice]:
-    """The devices of `count` TPU slices of columns x rows chips, one after another."""
+    """Returns the devices of `count` TPU slices of columns x rows chips, one after another."""
     size = columns * rows
     return [
         FakeDevice(i, (i % size % columns, i % size // columns, 0), i // size, **values)

@@ -9,7 +9,7 @@ from jax.experimental import topologies
 
 from bert_jax.errors import UserError
 from bert_jax.parallel.mesh import make_mesh, num_data_shards, num_slices
-from bert_jax.training.trainer import Trainer
+from bert_jax.pretraining import make_trainer
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
 
@@ -32,11 +32,11 @@ def test_what_remains_is_inferred():
 
 @pytest.mark.parametrize("sizes", [(16, 1, 1), (2, 2, 1), (-1, 3, 1), (-1, 16, 1)])
 def test_sizes_must_multiply_to_the_devices(sizes):
-    told = "data={}, fsdp={}, model={}".format(*sizes)
+    sizes_text = "data={}, fsdp={}, model={}".format(*sizes)
     with pytest.raises(UserError) as error:
         make_mesh(dict(zip(("data", "fsdp", "model"), sizes, strict=True)), slices())
     assert str(error.value) == (
-        f"config.mesh ({told}) does not multiply to the 8 device(s) there are"
+        f"config.mesh ({sizes_text}) does not multiply to the 8 device(s) there are"
     )
 
 
@@ -62,7 +62,7 @@ def test_neighbours_along_model_are_neighbours_in_the_torus():
 
 
 def test_axes_that_split_the_torus_are_possible():
-    """No product of sides of 4 x 4 is 2 or 8."""
+    # No product of sides of 4 x 4 is 2 or 8.
     mesh = make_mesh({"data": 2, "fsdp": 8, "model": 1}, slices(1, 4, 4))
     assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "model": 1}
 
@@ -87,7 +87,7 @@ def test_hosts_of_other_devices_are_no_slices():
 
 @pytest.mark.slow
 def test_between_real_slices_goes_the_data_axis_alone(monkeypatch):
-    """By the TPU compiler: groups of devices stay in a slice, what is left goes by DCN."""
+    """In the TPU compiler's program, groups of devices stay in a slice."""
     pytest.importorskip("libtpu", reason="the TPU compiler is not here: pip install libtpu")
     for name in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         monkeypatch.setenv(name, "1")
@@ -96,8 +96,9 @@ def test_between_real_slices_goes_the_data_axis_alone(monkeypatch):
     ).devices
     assert num_slices(devices) == 2
     overrides = {"sharding": "fsdp", "mesh.fsdp": 4, "model.num_hidden_layers": 1}
-    trainer = Trainer.from_config(small_config(**overrides), devices)
-    text = trainer.train_step.lower(trainer.abstract_state(), random_batch(0)).compile().as_text()
+    trainer = make_trainer(small_config(**overrides), devices)
+    arguments = trainer.abstract_state(), random_batch(0), trainer.frozen
+    text = trainer.compiled_train_step.lower(*arguments).compile().as_text()
     groups = set(re.findall(r"replica_groups=\{\{([\d,]*)\}", text))
     assert groups == {"0,1,2,3"}
     assert "MegascaleRendezvousKeyName" in text

@@ -20,7 +20,7 @@ from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
 from tests.parallel.processes import SMALL, STEPS, finish, free_address, run, start
-from tests.test_train import assert_same_bits, final_state, newest_checkpoint, wait_for
+from tests.runs import assert_same_bits, final_state, newest_checkpoint, wait_for
 
 # The other processes of a run end within this time after one has died.
 LOST_SECONDS = 60
@@ -177,12 +177,12 @@ def test_what_stops_one_stops_all_and_the_run_goes_on(two, tmp_path):
     second.send_signal(signal.SIGTERM)
     (status, out, err), (other_status, _, other_err) = finish([first, second], 30)
     assert (status, err) == (other_status, other_err) == (0, "")
-    assert f"going on from step {newest}" in out and "Stopped by SIGTERM" in out
+    assert f"continuing from step {newest}" in out and "Stopped by SIGTERM" in out
     saved = newest_checkpoint(tmp_path)
     assert seen <= saved < STEPS
 
     ((_, out, _),) = run(tmp_path, 1, devices=2, data__store=store)
-    assert f"going on from step {saved}" in out
+    assert f"continuing from step {saved}" in out
     assert_same_bits(final_state(tmp_path), final_state(two[0]))
     assert losses(tmp_path) == losses(two[0])
 

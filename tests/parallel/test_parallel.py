@@ -1,4 +1,4 @@
-"""One device against eight: the same numbers, parameters really divided."""
+"""Eight devices compute the same as one, with divided parameters."""
 
 import json
 import math
@@ -11,23 +11,23 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.trainer import Trainer
 from tests.parallel.eight_devices import CASES, KERNEL_MESHES, MESHES, SMALL, STEPS, restore
 from tests.small import LENGTH, flat, random_batch, small_config
 
-# Eight devices; and the least optimization, since nearly all the time is compiling.
+# Eight devices, and the least optimization: nearly all the time is compilation.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
 
 @pytest.fixture(scope="module")
 def trainer():
-    return Trainer.from_config(small_config(**SMALL), jax.devices()[:1])
+    return make_trainer(small_config(**SMALL), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, trainer):
-    """What the process with eight devices left."""
+    """The files that the process with eight devices wrote."""
     folder = tmp_path_factory.mktemp("parallel")
     state, _ = trainer.train_step(trainer.init_state(), random_batch(0))
     checkpointer = Checkpointer(folder / "one")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory, trainer):
     np.savez(folder / "one.npz", **flat(state))
     done = subprocess.run(
         [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)],
-        # At level 0 XLA tells its warnings.
+        # At level 0 XLA prints its warnings.
         env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS, "TF_CPP_MIN_LOG_LEVEL": "0"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -55,8 +55,8 @@ def results(folder):
 
 @pytest.mark.parametrize("case", CASES)
 def test_twenty_losses_do_not_depend_on_the_devices(results, case):
-    """Dropout on. The sums run in another order, and 20 steps of Adam amplify that: the
-    tolerance is 1e-4 of the loss, while another mask or batch moves it by 1e-2."""
+    """Dropout is on: another mask or batch would move the losses by 1e-2."""
+    # 20 steps of Adam amplify the rounding of sums in another order.
     expected = results["reference"]["accumulated" if "accumulated" in case else "plain"]
     actual = results["cases"][case]["losses"]
     assert len(actual) == STEPS
@@ -111,20 +111,19 @@ def test_under_fsdp_every_matrix_is_divided(results):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_states_of_the_batch_stay_where_they_are(results, case):
-    """Parameters are moved to the sequences, or sums over heads and units taken; hidden states
-    of other devices' sequences, [B, L, ...], are never asked for."""
+    """Devices exchange parameters and sums, never hidden states [B, L, ...]."""
     moved = results["cases"][case]["moved"]
     assert not [shape for shape in moved if len(shape) > 2 and LENGTH in shape]
     if "fsdp" in case:
-        # The words' table, on the other hand, is.
+        # The word embeddings are exchanged.
         rows = 64 if "tp" in case else 128
         assert [rows, 24] in moved
 
 
 def test_nothing_is_copied_whole_to_be_cut_again(folder):
-    """As XLA warns when it finds no better way from one sharding to another."""
-    told = (folder / "stderr.txt").read_text()
-    assert "rematerialization" not in told, told
+    """XLA warns when it finds no better way from one sharding to another."""
+    warnings = (folder / "stderr.txt").read_text()
+    assert "rematerialization" not in warnings, warnings
 
 
 @pytest.mark.parametrize("target", ["one", *MESHES])
@@ -147,7 +146,7 @@ def test_the_attention_kernel_gives_the_same_on_every_mesh(results, preset):
     """Each device runs it on its own sequences and heads, with its own dropout masks."""
     found = results["kernel"][preset]
     assert found["divided"]
-    # Sums over devices of what was rounded to bfloat16, 8 bits; another mask is off by 1.
+    # bfloat16 has 8 bits; another mask would be off by 1.
     assert found["difference"] < 2**-6
 
 

@@ -1,4 +1,4 @@
-"""Presets, rules of one's own, what a preset promises, and the table of parameters."""
+"""Sharding presets, a user's rules, the replicated share, and the table of parameters."""
 
 import json
 
@@ -11,7 +11,9 @@ from rich.console import Console
 
 from bert_jax.config.common import COMMON
 from bert_jax.errors import UserError
-from bert_jax.models import BertConfig, BertForPreTraining
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.objective import apply
+from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.parameter_table import parameter_rows, parameter_table, print_parameters
 from bert_jax.parallel.sharding import (
@@ -21,8 +23,8 @@ from bert_jax.parallel.sharding import (
     Layout,
     mesh_axes,
 )
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.state import init_params
-from bert_jax.training.trainer import Trainer
 from tests.golden import record_sharding
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
@@ -36,9 +38,9 @@ SIZES = {
 TABLE = "bert/embeddings/word_embeddings"
 
 
-def make_trainer(preset, **overrides):
+def sharded_trainer(preset, **overrides):
     one_layer = {"model.num_hidden_layers": 1, "sharding": preset}
-    return Trainer.from_config(small_config(**one_layer | SIZES[preset] | overrides), slices())
+    return make_trainer(small_config(**one_layer | SIZES[preset] | overrides), slices())
 
 
 def rows_of(trainer):
@@ -84,7 +86,7 @@ def test_presets_are_those_of_the_config():
 def test_the_models_axes_are_those_of_the_rules(scan_layers):
     """A name that no list has could not be written in config.sharding_rules."""
     config = BertConfig(98, 24, 1, 4, 40, scan_layers=scan_layers)
-    boxed = jax.eval_shape(lambda: init_params(BertForPreTraining(config), 0))
+    boxed = jax.eval_shape(lambda: init_params(PreTrainingModel(config, make_terms()), 0))
     leaves = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
     names = {name for leaf in leaves for name in leaf.names}
     assert names == set(PARAMETER_AXES) - (set() if scan_layers else {"layers"})
@@ -94,7 +96,7 @@ def test_the_models_axes_are_those_of_the_rules(scan_layers):
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_moments_lie_with_their_parameters(preset, optimizer):
-    trainer = make_trainer(
+    trainer = sharded_trainer(
         preset, **{"optimizer.name": optimizer, "sharding_rules": ("norm=data",)}
     )
     (moments,) = [part for part in trainer.shardings.opt_state if hasattr(part, "mu")]
@@ -107,7 +109,7 @@ def test_moments_lie_with_their_parameters(preset, optimizer):
 class TestRules:
     def test_they_go_before_the_presets(self):
         plain, own = (
-            rows_of(make_trainer("fsdp_tp", sharding_rules=rules))
+            rows_of(sharded_trainer("fsdp_tp", sharding_rules=rules))
             for rules in ((), ("mlp=", "pooled=model, position=data"))
         )
         name = "bert/encoder/layer_*/intermediate/kernel"
@@ -118,7 +120,7 @@ class TestRules:
 
     def test_one_axis_is_not_taken_twice(self):
         """The first rule has it: of embed and mlp the one that is named before."""
-        rows = rows_of(make_trainer("fsdp", sharding_rules=("mlp=fsdp",)))
+        rows = rows_of(sharded_trainer("fsdp", sharding_rules=("mlp=fsdp",)))
         assert rows["bert/encoder/layer_*/intermediate/kernel"].spec == ("", "fsdp")
         assert rows["bert/encoder/layer_*/attention/query_kernel"].spec == ("fsdp", "", "")
 
@@ -137,11 +139,11 @@ class TestRules:
     )
     def test_mistakes_are_named(self, rule, words):
         with pytest.raises(UserError) as error:
-            make_trainer("fsdp", sharding_rules=("vocab=data", rule))
+            sharded_trainer("fsdp", sharding_rules=("vocab=data", rule))
         assert words in str(error.value)
 
     def test_a_rule_for_parameters_leaves_the_batch_where_it_is(self):
-        layout = make_trainer("fsdp", sharding_rules=("mlp=fsdp", "heads=data")).layout
+        layout = sharded_trainer("fsdp", sharding_rules=("mlp=fsdp", "heads=data")).layout
         axes = nn.logical_to_mesh_axes(("batch", "activation_heads", None, None), layout.rules)
         assert axes[0] == ("data", "fsdp")
 
@@ -149,14 +151,14 @@ class TestRules:
 class TestPromise:
     def test_a_preset_needs_devices_on_its_axes(self):
         with pytest.raises(UserError, match="sharding is 'fsdp' but config.mesh.fsdp is 1"):
-            make_trainer("fsdp", **{"mesh.fsdp": 1, "mesh.data": -1})
+            sharded_trainer("fsdp", **{"mesh.fsdp": 1, "mesh.data": -1})
 
     def test_rules_that_break_it_are_refused(self):
         """Under fsdp_tp too, where all is still divided over the other axis."""
         for preset, axis in (("fsdp", "fsdp"), ("fsdp_tp", "fsdp"), ("tp", "model")):
             rules = ("embed=",) if axis == "fsdp" else ("vocab=", "heads=", "mlp=")
             with pytest.raises(UserError) as error:
-                make_trainer(preset, sharding_rules=rules)
+                sharded_trainer(preset, sharding_rules=rules)
             assert str(error.value).startswith(
                 f"config.sharding is {preset!r}, yet 100.0% of the parameters' bytes are not "
                 f"divided over config.mesh.{axis} (the largest: {TABLE}, 12,288 bytes), more than "
@@ -178,9 +180,9 @@ class TestPromise:
             Layout.create(mesh, "tp", ["mlp="], limit - 1e-6).params(boxed)
 
     def test_dp_promises_nothing_and_one_device_has_nothing_to_divide(self):
-        make_trainer("dp", max_replicated_share=0.0)
+        sharded_trainer("dp", max_replicated_share=0.0)
         config = small_config(sharding="fsdp_tp", max_replicated_share=0.0)
-        Trainer.from_config(config, slices(1, 1, 1))
+        make_trainer(config, slices(1, 1, 1))
 
     @pytest.mark.parametrize("preset", PRESETS)
     @pytest.mark.parametrize("name", record_sharding.CONFIGS)
@@ -198,18 +200,18 @@ class TestPromise:
 
     def test_sizes_that_do_not_divide(self):
         with pytest.raises(UserError) as error:
-            make_trainer("fsdp", **{"mesh.data": 1, "mesh.fsdp": 8, "model.hidden_size": 20})
+            sharded_trainer("fsdp", **{"mesh.data": 1, "mesh.fsdp": 8, "model.hidden_size": 20})
         assert str(error.value).startswith(
             "bert/embeddings/position_embeddings of shape (32, 20) does not divide over the 8 "
             "devices of config.mesh.fsdp; make 20 a multiple of 8"
         )
         with pytest.raises(UserError, match="8 devices of config.mesh.model"):
-            make_trainer("tp", **{"mesh.model": 8})
+            sharded_trainer("tp", **{"mesh.model": 8})
 
 
 class TestReport:
     def test_equal_layers_are_one_row(self):
-        trainer = make_trainer("fsdp_tp", **{"model.num_hidden_layers": 3})
+        trainer = sharded_trainer("fsdp_tp", **{"model.num_hidden_layers": 3})
         rows = rows_of(trainer)
         row = rows["bert/encoder/layer_*/output/kernel"]
         assert (row.count, row.shape, row.spec) == (3, (40, 24), ("model", "fsdp"))
@@ -222,7 +224,7 @@ class TestReport:
         assert sum(row.bytes_per_device for row in rows.values()) == expected
 
     def test_the_table(self):
-        trainer = make_trainer("tp", **{"model.num_hidden_layers": 2})
+        trainer = sharded_trainer("tp", **{"model.num_hidden_layers": 2})
         state = trainer.abstract_state()
         with (console := Console(width=120)).capture() as capture:
             console.print(parameter_table(state, trainer.mesh, "tp"))
@@ -239,21 +241,19 @@ class TestReport:
         assert f"optimizer state: {2 * everything + 8:,} bytes {2 * here + 8:,}" in lines
 
     def test_it_is_printed_whole_into_a_file(self, capsys):
-        trainer = make_trainer("dp")
+        trainer = sharded_trainer("dp")
         print_parameters(trainer.abstract_state(), trainer.mesh, "dp")
         assert "bert/encoder/layer_*/attention_layer_norm/scale" in capsys.readouterr().out
 
 
 def test_without_rules_the_constraints_do_nothing():
-    """Whoever calls the models by themselves has no mesh, and needs none."""
-    model = BertForPreTraining(BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32))
+    """A caller of the models needs no mesh."""
+    model = PreTrainingModel(BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32), make_terms())
     params = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
-    names = ("input_ids", "token_type_ids", "attention_mask", "masked_lm_positions")
-    inputs = [random_batch(0)[name] for name in names]
 
-    def apply(params):
-        return model.apply({"params": params}, *inputs, deterministic=True)
+    def forward(params):
+        return apply(model, params, random_batch(0))
 
-    assert "sharding_constraint" not in str(jax.make_jaxpr(apply)(params))
-    with make_trainer("fsdp_tp").layout.in_scope():
-        assert str(jax.make_jaxpr(lambda p: apply(p))(params)).count("sharding_constraint") >= 5
+    assert "sharding_constraint" not in str(jax.make_jaxpr(forward)(params))
+    with sharded_trainer("fsdp_tp").layout.in_scope():
+        assert str(jax.make_jaxpr(lambda p: forward(p))(params)).count("sharding_constraint") >= 5

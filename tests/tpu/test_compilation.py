@@ -1,8 +1,8 @@
 import jax
 import pytest
 
+from bert_jax.pretraining import make_trainer
 from bert_jax.tpu.compilation import needed_bytes
-from bert_jax.training.trainer import Trainer
 from tests.small import random_batch, small_config
 
 GIB = 2**30
@@ -10,7 +10,7 @@ GIB = 2**30
 
 def test_the_abstract_batch_is_the_pipelines():
     config = small_config()
-    trainer = Trainer.from_config(config, jax.devices()[:1])
+    trainer = make_trainer(config, jax.devices()[:1])
     (stage,) = trainer.stages
     abstract = trainer.abstract_batch(stage)
     real = random_batch(0, batch_size=stage.batch_size)

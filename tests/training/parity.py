@@ -5,7 +5,7 @@ import numpy as np
 
 from bert_jax.interop.names import huggingface_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
-from bert_jax.training.trainer import Trainer
+from bert_jax.pretraining import make_trainer
 from tests.golden.inputs import read_golden, section
 from tests.golden.training_batches import TRAINING, training_batch
 from tests.small import small_config
@@ -30,7 +30,7 @@ def train(optimizer: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray
     """
     rate = {"schedule.peak_learning_rate": TRAINING["peak_learning_rate"][optimizer]}
     config = small_config(**CONFIG, **OPTIMIZERS[optimizer], **rate, **overrides)
-    trainer = Trainer.from_config(config, jax.devices()[:1])
+    trainer = make_trainer(config, jax.devices()[:1])
     layers = trainer.model_config.num_hidden_layers
     names = huggingface_names(layers)
     shapes = expected_shapes(trainer.model_config)

@@ -17,8 +17,8 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import CHECKSUMS, Checkpointer
-from bert_jax.training.trainer import Trainer
 from tests.small import flat, random_batch, small_config
 
 RESUME = {"stage": 1, "position": {"epoch": 2, "plan": [3, 4]}, "meter": {"count": 0.1}}
@@ -27,7 +27,7 @@ LOGGER = "bert_jax.training.checkpoint"
 
 @pytest.fixture(scope="module")
 def trainer():
-    return Trainer.from_config(small_config(scan_layers=True), jax.devices()[:1])
+    return make_trainer(small_config(scan_layers=True), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_round_trip_is_exact(copy, trainer, states):
 
 def test_parameters_of_other_shapes_are_told(copy):
     other = small_config(scan_layers=True, **{"model.intermediate_size": 48})
-    other = Trainer.from_config(other, jax.devices()[:1])
+    other = make_trainer(other, jax.devices()[:1])
     message = r"2: bert/encoder/layers/layer/intermediate/bias is of shape \(2, 40\), .*48\)"
     with pytest.raises(UserError, match=message):
         restore(copy, other)
@@ -301,9 +301,8 @@ def test_a_process_prints_one_warning_and_no_trace(copy):
     code = f"""
     import jax
     from bert_jax.training.checkpoint import Checkpointer
-    from bert_jax.training.trainer import Trainer
-    from tests.small import small_config
-    trainer = Trainer.from_config(small_config(scan_layers=True))
+        from tests.small import small_config
+    trainer = make_trainer(small_config(scan_layers=True))
     state, resume = Checkpointer({str(copy)!r}).restore_newest(trainer.abstract_state())
     print("restored", int(state.step))
     """

@@ -19,6 +19,7 @@ def make_trainer(rates, scan_layers=False, features=()):
         lambda model_config: make_task_model("sequence_classification", 2, model_config, features),
         Labels(),
         resolve_stages(config.train),
+        flops_per_sequence=lambda model_config, stage: 0.0,
         rates=rates,
         devices=jax.devices()[:1],
     )
@@ -88,7 +89,7 @@ def test_the_feature_based_mode_changes_the_head_alone():
 
 
 def test_smaller_rates_move_the_lower_layers_less():
-    """Adam's steps have the size of the rate: a factor shows in them as it is."""
+    """Adam's steps are as large as the rate, and so show its factor."""
     before, whole, _ = steps(None, count=2)
     _, decayed, _ = steps(LayerRates(2, decay=0.1), count=2)
     for name, factor in (
@@ -99,5 +100,5 @@ def test_smaller_rates_move_the_lower_layers_less():
     ):
         moved = np.abs(decayed[name] - before[name]).max()
         expected = factor * np.abs(whole[name] - before[name]).max()
-        # The position table's are so small that float32 rounds them.
+        # float32 rounds the small steps of the position table.
         assert moved == pytest.approx(expected, rel=0.05), name

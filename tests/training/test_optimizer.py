@@ -1,5 +1,6 @@
-"""AdamW and LAMB against a plain transcription of DESIGN section 4's formulas."""
+"""AdamW and LAMB against a plain transcription of their formulas."""
 
+import itertools
 import math
 
 import jax
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.config import default_config
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.optimizer import decayed, make_optimizer
-from bert_jax.training.trainer import Trainer
 from tests.small import flat, small_config
 
 STEPS = 10
@@ -27,7 +28,7 @@ SHAPES = {
     "mlm": {"transform": {"kernel": (4, 4), "bias": (4,)}, "output_bias": (7,)},
     "zero": {"kernel": (3, 2)},
 }
-# What section 4 leaves undecayed, written out by hand.
+# The parameters without weight decay, written out by hand.
 EXCLUDED = {
     "bert/embeddings/layer_norm/scale",
     "bert/embeddings/layer_norm/bias",
@@ -54,7 +55,7 @@ def random_tree(rng, scale=1.0):
 @pytest.fixture(scope="module")
 def start():
     params = random_tree(np.random.default_rng(0))
-    params["zero"]["kernel"][:] = 0  # LAMB's ratio is 1 here
+    params["zero"]["kernel"][:] = 0  # Here LAMB's ratio is 1.
     return params
 
 
@@ -64,12 +65,12 @@ def gradients():
     # Norms from well below 1, where nothing is clipped, to well above.
     gradients = [random_tree(rng, scale) for scale in (0.02, 1.0, 0.05, 3.0, 0.01) * 2]
     for gradient in gradients[:3]:
-        gradient["zero"]["kernel"][:] = 0  # and LAMB's update norm is 0 here, at first
+        gradient["zero"]["kernel"][:] = 0  # Here LAMB's update norm is 0 at first.
     return gradients
 
 
 def transcription(start, gradients, *, lamb, bias_correction, max_norm=1.0):
-    """Section 4, in float64: one tensor, one line at a time."""
+    """Applies the formulas in float64, one tensor at a time."""
     b1, b2, eps, decay = 0.9, 0.999, 1e-6, 0.01
     params = {name: value.astype(np.float64) for name, value in flat(start).items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -109,39 +110,38 @@ def run(start, gradients, **settings):
     return params
 
 
-def test_gradients_are_clipped_in_some_steps_only(gradients):
-    norms = [math.sqrt(sum((x**2).sum() for x in jax.tree.leaves(g))) for g in gradients]
-    assert len(norms) == STEPS and 2 <= sum(norm > 1 for norm in norms) <= STEPS - 2
+VARIANTS = [
+    {"name": name, "bias_correction": bias_correction, "max_grad_norm": 1.0}
+    for name in ("adamw", "lamb")
+    for bias_correction in (False, True)
+] + [{"name": "adamw", "bias_correction": False, "max_grad_norm": 0.0}]
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_ten_steps_against_the_formulas(start, gradients, name, bias_correction):
-    actual = flat(run(start, gradients, name=name, bias_correction=bias_correction))
-    expected = transcription(start, gradients, lamb=name == "lamb", bias_correction=bias_correction)
+def by_hand(start, gradients, *, name, bias_correction, max_grad_norm):
+    return transcription(
+        start,
+        gradients,
+        lamb=name == "lamb",
+        bias_correction=bias_correction,
+        max_norm=max_grad_norm,
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+def test_ten_steps_follow_the_formulas(start, gradients, variant):
+    actual = flat(run(start, gradients, **variant))
+    expected = by_hand(start, gradients, **variant)
     assert set(actual) == set(expected)
     for key, value in expected.items():
         np.testing.assert_allclose(actual[key], value, rtol=2e-5, atol=2e-6, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_the_formulas_tell_the_variants_apart(start, gradients, name):
-    """Each detail moves the result by more than the tolerance above: it is really tested."""
-    lamb = name == "lamb"
-    exact = transcription(start, gradients, lamb=lamb, bias_correction=False)
-    for other in (
-        transcription(start, gradients, lamb=not lamb, bias_correction=False),
-        transcription(start, gradients, lamb=lamb, bias_correction=True),
-        transcription(start, gradients, lamb=lamb, bias_correction=False, max_norm=0),
-    ):
-        assert max(np.abs(exact[key] - other[key]).max() for key in exact) > 1e-3
-
-
-def test_no_clipping_where_the_norm_is_zero(start, gradients):
-    actual = flat(run(start, gradients, max_grad_norm=0.0))
-    expected = transcription(start, gradients, lamb=False, bias_correction=False, max_norm=0)
-    for key, value in expected.items():
-        np.testing.assert_allclose(actual[key], value, rtol=2e-5, atol=2e-6, err_msg=key)
+def test_the_variants_differ_by_more_than_the_tolerance(start, gradients):
+    norms = [math.sqrt(sum((x**2).sum() for x in jax.tree.leaves(g))) for g in gradients]
+    assert 2 <= sum(norm > 1 for norm in norms) <= STEPS - 2, "some gradients are clipped"
+    ends = [by_hand(start, gradients, **variant) for variant in VARIANTS]
+    for one, other in itertools.combinations(ends, 2):
+        assert max(np.abs(one[key] - other[key]).max() for key in one) > 1e-3
 
 
 def test_defaults_are_berts():
@@ -159,7 +159,7 @@ def test_defaults_are_berts():
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_scanned_layers_are_optimized_as_single_ones(name):
-    """Stacking over layers must not change LAMB: every layer has a ratio of its own."""
+    """Stacked layers do not change LAMB: each layer has its own ratio."""
     rng = np.random.default_rng(3)
     layers = [rng.standard_normal((4, 3)).astype(np.float32) * 10**i for i in range(3)]
     moves = [rng.standard_normal((4, 3)).astype(np.float32) * 3.0**-i for i in range(3)]
@@ -180,7 +180,7 @@ def test_scanned_layers_are_optimized_as_single_ones(name):
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_which_parameters_of_the_model_are_decayed(scan_layers):
-    params = Trainer.from_config(small_config(scan_layers=scan_layers)).abstract_state().params
+    params = make_trainer(small_config(scan_layers=scan_layers)).abstract_state().params
     mask = {
         jax.tree_util.keystr(path, simple=True, separator="/"): value
         for path, value in jax.tree_util.tree_leaves_with_path(decayed(params))
@@ -204,5 +204,5 @@ def test_which_parameters_of_the_model_are_decayed(scan_layers):
     assert {name for name, value in mask.items() if value} == expected
     rest = {name for name, value in mask.items() if not value}
     assert all(name.endswith(("bias", "scale")) for name in rest)
-    # 8 tensors outside the blocks, 10 in each: none is forgotten.
+    # There are 8 such tensors outside the blocks and 10 in each.
     assert len(rest) == 8 + 10 * len(layers), sorted(rest)

@@ -1,4 +1,4 @@
-"""The trace of a run's steps: which steps are in it, and what becomes of an interrupted one."""
+"""Which steps a trace holds, also when the run is interrupted."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. Nobody knew what the old ma
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """Of a run of eight steps; steps 3 to 6 are to be traced."""
+    """Returns the config of a run of eight steps that traces steps 3 to 6."""
     texts = tmp_path_factory.mktemp("texts")
     for i in range(6):
         (texts / f"{i}.txt").write_text(f"{TEXT} Document number {i} ends here. It does.")
@@ -38,7 +38,7 @@ def config(tmp_path_factory):
 
 
 def annotated_steps(trace):
-    """The numbers of the steps that an xplane.pb has annotations of, in order."""
+    """Returns the numbers of the steps that are annotated in an xplane.pb, in order."""
     events = [
         event
         for plane in jax.profiler.ProfileData.from_file(str(trace)).planes
@@ -50,7 +50,7 @@ def annotated_steps(trace):
 
 
 def traces(directory):
-    """{session: steps annotated in it} of a work directory, laid out as TensorBoard wants it."""
+    """Returns {session: the steps annotated in it} of a work directory."""
     files = sorted(directory.glob("profile/plugins/profile/*/*.xplane.pb"))
     return {path.parent.name: annotated_steps(path) for path in files}
 
@@ -60,35 +60,35 @@ def runs(config, tmp_path_factory):
     """A run stopped in the middle of its trace, continued, and stopped once more."""
     directory = tmp_path_factory.mktemp("runs") / "run"
     dispatched = Recorder.dispatched
-    results, told = [], []
+    results, printed = [], []
 
-    def stopping(self, step, *arguments):
-        dispatched(self, step, *arguments)
+    def stopping(self, step, *args, **kwargs):
+        dispatched(self, step, *args, **kwargs)
         if step in (4, 7):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "dispatched", stopping)
-        patch.setattr(train.Progress, "message", lambda _, text: told.append(text))
+        patch.setattr(train.Progress, "message", lambda _, text: printed.append(text))
         for _ in range(2):
             assert train.train(config, directory) is None
-            results.append((traces(directory), [text for text in told if "profile" in text]))
-            told.clear()
+            results.append((traces(directory), [text for text in printed if "profile" in text]))
+            printed.clear()
     return directory / workdir.PROFILE, results
 
 
 def test_a_stop_in_the_middle_keeps_the_steps_that_were_taken(runs):
-    directory, [(found, told), _] = runs
+    directory, [(found, printed), _] = runs
     assert found == {"steps_3_to_6": [3, 4]}
-    (message,) = told
+    (message,) = printed
     assert message.startswith(f"profile of steps 3 to 4 in {directory};")
     assert f"xprof --logdir={directory}" in message
 
 
 def test_a_resumed_run_traces_exactly_the_steps_that_are_left(runs):
-    _, [_, (found, told)] = runs
+    _, [_, (found, printed)] = runs
     assert found == {"steps_3_to_6": [3, 4], "steps_5_to_6": [5, 6]}
-    (message,) = told
+    (message,) = printed
     assert message.startswith("profile of steps 5 to 6 in ")
 
 
@@ -108,47 +108,43 @@ class Pause:
         pass
 
 
-def add(state, batch):
-    return state + batch, {"sum": state}
+def profile_steps(directory, printed, pause, done=0, **arguments):
+    """Counts from the step after `done` to the sixth; returns the number of steps."""
+    profiler = StepProfiler(directory, done=done, say=printed.append, paused=pause, **arguments)
+    add, state = jax.jit(lambda x: x + 1), jax.numpy.zeros([])
+    for number in range(done + 1, 7):
+        with profiler.step(number, state):
+            state = add(state)
+    profiler.close(state)
+    return int(state)
 
 
-def profile_steps(directory, said, pause, done=0, **arguments):
-    """The steps up to the sixth, of a counter; returns its end."""
-    profiler = StepProfiler(directory, done=done, say=said.append, paused=pause, **arguments)
-    state = jax.numpy.zeros(3)
-    for step in range(done + 1, 7):
-        state, _ = profiler.run(step, jax.jit(add), state, jax.numpy.ones(3))
-    profiler.close()
-    return state.tolist()
-
-
-def test_only_what_was_asked_for_is_traced(tmp_path):
-    said, pause = [], Pause()
-    assert profile_steps(tmp_path, said, pause, start_step=2, num_steps=3) == [6, 6, 6]
+def test_only_the_steps_asked_for_are_traced(tmp_path):
+    printed, pause = [], Pause()
+    assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3) == 6
     (trace,) = tmp_path.glob("plugins/profile/steps_2_to_4/*.xplane.pb")
     assert annotated_steps(trace) == [2, 3, 4]
-    assert pause.entered == 2, "beginning and writing a trace is no training time"
+    assert pause.entered == 2, "beginning and writing a trace are no training time"
     for arguments in ({"num_steps": 0}, {"num_steps": 3, "enabled": False}):
         other = tmp_path / "none"
-        assert profile_steps(other, said, pause, start_step=2, **arguments) == [6, 6, 6]
+        assert profile_steps(other, printed, pause, start_step=2, **arguments) == 6
         assert not other.exists()
-    assert len(said) == 1 and pause.entered == 2
+    assert len(printed) == 1 and pause.entered == 2
 
 
-def test_a_run_past_the_steps_says_so_and_traces_nothing(tmp_path):
-    said, pause = [], Pause()
-    assert profile_steps(tmp_path, said, pause, start_step=2, num_steps=3, done=4) == [2, 2, 2]
+def test_a_run_past_the_steps_warns_and_traces_nothing(tmp_path):
+    printed, pause = [], Pause()
+    assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3, done=4) == 2
     assert not list(tmp_path.iterdir()) and not pause.entered
-    assert said == [
-        "warning: nothing is profiled: config.profile asks for steps 2 to 4, and this run is at "
-        "step 4 already"
+    assert printed == [
+        "warning: nothing is profiled: config.profile asks for steps 2 to 4, and this run is "
+        "already at step 4"
     ]
 
 
 def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("not a directory")
-    said = []
-    ended = profile_steps(tmp_path / "file", said, Pause(), start_step=1, num_steps=1)
-    assert ended == [6, 6, 6]
-    assert len(said) == 1
-    assert said[0].startswith("warning: the profile of steps 1 to 1 is lost: ")
+    printed = []
+    assert profile_steps(tmp_path / "file", printed, Pause(), start_step=1, num_steps=1) == 6
+    assert len(printed) == 1
+    assert printed[0].startswith("warning: the profile of steps 1 to 1 is lost: ")

@@ -28,7 +28,7 @@ def test_berts_schedule():
     # The decay line is counted from step 0: the peak itself is never reached.
     np.testing.assert_allclose(rate(10_000), 1e-4 * 0.99, rtol=1e-6)
     np.testing.assert_allclose(rate(500_000), 0.5e-4, rtol=1e-6)
-    # Both stages are one curve: nothing happens at the switch.
+    # Both stages share one curve.
     np.testing.assert_allclose(rate(899_999), 1e-4 * 0.100001, rtol=1e-5)
     np.testing.assert_allclose(rate(900_000), 1e-4 * 0.1, rtol=1e-5)
     np.testing.assert_allclose(rate(999_999), 1e-4 * 1e-6, rtol=0.05)
@@ -45,15 +45,7 @@ def test_decay_power_and_warmup_as_a_share():
     np.testing.assert_allclose(rate(999), 0.001**0.5, rtol=1e-4)
 
 
-def test_no_warmup():
-    config = default_config()
-    config.train.num_steps = 10
-    config.schedule.update(peak_learning_rate=1.0, warmup_steps=0.0)
-    rate, _ = schedule_of(config)
-    np.testing.assert_allclose([rate(s) for s in range(11)], 1 - np.arange(11) / 10, atol=1e-6)
-
-
-def test_lambs_two_stages_each_with_its_own_curve():
+def test_each_stage_of_lambs_recipe_has_its_own_curve():
     """You et al. 2020: 7,038 + 1,563 steps, 6e-3 and 4e-3, warm-up .2843 and .128."""
     config = default_config()
     config.train.num_steps = 8601
@@ -74,7 +66,7 @@ def test_lambs_two_stages_each_with_its_own_curve():
         np.testing.assert_allclose(rate(first + last), peak * (1 / total) ** 0.5, rtol=1e-3)
 
 
-def test_shared_stages_go_on_around_one_with_its_own_curve():
+def test_stages_share_a_curve_around_one_with_its_own():
     config = default_config()
     config.train.num_steps = 100
     config.schedule.update(peak_learning_rate=1.0, warmup_steps=0.0)
@@ -91,7 +83,7 @@ def test_shared_stages_go_on_around_one_with_its_own_curve():
     np.testing.assert_allclose(rate(99), 1 / 80, rtol=1e-4)
 
 
-def test_stages_take_their_own_batch_size_or_the_runs():
+def test_a_stage_has_its_own_batch_size_or_that_of_the_run():
     config = default_config()
     config.train.stages = (
         stage_of(0.5, batch_size=64),

@@ -3,12 +3,10 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.training.step import make_eval_step
-from bert_jax.training.trainer import Trainer
+from bert_jax.pretraining import make_trainer
 from tests.small import flat, random_batch, randomized, small_config
 
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -21,9 +19,9 @@ REPIN = (
 
 @functools.cache
 def trainer(accumulation_steps=1, dropout=False):
-    """Compiled once for all tests of this file."""
+    """Returns a trainer that all tests of this file share."""
     overrides = {} if dropout else NO_DROPOUT
-    return Trainer.from_config(
+    return make_trainer(
         small_config(**overrides, **{"train.gradient_accumulation_steps": accumulation_steps}),
         jax.devices()[:1],
     )
@@ -56,7 +54,7 @@ PINNED = {
 
 @pytest.mark.parametrize("name", PINNED)
 def test_one_step_is_what_it_was(name):
-    """Steps 0 and 1: the rate at step 0 is 0, at step 1 a fifth of the peak."""
+    """The rate is 0 at step 0 and a fifth of the peak at step 1."""
     t = trainer(dropout=name == "with dropout")
     state = t.init_state()
     before = norm(state.params)
@@ -88,33 +86,34 @@ def test_accumulated_gradients_give_the_big_batchs_update():
         other, actual = cut.train_step(other, batch)
         for name, value in expected.items():
             np.testing.assert_allclose(actual[name], value, rtol=2e-5, err_msg=name)
-    # Moments first: they are the gradients themselves.
+    # The moments are the gradients themselves.
     for name, value in flat((one.opt_state, one.params)).items():
         scale = np.abs(value).max()
         np.testing.assert_allclose(
             flat((other.opt_state, other.params))[name],
             value,
             rtol=1e-4,
-            # Adam divides by sqrt(v) + 1e-6: where a gradient is rounding alone (a key's
-            # bias) the update is rounding too, far below the rate.
+            # Adam divides by sqrt(v) + 1e-6: if a gradient is rounding alone (a key's bias),
+            # the update is rounding too, far below the rate.
             atol=max(1e-5 * scale, 1e-6),
             err_msg=name,
         )
 
 
 def test_metrics_are_the_batchs_own_averages():
-    """Loss and accuracies against the evaluation step's sums, dropout off."""
+    """Loss and accuracies against the evaluation step's sums, without dropout."""
     t, batch = trainer(), random_batch(3)
     state = t.init_state()
     sums = run_eval(state.params, batch)
     _, metrics = t.train_step(state, batch)
     weight = batch["masked_lm_weights"].sum() + 1e-5
+    mlm_loss, nsp_loss = sums["mlm/loss"] / weight, sums["nsp/loss"] / 16
     for name, value in {
-        "mlm_loss": sums["mlm_loss"] / weight,
-        "nsp_loss": sums["nsp_loss"] / 16,
-        "loss": sums["mlm_loss"] / weight + sums["nsp_loss"] / 16,
-        "mlm_accuracy": sums["mlm_correct"] / weight,
-        "nsp_accuracy": sums["nsp_correct"] / 16,
+        "mlm_loss": mlm_loss,
+        "nsp_loss": nsp_loss,
+        "loss": mlm_loss + nsp_loss,
+        "mlm_accuracy": sums["mlm/accuracy"] / weight,
+        "nsp_accuracy": sums["nsp/accuracy"] / 16,
         "learning_rate": 0.0,
     }.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
@@ -132,8 +131,8 @@ def test_dropout_differs_between_steps_and_microbatches_and_repeats_with_the_see
     first, second = losses()
     assert abs(first - second) > 1e-4
     assert losses() == (first, second)
-    # Four times the same four rows, as four microbatches: the same masks for each
-    # would give exactly the loss of one of them.
+    # Four microbatches of the same four rows: with equal masks, their loss would be exactly
+    # that of one of them.
     rows = {name: np.repeat(value[:4], 4, axis=0) for name, value in batch.items()}
     _, repeated = trainer(4, dropout=True).train_step(t.init_state(), rows)
     alone = {name: value[:4] for name, value in batch.items()}
@@ -154,16 +153,12 @@ def params():
     return randomized(trainer().init_state().params, seed=7)
 
 
-@functools.cache
-def compiled_eval():
-    return jax.jit(make_eval_step(trainer().model))
-
-
-def run_eval(params, batch, rows=None, unigram=None):
+def run_eval(params, batch, rows=None, unigram=None, dropout=False):
+    """The sums of the evaluation step, {"mlm/loss": ...}."""
     rows = np.ones(16, np.float32) if rows is None else rows
-    unigram = jnp.full(98, -np.log(98.0)) if unigram is None else unigram
-    sums = compiled_eval()(params, batch | {"example_weights": rows}, unigram)
-    return {name: np.float64(value) for name, value in sums.items()}
+    unigram = np.full(98, -np.log(98.0), np.float32) if unigram is None else unigram
+    sums = trainer(dropout=dropout).eval_step(params, batch | {"example_weights": rows}, unigram)
+    return {name: np.float64(value) for name, value in flat(sums).items()}
 
 
 def test_evaluation_ignores_rows_that_fill_up_a_batch(params):
@@ -172,12 +167,11 @@ def test_evaluation_ignores_rows_that_fill_up_a_batch(params):
     rubbish = {name: value.copy() for name, value in random_batch(9).items()}
     for name, value in batch.items():
         rubbish[name][:11] = value[:11]
-    one, other = run_eval(params, batch, rows), run_eval(params, rubbish, rows)
-    assert one == other
-    everything = run_eval(params, batch)
+    one = run_eval(params, batch, rows)
+    assert one == run_eval(params, rubbish, rows)
+    everything, rest = run_eval(params, batch), run_eval(params, batch, 1 - rows)
     assert one["num_sequences"] == 11 and everything["num_sequences"] == 16
-    assert one["mlm_weight"] == batch["masked_lm_weights"][:11].sum()
-    rest = run_eval(params, batch, 1 - rows)
+    assert one["mlm/weight"] == batch["masked_lm_weights"][:11].sum()
     for name, value in everything.items():
         np.testing.assert_allclose(one[name] + rest[name], value, rtol=1e-5, err_msg=name)
 
@@ -185,20 +179,17 @@ def test_evaluation_ignores_rows_that_fill_up_a_batch(params):
 def test_unigram_baseline_is_scored_on_the_same_tokens(params):
     batch = random_batch(10)
     probabilities = np.random.default_rng(0).dirichlet(np.ones(98))
-    guess = batch["masked_lm_ids"][0, 0]  # so that some guesses are right
+    # Some guesses are right.
+    guess = batch["masked_lm_ids"][0, 0]
     probabilities[guess] = probabilities.max() * 1.5
-    log_probs = np.log(probabilities / probabilities.sum())
-    sums = run_eval(params, batch, unigram=jnp.asarray(log_probs, jnp.float32))
-    real = batch["masked_lm_weights"] > 0
-    labels = batch["masked_lm_ids"][real]
-    np.testing.assert_allclose(sums["unigram_mlm_loss"], -log_probs[labels].sum(), rtol=1e-5)
-    assert sums["unigram_mlm_correct"] == (labels == guess).sum() >= 1
+    log_probs = np.log(probabilities / probabilities.sum()).astype(np.float32)
+    sums = run_eval(params, batch, unigram=log_probs)
+    labels = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
+    np.testing.assert_allclose(sums["mlm/unigram_loss"], -log_probs[labels].sum(), rtol=1e-5)
+    assert sums["mlm/unigram_accuracy"] == (labels == guess).sum() >= 1
 
 
 def test_evaluation_is_without_dropout(params):
-    with_dropout = trainer(dropout=True)
-    batch = random_batch(11) | {"example_weights": np.ones(16, np.float32)}
-    sums = with_dropout.eval_step(params, batch, jnp.zeros(98))
-    np.testing.assert_allclose(
-        float(sums["mlm_loss"]), run_eval(params, random_batch(11))["mlm_loss"], rtol=1e-5
-    )
+    batch = random_batch(11)
+    one, other = (run_eval(params, batch, dropout=dropout) for dropout in (False, True))
+    np.testing.assert_allclose(one["mlm/loss"], other["mlm/loss"], rtol=1e-5)

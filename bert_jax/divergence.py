@@ -1,4 +1,4 @@
-"""What is written and said when a step's loss or gradient is not a number."""
+"""Reports a step whose loss or gradient is not finite."""
 
 from typing import Any
 
@@ -12,28 +12,28 @@ from bert_jax.training.recorder import NonFiniteError
 
 
 class DivergedError(UserError):
-    """A step's loss or gradient is not finite; another learning rate may help."""
+    """The loss or the gradient of a step is not finite; another learning rate may help."""
 
 
-def non_finite(
+def diverged(
     error: NonFiniteError,
     directory: epath.PathLike,
     batch: dict[str, Any],
     checkpointer: Checkpointer,
 ) -> DivergedError:
-    """Writes down what is known of a step that was not finite; returns what to say.
+    """Writes non_finite_step_N.json and returns the error to raise.
 
     Args:
       error: The step and its metrics.
       directory: The work directory.
-      batch: What describes the step's batch, ready for JSON.
+      batch: Identifies the rows of the step's batch, JSON-able.
       checkpointer: The run's.
     """
     checkpointer.wait()
     steps = checkpointer.steps()
     report = {
         "step": error.step,
-        # NaN is no JSON.
+        # JSON has no NaN.
         "metrics": {name: str(value) for name, value in error.metrics.items()},
         "last_good_checkpoint": steps[-1] if steps else None,
         "batch": batch,
@@ -45,7 +45,7 @@ def non_finite(
     return DivergedError(
         f"the loss or the gradient of step {error.step} is not finite (loss "
         f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
-        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; what "
-        "usually helps is to start in another --workdir with a lower "
+        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
+        "usually helps to start in another --workdir with a lower "
         "config.schedule.peak_learning_rate or a longer warm-up"
     )

@@ -1,0 +1,199 @@
+"""Scores a model on held-out text, beside baselines.
+
+Rows and masks are fixed by `config.eval.seed`: they are the same at every step and every time.
+15 % of the tokens are masked, whatever the rate of training.
+"""
+
+import contextlib
+import operator
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from ml_collections import ConfigDict
+from rich.table import Table
+
+from bert_jax import files, workdir
+from bert_jax.data.prepare_store import tokenize_corpus
+from bert_jax.data.store import TokenStore
+from bert_jax.data.stream import evaluation_batches
+from bert_jax.errors import UserError
+from bert_jax.input_setup import evaluation_spec
+from bert_jax.objectives.term import Metric
+from bert_jax.parallel import multihost
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining import make_trainer
+from bert_jax.progress import Progress
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.stages import Stage
+from bert_jax.training.trainer import Trainer
+
+
+def evaluate(
+    trainer: Trainer,
+    params: Any,
+    stage: Stage,
+    *,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    token_counts_V: np.ndarray,
+    config: ConfigDict,
+    advance: Callable[[int], None] = lambda sequences: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:
+    """Scores `params` on a split of a token store.
+
+    Args:
+      trainer: Supplies the compiled evaluation step.
+      params: Parameters, sharded as the trainer's.
+      stage: Gives the length and the number of predictions of a sequence.
+      store: The documents to score.
+      tokenizer: The tokenizer that the store was written with.
+      token_counts_V: int64 token counts of the *training* text, for the baseline.
+      config: The config of the run; `eval` and `data` are used.
+      advance: Called with the number of sequences just scored.
+      stop: Called after every batch; True ends the evaluation without results.
+
+    Returns:
+      The metrics and baselines of all terms (see `Term.results`) and `num_sequences`; empty if
+      stopped.
+
+    Raises:
+      UserError: The text gives no sequence.
+    """
+    spec = evaluation_spec(config, stage, num_data_shards(trainer.mesh))
+    batches = evaluation_batches(
+        store,
+        tokenizer,
+        spec,
+        config.eval.max_sequences,
+        **multihost.batch_shards(trainer.layout.batch),
+    )
+    log_probs_V = unigram_log_probs(token_counts_V)
+    totals: dict[str, Any] = {}
+    for batch in trainer.put(batches):
+        sums = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
+        sums = jax.tree.map(float, sums)
+        totals = jax.tree.map(operator.add, totals, sums) if totals else sums
+        advance(int(sums["num_sequences"]))
+        if stop():
+            return {}
+    if not totals or not totals["num_sequences"]:
+        raise UserError(f"{store.directory} gives no sequence to evaluate on")
+    return trainer.objective.results(totals)
+
+
+def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
+    """float32 log p(token) from counts, each raised by one so that none is -inf."""
+    counts = np.asarray(token_counts_V, np.float64) + 1.0
+    return np.log(counts / counts.sum()).astype(np.float32)
+
+
+def evaluate_workdir(
+    directory: epath.PathLike, data: str = "", max_sequences: int | None = None
+) -> dict[str, Any]:
+    """Evaluates the newest checkpoint of a work directory.
+
+    Args:
+      directory: The work directory.
+      data: Globs of other text; empty: the run's own held-out documents.
+      max_sequences: Overrides `config.eval.max_sequences`.
+
+    Returns:
+      What `evaluate` returns, and `step`.
+    """
+    config = workdir.load_config(directory)
+    if workdir.is_finetuning(config):
+        raise UserError(
+            f"{directory} holds a fine-tuned model, which predicts no masked words; its scores "
+            f"are in {epath.Path(directory) / workdir.RESULTS}"
+        )
+    if max_sequences is not None:
+        config.eval.max_sequences = max_sequences
+    tokenizer, token_counts_V = workdir.load_vocabulary(directory)
+    # On whatever devices there are here, not those that it was trained on.
+    config.sharding, config.sharding_rules = "dp", ()
+    config.mesh.update(data=-1, fsdp=1, model=1)
+    trainer = make_trainer(config)
+    checkpointer = Checkpointer(epath.Path(directory) / workdir.CHECKPOINTS, read_only=True)
+    restored = checkpointer.restore_params(trainer.abstract_state().params)
+    checkpointer.close()
+    if restored is None:
+        raise UserError(f"{directory} has no checkpoint yet")
+    step, params = restored
+    with _store_to_evaluate(directory, config, tokenizer, data) as store:
+        with Progress("evaluate", config.eval.max_sequences or None, "sequences") as progress:
+            results = evaluate(
+                trainer,
+                params,
+                trainer.stages[-1],
+                store=store,
+                tokenizer=tokenizer,
+                # Of converted weights the training text is not known: the baseline then
+                # has the advantage of the frequencies in the very text it is scored on.
+                token_counts_V=store.token_counts if token_counts_V is None else token_counts_V,
+                config=config,
+                advance=progress.advance,
+            )
+    return {"step": step, **results}
+
+
+def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:
+    """Returns a table of the results, each beside its baseline."""
+    table = Table(title=title, title_justify="left")
+    for name, justify in (("", "left"), ("this model", "right"), ("baseline", "right")):
+        table.add_column(name, justify=justify)
+    for metric in metrics:
+        if metric.name in results:
+            baseline = results.get(metric.baseline)
+            table.add_row(
+                metric.label,
+                metric.text(results[metric.name]),
+                "" if baseline is None else metric.text(baseline),
+            )
+    table.add_row("sequences", f"{results['num_sequences']:,}", "")
+    return table
+
+
+def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> str:
+    """Returns the results that are worth a line while training goes on."""
+    parts = []
+    for metric in metrics:
+        if metric.in_progress:
+            part = f"{metric.label.removesuffix(' (nats)')} {metric.text(results[metric.name])}"
+            if metric.kind == "loss" and metric.baseline:
+                part += f" ({metric.baseline_label} {metric.text(results[metric.baseline])})"
+            parts.append(part)
+    return "held out: " + ", ".join(parts)
+
+
+@contextlib.contextmanager
+def _store_to_evaluate(
+    directory: epath.PathLike, config: ConfigDict, tokenizer: Tokenizer, data: str
+) -> Iterator[TokenStore]:
+    if not data:
+        split = workdir.store_directory(directory, config) / "heldout"
+        if not split.exists():
+            raise UserError(
+                f"{split} is not there: the run held no documents out; give --data=GLOB"
+            )
+        yield TokenStore(split)
+        return
+    with contextlib.ExitStack() as stack:
+
+        def tokenized() -> str:
+            # Inside the work directory, where every host of a run can read it.
+            scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
+            stack.callback(files.remove_directory, scratch)
+            options = config.data.copy_and_resolve_references()
+            options.unlock()
+            options.input, options.format = (data,), "auto"
+            split = scratch / "split"
+            tokenize_corpus(options, tokenizer, split)
+            return str(split)
+
+        yield TokenStore(multihost.run_on_process_zero(tokenized))

@@ -1,0 +1,110 @@
+"""Scores the validation splits and keeps the best checkpoint."""
+
+from collections.abc import Callable
+from typing import Any
+
+from etils import epath
+
+from bert_jax import files, workdir
+from bert_jax.parallel import multihost
+from bert_jax.tasks.task import Rows, Task
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.recorder import Recorder
+from bert_jax.training.state import TrainState
+
+Predict = Callable[[Any, Rows], dict[str, Any] | None]
+
+
+class BestKeeper:
+    """Keeps the parameters with the best score on the first validation split.
+
+    Attributes:
+      step: The step of the best checkpoint; -1 before the first score.
+      scores: The scores of that step, by validation split.
+      last_step: The last step that was scored.
+    """
+
+    def __init__(self, task: Task, directory: epath.PathLike, resume: dict[str, Any]):
+        """Continues from what `state` returned; `resume` is empty in a new run."""
+        self._task = task
+        # Two are kept: a killed process continues from a step before the newest one.
+        self._checkpoints = Checkpointer(epath.Path(directory) / workdir.BEST, keep=2)
+        self.step: int = resume.get("step", -1)
+        self.scores: dict[str, dict[str, float]] = resume.get("scores", {})
+        self.last_step: int = resume.get("last_step", -1)
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are scored; the first decides which checkpoint is the best."""
+        return [split for split in self._task.splits if split.startswith("validation")]
+
+    @property
+    def score(self) -> float:
+        """The best score."""
+        return self.scores[self.splits[0]][self._task.metric]
+
+    def forget_lost(self, is_finished: bool) -> None:
+        """Forgets a best step whose checkpoint is gone.
+
+        A better one replaced it after the run's own checkpoint, and was lost with the process.
+        """
+        saved = multihost.run_on_process_zero(self._checkpoints.steps)
+        if self.step >= 0 and self.step not in saved:
+            self.step, self.scores = -1, {}
+            if is_finished:
+                self.last_step = -1
+
+    def judge(self, state: TrainState, predict: Predict, recorder: Recorder) -> None:
+        """Scores a state and keeps it if it is the best; does nothing if asked to stop.
+
+        Args:
+          state: The state.
+          predict: (params, rows) -> outputs, or None if the run is asked to stop.
+          recorder: Records the scores.
+        """
+        step, scores = int(state.step), {}
+        for split in self.splits:
+            outputs = predict(state.params, self._task.rows(split))
+            if outputs is None:
+                return
+            scores[split] = self._task.score(split, outputs)
+        score = scores[self.splits[0]][self._task.metric]
+        if self.step < 0 or score > self.score:
+            if step not in self._checkpoints.steps():
+                without_moments = TrainState(state.step, state.params, opt_state=())
+                self._checkpoints.save(step, without_moments, {})
+                # It must be complete before the run's own checkpoint names it.
+                self._checkpoints.wait()
+            self.step, self.scores = step, scores
+        self.last_step = step
+        line = {
+            self.logged_name(split, name): value
+            for split, values in scores.items()
+            for name, value in values.items()
+        }
+        metric = self._task.metric
+        recorder.log_evaluation(
+            step, line, f"validation {metric} {score:.4f} (best: step {self.step:,})"
+        )
+
+    def logged_name(self, split: str, name: str) -> str:
+        """Returns the name of a score in metrics.jsonl; only the first split has no prefix."""
+        if split == self.splits[0]:
+            return name
+        return f"{split.removeprefix('validation_')}_{name}"
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint of the run holds, JSON-able."""
+        return {"step": self.step, "scores": self.scores, "last_step": self.last_step}
+
+    def close(self) -> None:
+        self._checkpoints.close()
+
+
+def remove_later(directory: epath.PathLike, step: int) -> None:
+    """Removes best checkpoints beyond a step, which a killed process left and will redo."""
+    folder = epath.Path(directory) / workdir.BEST
+    for path in folder.iterdir() if folder.exists() else ():
+        # Otherwise the newest would be taken for the best.
+        if path.name.isdecimal() and int(path.name) > step:
+            files.remove_directory(path)

@@ -1,0 +1,85 @@
+"""Writes the predictions of the best checkpoint."""
+
+from contextlib import closing
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import files, workdir
+from bert_jax.errors import UserError
+from bert_jax.finetuning import task_setup
+from bert_jax.finetuning.best import Predict
+from bert_jax.parallel import multihost
+from bert_jax.progress import say
+from bert_jax.tasks.task import Task
+from bert_jax.training.checkpoint import Checkpointer
+
+PREDICTIONS = "predictions"
+# The SHA-256 of the rows of each split that was predicted. It stands beside the folder of the
+# predictions, which holds only what is handed in.
+PREDICTED = "predicted.json"
+
+
+def write_predictions(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    task: Task,
+    abstract_params: Any,
+    predict: Predict,
+) -> None:
+    """Predicts the splits that `config.eval.predict` asks for and that are not yet predicted.
+
+    Args:
+      config: The run's.
+      directory: The work directory.
+      task: The task.
+      abstract_params: Shapes, dtypes and shardings of the parameters.
+      predict: (params, rows) -> outputs, or None if the run is asked to stop.
+    """
+    directory = epath.Path(directory)
+    splits = multihost.run_on_process_zero(lambda: _unpredicted(config, directory, task))
+    if not splits:
+        return
+    with closing(Checkpointer(directory / workdir.BEST, read_only=True)) as checkpoints:
+        restored = checkpoints.restore_params(abstract_params)
+    if restored is None:
+        say(
+            f"warning: no predictions are written: the best weights of {directory} have been "
+            "removed"
+        )
+        return
+    _, params = restored
+    (directory / PREDICTIONS).mkdir(parents=True, exist_ok=True)
+    for split, fingerprint in splits.items():
+        outputs = predict(params, task.rows(split))
+        if outputs is None:
+            return
+        if multihost.is_first():
+            path = directory / PREDICTIONS / task.predictions_name(split)
+            task.write_predictions(split, outputs, path)
+            files.write_json(directory / PREDICTED, _predicted(directory) | {split: fingerprint})
+            say(f"predictions of the {split} split written to {path}")
+
+
+def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[str, str]:
+    """Returns the splits to predict, with the fingerprints of their rows."""
+    predicted = _predicted(directory)
+    todo = {}
+    for split in task_setup.predicted_splits(config, task):
+        fingerprint = task_setup.rows_fingerprint(task.rows(split))
+        if predicted.get(split, fingerprint) != fingerprint:
+            say(f"the rows of the {split} split have changed: predicting it again")
+        path = directory / PREDICTIONS / task.predictions_name(split)
+        if predicted.get(split) != fingerprint or not path.exists():
+            todo[split] = fingerprint
+    return todo
+
+
+def _predicted(directory: epath.Path) -> dict[str, str]:
+    """Returns the fingerprint of the rows of each split that was predicted."""
+    try:
+        return dict(files.read_json(directory / PREDICTED))
+    except (FileNotFoundError, UserError):
+        # Nothing was predicted, or the file is damaged and everything is predicted again.
+        return {}

@@ -1,0 +1,189 @@
+"""How a run starts, in pre-training and in fine-tuning.
+
+A run starts in one of four ways: from its own newest checkpoint, from the state of another run
+(`config.resume_from`), from given weights (`config.init_from`), or from scratch.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jax
+from etils import epath
+from flax import linen as nn
+from ml_collections import ConfigDict
+
+from bert_jax import files, workdir
+from bert_jax.data.store_manifest import given_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import Weights, flatten, initial_weights, unflatten
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.state import TrainState, init_params
+from bert_jax.training.trainer import Trainer
+
+# Keys in which a run may differ from the one whose state it takes over: they affect the steps
+# to come, not the steps that were taken.
+_STEERING = (
+    "schedule.",
+    "optimizer.b",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
+    "init_from",
+    "resume_from",
+)
+# Model keys that affect only training, not the function that the model computes.
+_TRAINING_ONLY = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+# Config keys of a tokenizer, and the files that a vocabulary may be in.
+_TOKENIZER_KEYS = ("lowercase", "max_input_chars_per_word")
+_VOCABS = ("vocab.txt", "sentencepiece.model")
+
+
+def initialize(
+    trainer: Trainer,
+    checkpointer: Checkpointer,
+    *,
+    other_run: epath.PathLike = "",
+    weights: Callable[[], Weights] | None = None,
+) -> tuple[TrainState, dict[str, Any]]:
+    """Returns the state to begin with, and what its checkpoint held beside it.
+
+    Args:
+      trainer: The run's.
+      checkpointer: The run's.
+      other_run: The work directory of the run whose state is taken over; empty for none.
+      weights: Returns the flat weights to begin with; None for none.
+
+    Raises:
+      UserError: There are checkpoints, but none can be read.
+    """
+    # 1. The run continues from its own newest checkpoint, whatever else the config names.
+    if own := checkpointer.restore_newest(trainer.abstract_state()):
+        return own
+    # 2. It takes over another run: weights, optimizer, step and place in the data.
+    if other_run:
+        folder = epath.Path(other_run) / workdir.CHECKPOINTS
+        with closing(Checkpointer(folder, read_only=True)) as others:
+            return others.restore_newest(trainer.abstract_state())
+    # 3. It begins at step 0 with given weights.
+    if weights:
+        return trainer.state_of(unflatten(weights(), trainer.model_config)), {}
+    # 4. It begins from scratch.
+    return trainer.init_state(), {}
+
+
+def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
+    """Returns the weights of a model: the given ones, and the others drawn from the seed.
+
+    Also returns the names of the weights that were drawn. Given weights that the model does
+    not have are left out.
+    """
+    names = set(jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), model.config)))
+    missing = names - given.keys()
+    weights = initial_weights(model, seed, missing.__contains__) if missing else {}
+    return weights | {name: given[name] for name in names & given.keys()}, sorted(missing)
+
+
+def check(config: ConfigDict, directory: epath.PathLike) -> None:
+    """Refuses, before any work is done, a start of pre-training that cannot succeed.
+
+    Raises:
+      UserError: What `config.init_from` or `config.resume_from` names does not fit the config.
+    """
+    if workdir.has_checkpoints(directory):
+        return
+    if config.resume_from:
+        workdir.check_same_run(config.resume_from, config, _STEERING)
+        step = workdir.newest_checkpoint(config.resume_from)
+        if step >= config.train.num_steps:
+            raise UserError(
+                f"config.resume_from: {config.resume_from} is already at step {step:,}, and "
+                f"config.train.num_steps is {config.train.num_steps:,}: nothing is left to do "
+                "(for a new run with its weights, set config.init_from)"
+            )
+    if config.init_from:
+        check_weights(config)
+
+
+def check_weights(config: ConfigDict) -> None:
+    """Refuses weights that do not fit the config, or whose vocabulary is not named.
+
+    A vocabulary trained on the run's own text would give every id another meaning.
+    """
+    pretrained = formats.read(config.init_from)
+    pretrained.fit_vocabulary()
+    check_model(config, pretrained.model)
+    if config.data.vocab:
+        tokenizer = given_tokenizer(config.data, config.model.vocab_size)
+        check_tokenizer(config, pretrained, tokenizer)
+    elif not config.data.store:
+        raise UserError(
+            "config.init_from brings weights, whose vocabulary must come with them: set "
+            + _vocabulary_flags(
+                files.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
+            )
+        )
+
+
+def read_weights(
+    config: ConfigDict, trainer: Trainer, tokenizer: Tokenizer, say: Callable[[str], None]
+) -> Weights:
+    """Reads what `config.init_from` names for pre-training.
+
+    Heads that it lacks are drawn from the seed, with a warning.
+    """
+    pretrained = formats.read(config.init_from)
+    pretrained.complete(config.seed)
+    check_model(config, pretrained.model)
+    check_tokenizer(config, pretrained, tokenizer)
+    for warning in pretrained.warnings:
+        say(f"warning: {warning}")
+    return fit_weights(trainer.model, pretrained.weights, config.seed)[0]
+
+
+def check_model(config: ConfigDict, model: dict[str, Any]) -> None:
+    """Refuses a config whose model is not that of the weights, and names every difference."""
+    wrong = {
+        key: value
+        for key, value in model.items()
+        if key not in _TRAINING_ONLY and config.model[key] != value
+    }
+    if wrong:
+        flags = " ".join(f"--config.model.{key}={value}" for key, value in wrong.items())
+        raise UserError(f"the weights of {config.init_from} are of another model: set {flags}")
+
+
+def check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> None:
+    """Refuses a vocabulary other than the one that the weights were trained with."""
+    theirs = pretrained.tokenizer
+    if theirs is None or theirs.fingerprint == tokenizer.fingerprint:
+        return
+    if theirs.options != tokenizer.options:
+        difference = f"its options are {theirs.options}, here they are {tokenizer.options}"
+    else:
+        difference = "the entries differ"
+    raise UserError(
+        f"the weights of {config.init_from} were trained with another vocabulary: {difference}"
+    )
+
+
+def _vocabulary_flags(source: Path | epath.Path, tokenizer: Tokenizer | None) -> str:
+    """Returns the flags that name the vocabulary of these weights."""
+    options = tokenizer.options if tokenizer else {}
+    flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]
+    if options.get("kind") == "sentencepiece":
+        flags.insert(0, "--config.data.tokenizer=sentencepiece")
+    # Beside the weights, beside the prefix of a checkpoint, or in the WORKDIR of a step.
+    folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")
+    places = [folder / name for folder in folders for name in _VOCABS]
+    path = next((str(path) for path in places if path.exists()), None)
+    if path is None:
+        return (
+            "--config.data.vocab to a vocab.txt (python -m bert_jax.convert --to=bert_jax writes "
+            f"one to DIR/tokenizer) {' '.join(flags)}"
+        )
+    return " ".join([f"--config.data.vocab={path}", *flags])

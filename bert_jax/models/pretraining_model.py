@@ -1,0 +1,50 @@
+"""The encoder under the heads that the terms of an objective ask for."""
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+
+from bert_jax.models.bert import BertEncoder
+from bert_jax.models.bert_config import BertConfig
+
+
+class PreTrainingModel(nn.Module):
+    """The encoder and the heads of its objective's terms (paper, section 3.1).
+
+    Parameters are named `bert/...` for the encoder and by each head's name, `mlm/...`.
+
+    Attributes:
+      config: The encoder's hyperparameters.
+      terms: The terms (`bert_jax.objectives.term.Term`), which declare the heads.
+    """
+
+    # Batch fields that the encoder reads.
+    INPUTS: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids", "attention_mask")
+
+    config: BertConfig
+    terms: tuple[Any, ...]
+
+    def setup(self):
+        self.bert = BertEncoder(self.config, has_pooler=any(t.needs_pooler for t in self.terms))
+        heads = {name: h for t in self.terms for name, h in t.heads(self.config).items()}
+        for name, head in heads.items():
+            setattr(self, name, head)
+
+    def __call__(self, batch: dict[str, jax.Array], *, deterministic: bool) -> dict[str, Any]:
+        """Returns the outputs of each term's head, by the term's name.
+
+        Args:
+          batch: The fields that the encoder and the terms declare; see `BertEncoder`.
+          deterministic: True for evaluation: no dropout, no "dropout" rng needed.
+        """
+        hidden_BxLxD, pooled_BxD = self.bert(
+            *(batch[name] for name in self.INPUTS), deterministic=deterministic
+        )
+        return {t.name: t.outputs(self, hidden_BxLxD, pooled_BxD, batch) for t in self.terms}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Every batch field that the model is called with, and its number of axes."""
+        axes = dict.fromkeys(self.INPUTS, 2)
+        return axes | {n: len(f.dimensions) for t in self.terms for n, f in t.fields.items()}

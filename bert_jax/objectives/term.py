@@ -1,0 +1,128 @@
+"""The interface of a pre-training term: one thing that is predicted."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+
+from bert_jax.batch import BatchFields
+from bert_jax.models import BertConfig
+
+Sums = dict[str, jax.Array]
+
+
+class Metric(NamedTuple):
+    """A result of a term and how it is shown.
+
+    Attributes:
+      name: The key in `metrics.jsonl`; held-out values get the prefix `eval_`.
+      label: The text in tables, with the unit: "masked-LM loss (nats)".
+      kind: "loss", "accuracy" (a share from 0 to 1), or another word for anything else. Metrics
+        of one kind share a panel of `curves.png`.
+      baseline: The name of the result that a model without context reaches; empty for none.
+      baseline_label: What that baseline is: "unigram frequencies".
+      in_training: Whether the value is also averaged over training steps.
+      in_progress: Whether the value is shown while the run is under way.
+    """
+
+    name: str
+    label: str
+    kind: str
+    baseline: str = ""
+    baseline_label: str = ""
+    in_training: bool = True
+    in_progress: bool = False
+
+    def text(self, value: float) -> str:
+        """Formats a value: a share in percent, anything else with its usual digits."""
+        match self.kind:
+            case "accuracy":
+                return f"{value:.1%}"
+            case "perplexity":
+                return f"{value:.1f}"
+        return f"{value:.3f}"
+
+
+class Term(abc.ABC):
+    """One thing that is predicted from a batch, with its head, loss and metrics.
+
+    Attributes:
+      name: The prefix of the term's metrics and the key of its outputs: "mlm".
+      label: The term in words: "masked LM".
+      fields: The batch fields that the term needs beside the encoder's inputs.
+      metrics: The results that the term reports. The first is its loss.
+      needs_pooler: Whether the term reads the pooler.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    fields: ClassVar[BatchFields] = {}
+    metrics: ClassVar[tuple[Metric, ...]]
+    needs_pooler: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def heads(self, config: BertConfig) -> Mapping[str, nn.Module]:
+        """Returns the modules of the term by the names of their parameters.
+
+        Terms that return the same name share that head.
+        """
+
+    @abc.abstractmethod
+    def outputs(
+        self,
+        model: Any,
+        hidden_BxLxD: jax.Array,
+        pooled_BxD: jax.Array | None,
+        batch: Mapping[str, jax.Array],
+    ) -> Any:
+        """Applies the heads; called inside the model.
+
+        Args:
+          model: The bound model, with the heads as attributes and the encoder as `bert`.
+          hidden_BxLxD: The encoder's output.
+          pooled_BxD: The pooler's output; None unless `needs_pooler`.
+          batch: All fields.
+        """
+
+    @abc.abstractmethod
+    def total(self, batch: Mapping[str, jax.Array]) -> jax.Array | int:
+        """Returns what the sums over any part of this whole batch are divided by."""
+
+    @abc.abstractmethod
+    def sums(self, outputs: Any, batch: Mapping[str, jax.Array], frozen: Any = None) -> Sums:
+        """Returns float32 scalars: sums over a part of a batch.
+
+        They hold `loss`, `weight` and a sum for every metric of the term with `in_training`
+        (see `Metric.name`: the sum of "mlm_accuracy" is called "accuracy").
+
+        Args:
+          outputs: What `outputs` returned.
+          batch: All fields. In evaluation `example_weights` [B] float32 is among them: 0 for
+            rows that only fill up the last batch.
+          frozen: The term's own parameters that are not trained, such as a teacher's.
+        """
+
+    def baseline_sums(self, batch: Mapping[str, jax.Array], unigram_log_probs_V: jax.Array) -> Sums:
+        """Returns sums of what a model without context reaches on a batch of evaluation."""
+        del batch, unigram_log_probs_V
+        return {}
+
+    @abc.abstractmethod
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Turns sums over the held-out data into the term's metrics and their baselines."""
+
+    @abc.abstractmethod
+    def head_flops(self, config: BertConfig, length: int, num_predictions: int) -> int:
+        """Returns the FLOPs of the heads' matrix products, forward, for one sequence."""
+
+    def frozen_parameters(self, config: BertConfig) -> Any:
+        """Returns a pytree of parameters that `sums` reads and that are not trained."""
+        del config
+        return None
+
+
+def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array | float:
+    """Returns the weight of each row, [B], or 1 in training, where every row counts."""
+    return batch.get("example_weights", 1.0)

@@ -1,0 +1,118 @@
+"""Masked language modelling (paper, section 3.1, task 1)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.batch import BatchField
+from bert_jax.models.heads import LanguageModelHead
+from bert_jax.objectives.term import Metric, Term, example_weights
+
+# Keeps the mean finite when a batch has no masked token (run_pretraining.py).
+DENOMINATOR_EPSILON = 1e-5
+# exp(709) is the largest power that a float holds.
+_MOST_NATS = 700.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM(Term):
+    """The original tokens at the positions that were chosen for prediction.
+
+    The loss of a batch is sum(w * l) / (sum(w) + 1e-5) over all its positions.
+    """
+
+    name = "mlm"
+    label = "masked LM"
+    fields = {
+        "masked_lm_positions": BatchField("BM", "int32", high="L"),
+        "masked_lm_ids": BatchField("BM", "int32"),
+        "masked_lm_weights": BatchField("BM", "float32", low=1, high=2),
+    }
+    metrics = (
+        Metric(
+            "mlm_loss",
+            "masked-LM loss (nats)",
+            "loss",
+            baseline="unigram_mlm_loss",
+            baseline_label="unigram frequencies",
+            in_progress=True,
+        ),
+        Metric(
+            "mlm_accuracy",
+            "masked-LM accuracy",
+            "accuracy",
+            baseline="unigram_mlm_accuracy",
+            baseline_label="unigram frequencies",
+            in_progress=True,
+        ),
+        Metric(
+            "mlm_perplexity",
+            "masked-LM perplexity",
+            "perplexity",
+            baseline="unigram_mlm_perplexity",
+            baseline_label="unigram frequencies",
+            in_training=False,
+        ),
+    )
+
+    def heads(self, config):
+        return {"mlm": LanguageModelHead(config)}
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        """Returns logits_BxMxW, float32; W is the padded vocabulary."""
+        return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], model.bert.decode)
+
+    def total(self, batch):
+        return jnp.sum(batch["masked_lm_weights"]) + DENOMINATOR_EPSILON
+
+    def sums(self, logits_BxMxW, batch, frozen=None):
+        weights_BxM = _weights(batch)
+        label_logits_BxM = jnp.take_along_axis(
+            logits_BxMxW, batch["masked_lm_ids"][..., None], axis=-1
+        )[..., 0]
+        losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
+        # A maximum is a cheaper reduction than an argmax, above all on a CPU.
+        correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
+        return {
+            "loss": jnp.sum(weights_BxM * losses_BxM),
+            "accuracy": jnp.sum(weights_BxM * correct_BxM),
+            "weight": jnp.sum(weights_BxM),
+        }
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        """Scores unigram frequencies, whose one guess is the most frequent token."""
+        weights_BxM, ids_BxM = _weights(batch), batch["masked_lm_ids"]
+        guess = jnp.argmax(unigram_log_probs_V)
+        return {
+            "unigram_loss": -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM]),
+            "unigram_accuracy": jnp.sum(weights_BxM * (ids_BxM == guess)),
+        }
+
+    def results(self, sums):
+        return language_model_results("mlm", sums)
+
+    def head_flops(self, config, length, num_predictions):
+        width = config.hidden_size
+        return 2 * num_predictions * (width**2 + width * config.vocab_size)
+
+
+def language_model_results(name: str, sums: dict[str, float]) -> dict[str, float]:
+    """Returns loss, accuracy and perplexity of a term that predicts tokens, and the baseline's."""
+    weight = max(sums["weight"], 1.0)
+    loss, unigram_loss = sums["loss"] / weight, sums["unigram_loss"] / weight
+    return {
+        f"{name}_loss": loss,
+        f"{name}_accuracy": sums["accuracy"] / weight,
+        f"{name}_perplexity": math.exp(min(loss, _MOST_NATS)),
+        f"unigram_{name}_loss": unigram_loss,
+        f"unigram_{name}_accuracy": sums["unigram_accuracy"] / weight,
+        f"unigram_{name}_perplexity": math.exp(min(unigram_loss, _MOST_NATS)),
+    }
+
+
+def _weights(batch: dict[str, jax.Array]) -> jax.Array:
+    rows = example_weights(batch)
+    weights_BxM = batch["masked_lm_weights"]
+    return weights_BxM if isinstance(rows, float) else weights_BxM * rows[:, None]

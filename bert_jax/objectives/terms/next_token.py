@@ -1,0 +1,107 @@
+"""Left-to-right language modelling: the next token at every position.
+
+This is the LTR ablation of the BERT paper (section 5.1); the model must be causal.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.heads import LanguageModelHead
+from bert_jax.objectives.cross_entropy import sliced_cross_entropy
+from bert_jax.objectives.term import Metric, Term, example_weights
+from bert_jax.objectives.terms.masked_lm import DENOMINATOR_EPSILON, language_model_results
+
+
+class NextTokenOutputs(NamedTuple):
+    """What the logits of all positions are computed from, a slice at a time."""
+
+    hidden_BxLxD: jax.Array
+    table_WxD: jax.Array
+    bias_W: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken(Term):
+    """The token that follows each position, [SEP] included, up to the last real token."""
+
+    name = "lm"
+    label = "next token"
+    metrics = (
+        Metric(
+            "lm_loss",
+            "next-token loss (nats)",
+            "loss",
+            baseline="unigram_lm_loss",
+            baseline_label="unigram frequencies",
+            in_progress=True,
+        ),
+        Metric(
+            "lm_accuracy",
+            "next-token accuracy",
+            "accuracy",
+            baseline="unigram_lm_accuracy",
+            baseline_label="unigram frequencies",
+            in_progress=True,
+        ),
+        Metric(
+            "lm_perplexity",
+            "next-token perplexity",
+            "perplexity",
+            baseline="unigram_lm_perplexity",
+            baseline_label="unigram frequencies",
+            in_training=False,
+        ),
+    )
+
+    def heads(self, config):
+        return {"mlm": LanguageModelHead(config)}
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        """Returns `NextTokenOutputs`; the full logits never exist at once."""
+        return NextTokenOutputs(
+            model.mlm.transformed(hidden_BxLxD),
+            model.bert.embeddings.word_embeddings,
+            model.mlm.decoder_bias(),
+        )
+
+    def total(self, batch):
+        return jnp.sum(batch["attention_mask"][:, 1:]) + DENOMINATOR_EPSILON
+
+    def sums(self, outputs, batch, frozen=None):
+        targets_BxL, weights_BxL = _targets(batch)
+        loss, correct = sliced_cross_entropy(*outputs, targets_BxL, weights_BxL)
+        return {"loss": loss, "accuracy": correct, "weight": jnp.sum(weights_BxL)}
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        """Scores unigram frequencies.
+
+        Tokens that the training text lacks, [SEP] among them, have the lowest probability;
+        they cost the baseline nothing, which favours it.
+        """
+        targets_BxL, weights_BxL = _targets(batch)
+        lowest = jnp.min(unigram_log_probs_V)
+        log_probs_V = jnp.where(unigram_log_probs_V == lowest, 0.0, unigram_log_probs_V)
+        guess = jnp.argmax(unigram_log_probs_V)
+        return {
+            "unigram_loss": -jnp.sum(weights_BxL * log_probs_V[targets_BxL]),
+            "unigram_accuracy": jnp.sum(weights_BxL * (targets_BxL == guess)),
+        }
+
+    def results(self, sums):
+        return language_model_results("lm", sums)
+
+    def head_flops(self, config, length, num_predictions):
+        width = config.hidden_size
+        return 2 * length * (width**2 + width * config.vocab_size)
+
+
+def _targets(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Returns the next token of each position and its weight; the last position has none."""
+    following = ((0, 0), (0, 1))
+    targets_BxL = jnp.pad(batch["input_ids"][:, 1:], following)
+    weights_BxL = jnp.pad(batch["attention_mask"][:, 1:], following).astype(jnp.float32)
+    rows = example_weights(batch)
+    return targets_BxL, weights_BxL if isinstance(rows, float) else weights_BxL * rows[:, None]

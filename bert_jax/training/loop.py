@@ -1,0 +1,80 @@
+"""The training loop of pre-training and fine-tuning."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.profiler import StepProfiler
+from bert_jax.training.recorder import Recorder
+from bert_jax.training.stages import Stage
+from bert_jax.training.state import TrainState
+from bert_jax.training.trainer import Trainer
+
+
+def train_loop(
+    config: ConfigDict,
+    trainer: Trainer,
+    state: TrainState,
+    batches: Iterable[tuple[Stage, dict[str, jax.Array]]],
+    *,
+    num_steps: int,
+    recorder: Recorder,
+    profiler: StepProfiler,
+    checkpointer: Checkpointer,
+    guard: PreemptionGuard,
+    is_evaluated: Callable[[int], bool],
+    evaluate: Callable[[int, TrainState], None],
+    resume_point: Callable[[int], dict[str, Any]],
+) -> TrainState:
+    """Trains until the batches end or the run is asked to stop.
+
+    Args:
+      config: The run's; `log` and `checkpoint` are used.
+      trainer: Supplies the train step.
+      state: The state to begin with; its buffers are donated.
+      batches: The stage and the batch of every step, on the devices.
+      num_steps: The last step of the run.
+      recorder: Turns metrics into log lines and progress.
+      profiler: Traces steps.
+      checkpointer: Saves states.
+      guard: Knows whether the run is asked to stop.
+      is_evaluated: Whether there is an evaluation after a step.
+      evaluate: Evaluates the state after a step and records the results.
+      resume_point: Returns what a checkpoint of a step holds beside the state.
+
+    Returns:
+      The state after the last step, which is saved.
+
+    Raises:
+      NonFiniteError: The loss or the gradient of a step is not finite.
+      UserError: A checkpoint could not be written.
+    """
+    step = int(state.step)
+    for stage, batch in batches:
+        with profiler.step(step + 1, state):
+            # Dispatched before the metrics of the previous step are fetched.
+            state, metrics = trainer.train_step(state, batch)
+        step += 1
+        is_last = step == num_steps
+        recorder.dispatched(step, stage, metrics, length=batch["input_ids"].shape[-1])
+        if step % config.log.every_steps == 0 or is_last:
+            recorder.log(step)
+        if is_evaluated(step) and not guard.poll():
+            with recorder.paused():
+                evaluate(step, state)
+        stop = guard.poll()
+        if step % config.checkpoint.every_steps == 0 or is_last or stop:
+            with recorder.paused():
+                # The log lines of a step are written before its checkpoint.
+                recorder.flush_lines()
+                resume = resume_point(step) | {"meter": recorder.state()}
+                checkpointer.save(step, state, resume)
+        if stop:
+            break
+    profiler.close(state)
+    checkpointer.wait()
+    return state

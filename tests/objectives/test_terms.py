@@ -1,0 +1,223 @@
+"""The terms of pre-training against plain numpy, and their weighted sum."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import PreTrainingModel
+from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.heads import NO_PROBABILITY
+from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, sliced_cross_entropy
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.terms.masked_lm import MaskedLM
+from bert_jax.objectives.terms.next_sentence import NextSentence
+from bert_jax.objectives.terms.next_token import NextToken, NextTokenOutputs
+from bert_jax.objectives.weighted import WeightedTerms
+from tests.models.common import PLAIN, init
+from tests.small import random_batch, randomized
+
+
+def cross_entropy(logits, label):
+    logits = np.asarray(logits, np.float64)
+    shifted = logits - logits.max()
+    return np.log(np.exp(shifted).sum()) - shifted[label]
+
+
+@pytest.fixture
+def masked():
+    """Logits of 17 tokens, and a batch of which some guesses are right."""
+    rng = np.random.default_rng(0)
+    logits = (3 * rng.standard_normal((4, 5, 17))).astype(np.float32)
+    labels = rng.integers(0, 17, (4, 5)).astype(np.int32)
+    labels[0, :3] = logits[0, :3].argmax(-1)
+    weights = (rng.random((4, 5)) < 0.7).astype(np.float32)
+    weights[0, :2], weights[0, 2] = 1, 0
+    return logits, {"masked_lm_ids": labels, "masked_lm_weights": weights}
+
+
+@pytest.mark.parametrize("rows", [None, [1, 0, 1, 0]])
+def test_masked_lm_against_numpy(masked, rows):
+    """`rows` are the weights that evaluation gives to whole rows."""
+    logits, batch = masked
+    if rows:
+        batch["example_weights"] = np.array(rows, np.float32)
+    weights = batch["masked_lm_weights"] * np.array(rows or [1] * 4)[:, None]
+    places = list(zip(*np.nonzero(weights), strict=True))
+    labels = batch["masked_lm_ids"]
+    sums = MaskedLM().sums(logits, batch)
+    loss = sum(cross_entropy(logits[p], labels[p]) for p in places)
+    np.testing.assert_allclose(sums["loss"], loss, rtol=1e-6)
+    assert sums["accuracy"] == sum(logits[p].argmax() == labels[p] for p in places) >= 2
+    assert sums["weight"] == len(places)
+    assert {value.dtype for value in sums.values()} == {jnp.dtype("float32")}
+    # The total is that of run_pretraining.py.
+    total = batch["masked_lm_weights"].sum() + 1e-5
+    np.testing.assert_allclose(MaskedLM().total(batch), total, rtol=1e-6)
+
+    gradient = jax.grad(lambda x: MaskedLM().sums(x, batch)["loss"])(logits)
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    expected = (probabilities - np.eye(17)[labels]) * weights[..., None]
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+    unigram = np.log(np.random.default_rng(1).dirichlet(np.ones(17))).astype(np.float32)
+    baseline = MaskedLM().baseline_sums(batch, unigram)
+    loss = -sum(unigram[labels[p]] for p in places)
+    np.testing.assert_allclose(baseline["unigram_loss"], loss, rtol=1e-5)
+    assert baseline["unigram_accuracy"] == sum(labels[p] == unigram.argmax() for p in places)
+
+
+def test_masked_lm_without_masked_tokens_has_a_finite_mean(masked):
+    logits, batch = masked
+    batch["masked_lm_weights"] *= 0
+
+    def mean(x):
+        return MaskedLM().sums(x, batch)["loss"] / MaskedLM().total(batch)
+
+    loss, gradient = jax.value_and_grad(mean)(logits)
+    assert loss == 0 and not np.any(gradient)
+
+
+def test_masked_lm_of_large_logits():
+    batch = {"masked_lm_ids": jnp.array([[1]]), "masked_lm_weights": jnp.ones((1, 1))}
+    sums = MaskedLM().sums(jnp.array([[[1e4, -1e4, 1e4]]]), batch)
+    np.testing.assert_allclose(sums["loss"], 2e4 + np.log(2), rtol=1e-6)
+
+
+def test_next_sentence_against_numpy():
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((9, 2)).astype(np.float32)
+    labels = rng.integers(0, 2, 9).astype(np.int32)
+    weights = np.array([1, 1, 1, 1, 1, 1, 0, 0, 1], np.float32)
+    real = np.flatnonzero(weights)
+    batch = {"next_sentence_labels": labels, "example_weights": weights}
+    sums = NextSentence().sums(logits, batch) | NextSentence().baseline_sums(batch, None)
+    loss = sum(cross_entropy(logits[i], labels[i]) for i in real)
+    np.testing.assert_allclose(sums["loss"], loss, rtol=1e-6)
+    assert sums["accuracy"] == sum(logits[i].argmax() == labels[i] for i in real)
+    assert 0 < sums["accuracy"] < 7 == sums["weight"]
+    results = NextSentence().results(jax.device_get(sums))
+    share = labels[real].mean()
+    assert results["majority_nsp_accuracy"] == pytest.approx(max(share, 1 - share))
+    del batch["example_weights"]
+    assert NextSentence().sums(logits, batch)["weight"] == NextSentence().total(batch) == 9
+
+
+# Below, equal to and above a slice, and no multiple of it.
+LENGTHS = [1, SLICE_POSITIONS - 1, SLICE_POSITIONS, 2 * SLICE_POSITIONS + 5]
+
+
+def decoder(length, seed=0):
+    """States, a table of 11 real rows and 5 of padding, and its bias."""
+    rng = np.random.default_rng(seed)
+    bias = rng.standard_normal(16).astype(np.float32)
+    bias[11:] = NO_PROBABILITY
+    hidden = rng.standard_normal((3, length, 6)).astype(np.float32)
+    return NextTokenOutputs(hidden, rng.standard_normal((16, 6)).astype(np.float32), bias)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_sliced_cross_entropy_is_the_plain_one(length):
+    outputs, rng = decoder(length), np.random.default_rng(1)
+    targets = rng.integers(0, 11, (3, length)).astype(np.int32)
+    weights = rng.integers(0, 3, (3, length)).astype(np.float32)
+    weights[0, 0] = 1
+
+    def plain(*outputs):
+        log_probs = jax.nn.log_softmax(vocabulary_logits(*outputs))
+        losses = -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+        correct = jnp.argmax(log_probs, axis=-1) == targets
+        return jnp.sum(weights * losses), jnp.sum(weights * correct)
+
+    def sliced(*outputs):
+        return sliced_cross_entropy(*outputs, targets, weights)
+
+    (one, gradients), (other, expected) = (
+        jax.value_and_grad(f, (0, 1, 2), has_aux=True)(*outputs) for f in (sliced, plain)
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+    for gradient, value in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, value, rtol=1e-4, atol=1e-5)
+    _, table_gradient, bias_gradient = gradients
+    assert not np.any(table_gradient[11:]) and not np.any(bias_gradient[11:])
+
+
+@pytest.mark.parametrize("rows", [None, [1, 0, 1]])
+def test_next_token_against_numpy(rows):
+    outputs, rng = decoder(9), np.random.default_rng(2)
+    ids = rng.integers(0, 11, (3, 9)).astype(np.int32)
+    lengths = [9, 2, 6]
+    batch = {"input_ids": ids, "attention_mask": (np.arange(9) < np.c_[lengths]).astype(np.int32)}
+    if rows:
+        batch["example_weights"] = np.array(rows, np.float32)
+    # Entries that the training text lacks share the lowest probability.
+    unigram = np.log([0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 1e-9, 1e-9, 1e-9])
+    unigram = unigram.astype(np.float32)
+
+    logits = outputs.hidden_BxLxD @ outputs.table_WxD.T + outputs.bias_W
+    loss = correct = weight = unigram_loss = unigram_correct = 0
+    for b in range(3):
+        for i in range(lengths[b] - 1 if not rows or rows[b] else 0):
+            label = ids[b, i + 1]
+            loss += cross_entropy(logits[b, i], label)
+            correct += logits[b, i].argmax() == label
+            weight += 1
+            unigram_loss -= unigram[label] if label < 8 else 0
+            unigram_correct += label == 0
+    term = NextToken()
+    sums = jax.device_get(term.sums(outputs, batch) | term.baseline_sums(batch, unigram))
+    assert sums == pytest.approx(
+        {
+            "loss": loss,
+            "accuracy": correct,
+            "weight": weight,
+            "unigram_loss": unigram_loss,
+            "unigram_accuracy": unigram_correct,
+        },
+        rel=1e-5,
+    )
+    np.testing.assert_allclose(term.total(batch), sum(lengths) - 3, rtol=1e-5)
+    results = term.results(sums)
+    assert results["lm_loss"] == pytest.approx(loss / weight, rel=1e-5)
+    assert results["lm_perplexity"] == pytest.approx(math.exp(loss / weight), rel=1e-5)
+
+
+def weighted(names, weights, causal=False):
+    """Loss, metrics and gradient of a small model with these terms."""
+    config = dataclasses.replace(PLAIN, causal=causal)
+    objective = WeightedTerms(make_terms(names), weights)
+    model, params = PreTrainingModel(config, objective.terms), randomized(init(config), seed=1)
+    batch = random_batch(2, batch_size=5, length=13, predictions=3, vocab_size=101)
+    totals = objective.totals(batch)
+
+    @jax.jit
+    def run(params):
+        rngs = {"dropout": jax.random.key(0), "sample": jax.random.key(1)}
+        return objective.loss(model, params, batch, rngs, totals, {})
+
+    (loss, metrics), gradient = jax.value_and_grad(run, has_aux=True)(params)
+    return loss, metrics, gradient
+
+
+def test_loss_is_the_weighted_sum_and_weight_zero_trains_nothing():
+    names = ("masked_lm", "next_sentence")
+    loss, metrics, gradient = weighted(names, (2.0, 0.0))
+    assert loss == metrics["loss"] == 2 * metrics["mlm_loss"]
+    assert metrics.keys() == {"loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+    assert metrics["nsp_loss"] > 0
+    for untrained in (gradient["nsp"], gradient["bert"]["pooler"]):
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(untrained))
+    _, both, one = weighted(names, (1.0, 1.0))
+    assert both["loss"] == both["mlm_loss"] + both["nsp_loss"]
+    assert both["nsp_loss"] == pytest.approx(metrics["nsp_loss"])
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(one["nsp"]))
+
+
+def test_terms_may_share_a_head():
+    _, metrics, gradient = weighted(("masked_lm", "next_token"), (0.0, 0.5), causal=True)
+    assert metrics["loss"] == pytest.approx(0.5 * metrics["lm_loss"])
+    assert 0 < metrics["mlm_loss"] != metrics["lm_loss"]
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient["mlm"]))

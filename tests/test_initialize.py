@@ -1,0 +1,195 @@
+"""The four ways a run starts, and the weights and runs that are refused."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import convert, evaluate, initialize, train, workdir
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.interop.weights import flatten, unflatten
+from bert_jax.pretraining import make_trainer
+from bert_jax.training.metrics import read_metrics
+from tests.interop.small_bert import edit_tensors, same_weights
+from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write_documents(tmp_path_factory.mktemp("texts"), 12)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, texts):
+    """A finished run of six steps, a checkpoint at each of the last."""
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    train.train(small_run(texts, **{"checkpoint.every_steps": 1}), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory, trained):
+    output = tmp_path_factory.mktemp("converted") / "hf"
+    assert convert.convert(str(trained), str(output), "huggingface") == []
+    return output
+
+
+def run_from(source, texts, **overrides):
+    vocab = source / "vocab.txt"
+    vocab = vocab if vocab.exists() else source / "tokenizer" / "vocab.txt"
+    return small_run(texts, init_from=str(source), **({"data.vocab": str(vocab)} | overrides))
+
+
+def weights_of(directory):
+    return formats.read(directory).weights
+
+
+def begin(config, trained):
+    """Returns the trainer and step 0 of a run that begins with given weights."""
+    tokenizer, _ = workdir.load_vocabulary(trained)
+    trainer = make_trainer(config)
+    weights = initialize.read_weights(config, trainer, tokenizer, print)
+    return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
+
+
+@pytest.mark.parametrize("kind", convert.KINDS)
+def test_weights_of_every_kind_begin_at_step_0(kind, trained, texts, tmp_path):
+    convert.convert(str(trained), str(tmp_path / "converted"), kind)
+    trainer, state = begin(run_from(tmp_path / "converted", texts), trained)
+    assert int(state.step) == 0
+    assert same_weights(flatten(state.params, trainer.model_config), weights_of(trained))
+    assert not any(np.asarray(moment).any() for moment in jax.tree.leaves(state.opt_state))
+
+
+def test_scanned_layers_make_no_difference(trained, texts):
+    trainer, state = begin(run_from(trained, texts, scan_layers=True), trained)
+    assert "layers" in state.params["bert"]["encoder"]
+    assert same_weights(flatten(state.params, trainer.model_config), weights_of(trained))
+
+
+def test_sinusoidal_positions_reach_the_weights(texts):
+    trainer = make_trainer(small_run(texts, sinusoidal_positions=0.5))
+    weights = flatten(trainer.init_state().params, trainer.model_config)
+    half = trainer.model_config.hidden_size // 2
+    first_row = weights["bert/embeddings/position_embeddings"][0]
+    np.testing.assert_array_equal(first_row, [0.0] * half + [0.5] * half)
+
+
+def test_one_checkpoint_of_a_run_can_be_named(trained):
+    steps = sorted(int(path.name) for path in (trained / "checkpoints").iterdir())
+    assert len(steps) > 1
+    older = trained / "checkpoints" / str(steps[0])
+    assert not same_weights(weights_of(older), weights_of(trained))
+    assert formats.read(older).training["step"] == steps[0]
+    with pytest.raises(UserError, match="no checkpoint of step 77"):
+        formats.read(trained / "checkpoints" / "77")
+
+
+def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts, tmp_path, capsys):
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(huggingface, source)
+    edit_tensors(source, lambda t: [t.pop(n) for n in list(t) if n.startswith("cls.seq")])
+    shutil.copy(source / "vocab.txt", tmp_path / "vocab.txt")
+    vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
+    # Dropout is no part of the weights.
+    overrides = vocab | {"model.hidden_dropout_prob": 0.2}
+    train.train(run_from(source, texts, **overrides), run)
+    printed = capsys.readouterr().out
+    assert "has no next-sentence head: initialised at random" in printed
+    assert f"starting with the weights of {source} in {run}" in printed
+    # The run's own checkpoint comes first: the weights may be gone.
+    shutil.rmtree(source)
+    config = small_run(texts, init_from=str(source), **overrides, **{"train.num_steps": 7})
+    assert train.train(config, run)["step"] == 7
+    assert "continuing from step 6" in capsys.readouterr().out
+    # The model card names where the run began.
+    convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert f"| init_from | {source} |" in card
+    assert "| steps | 7 |" in card and "| tokens a sequence, at the most | 16 |" in card
+
+
+class TestRefusedWeights:
+    """Afterwards the same work directory takes the right weights."""
+
+    def test_they_are_refused(self, huggingface, trained, texts, tmp_path):
+        lines = (huggingface / "vocab.txt").read_text().splitlines()
+        swapped = tmp_path / "vocab.txt"
+        swapped.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+        for overrides, message in (
+            ({"data.vocab": ""}, f"--config.data.vocab={huggingface}/vocab.txt"),
+            ({"data.vocab": str(swapped)}, "another vocabulary: the entries differ"),
+            ({"data.lowercase": False}, "another vocabulary: its options are "),
+            (
+                {"model.intermediate_size": 24, "model.hidden_act": "relu"},
+                "set --config.model.intermediate_size=16 --config.model.hidden_act=gelu",
+            ),
+            ({"init_from": str(tmp_path / "nothing")}, "nothing does not exist"),
+        ):
+            config = run_from(huggingface, texts, **overrides)
+            with pytest.raises(UserError, match=message):
+                train.train(config, tmp_path / "run")
+        # A store brings the vocabulary.
+        store = {"data.vocab": "", "data.store": str(trained / "data")}
+        train.train(run_from(huggingface, texts, **store), tmp_path / "run")
+
+
+def test_converted_weights_are_no_run_but_can_be_evaluated(huggingface, texts, tmp_path):
+    converted = tmp_path / "converted"
+    convert.convert(str(huggingface), str(converted), "bert_jax")
+    with pytest.raises(UserError, match=f"--config.init_from={converted}"):
+        train.train(small_run(texts), converted)
+    results = evaluate.evaluate_workdir(converted, texts)
+    assert results["step"] == 0 and results["mlm_loss"] > 0
+    with pytest.raises(UserError, match="give --data"):
+        evaluate.evaluate_workdir(converted)
+
+
+class TestResumingAnotherRun:
+    @pytest.fixture(scope="class")
+    def earlier(self, trained, tmp_path_factory):
+        """The trained run as it was two steps before its end."""
+        earlier = tmp_path_factory.mktemp("earlier") / "run"
+        shutil.copytree(trained, earlier)
+        for step in (5, 6):
+            shutil.rmtree(earlier / "checkpoints" / str(step))
+        return earlier
+
+    def test_it_ends_with_the_same_bits(self, earlier, trained, texts, tmp_path):
+        config = small_run(texts, resume_from=str(earlier))
+        assert train.train(config, tmp_path / "run")["step"] == 6
+        assert same_weights(weights_of(tmp_path / "run"), weights_of(trained))
+        steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
+        assert min(steps) > 4
+
+    def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
+        config = small_run(texts, resume_from=str(earlier), **{"schedule.peak_learning_rate": 0.5})
+        train.train(config, tmp_path / "run")
+        assert not same_weights(weights_of(tmp_path / "run"), weights_of(trained))
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("train.batch_size", 8), ("model.hidden_act", "relu"), ("optimizer.name", "lamb")],
+    )
+    def test_batches_model_and_optimizer_may_not(self, key, value, earlier, texts, tmp_path):
+        config = small_run(texts, resume_from=str(earlier), **{key: value})
+        with pytest.raises(UserError, match=f"config.resume_from: in .* config.{key} is"):
+            train.train(config, tmp_path / "run")
+
+    def test_nor_may_the_corpus(self, earlier, tmp_path):
+        config = small_run(write_documents(tmp_path / "texts", 13), resume_from=str(earlier))
+        with pytest.raises(UserError, match="config.data.input|another corpus"):
+            train.train(config, tmp_path / "run")
+
+    def test_runs_that_cannot_be_resumed(self, trained, huggingface, texts, tmp_path):
+        for overrides, message in (
+            ({"resume_from": str(trained)}, "is already at step 6.*nothing is left to do"),
+            ({"resume_from": str(huggingface)}, "no work directory of a run"),
+            ({"resume_from": str(tmp_path / "nothing")}, "no work directory of a run"),
+            ({"resume_from": str(trained), "init_from": str(trained)}, "both set"),
+        ):
+            with pytest.raises(UserError, match=message):
+                train.train(small_run(texts, **overrides), tmp_path / "run")
+        assert not (tmp_path / "run" / "config.json").exists()

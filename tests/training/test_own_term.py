@@ -1,0 +1,171 @@
+"""A term from outside the package: frozen parameters, sampling, and a whole run."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import train
+from bert_jax.errors import UserError
+from bert_jax.objectives.objective import apply
+from bert_jax.pretraining import make_trainer
+from bert_jax.training.metrics import read_metrics
+from tests.small import random_batch, small_config
+from tests.small_run import small_run, write_documents
+from tests.training import toy_term
+
+UNIFORM_V = np.full(98, -np.log(98), np.float32)
+SCORED = {"example_weights": np.ones(16, np.float32)}
+
+
+@functools.cache
+def trainer(accumulation_steps=1):
+    """The toy term alone, without dropout."""
+    config = small_config(
+        **{
+            "objective.terms": (toy_term.NAME,),
+            "objective.weights": (1.0,),
+            "model.num_hidden_layers": 1,
+            "model.hidden_dropout_prob": 0.0,
+            "model.attention_probs_dropout_prob": 0.0,
+            "train.gradient_accumulation_steps": accumulation_steps,
+        }
+    )
+    return make_trainer(config, jax.devices()[:1])
+
+
+def metrics_of(trainer, state, batch):
+    state, metrics = trainer.train_step(state, batch)
+    return state, {name: float(value) for name, value in metrics.items()}
+
+
+class TestFrozenParameters:
+    def distances(self, t, params, batch, target_D):
+        hidden_BxD = np.asarray(apply(t.model, params, batch)["toy"][0], np.float64)
+        return ((hidden_BxD - np.asarray(target_D)) ** 2).sum()
+
+    def test_training_and_evaluation_read_them(self):
+        t, batch = trainer(), random_batch(0)
+        other = dataclasses.replace(t, frozen={"toy": {"toy_target": jnp.full(24, 3.0)}})
+        for one in (t, other):
+            state = one.init_state()
+            target_D = one.frozen["toy"]["toy_target"]
+            expected = self.distances(t, state.params, batch, target_D)
+            sums = one.eval_step(state.params, batch | SCORED, UNIFORM_V)
+            np.testing.assert_allclose(sums["toy"]["loss"], expected, rtol=1e-5)
+            _, metrics = metrics_of(one, state, batch)
+            np.testing.assert_allclose(metrics["toy_loss"], expected / 16, rtol=1e-5)
+            assert metrics["loss"] == metrics["toy_loss"]
+
+    def test_they_are_neither_trained_nor_donated_nor_part_of_the_state(self):
+        t, batch = trainer(), random_batch(0)
+        before = np.array(t.frozen["toy"]["toy_target"])
+        state = t.init_state()
+        state, _ = t.train_step(state, batch)
+        previous, (state, _) = state, t.train_step(state, batch)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(previous.params))
+        np.testing.assert_array_equal(t.frozen["toy"]["toy_target"], before)
+        assert np.isfinite(t.train_step(state, batch)[1]["loss"]), "usable after the step"
+        assert "toy_target" not in str(jax.tree.structure(t.abstract_state()))
+
+    def test_the_gradient_is_that_of_the_parameters_alone(self):
+        t, batch = trainer(), random_batch(0)
+        state = t.init_state()
+        target_D = t.frozen["toy"]["toy_target"]
+
+        def loss(params):
+            hidden_BxD = apply(t.model, params, batch)["toy"][0]
+            return jnp.sum((hidden_BxD - target_D) ** 2) / 16
+
+        squares = [jnp.sum(x**2) for x in jax.tree.leaves(jax.grad(loss)(state.params))]
+        _, metrics = metrics_of(t, state, batch)
+        np.testing.assert_allclose(metrics["grad_norm"], np.sqrt(sum(squares)), rtol=1e-4)
+
+
+class TestSamples:
+    def steps(self, t, count=3):
+        """The metrics of some steps on one batch."""
+        state, found = t.init_state(), []
+        for _ in range(count):
+            state, metrics = metrics_of(t, state, random_batch(0))
+            found.append(metrics)
+        return found
+
+    def test_they_differ_between_steps_and_from_dropout_and_repeat(self):
+        steps = self.steps(trainer())
+        drawn = [step[name] for step in steps for name in ("toy_sample", "toy_dropout")]
+        assert len({round(value, 5) for value in drawn}) == 6
+        assert self.steps(trainer()) == steps
+
+    def test_they_differ_between_microbatches(self):
+        (one,), (four,) = self.steps(trainer(), 1), self.steps(trainer(4), 1)
+        variance = four["toy_sample_squared"] - four["toy_sample"] ** 2
+        assert variance > 1e-3
+        assert one["toy_sample_squared"] == pytest.approx(one["toy_sample"] ** 2)
+        assert four["toy_sample"] != one["toy_sample"]
+        assert self.steps(trainer(4), 1) == [four]
+
+    def test_another_seed_gives_others(self):
+        config = small_config(
+            seed=7,
+            **{
+                "objective.terms": (toy_term.NAME,),
+                "objective.weights": (1.0,),
+                "model.num_hidden_layers": 1,
+            },
+        )
+        other = make_trainer(config, jax.devices()[:1])
+        assert self.steps(other, 1)[0]["toy_sample"] != self.steps(trainer(), 1)[0]["toy_sample"]
+
+    def test_those_of_evaluation_are_fixed(self):
+        t = trainer()
+        state = t.init_state()
+
+        def sample(seed):
+            return float(
+                t.eval_step(state.params, random_batch(seed) | SCORED, UNIFORM_V)["toy"]["sample"]
+            )
+
+        first = sample(0)
+        state, _ = t.train_step(state, random_batch(0))
+        assert sample(0) == sample(1) == first != 0
+
+
+def test_a_run_trains_a_term_from_outside(tmp_path):
+    config = small_run(
+        write_documents(tmp_path / "texts", 12),
+        **{
+            "objective.terms": ("masked_lm", toy_term.NAME),
+            "objective.weights": (1.0, 0.25),
+            "schedule.warmup_steps": 0.0,
+            "schedule.peak_learning_rate": 1e-2,
+        },
+    )
+    results = train.train(config, tmp_path / "run")
+    lines = [line for line in read_metrics(tmp_path / "run") if "loss" in line]
+    for line in lines:
+        expected = line["mlm_loss"] + 0.25 * line["toy_loss"]
+        assert line["loss"] == pytest.approx(expected, rel=1e-5)
+    assert lines[-1]["toy_loss"] < lines[0]["toy_loss"] - 1
+    assert 0 < results["toy_loss"] < lines[0]["toy_loss"] and results["mlm_loss"] > 0
+    assert "nsp_loss" not in results and "nsp_loss" not in lines[0]
+    checkpoint = tmp_path / "run" / "checkpoints" / "6"
+    stored = b"".join(path.read_bytes() for path in checkpoint.rglob("*") if path.is_file())
+    assert b"word_embeddings" in stored and b"toy_target" not in stored
+    # Continues from its own checkpoint.
+    config.train.num_steps = 7
+    assert train.train(config, tmp_path / "run")["step"] == 7
+
+
+def test_a_term_whose_field_nobody_gives_is_refused():
+    name = "tests.training.toy_term:NeedsWhatNobodyGives"
+    config = small_config(**{"objective.terms": ("masked_lm", name)})
+    with pytest.raises(UserError) as error:
+        make_trainer(config, jax.devices()[:1])
+    assert str(error.value) == (
+        f"config.objective.terms has {name}, which needs replaced in each batch; "
+        "config.data.rows=pairs and config.data.corruption=masked_lm do not give it"
+    )

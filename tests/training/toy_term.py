@@ -1,0 +1,68 @@
+"""A term of a user's own, which config.objective.terms names as MODULE:NAME."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.batch import BatchField
+from bert_jax.objectives.term import Metric, Term, example_weights
+
+NAME = "tests.training.toy_term:Distance"
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance(Term):
+    """The squared distance of the first hidden state to a frozen vector.
+
+    It also reports what the keys "sample" and "dropout" of its part of a batch give.
+    """
+
+    name = "toy"
+    label = "toy"
+    metrics = (
+        Metric("toy_loss", "distance", "loss", in_progress=True),
+        Metric("toy_sample", "sample", "sample"),
+        Metric("toy_sample_squared", "square of the sample", "sample"),
+        Metric("toy_dropout", "dropout", "sample"),
+    )
+
+    def heads(self, config):
+        return {}
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        sample = jax.random.uniform(model.make_rng("sample"))
+        has_dropout = model.has_rng("dropout")
+        dropout = jax.random.uniform(model.make_rng("dropout")) if has_dropout else 0.0
+        return hidden_BxLxD[:, 0], sample, dropout
+
+    def total(self, batch):
+        return batch["input_ids"].shape[0]
+
+    def sums(self, outputs, batch, frozen=None):
+        hidden_BxD, sample, dropout = outputs
+        weights_B = example_weights(batch) * jnp.ones(hidden_BxD.shape[0])
+        distances_B = jnp.sum((hidden_BxD - frozen["toy_target"]) ** 2, axis=-1)
+        weight = jnp.sum(weights_B)
+        return {
+            "loss": jnp.sum(weights_B * distances_B),
+            "sample": weight * sample,
+            "sample_squared": weight * sample**2,
+            "dropout": weight * dropout,
+            "weight": weight,
+        }
+
+    def results(self, sums):
+        return {f"toy_{name}": sums[name] / sums["weight"] for name in ("loss", "sample")}
+
+    def head_flops(self, config, length, num_predictions):
+        return 0
+
+    def frozen_parameters(self, config):
+        return {"toy_target": jnp.linspace(-1, 1, config.hidden_size)}
+
+
+class NeedsWhatNobodyGives(Distance):
+    """A term whose batch field no rows or corruption declare."""
+
+    fields = {"replaced": BatchField("BL", "int32")}
