@@ -123,7 +123,7 @@ def write_sentences(path: Path, count: int) -> Path:
 
 def with_shape(model: str, config: str, scratch: str) -> Path:
     """A Hugging Face directory of a config's shape: random weights, the model's tokenizer."""
-    from bert_jax.interop.pretrained import MODEL_KEYS
+    from bert_jax.interop.model_keys import MODEL_KEYS
 
     spec = importlib.util.spec_from_file_location("config_file", config)
     module = importlib.util.module_from_spec(spec)

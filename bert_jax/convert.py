@@ -1,12 +1,12 @@
-"""Converts a BERT between bert_jax, Hugging Face and Google's original.
+"""Converts a model between bert_jax, Hugging Face and Google's original program.
 
     python -m bert_jax.convert --input=PATH --output=DIR --to={bert_jax,huggingface,google}
 
-The input's kind is recognised: a work directory or one of its checkpoints; a directory
-with model.safetensors or pytorch_model.bin; a TF1 checkpoint with its bert_config.json.
-Weights come out bit for bit as they went in, along any chain of conversions. Of a work
-directory of fine-tuning it is the best checkpoint, and it becomes the class of `transformers`
-that its head belongs to, with its labels; no other kind has a place for such a head.
+The input may be a work directory or one of its checkpoints, a Hugging Face directory with
+model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json; its kind
+is recognised. Weights are kept bit for bit along any chain of conversions. A fine-tuned work
+directory is read at its best checkpoint. It can only be written for Hugging Face, as the class of
+`transformers` for its head, with the names of its labels.
 """
 
 from absl import flags
@@ -20,29 +20,34 @@ KINDS = ("bert_jax", "huggingface", "google")
 
 
 def convert(
-    source: str, output: str, kind: str, vocab: str = "", lowercase: bool | None = None
+    source: str,
+    output: str,
+    kind: str,
+    vocab: str = "",
+    lowercase: bool | None = None,
+    family: str = "",
 ) -> list[str]:
-    """Reads a BERT and writes it as another kind.
+    """Reads a model and writes it as another kind.
 
     Args:
-      source: Where it is; `bert_jax.interop.formats.read` says what it may be.
-      output: A directory that does not exist yet, or is empty.
+      source: The model; see `bert_jax.interop.formats.read`.
+      output: A directory that does not exist yet or is empty.
       kind: One of KINDS.
       vocab: A vocab.txt, for a source without a tokenizer.
-      lowercase: Whether that, or a Google vocabulary, is an uncased one; None: as its
-        entries suggest.
+      lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its entries.
+      family: As `config.family`; by default as the source's config names it.
 
     Returns:
       A sentence for each thing that the source lacked or that was left out.
 
     Raises:
-      UserError: whatever the user can mend.
+      UserError: The source cannot be read, or the output cannot be written.
     """
-    # Not before the flags are checked: jax and orbax take seconds.
+    # These imports take seconds, so the flags are checked first.
     from bert_jax.interop import formats
     from bert_jax.interop.tokenizer_files import read_vocabulary_file
 
-    pretrained = formats.read(source, None if vocab else lowercase)
+    pretrained = formats.read(source, None if vocab else lowercase, family=family)
     if vocab:
         if pretrained.tokenizer:
             raise UserError(f"{source} has a tokenizer of its own; leave --vocab out")
@@ -56,12 +61,17 @@ def convert(
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
-    flags.DEFINE_string("input", "", "The BERT to convert.")
+    """Defines the flags of the command line."""
+    flags.DEFINE_string("input", "", "The model to convert.")
     flags.DEFINE_string("output", "", "Directory to write; must not exist yet, or be empty.")
     flags.DEFINE_string("to", "", f"Kind of the output: {', '.join(KINDS)}.")
     flags.DEFINE_string("vocab", "", "A vocab.txt, for an input that has no tokenizer.")
-    flags.DEFINE_bool("lowercase", None, "Whether that, or Google's, is an uncased one.")
+    flags.DEFINE_bool("lowercase", None, "Whether that vocabulary, or Google's, is uncased.")
+    flags.DEFINE_string(
+        "family",
+        "",
+        "Model family, a name or MODULE:NAME; by default the one of the input.",
+    )
 
 
 def main(_) -> None:
@@ -74,7 +84,9 @@ def main(_) -> None:
         files.open_path(args[name].value, f"--{name}")
     if args.to not in KINDS:
         raise UserError(f"--to is {args.to!r}; it must be one of {', '.join(KINDS)}")
-    for warning in convert(args.input, args.output, args.to, args.vocab, args.lowercase):
+    for warning in convert(
+        args.input, args.output, args.to, args.vocab, args.lowercase, args.family
+    ):
         say(f"warning: {warning}")
     print(f"{args.to} directory written to {epath.Path(args.output)}")
 

@@ -15,6 +15,7 @@ from flax import linen as nn
 from ml_collections import ConfigDict
 
 from bert_jax import files, workdir
+from bert_jax.config import objective_terms
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
@@ -137,7 +138,7 @@ def read_weights(
     Heads that it lacks are drawn from the seed, with a warning.
     """
     pretrained = formats.read(config.init_from)
-    pretrained.complete(config.seed)
+    pretrained.complete(config.seed, objective_terms(config))
     check_model(config, pretrained.model)
     check_tokenizer(config, pretrained, tokenizer)
     for warning in pretrained.warnings:

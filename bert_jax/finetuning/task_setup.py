@@ -19,7 +19,8 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.example_order import all_rows
 from bert_jax.initialize import fit_weights
 from bert_jax.interop import formats
-from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
+from bert_jax.interop.model_keys import MODEL_KEYS
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import Weights
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
@@ -243,7 +244,7 @@ def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weig
     # The weights are not read yet if the run has a checkpoint that turned out to be damaged.
     pretrained = setup.pretrained or _read_pretrained(config)
     if pretrained.head:
-        pretrained.leave_out_head()
+        pretrained.drop_head()
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
     if config.data.max_seq_length > pretrained.max_length:

@@ -1,4 +1,4 @@
-"""A trained BERT and the questions that can be put to it."""
+"""A trained model in memory: masked words, next sentences, scores, features and attention."""
 
 import math
 import warnings
@@ -12,25 +12,26 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, buckets
 from bert_jax.inference.arguments import checked, listed, no_attribute, whole_number
-from bert_jax.inference.compiled_forward import Inputs, Programs
+from bert_jax.inference.compiled_forward import CompiledForward, Inputs
 from bert_jax.inference.encode_text import Text, encode
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import HEADS, unflatten
+from bert_jax.interop.weights import unflatten
+from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
 
-# Tokens of a full batch. A CPU's cache has room for the activations of so many; an
-# accelerator wants more of them at once.
+# Tokens of a full batch: on a CPU their activations fit into the cache, while an accelerator
+# needs more of them.
 _BATCH_TOKENS = {"cpu": 1024}
 _ACCELERATOR_BATCH_TOKENS = 2**15
-# Batches that are computed while the results of earlier ones are taken.
+# Batches that are computed while the results of earlier ones are copied.
 _IN_FLIGHT = 2
 # [CLS], a token and [SEP], twice.
 _LEAST_LENGTH = 5
-POOLER, MLM_HEAD, NSP_HEAD = HEADS.values()
+MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 
 
 class Guess(NamedTuple):
-    """A token in the place of a mask, and its probability."""
+    """A token for a masked position, and its probability."""
 
     token: str
     probability: float
@@ -42,7 +43,7 @@ class Score(NamedTuple):
     Attributes:
       log_likelihood: The sum of the tokens' log-probabilities, in nats.
       tokens: The text's word pieces.
-      log_probs: log P of each, in nats, with it alone masked.
+      log_probs: The log-probability of each token when it alone is masked, in nats.
     """
 
     log_likelihood: float
@@ -51,7 +52,7 @@ class Score(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean loss of a token: the pseudo-perplexity of this text."""
+        """The pseudo-perplexity of the text, exp of the mean loss of a token."""
         return math.exp(-self.log_likelihood / len(self.tokens))
 
 
@@ -59,12 +60,10 @@ class Attention(NamedTuple):
     """How a text's tokens attend to each other.
 
     Attributes:
-      tokens: L of them, [CLS] and [SEP] among them.
-      num_first: How many of them are of segment A.
-      probabilities_NxAxLxL: float32, of N layers and A heads; each row, a token's, adds
-        up to 1.
-      guesses: For each masked position, what may stand there; empty without a mask, or
-        without a masked-LM head.
+      tokens: All L tokens, with [CLS] and [SEP].
+      num_first: The number of tokens in segment A.
+      probabilities_NxAxLxL: float32 for N layers and A heads; each row adds up to 1.
+      guesses: The guesses for each masked position; empty without a mask or a masked-LM head.
     """
 
     tokens: list[str]
@@ -74,17 +73,17 @@ class Attention(NamedTuple):
 
 
 class Bert:
-    """A BERT in memory, to be asked; `bert_jax.load` makes one.
+    """A model in memory; `bert_jax.load` returns one.
 
-    Shapes are compiled when they first come up: the first question of a length takes
-    a second or two more.
+    Each shape is compiled when it first occurs: the first call with a new length takes a
+    second or two longer.
 
     Attributes:
       source: Where it was read.
       config: The model's hyperparameters.
       tokenizer: Its tokenizer.
-      max_length: Tokens of the longest text; what is beyond is cut off, with a warning.
-      notes: What there was to say when it was read, a sentence each.
+      max_length: The most tokens of a text; longer texts are cut off with a warning.
+      notes: Warnings from reading it, a sentence each.
     """
 
     def __init__(self, pretrained: Pretrained):
@@ -94,45 +93,38 @@ class Bert:
                 "bert_jax.convert --vocab=vocab.txt"
             )
         pretrained.fit_vocabulary()
-        weights = pretrained.weights
         self.source = pretrained.source
         self.config = pretrained.model_config
         self.tokenizer = pretrained.tokenizer
         self.max_length = pretrained.max_length
         self.notes = pretrained.warnings
-        self._lacking = {
-            name: f"{self.source} has no {name}"
-            for head, name in HEADS.items()
-            if not any(key.startswith(head) for key in weights)
-        } | {
-            name: f"the {name} of {self.source} was initialised at random by a conversion, and "
-            "never trained"
-            for name in pretrained.untrained_heads
-        }
-        self._programs = Programs(self.config, unflatten(weights, self.config))
+        self._missing = {term: pretrained.missing_head(term) for term in (MASKED_LM, NEXT_SENTENCE)}
+        params = unflatten(pretrained.weights, self.config)
+        self._forward = CompiledForward(self.config, params)
         self._batch_tokens = _BATCH_TOKENS.get(jax.default_backend(), _ACCELERATOR_BATCH_TOKENS)
 
     def fill_mask(
         self, text: str, text_b: str | None = None, *, top_k: int = 5
     ) -> list[list[Guess]]:
-        """What may stand in the place of each [MASK], all masks unknown at once.
+        """Predicts the tokens at each [MASK], all masks at once.
 
         Args:
-          text: With one [MASK] or more.
-          text_b: A second sentence, if there is one.
-          top_k: Guesses a mask.
+          text: A text with at least one [MASK].
+          text_b: A second sentence, if any.
+          top_k: The number of guesses for each mask.
 
         Returns:
-          For each mask, in order, its guesses, the likeliest first.
+          The guesses for each mask in order, the most likely first.
 
         Raises:
-          UserError: no mask, or one beyond `max_length`; no trained masked-LM head.
+          UserError: There is no mask, or one beyond `max_length`; or the model has no trained
+            masked-LM head.
         """
-        self._require("a masked word", MLM_HEAD)
+        self._require("fill_mask", MASKED_LM)
         sides = checked(text, text_b)
         given = sum(side.count(MASK) for side in sides)
         if not given:
-            raise UserError(f"{text[:40]!r} has no {MASK}; put it where a word is to be found")
+            raise UserError(f"{text[:40]!r} has no {MASK}; put one in the place of a word")
         (row,) = self.rows([text if text_b is None else (text, text_b)], masks=True)
         guesses = self._guesses(row, top_k)
         if len(guesses) < given:
@@ -143,15 +135,16 @@ class Bert:
         return list(guesses.values())
 
     def next_sentence(self, text: str, text_b: str) -> float:
-        """The probability that `text_b` comes after `text` where both were written.
+        """Returns the probability that `text_b` followed `text` in one document.
 
         Raises:
-          UserError: a sentence is empty; no trained next-sentence head.
+          UserError: A sentence is empty, or the model has no trained next-sentence head.
         """
-        self._require("the next sentence", POOLER, NSP_HEAD)
+        self._require("next_sentence", NEXT_SENTENCE)
         checked(text, text_b)
+        (term,) = make_terms([NEXT_SENTENCE])
         rows = self.rows([(text, text_b)])
-        ((_, log_probs_2),) = self._run(rows, self._programs.next_sentence_log_probs)
+        ((_, log_probs_2),) = self._run(rows, lambda inputs: self._forward.log_probs(term, inputs))
         return float(np.exp(log_probs_2[0]))
 
     def encode(
@@ -162,22 +155,22 @@ class Bert:
         layers: int | Sequence[int] = -1,
         max_length: int | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Contextual features of texts, or of their tokens.
+        """Returns contextual features of texts, or of their tokens.
 
         Args:
-          texts: Sentences, or pairs of them.
-          pooling: "cls" takes the first token's hidden state; "mean" averages those of
-            all tokens, [CLS] and [SEP] among them; "tokens" takes every token's.
-          layers: 0 is the embeddings' output, n that of the n-th block, -1 the last; K of
-            them when it is a sequence.
-          max_length: Cuts longer texts off earlier than the model does.
+          texts: Sentences, or pairs of sentences.
+          pooling: "cls" takes the first token's hidden state; "mean" averages those of all
+            tokens, with [CLS] and [SEP]; "tokens" takes every token's.
+          layers: One layer or a sequence of K: 0 is the embeddings' output, n that of the n-th
+            block, -1 the last.
+          max_length: Cuts texts off earlier than the model does.
 
         Returns:
-          float32 [N, D], or [N, K, D] of a sequence of layers. With "tokens" a list of
-          [L, D] or [L, K, D], where L is of each text.
+          float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
+          [L, D] or [L, K, D] for texts of L tokens.
 
         Raises:
-          UserError: an empty text, a layer that is not there, an unknown pooling.
+          UserError: A text is empty, or a layer or the pooling does not exist.
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
@@ -194,15 +187,15 @@ class Bert:
         return np.stack(features)
 
     def score(self, text: str) -> Score:
-        """How likely each token of a text is, given all others.
+        """Scores each token of a text given all others.
 
         Raises:
-          UserError: the text is empty; no trained masked-LM head.
+          UserError: The text is empty, or the model has no trained masked-LM head.
         """
-        self._require("a score", MLM_HEAD)
+        self._require("score", MASKED_LM)
         checked(text)
         (row,) = self.rows([text])
-        # Between [CLS] and [SEP].
+        # Without [CLS] and [SEP].
         ids = row.input_ids_L[1:-1].tolist()
         masked = [row._replace(input_ids_L=row.input_ids_L.copy()) for _ in ids]
         for i, copy in enumerate(masked):
@@ -210,7 +203,7 @@ class Bert:
 
         def program(inputs: Inputs) -> jax.Array:
             positions_B = np.argmax(inputs.input_ids_BxL == self.tokenizer.mask_id, axis=1)
-            return self._programs.mlm_log_probs(inputs, positions_B[:, None].astype(np.int32))
+            return self._masked_lm(inputs, positions_B[:, None].astype(np.int32))
 
         log_probs = [0.0] * len(ids)
         for i, log_probs_1xV in self._run(masked, program):
@@ -226,24 +219,25 @@ class Bert:
         top_k: int = 5,
         max_length: int | None = None,
     ) -> Attention:
-        """What every token of a text attends to, in every layer and head.
+        """Returns what every token of a text attends to, in every layer and head.
 
-        [MASK] in the text is the mask token; where the model has its masked-LM head, the
-        answer says what may stand there; else it warns.
+        [MASK] in the text is the mask token. The result has guesses for it if the model has a
+        masked-LM head; otherwise there is a warning.
 
         Raises:
-          UserError: a sentence is empty.
+          UserError: A sentence is empty.
         """
         given = sum(side.count(MASK) for side in checked(text, text_b))
         (row,) = self.rows([text if text_b is None else (text, text_b)], max_length, masks=True)
-        guesses = {} if MLM_HEAD in self._lacking else self._guesses(row, top_k)
-        if given and MLM_HEAD in self._lacking:
-            warnings.warn(f"{self._lacking[MLM_HEAD]}: no predictions for {MASK}", stacklevel=2)
+        missing = self._missing[MASKED_LM]
+        guesses = {} if missing else self._guesses(row, top_k)
+        if given and missing:
+            warnings.warn(f"{missing}: no predictions for {MASK}", stacklevel=2)
         elif len(guesses) < given:
             warnings.warn(
                 f"{given - len(guesses)} {MASK} beyond the length: no predictions", stacklevel=2
             )
-        ((_, probabilities_NxAxLxL),) = self._run([row], self._programs.attention)
+        ((_, probabilities_NxAxLxL),) = self._run([row], self._forward.attention)
         length = len(row.input_ids_L)
         return Attention(
             [self.tokenizer.id_to_token(i) for i in row.input_ids_L],
@@ -255,10 +249,10 @@ class Bert:
     def rows(
         self, texts: Iterable[Text], max_length: int | None = None, *, masks: bool = False
     ) -> list[TokenRow]:
-        """Tokenizes texts; warns of those that are cut off.
+        """Tokenizes texts and warns of those that are cut off.
 
         Raises:
-          UserError: an empty text, or a length that cannot be.
+          UserError: A text is empty, or the model has no such length.
         """
         length = self.length(max_length)
         texts = list(texts)
@@ -271,15 +265,15 @@ class Bert:
         return rows
 
     def require_segments(self) -> None:
-        """Raises UserError if the model tells no second sentence from a first."""
+        """Raises UserError if the model has only one segment."""
         if self.config.type_vocab_size < 2:
-            raise UserError(f"{self.source} knows one segment, and takes no pair of sentences")
+            raise UserError(f"{self.source} has one segment and does not take pairs of sentences")
 
     def length(self, max_length: int | None) -> int:
-        """The length asked for, or the model's.
+        """Returns the given length, or the model's.
 
         Raises:
-          UserError: the model has no such length.
+          UserError: The model has no such length.
         """
         if max_length is None:
             return self.max_length
@@ -292,10 +286,10 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """The layers asked for, counted from 0, the embeddings.
+        """Returns layers counted from 0, the embeddings.
 
         Raises:
-          UserError: the model does not have one of them.
+          UserError: The model does not have one of them.
         """
         count = self.config.num_hidden_layers + 1
         layers = [whole_number("layers", layer) for layer in layers]
@@ -312,11 +306,11 @@ class Bert:
     def features(
         self, rows: Sequence[TokenRow], layers: tuple[int, ...], pooling: str
     ) -> list[np.ndarray]:
-        """Features of rows, in their order: float32 [K, D], or [L, K, D] of "tokens"."""
+        """Returns the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
         features: list[np.ndarray] = [np.zeros(0)] * len(rows)
 
         def program(inputs: Inputs) -> jax.Array:
-            return self._programs.features(inputs, layers, pooling)
+            return self._forward.features(inputs, layers, pooling)
 
         for i, x in self._run(rows, program):
             features[i] = x.swapaxes(0, 1)[: len(rows[i].input_ids_L)] if x.ndim == 3 else x
@@ -325,7 +319,7 @@ class Bert:
     def _run(
         self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Runs all rows in batches; yields the place of each, and its part of the results."""
+        """Runs all rows in batches; yields the index and the results of each row."""
         batches = buckets.plan(
             [len(row.input_ids_L) for row in rows],
             max_length=self.config.max_position_embeddings,
@@ -335,18 +329,23 @@ class Bert:
         for batch in batches:
             running.append((batch.indices, program(_padded(rows, batch))))
             if len(running) > _IN_FLIGHT:
-                yield from self._taken(*running.popleft())
+                yield from self._results(*running.popleft())
         for indices, results in running:
-            yield from self._taken(indices, results)
+            yield from self._results(indices, results)
 
-    def _taken(self, indices: list[int], results: jax.Array) -> Iterator[tuple[int, np.ndarray]]:
-        taken = np.asarray(results)[: len(indices)]
-        if np.isnan(taken).any():
+    def _results(self, indices: list[int], results: jax.Array) -> Iterator[tuple[int, np.ndarray]]:
+        values = np.asarray(results)[: len(indices)]
+        if np.isnan(values).any():
             raise UserError(f"{self.source} computes NaN: its weights are damaged")
-        yield from zip(indices, taken, strict=True)
+        yield from zip(indices, values, strict=True)
+
+    def _masked_lm(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
+        """Returns log P(token) at some positions, float32 [B, M, W]."""
+        (term,) = make_terms([MASKED_LM])
+        return self._forward.log_probs(term, inputs, {"masked_lm_positions": positions_BxM})
 
     def _guesses(self, row: TokenRow, top_k: int) -> dict[int, list[Guess]]:
-        """The likeliest tokens of each masked position."""
+        """Returns the most likely tokens of each masked position."""
         top_k = whole_number("top_k", top_k)
         if not 1 <= top_k <= self.config.vocab_size:
             raise UserError(
@@ -356,15 +355,16 @@ class Bert:
         positions = np.flatnonzero(row.input_ids_L == self.tokenizer.mask_id)
         if not len(positions):
             return {}
-        # Few shapes, whatever the number of masks.
+        # Padding the number of masks keeps the number of compiled shapes small.
         padded = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
         padded[0, : len(positions)] = positions
 
         def program(inputs: Inputs) -> jax.Array:
-            return self._programs.mlm_log_probs(inputs, padded)
+            return self._masked_lm(inputs, padded)
 
-        ((_, log_probs_MxV),) = self._run([row], program)
+        ((_, log_probs_MxW),) = self._run([row], program)
         guesses = {}
+        log_probs_MxV = log_probs_MxW[:, : self.config.vocab_size]
         for position, log_probs_V in zip(positions.tolist(), log_probs_MxV, strict=False):
             best = np.argsort(-log_probs_V, kind="stable")[:top_k]
             guesses[position] = [
@@ -375,12 +375,9 @@ class Bert:
     def __getattr__(self, name: str) -> NoReturn:
         raise no_attribute(self, name)
 
-    def _require(self, what: str, *heads: str) -> None:
-        for head in heads:
-            if head in self._lacking:
-                raise UserError(
-                    f"{self._lacking[head]}, which {what} asks for; features need no head"
-                )
+    def _require(self, method: str, term: str) -> None:
+        if self._missing[term]:
+            raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
 
 
 def _padded(rows: Sequence[TokenRow], batch: buckets.Batch) -> Inputs:

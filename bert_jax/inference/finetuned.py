@@ -248,7 +248,7 @@ class FineTuned(Bert):
         """Returns the head's outputs for each row, stacked in the order of their names."""
 
         def program(inputs: Inputs) -> jax.Array:
-            return self._task_program(self._programs.params, inputs)
+            return self._task_program(self._forward.params, inputs)
 
         outputs: list[np.ndarray] = [np.zeros(0)] * len(rows)
         for i, x in self._run(rows, program):

@@ -1,4 +1,4 @@
-"""The formats that a pre-trained BERT is kept in: found out, read and written."""
+"""Reads and writes models in any format; the format of a source is recognised."""
 
 import dataclasses
 import shutil
@@ -23,44 +23,47 @@ WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
 _CONFIGS = ("config.json", "bert_config.json")
 _UNFINISHED = "unfinished_conversion"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
-_KINDS = (
-    (is_native, read_native),
-    (is_huggingface, read_huggingface),
-    (is_google, read_google),
-)
 
 
-def read(path: str | Path, lowercase: bool | None = None, step: int | None = None) -> Pretrained:
-    """Reads a BERT of any known kind.
+def read(
+    path: str | Path,
+    lowercase: bool | None = None,
+    step: int | None = None,
+    family: str = "",
+) -> Pretrained:
+    """Reads a model of any known kind.
 
     Args:
       path: A work directory of bert_jax or one of its checkpoints; a directory of
         `transformers`; a TF1 checkpoint of google-research/bert or its directory.
-      lowercase: Whether the vocabulary is an uncased one, where the source does not
-        say it (Google's); None: as its entries suggest.
-      step: Of a work directory, the step of the checkpoint; None: the newest.
+      lowercase: Whether the vocabulary of a Google checkpoint is uncased; None to guess from
+        its entries.
+      step: The step of a work directory's checkpoint; None for the newest.
+      family: The family of the model, as `config.family`; by default as its config names it.
 
     Raises:
-      UserError: it is none of these, or damaged.
+      UserError: It is none of these, or damaged.
     """
-    path = files.open_path(path, "the BERT to read")
+    path = files.open_path(path, "the model to read")
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
-            raise UserError(f"{path} is no work directory with checkpoints: it has no step {step}")
+            raise UserError(
+                f"{path} is not a work directory with checkpoints: it has no step {step}"
+            )
         if step < 0:
             raise UserError(f"step is {step}; it must be that of a checkpoint in {path}")
-        # The best checkpoint of fine-tuning has a folder of its own.
+        # The best checkpoint of fine-tuning has its own folder.
         kept = path / BEST / str(step)
         path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
     if files.is_remote(path):
-        return _read_remote(_without_file(path), lowercase)
-    return _read(_without_file(path.absolute()), lowercase)
+        return _read_remote(_directory_or_prefix(path), lowercase, family)
+    return _read(_directory_or_prefix(path.absolute()), lowercase, family)
 
 
-def _read_remote(path: epath.Path, lowercase: bool | None) -> Pretrained:
-    """Reads a work directory where it is, and other kinds from a scratch copy of their files."""
+def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretrained:
+    """Reads a work directory in place, and other kinds from a temporary copy."""
     if is_native(path):
-        return _read(path, lowercase)
+        return _read(path, lowercase, family)
     # A directory, or the prefix of a checkpoint's files.
     names = files.list_files(path)
     folder, prefix = (path, "") if names else (path.parent, path.name)
@@ -69,7 +72,7 @@ def _read_remote(path: epath.Path, lowercase: bool | None) -> Pretrained:
         names = [name for name in names if not name.endswith(".bin")]
     with files.local_copy(folder, names) as local:
         try:
-            pretrained = _read(local / prefix, lowercase)
+            pretrained = _read(local / prefix, lowercase, family)
         except UserError as error:
             raise UserError(str(error).replace(str(local), str(folder))) from error
     warnings = [warning.replace(str(local), str(folder)) for warning in pretrained.warnings]
@@ -77,48 +80,45 @@ def _read_remote(path: epath.Path, lowercase: bool | None) -> Pretrained:
 
 
 def _is_wanted(name: str) -> bool:
-    """Whether a file may be of a BERT: a folder may hold much else."""
+    """Returns whether a file may belong to a model; a folder may hold much else."""
     return "/" not in name and (name.endswith(_SUFFIXES) or ".data-" in name)
 
 
-def _read(path: Path | epath.Path, lowercase: bool | None) -> Pretrained:
-    for is_kind, read_kind in _KINDS:
-        if not is_kind(path):
-            continue
-        if lowercase is None:
-            return read_kind(path)
-        if read_kind is read_google:
-            return read_google(path, lowercase)
-        raise UserError(f"{path} says itself whether it is lower-cased: leave that out")
+def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretrained:
+    is_ours_or_huggingface = is_native(path) or is_huggingface(path)
+    if is_ours_or_huggingface and lowercase is not None:
+        raise UserError(f"{path} has a setting for lower-casing; leave --lowercase out")
+    if is_native(path):
+        return read_native(path, family)
+    if is_huggingface(path):
+        return read_huggingface(path, family)
+    if is_google(path):
+        return read_google(path, lowercase, family)
     if not path.exists():
         raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
     if (path / SWEEP).exists():
         raise UserError(f"{path} holds a sweep; give one of its runs: {SWEEP} names the best_run")
     if all((path / name).exists() for name in (CONFIG, TOKENIZER, RESULTS)):
-        raise UserError(
-            f"the checkpoints of {path} are not there any more: of a sweep only the best run keeps "
-            "them"
-        )
+        raise UserError(f"{path} has no checkpoints: only the best run of a sweep keeps them")
     if all((path / name).exists() for name in (CONFIG, TOKENIZER)):
-        raise UserError(f"{path} has no checkpoint yet: its run has only begun")
+        raise UserError(f"{path} has no checkpoint yet: its run has only started")
     raise UserError(
-        f"{path} holds no BERT that is known here: a work directory of bert_jax, a Hugging Face "
+        f"{path} holds no known model: it must be a work directory of bert_jax, a Hugging Face "
         "directory (model.safetensors or pytorch_model.bin), or a Google checkpoint "
         "(bert_model.ckpt.index and bert_config.json)"
     )
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
-    """Writes a directory, complete with its last file; the weights are used up.
+    """Writes a directory; its config comes last. Uses up the weights.
 
     Raises:
-      UserError: the directory is not empty, or cannot be written to; a fine-tuned model is
-        to be another kind than "huggingface".
+      UserError: The directory is not empty or cannot be written to, or the model is
+        fine-tuned and the kind is not "huggingface".
     """
     if pretrained.head and kind != "huggingface":
         raise UserError(
-            f"{pretrained.source} is fine-tuned, which only Hugging Face's classes have a place "
-            "for; write --to=huggingface"
+            f"{pretrained.source} is fine-tuned; only --to=huggingface has a class for it"
         )
     path = files.open_path(path, "the directory to write")
     if files.is_remote(path):
@@ -129,12 +129,13 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     if path.exists() and (not path.is_dir() or set(path.iterdir()) - {unfinished}):
         raise UserError(f"{path} exists already; give a new or empty directory")
     is_new = not path.exists()
-    # What a conversion that was killed has left.
+    # Left by a conversion that was killed.
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
         WRITERS[kind](pretrained, unfinished)
-        # Inside the directory, which may be another disk's; without its config it is no model.
+        # Renaming within the directory never crosses disks. Without its config, which is moved
+        # last, a directory is not a model.
         for part in sorted(unfinished.iterdir(), key=lambda part: part.name in _CONFIGS):
             part.rename(path / part.name)
         unfinished.rmdir()
@@ -144,10 +145,10 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
 
 
 def _write_remote(pretrained: Pretrained, path: epath.Path, kind: str) -> None:
-    """Writes to object storage: the config, without which it is no model, comes last."""
+    """Writes to object storage; the config, without which it is not a model, comes last."""
     mark = path / _UNFINISHED
     if mark.exists():
-        # All that is here was left by a conversion that was killed.
+        # Everything in it was left by a conversion that was killed.
         files.remove_directory(path)
     if files.list_files(path):
         raise UserError(f"{path} exists already; give a new or empty directory")
@@ -164,8 +165,8 @@ def _write_remote(pretrained: Pretrained, path: epath.Path, kind: str) -> None:
         raise
 
 
-def _without_file(path: Path | epath.Path) -> Path | epath.Path:
-    """What a completed file name stands for: its directory, or its checkpoint's prefix."""
+def _directory_or_prefix(path: Path | epath.Path) -> Path | epath.Path:
+    """Returns the directory or checkpoint prefix that a completed file name belongs to."""
     if path.suffix == ".index" and path.is_file():
         return path.with_suffix("")
     if path.name == CHECKPOINTS:

@@ -1,7 +1,6 @@
-"""google-research/bert's checkpoints: bert_model.ckpt, bert_config.json, vocab.txt.
+"""Checkpoints of google-research/bert: bert_model.ckpt, bert_config.json, vocab.txt.
 
-TensorFlow is imported where it is used: a conversion that has nothing to do with
-Google's files must not wait for it.
+TensorFlow takes seconds to import: it is imported only when a checkpoint is opened.
 """
 
 from pathlib import Path
@@ -10,103 +9,123 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interop.names import ForeignTensor, google_names
+from bert_jax.interop.families import DEFAULT, load_family
+from bert_jax.interop.family import Family
+from bert_jax.interop.model_keys import read_model_keys, write_model_keys
+from bert_jax.interop.names import ForeignTensor, foreign_names
 from bert_jax.interop.pretrained import (
     Pretrained,
     collect_weights,
-    model_section,
     read_object,
+    read_terms,
     read_training,
     write_object,
     write_training,
 )
 from bert_jax.interop.tokenizer_files import read_google_tokenizer, write_google_tokenizer
-from bert_jax.interop.weights import Weights
+from bert_jax.interop.weights import Weights, expected_shapes
+from bert_jax.models import BertConfig
+from bert_jax.models.activations import ACTIVATIONS
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
-# What run_pretraining.py keeps beside the model: the optimizer's moments and the step.
+# Variables of run_pretraining.py that are not the model's: Adam's moments and the step.
 _SLOTS = ("/adam_m", "/adam_v")
 _COUNTERS = ("global_step",)
-# Bounds what a conversion holds beside the weights.
+# Limits the memory that a conversion needs beside the weights.
 _PART_BYTES = 32 << 20
-_ACTIVATIONS = ("gelu", "gelu_new", "relu")
 
 
 def is_google(path: Path) -> bool:
-    """Whether it is a checkpoint's prefix, or a directory with a bert_config.json."""
+    """Returns whether a path is a checkpoint's prefix, or a directory with a bert_config.json."""
     return _index(path).is_file() or (path / CONFIG).is_file()
 
 
-def read_google(path: Path, lowercase: bool | None = None) -> Pretrained:
-    """Reads a TF1 checkpoint of the original, whatever heads it has.
+def read_google(path: Path, lowercase: bool | None = None, family_name: str = "") -> Pretrained:
+    """Reads a TF1 checkpoint of Google's program with whatever heads it has.
 
     Args:
       path: The directory, or the checkpoint's prefix, `DIR/bert_model.ckpt`.
-      lowercase: Whether the vocabulary is an uncased one; None: as its entries suggest.
+      lowercase: Whether the vocabulary is uncased; None to guess from its entries.
+      family_name: As `config.family`; BERT by default.
 
     Raises:
-      UserError: the files are damaged, or hold another model than their config says.
+      UserError: The files are damaged, or hold another model than their config describes.
     """
+    family_name = family_name or DEFAULT
+    family = _google_family(family_name)
     prefix = path if _index(path).is_file() else _only_checkpoint(path)
     directory = prefix.parent
-    model = model_section(read_object(directory / CONFIG), directory / CONFIG)
-    if model["hidden_act"] not in _ACTIVATIONS:
-        raise UserError(
-            f"{directory / CONFIG}: hidden_act is {model['hidden_act']!r}; it must be one of "
-            f"{', '.join(_ACTIVATIONS)}"
-        )
+    config = read_object(directory / CONFIG)
+    activations = {name: name for name in ACTIVATIONS}
+    model = read_model_keys(config, family.config_keys, activations, directory / CONFIG)
+    training = read_training(directory)
+    terms = read_terms(training, family, model["causal"])
     tensors = _Checkpoint(prefix)
     found = {
         name: shape
         for name, shape in tensors.shapes.items()
         if not name.endswith(_SLOTS) and name not in _COUNTERS
     }
-    names = google_names(model["num_hidden_layers"])
-    weights, warnings = collect_weights(model, names, found, tensors.read, prefix)
+    names = foreign_names(family.names, "google", model["num_hidden_layers"])
+    shapes = expected_shapes(BertConfig.from_dict(model), terms)
+    weights, warnings = collect_weights(shapes, names, found, tensors.read, family, prefix)
     return Pretrained(
         source=str(path),
         model=model,
         weights=weights,
         tokenizer=read_google_tokenizer(directory, lowercase),
         warnings=warnings,
-        training=read_training(directory),
+        training=training,
+        family=family_name,
+        terms=terms,
     )
 
 
 def write_google(pretrained: Pretrained, path: Path) -> None:
-    """Writes a directory that the original's scripts start from; the weights are used up."""
-    pretrained.warnings += _differences(pretrained)
-    names = google_names(pretrained.model["num_hidden_layers"])
+    """Writes a directory that Google's scripts start from; uses up the weights."""
+    family = _google_family(pretrained.family)
+    pretrained.warnings += _differences(pretrained, family)
+    names = foreign_names(family.names, "google", pretrained.model["num_hidden_layers"])
+    pretrained.drop_unnamed(names, "Google's format")
     try:
         _save(pretrained.weights, names, path / CHECKPOINT)
     except _tensorflow().errors.OpError as error:
         # "{{node ...}} FILE; No space left on device [Op:SaveV2]"
         reason = error.message.rpartition("; ")[2].partition(" [Op:")[0]
         raise UserError(f"{path / CHECKPOINT} could not be written: {reason}") from error
-    write_object(path / CONFIG, pretrained.model)
+    write_object(path / CONFIG, write_model_keys(pretrained.model, family.config_keys))
     if pretrained.tokenizer:
         write_google_tokenizer(pretrained.tokenizer, path)
     write_training(pretrained, path)
 
 
-def _differences(pretrained: Pretrained) -> list[str]:
-    """What of this model the original's scripts cannot do."""
+def _google_family(name: str) -> Family:
+    family = load_family(name)
+    if not family.google_activations:
+        raise UserError(f"the family {name} has no format of Google's; use --to=huggingface")
+    return family
+
+
+def _differences(pretrained: Pretrained, family: Family) -> list[str]:
+    """Returns a sentence for everything that Google's scripts would do differently."""
     model, tokenizer = pretrained.model, pretrained.tokenizer
     warnings = []
-    if model["hidden_act"] == "gelu_new":
-        warnings.append('the original knows no hidden_act "gelu_new": its "gelu" is that function')
-    if model["layer_norm_eps"] != 1e-12:
+    if model["hidden_act"] not in family.google_activations:
         warnings.append(
-            f"layer_norm_eps is {model['layer_norm_eps']:g}: the original always takes 1e-12"
+            f'Google\'s program has no hidden_act "{model["hidden_act"]}"; it has '
+            + " and ".join(family.google_activations)
         )
+    for key, value in family.google_constants.items():
+        if model[key] != value:
+            warnings.append(f"{key} is {model[key]}: Google's program always uses {value}")
     if tokenizer and tokenizer.kind != "wordpiece":
-        warnings.append(f"the original cannot read a {tokenizer.kind} vocabulary")
+        warnings.append(f"Google's program cannot read a {tokenizer.kind} vocabulary")
     return warnings
 
 
 def _save(weights: Weights, names: dict[str, ForeignTensor], prefix: Path) -> None:
-    """Saves in parts that are then merged: TensorFlow holds one part, not all, twice."""
+    """Saves in parts and merges them, so that TensorFlow copies only one part at a time."""
     tf = _tensorflow()
     parts = []
     with tf.device("cpu"):
@@ -129,12 +148,12 @@ def _save(weights: Weights, names: dict[str, ForeignTensor], prefix: Path) -> No
 
 
 class _Checkpoint:
-    """A TF checkpoint's variables, with errors a person can read."""
+    """The variables of a TF checkpoint; damage is a UserError."""
 
     def __init__(self, prefix: Path):
         tf = _tensorflow()
         self._prefix = prefix
-        # TensorFlow turns some of its own errors into these of Python.
+        # TensorFlow turns some of its errors into Python's own.
         self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
         try:
             self._reader = tf.train.load_checkpoint(str(prefix))
@@ -152,13 +171,12 @@ class _Checkpoint:
     def _damaged(self, error: Exception) -> UserError:
         words = str(error).strip().splitlines()
         return UserError(
-            f"{self._prefix} is damaged or no TensorFlow checkpoint: "
+            f"{self._prefix} is damaged or not a TensorFlow checkpoint: "
             f"{words[0] if words else type(error).__name__}"
         )
 
 
 def _tensorflow() -> Any:
-    # It takes seconds to import: only when a file of its is asked for.
     from bert_jax.data.lean_tensorflow import tf
 
     return tf
@@ -172,9 +190,9 @@ def _only_checkpoint(directory: Path) -> Path:
     prefixes = [path.with_suffix("") for path in sorted(directory.glob("*.index"))]
     named = [prefix for prefix in prefixes if prefix.name == CHECKPOINT]
     if len(named or prefixes) != 1:
-        there = ", ".join(prefix.name for prefix in prefixes) or "none"
+        names = ", ".join(prefix.name for prefix in prefixes) or "none"
         raise UserError(
-            f"{directory} must hold one checkpoint, such as {CHECKPOINT}.index, and has {there}; "
-            f"where there are several, name the one, as {directory / 'NAME'}"
+            f"{directory} must hold one checkpoint, such as {CHECKPOINT}.index, but has {names}; "
+            f"to choose one of several, give {directory / 'NAME'}"
         )
     return (named or prefixes)[0]

@@ -11,20 +11,30 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError, naming
-from bert_jax.interop.huggingface_heads import Head, class_name, head_config, read_head
+from bert_jax.interop.families import FAMILIES, family_of_type, load_family
+from bert_jax.interop.family import Family
+from bert_jax.interop.huggingface_heads import Head, check_head, head_config, read_head
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.names import huggingface_head_names, huggingface_names
+from bert_jax.interop.model_keys import (
+    MODEL_KEYS,
+    check_constants,
+    read_model_keys,
+    write_model_keys,
+)
+from bert_jax.interop.names import foreign_names
 from bert_jax.interop.pretrained import (
     Pretrained,
     collect_weights,
-    model_section,
     read_object,
+    read_terms,
     read_training,
     write_object,
     write_training,
 )
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.torch_file import read_torch_file
+from bert_jax.interop.weights import expected_shapes, output_shapes
+from bert_jax.models import BertConfig
 from bert_jax.models.task_models import num_outputs
 
 CONFIG = "config.json"
@@ -33,65 +43,52 @@ TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
 _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
 
-# transformers' name -> ours, of activations that are the same function.
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-    "relu": "relu",
-}
-# Values of keys that would make it another model than BERT.
-_REQUIRED = {
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
-# Kept by transformers beside the parameter that it repeats.
-_TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-# A constant, not a parameter.
-_BUFFER = "embeddings.position_ids"
-
 
 class Tensor(NamedTuple):
-    """A tensor of a file, read when it is asked for."""
+    """A tensor of a file, which is read by calling `read`."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
 
 
 def is_huggingface(path: Path) -> bool:
-    """Whether a directory looks like one that `save_pretrained` wrote."""
+    """Returns whether a directory looks like one that `save_pretrained` wrote."""
     return any((path / name).exists() for name in _WEIGHT_FILES)
 
 
-def read_huggingface(path: Path) -> Pretrained:
-    """Reads a BERT, whatever heads it has: those of pre-training, or a fine-tuned one.
+def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
+    """Reads a model with whatever heads it has, those of pre-training or of a task.
+
+    Args:
+      path: The directory.
+      family_name: As `config.family`; by default found by the `model_type` of config.json.
 
     Raises:
-      UserError: the files are damaged, or hold another model than their config says.
+      UserError: The files are damaged, or hold another model than their config describes.
     """
     config = read_object(path / CONFIG)
-    model = _bert_keys(config, path / CONFIG)
-    names = huggingface_names(model["num_hidden_layers"])
+    family_name = family_name or _family_name(config, path / CONFIG)
+    family = load_family(family_name)
+    check_constants(config, family, path / CONFIG)
+    keys = {**family.config_keys, **family.optional_config_keys}
+    model = read_model_keys(config, keys, family.activations, path / CONFIG)
+    training = read_training(path)
+    terms = read_terms(training, family, model["causal"])
+    num_layers = model["num_hidden_layers"]
+    names = foreign_names(family.names, "huggingface", num_layers)
+    shapes = expected_shapes(BertConfig.from_dict(model), terms)
     with _open_weights(path) as (file, tensors):
-        tensors = {_current_name(name): tensor for name, tensor in tensors.items()}
-        _check_tied(tensors, file)
+        tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
+        _drop_repeated(tensors, family, file)
         found = {name: tensor.shape for name, tensor in tensors.items()}
-        head, problem = read_head(config, found)
+        head, problem = read_head(config, found, family, model["causal"])
         if head.name:
-            names |= huggingface_head_names(head.name)
+            output = family.task_classes[head.name].output
+            names |= foreign_names([output], "huggingface", num_layers)
+            num = num_outputs(head.name, len(head.labels))
+            shapes |= output_shapes(model["hidden_size"], num)
         weights, warnings = collect_weights(
-            model,
-            names,
-            found,
-            lambda name: tensors[name].read(),
-            file,
-            num_outputs=num_outputs(head.name, len(head.labels)) if head.name else 0,
+            shapes, names, found, lambda name: tensors[name].read(), family, file
         )
         if problem:
             warnings.append(f"{path}: {problem}: it is read without its head")
@@ -101,7 +98,9 @@ def read_huggingface(path: Path) -> Pretrained:
         weights=weights,
         tokenizer=read_huggingface_tokenizer(path),
         warnings=warnings,
-        training=read_training(path),
+        training=training,
+        family=family_name,
+        terms=terms,
         head=head.name,
         labels=head.labels,
         multi_label=head.multi_label,
@@ -109,92 +108,92 @@ def read_huggingface(path: Path) -> Pretrained:
 
 
 def write_huggingface(pretrained: Pretrained, path: Path) -> None:
-    """Writes what `AutoTokenizer` and `BertForPreTraining` load; the weights are used up.
-
-    A fine-tuned model is that of its head's class, with its labels' names.
+    """Writes a directory for the model's class and `AutoTokenizer`; uses up the weights.
 
     Raises:
       UserError: `transformers` has no such model.
     """
-    if pretrained.features:
-        raise UserError(
-            f"{pretrained.source} reads the states of several layers (config.train.features), "
-            "which no class of transformers does: it cannot be written for it"
-        )
-    model = pretrained.model
-    names = huggingface_names(model["num_hidden_layers"])
+    model, family = pretrained.model, load_family(pretrained.family)
+    num_layers = model["num_hidden_layers"]
+    names = foreign_names(family.names, "huggingface", num_layers)
     if pretrained.head:
-        names |= huggingface_head_names(pretrained.head)
-    weights = pretrained.weights
+        check_head(pretrained)
+        task_class = family.task_classes[pretrained.head]
+        class_name, pipeline = task_class.name, task_class.pipeline
+        names |= foreign_names([task_class.output], "huggingface", num_layers)
+    else:
+        chosen = family.pretraining_class(model["causal"], pretrained.terms)
+        class_name, pipeline = chosen.name, chosen.pipeline
+        names = {ours: names[ours] for ours in names if ours.startswith(chosen.weights)}
+    pretrained.drop_unnamed(names, class_name)
     tensors = {}
-    # One after another, so that never all of them are there twice.
-    for name in list(weights):
-        tensors[names[name].name] = np.ascontiguousarray(names[name].export(weights.pop(name)))
+    # One after another, so that there are never two copies of all weights.
+    for name in list(pretrained.weights):
+        value = names[name].export(pretrained.weights.pop(name))
+        tensors[names[name].name] = np.ascontiguousarray(value)
     try:
         # transformers refuses a file that does not name its framework.
         save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
+    optional = {k: v for k, v in family.optional_config_keys.items() if model[k] != MODEL_KEYS[k]}
     config = {
-        "architectures": [class_name(pretrained.head)],
-        "model_type": "bert",
-        **{key: value for key, value in model.items() if key != "causal"},
-        "position_embedding_type": "absolute",
-        "torch_dtype": "float32",
-        "use_cache": True,
+        "architectures": [class_name],
+        "model_type": family.model_types[0],
+        **write_model_keys(model, family.config_keys),
+        **family.written,
+        **write_model_keys(model, optional),
         **head_config(Head(pretrained.head, pretrained.labels, pretrained.multi_label)),
     }
     if pretrained.tokenizer:
         config["pad_token_id"] = pretrained.tokenizer.pad_id
         write_huggingface_tokenizer(pretrained.tokenizer, path, model["max_position_embeddings"])
     write_object(path / CONFIG, config)
-    # safetensors' own choice is that nobody else may read it.
+    # safetensors makes its file readable by its owner alone.
     shutil.copymode(path / CONFIG, path / SAFETENSORS)
     write_training(pretrained, path)
     with naming(path / "README.md"):
-        (path / "README.md").write_text(model_card(pretrained), encoding="utf-8")
+        card = model_card(pretrained, family, class_name, pipeline)
+        (path / "README.md").write_text(card, encoding="utf-8")
 
 
-def _bert_keys(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    for key, wanted in _REQUIRED.items():
-        if config.get(key, wanted) != wanted:
-            raise UserError(f"{path}: {key} is {config[key]!r}; only {wanted!r} is BERT's")
-    model = model_section(config, path)
-    if model["hidden_act"] not in _ACTIVATIONS:
+def _family_name(config: dict[str, Any], path: Path) -> str:
+    # Config files of the first year have no model_type; all of them are BERT's.
+    model_type = config.get("model_type", "bert")
+    name = family_of_type(model_type)
+    if not name:
         raise UserError(
-            f"{path}: hidden_act is {model['hidden_act']!r}; it must be one of "
-            f"{', '.join(_ACTIVATIONS)}"
+            f"{path}: model_type is {model_type!r}; it must be one of {', '.join(FAMILIES)}, or "
+            "--family must name its family"
         )
-    return model | {"hidden_act": _ACTIVATIONS[model["hidden_act"]]}
+    return name
 
 
-def _current_name(name: str) -> str:
-    """The name as transformers writes it today, of a whole BertForPreTraining."""
-    # Of checkpoints translated from TensorFlow in transformers' first year.
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-    name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    # A bare BertModel is saved without the prefix.
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+def _current_name(name: str, family: Family) -> str:
+    """Returns the name of a tensor as `transformers` writes it today, with its prefix."""
+    for old, new in family.renamed.items():
+        name = name.replace(old, new)
+    bare = family.base_prefixes and name.startswith(family.base_prefixes)
+    return family.encoder_prefixes[0] + name if bare else name
 
 
-def _check_tied(tensors: dict[str, Tensor], file: Path) -> None:
-    """Leaves out what only repeats another tensor, if it does."""
-    tensors.pop(f"bert.{_BUFFER}", None)
-    for copy, original in _TIED.items():
+def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
+    """Drops constants, and tensors that repeat another one after checking that they do."""
+    for buffer in family.buffers:
+        tensors.pop(buffer, None)
+    for copy, original in family.tied.items():
         if copy not in tensors:
             continue
         if original not in tensors:
             # Saved under the other of its two names.
             tensors[original] = tensors.pop(copy)
         elif not np.array_equal(tensors.pop(copy).read(), tensors[original].read()):
-            raise UserError(
-                f"{file}: {copy} differs from {original}; BERT's decoder is tied to its embeddings"
-            )
+            raise UserError(f"{file}: {copy} differs from {original}, to which it must be tied")
 
 
 @contextmanager
 def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
-    """The file that holds (or lists) the weights, and its tensors by name."""
+    """Yields the file that holds or lists the weights, and all tensors by name."""
     file = next(path / name for name in _WEIGHT_FILES if (path / name).exists())
     parts = _sharded(file) if file.name.endswith(_INDEX) else [file]
     tensors: dict[str, Tensor] = {}
@@ -203,7 +202,7 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
             opened = _torch(part) if ".bin" in part.name else _safetensors(part, stack)
             twice = sorted(tensors.keys() & opened.keys())
             if twice:
-                raise UserError(f"{part}: {twice[0]} is in another file of {file} too")
+                raise UserError(f"{part}: {twice[0]} is in two files of {file}")
             tensors.update(opened)
         if len(parts) > 1 or file.name.endswith(_INDEX):
             _check_index(file, tensors)
@@ -213,18 +212,18 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
 def _sharded(index: Path) -> list[Path]:
     parts = _weight_map(index).values()
     for part in parts:
-        # A name of its own directory: an index must not lead elsewhere.
+        # An index must not refer to files elsewhere.
         if not isinstance(part, str) or not part or Path(part).name != part:
             raise UserError(f"{index}: {part!r} is not the name of a file beside it")
         if not (index.parent / part).exists():
-            raise UserError(f"{index} names {part}, which is not there")
+            raise UserError(f"{index} names {part}, which does not exist")
     return [index.parent / part for part in sorted(set(parts))]
 
 
 def _check_index(index: Path, tensors: dict[str, Tensor]) -> None:
     missing = sorted(_weight_map(index).keys() - tensors.keys())
     if missing:
-        raise UserError(f"{index} names {', '.join(missing)}, which its files do not hold")
+        raise UserError(f"{index} names {', '.join(missing)}, which none of its files holds")
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -236,7 +235,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
     try:
-        # Read, not mapped: mapped pages count as memory beside the arrays made of them.
+        # Mapped pages would count as memory beside the arrays that are made from them.
         file = stack.enter_context(safe_open(path, framework="np", backend="pread"))
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
@@ -246,7 +245,7 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
             try:
                 return file.get_tensor(name)
             except (AttributeError, TypeError):
-                # numpy has no such type.
+                # numpy does not have the type.
                 dtype = file.get_slice(name).get_dtype()
                 raise UserError(
                     f"{path}: {name} is {dtype}; weights must be float32, bfloat16 or float16"

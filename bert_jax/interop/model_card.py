@@ -1,60 +1,64 @@
-"""The README.md of an exported model: what it is, how it was trained, how good it is."""
+"""The README.md of an exported model: what it is, how it was trained, and its scores."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.config import flatten
+from bert_jax.interop.family import Family
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import HEADS
-from bert_jax.models.task_models import TASK_MODELS
+from bert_jax.interop.weights import head_labels
+from bert_jax.objectives.term import Term
+from bert_jax.objectives.terms import make_terms
 
-MLM_HEAD = HEADS["mlm/"]
-_PIPELINES = {
-    "sequence_classification": "text-classification",
-    "token_classification": "token-classification",
-    "question_answering": "question-answering",
-    "multiple_choice": "multiple-choice",
-}
-_SCORES = {
-    "mlm_loss": "masked-LM loss (nats)",
-    "mlm_accuracy": "masked-LM accuracy",
-    "mlm_perplexity": "masked-LM perplexity",
-    "nsp_loss": "next-sentence loss (nats)",
-    "nsp_accuracy": "next-sentence accuracy",
-    "unigram_mlm_loss": "masked-LM loss of unigram frequencies (nats)",
-    "unigram_mlm_accuracy": "masked-LM accuracy of unigram frequencies",
-    "majority_nsp_accuracy": "next-sentence accuracy of the commoner label",
+# Results of pre-training that no term declares.
+_COMMON_RESULTS = {
     "num_sequences": "sequences",
-    "max_seq_length": "tokens a sequence, at the most",
+    "max_seq_length": "maximum sequence length (tokens)",
 }
 
 
-def model_card(pretrained: Pretrained) -> str:
-    """Markdown with the front matter that Hugging Face's hub reads."""
-    model, training, head = pretrained.model, pretrained.training, pretrained.head
-    pipeline, tags = _PIPELINES.get(head), "bert"
-    if not head:
-        # Untrained, the head would fill masks at random.
-        pipeline = None if MLM_HEAD in pretrained.untrained_heads else "fill-mask"
-        tags = "bert, masked-lm, next-sentence-prediction"
-    name = TASK_MODELS[head].__name__ if head else "BertForPreTraining"
+def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline: str) -> str:
+    """Returns Markdown with the front matter that the Hugging Face Hub reads.
+
+    Args:
+      pretrained: The model.
+      family: Its family.
+      class_name: The class of `transformers` that loads it.
+      pipeline: The `pipeline_tag`, for a model whose heads are trained.
+    """
+    model, training = pretrained.model, pretrained.training
+    tags = [family.model_types[0]]
+    if pretrained.head:
+        results = _task_results(training.get("results") or {}, training.get("step"))
+    else:
+        terms = make_terms(pretrained.terms)
+        tags += [term.label.lower().replace(" ", "-") for term in terms]
+        first = head_labels(pretrained.model_config, pretrained.terms[:1]).values()
+        # An untrained head would fill masks at random.
+        if set(first) & set(pretrained.untrained_heads):
+            pipeline = ""
+        results = _results(terms, training.get("results") or {}, training.get("step"))
+    described = {key: model[key] for key in family.config_keys}
+    described |= {"causal": True} if model["causal"] else {}
+    described |= {"labels": pretrained.labels} if pretrained.labels else {}
     lines = [
         "---",
         "library_name: transformers",
         *([f"pipeline_tag: {pipeline}"] if pipeline else []),
-        f"tags: [{tags}]",
+        f"tags: [{', '.join(tags)}]",
         "---",
         "",
-        f"# BERT, L{model['num_hidden_layers']} H{model['hidden_size']}",
+        f"# {family.title}, L{model['num_hidden_layers']} H{model['hidden_size']}",
         "",
-        f"Written by bert_jax; loads as `transformers.{name}`, with `AutoTokenizer`.",
+        f"Written by bert_jax. Load it with `transformers.{class_name}` and `AutoTokenizer`.",
         "",
-        *_table("Model", model | ({"labels": pretrained.labels} if pretrained.labels else {})),
+        *_table("Model", described),
         *_tokenizer(pretrained),
         *_training(training),
-        *(_scores if head else _results)(training.get("results") or {}, training.get("step")),
+        *results,
     ]
     if pretrained.warnings:
-        lines += ["## Mind", "", *(f"- {warning}" for warning in pretrained.warnings), ""]
+        lines += ["## Caveats", "", *(f"- {warning}" for warning in pretrained.warnings), ""]
     return "\n".join(lines)
 
 
@@ -67,21 +71,21 @@ def _tokenizer(pretrained: Pretrained) -> list[str]:
 
 def _training(training: dict[str, Any]) -> list[str]:
     if not training.get("config"):
-        return ["## Training", "", "Not known: the weights came from elsewhere.", ""]
+        return ["## Training", "", "Unknown: the weights were imported.", ""]
     config, corpus = training.get("config") or {}, training.get("corpus") or {}
     facts: dict[str, Any] = {"steps": training.get("step")}
-    # Where it did not begin from scratch.
+    # Set if the run did not start from scratch.
     facts |= {key: config.get(key) or None for key in ("init_from", "resume_from")}
     facts |= {"task": config.get("task")}
-    for section in ("train", "optimizer", "schedule", "data"):
+    for section in ("objective", "train", "optimizer", "schedule", "data"):
         for key, value in (config.get(section) or {}).items():
-            # The sequence lengths are told one by one below.
-            if not isinstance(value, list | dict) or key == "input":
+            # The stages follow one by one below.
+            if key != "stages":
                 facts[f"{section}.{key}"] = value
     for i, stage in enumerate((config.get("train") or {}).get("stages") or []):
         facts[f"train.stages[{i}]"] = ", ".join(f"{k} {v:g}" for k, v in stage.items() if v)
     facts |= {"seed": config.get("seed"), "dtype": config.get("dtype")}
-    # What the corpus was made with stands in the config's `data` already.
+    # The options that the corpus was made with are in the config's `data` already.
     facts |= {
         f"corpus.{key}": value
         for key, value in flatten(corpus)
@@ -90,25 +94,39 @@ def _training(training: dict[str, Any]) -> list[str]:
     return _table("Training", facts)
 
 
-def _results(results: dict[str, Any], step: int | None) -> list[str]:
-    scores = {
-        text: f"{results[key]:,.4g}" if isinstance(results[key], float) else results[key]
-        for key, text in _SCORES.items()
-        if key in results
-    }
-    if not scores:
+def _results(terms: Sequence[Term], results: dict[str, Any], step: int | None) -> list[str]:
+    """Returns the terms' metrics beside what a model without context reaches."""
+    rows = {}
+    for metric in (metric for term in terms for metric in term.metrics):
+        if metric.name in results:
+            baseline = ""
+            if metric.baseline in results:
+                baseline = f"{_number(results[metric.baseline])} ({metric.baseline_label})"
+            rows[metric.label] = f"{_number(results[metric.name])} | {baseline}"
+    if not rows:
         return ["## Results", "", "Not measured.", ""]
-    where = "On documents that were held out of the training, fixed pairs, 15 % masked"
+    where = "On held-out documents, with fixed pairs and masks"
     where += f", after step {step:,}." if step is not None else "."
-    return ["## Results", "", where, "", *_table("", scores)]
+    common = {text: results[key] for key, text in _COMMON_RESULTS.items() if key in results}
+    return [
+        *("## Results", "", where, ""),
+        *("| | this model | baseline |", "|---|---|---|"),
+        *(f"| {label} | {values} |" for label, values in rows.items()),
+        "",
+        *(_table("", common) if common else []),
+    ]
 
 
-def _scores(results: dict[str, Any], step: int | None) -> list[str]:
-    """Of a fine-tuned model: what its task's metrics are called, they are called there too."""
+def _task_results(results: dict[str, Any], step: int | None) -> list[str]:
+    """Returns the scores of a fine-tuned model, by the names of the task's metrics."""
     if not results:
         return ["## Results", "", "Not measured.", ""]
     scores = {name: f"{value:.4g}" for name, value in results.items()}
     return ["## Results", "", f"On the validation split, step {step:,}.", "", *_table("", scores)]
+
+
+def _number(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
 def _table(title: str, facts: dict[str, Any]) -> list[str]:
@@ -118,6 +136,6 @@ def _table(title: str, facts: dict[str, Any]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Text that cannot break out of its cell."""
+    """Returns text that fits into one cell."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return " ".join(text.replace("|", "\\|").split()) or "(none)"

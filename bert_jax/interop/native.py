@@ -1,4 +1,4 @@
-"""bert_jax's own directories, as the source or the end of a conversion."""
+"""Work directories of bert_jax as the source or the target of a conversion."""
 
 from contextlib import closing
 from pathlib import Path
@@ -13,39 +13,47 @@ from bert_jax import config as config_lib
 from bert_jax import files, tokenizers, workdir
 from bert_jax.config.finetuning import feature_layers
 from bert_jax.errors import UserError
-from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained, read_training, write_training
+from bert_jax.interop.families import DEFAULT, load_family
+from bert_jax.interop.model_keys import MODEL_KEYS
+from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.task_models import make_task_model
-from bert_jax.objectives.terms import BERT_TERMS, make_terms
+from bert_jax.objectives.terms import make_terms
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import TrainState, init_params
 
 _EVALUATION = "eval_"
-# Fine-tuning's best is what is wanted of it.
+# Fine-tuning's best checkpoint is its result.
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
 def is_native(path: Path | epath.Path) -> bool:
-    """Whether it is a work directory with checkpoints, or WORKDIR/checkpoints/STEP."""
+    """Returns whether it is a work directory with checkpoints, or WORKDIR/checkpoints/STEP."""
     directory = _split(path)[0]
     return any((directory / name).is_dir() for name in _CHECKPOINTS)
 
 
-def read_native(path: Path | epath.Path) -> Pretrained:
+def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     """Reads the best or newest checkpoint of a work directory, or the one that is named.
 
+    Args:
+      path: The work directory or a checkpoint in it.
+      family_name: As `config.family`, which is the default.
+
     Raises:
-      UserError: there is none, or it is damaged.
+      UserError: There is no checkpoint, or it is damaged.
     """
     directory, folder, step = _split(path)
     config = workdir.load_config(directory)
+    family_name = family_name or config.get("family", DEFAULT)
     model_config = BertConfig.from_dict(config.model, scan_layers=config.scan_layers)
+    values = config_lib.to_dict(config)
+    terms = read_terms({"config": values}, load_family(family_name), model_config.causal)
     head: dict[str, Any] = {}
-    terms = make_terms(config_lib.objective_terms(config) if "objective" in config else BERT_TERMS)
-    model: nn.Module = PreTrainingModel(model_config, terms)
+    model: nn.Module = PreTrainingModel(model_config, make_terms(terms))
     if workdir.is_finetuning(config):
         head = {
             "head": config.head,
@@ -74,17 +82,23 @@ def read_native(path: Path | epath.Path) -> Pretrained:
         tokenizer=tokenizer,
         warnings=[],
         training=_training(directory, step),
+        family=family_name,
+        terms=terms,
         **head,
     )
 
 
 def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
-    """Writes a directory to be named by `config.init_from`, or evaluated as it is."""
+    """Writes a directory for `config.init_from`, `evaluate` and `predict`."""
     config = config_lib.default_config()
     trained = pretrained.training.get("config")
     if trained and not workdir.is_finetuning(trained):
         config = config_lib.from_dict(trained)
     config.model.update({key: pretrained.model[key] for key in MODEL_KEYS})
+    config.family = pretrained.family
+    if config_lib.objective_terms(config) != pretrained.terms:
+        config.objective.terms = pretrained.terms
+        config.objective.weights = (1.0,) * len(pretrained.terms)
     config.workdir, config.data.store, config.data.vocab = "", "", ""
     if pretrained.tokenizer:
         options = pretrained.tokenizer.options
@@ -97,7 +111,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     pretrained.weights = {}
     with closing(Checkpointer(path / workdir.CHECKPOINTS)) as checkpoints:
         checkpoints.save(0, state, {})
-        # orbax writes a copy of its own.
+        # orbax writes from its own copy.
         del params, state
     write_training(pretrained, path)
     files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
@@ -106,38 +120,33 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
 def _split(
     path: Path | epath.Path,
 ) -> tuple[Path | epath.Path, Path | epath.Path, int | None]:
-    """The work directory, the folder of its checkpoints, and the step where one is named."""
+    """Returns the work directory, the folder of its checkpoints, and the step if one is named."""
     if path.parent.name in _CHECKPOINTS and path.name.isdecimal():
         return path.parent.parent, path.parent, int(path.name)
     folders = [path / name for name in _CHECKPOINTS]
-    # Until it is scored for the first time, a run has no best one.
+    # A fine-tuning run has no best checkpoint before its first evaluation.
     used = (f for f in folders if f.is_dir() and any(p.name.isdecimal() for p in f.iterdir()))
     return path, next(used, folders[-1]), None
 
 
 def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
-    """What is known of a checkpoint's training, from the files beside it."""
+    """Returns how a checkpoint was trained, from the files of its work directory."""
     if not (directory / workdir.CORPUS).exists():
-        # Converted weights bring their own story along, if there is one.
+        # Converted weights bring their own file.
         return read_training(directory)
     corpus = files.read_json(directory / workdir.CORPUS)
-    # Their number says enough: names of files are nobody else's business.
+    # The names of the files are private; their number is enough.
     corpus["sources"] = len(corpus.pop("sources", []))
     config = workdir.load_config(directory)
-    if workdir.is_finetuning(config):
-        results = _finetuning_results(directory, step)
-        return {
-            "step": step,
-            "config": config_lib.to_dict(config),
-            "corpus": corpus,
-            "results": results,
-        }
-    results = {}
+    results: dict[str, Any] = {}
     for line in read_metrics(directory):
-        if line["step"] == step and f"{_EVALUATION}mlm_loss" in line:
-            results = {k.removeprefix(_EVALUATION): v for k, v in line.items() if k != "step"}
-    if results:
-        # The score depends on it: held-out documents are cut as the stage's sequences are.
+        scores = {
+            k.removeprefix(_EVALUATION): v for k, v in line.items() if k.startswith(_EVALUATION)
+        }
+        if line["step"] == step and scores:
+            results = scores
+    if results and not workdir.is_finetuning(config):
+        # The scores depend on it: held-out documents are cut to the stage's length.
         stages = resolve_stages(config.train)
         stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
         results["max_seq_length"] = stage.max_seq_length
@@ -147,12 +156,3 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
         "corpus": corpus,
         "results": results,
     }
-
-
-def _finetuning_results(directory: Path | epath.Path, step: int) -> dict[str, Any]:
-    """The scores of a checkpoint on the validation split, where it was scored."""
-    for line in read_metrics(directory):
-        scores = {k: v for k, v in line.items() if k.startswith(_EVALUATION)}
-        if line["step"] == step and scores:
-            return {name.removeprefix(_EVALUATION): value for name, value in scores.items()}
-    return {}

@@ -1,57 +1,52 @@
-"""A BERT on its way from one program to another."""
+"""A model on its way from one program to another."""
 
 import dataclasses
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from bert_jax import config as config_lib
 from bert_jax import workdir
 from bert_jax.errors import UserError, naming
+from bert_jax.interop import families
 from bert_jax.interop import weights as weights_lib
-from bert_jax.interop.names import ForeignTensor, Shape, match
-from bert_jax.interop.weights import Weights, expected_shapes, output_shapes
+from bert_jax.interop.family import Family
+from bert_jax.interop.names import ForeignTensor, match
+from bert_jax.interop.weights import Shapes, Weights
 from bert_jax.models import BertConfig
+from bert_jax.objectives.terms import BERT_TERMS
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 
-# BERT's own keys (bert_config.json); those without a value here must be in any config.
-MODEL_KEYS = {
-    field.name: None if field.default is dataclasses.MISSING else field.default
-    for field in dataclasses.fields(BertConfig)
-    if field.name
-    not in ("sinusoidal_positions", "dtype", "scan_layers", "remat", "fused_attention")
-}
-
-# No dimension of a BERT is beyond this; what is, would overflow or fill the memory.
-_MOST = 2**24
-# Key of `training`: heads that were initialised, not trained.
+# The key of `training` that lists heads which were initialised and not trained.
 UNTRAINED = "untrained_heads"
-# Beside the weights, in every format: what bert_jax knows of their training.
+# The file beside the weights, in every format, that describes their training.
 TRAINING = "bert_jax_training.json"
 
 
 @dataclasses.dataclass
 class Pretrained:
-    """Weights, shape and tokenizer of a BERT.
+    """Weights, shape and tokenizer of a model.
 
     Attributes:
       source: Where it was read, for messages.
-      model: BERT's config keys and their values.
-      weights: Flat float32 weights (see `bert_jax.interop.weights`), all of them.
-      tokenizer: None where the source has none.
-      warnings: A sentence each: what the source lacks, and what of it was left out.
-      training: How it was trained, where that is known: `step`, `config`, `corpus`,
-        `results`, as in a work directory's files. It travels along.
-      head: Of a fine-tuned model: a key of `models.tasks.TASK_MODELS`; else empty.
-      labels: Of a head that has them: their names, in the order of the logits.
+      model: The keys of `config.model` that describe it, and their values.
+      weights: Flat float32 weights (see `bert_jax.interop.weights`).
+      tokenizer: None if the source has none.
+      warnings: A sentence for each thing that the source lacks or that was left out.
+      training: How it was trained, as far as that is known: `step`, `config`, `corpus` and
+        `results`, as in the files of a work directory. Every format keeps it.
+      family: Its family, as `config.family` names it.
+      terms: The terms it was pre-trained with, as `config.objective.terms` names them.
+      head: The head of a fine-tuned model, a key of `models.task_models.TASK_MODELS`.
+      labels: The names of the head's labels, in the order of the logits.
       features: Layers that the head reads instead of the last one.
-      bilstm_size: Of the BiLSTM between the features and the head; 0: there is none.
-      multi_label: Whether each label is judged by itself: any number of them may be right.
+      bilstm_size: The size of the BiLSTM below the head; 0 for none.
+      multi_label: Whether any number of labels may be right at once.
     """
 
     source: str
@@ -60,6 +55,8 @@ class Pretrained:
     tokenizer: Tokenizer | None
     warnings: list[str]
     training: dict[str, Any]
+    family: str = families.DEFAULT
+    terms: tuple[str, ...] = BERT_TERMS
     head: str = ""
     labels: tuple[str, ...] = ()
     features: tuple[int, ...] = ()
@@ -70,62 +67,76 @@ class Pretrained:
     def model_config(self) -> BertConfig:
         return BertConfig.from_dict(self.model)
 
-    def complete(self, seed: int = 0) -> None:
-        """Makes it a model for pre-training, with all heads and a vocabulary without padding.
+    def complete(self, seed: int = 0, terms: Sequence[str] | None = None) -> None:
+        """Makes it a model for pre-training, with a vocabulary that is not padded.
 
-        A fine-tuned model's own head is left out; heads that the source lacks are initialised.
+        The head of a fine-tuned model and the heads of other terms are dropped. Missing heads
+        are initialised.
 
         Args:
-          seed: What the new heads are drawn from.
+          seed: The seed of the new heads.
+          terms: The terms that it is going to be trained with; by default its own.
 
         Raises:
-          UserError: the embedding and the vocabulary do not belong together.
+          UserError: The embeddings and the vocabulary do not belong together.
         """
         if self.head:
-            self.leave_out_head()
-        missing = weights_lib.add_missing_heads(self.weights, self.model_config, seed)
+            self.drop_head()
+        self.terms = tuple(terms or self.terms)
+        labels = weights_lib.head_labels(self.model_config, self.terms)
+        present = dict.fromkeys(map(weights_lib.head_of, self.weights))
+        self.drop_weights(*(f"{head}/" for head in present if head and head not in labels))
+        missing = weights_lib.add_missing_heads(self.weights, self.model_config, self.terms, seed)
         if missing:
             heads = " and no ".join(missing)
             self.warnings.append(
-                f"{self.source} has no {heads}: initialised at random, to be trained before use"
+                f"{self.source} has no {heads}: initialised at random, train before use"
             )
         earlier = self.untrained_heads
         if earlier:
             self.warnings.append(
-                f"the {' and the '.join(earlier)} of {self.source} were initialised at random by a "
-                "conversion before: to be trained before use"
+                f"the {' and the '.join(earlier)} of {self.source} were initialised at random by "
+                "an earlier conversion: train before use"
             )
         if missing or earlier:
-            # It travels with the weights: nothing in them tells that they mean nothing.
+            # Nothing in the weights themselves shows it.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
         self.fit_vocabulary()
 
-    def leave_out_head(self) -> None:
-        """Drops a fine-tuned model's own head, and says so."""
-        self.warnings.append(f"the head of {self.source} is of a task, and is left out")
-        self.leave_out("classifier/", "bilstm/")
+    def drop_head(self) -> None:
+        """Drops the head of a fine-tuned model, with a warning."""
+        self.warnings.append(f"the task head of {self.source} is left out")
+        self.drop_weights("classifier/", "bilstm/")
         self.head, self.labels, self.multi_label = "", (), False
         self.features, self.bilstm_size = (), 0
 
-    def leave_out(self, *prefixes: str) -> None:
-        """Drops the weights whose names begin so."""
+    def drop_weights(self, *prefixes: str) -> None:
+        """Drops the weights whose names begin with one of the prefixes."""
         for name in [name for name in self.weights if name.startswith(prefixes)]:
             del self.weights[name]
 
+    def drop_unnamed(self, names: Collection[str], target: str) -> None:
+        """Drops the weights that have no name in another program, with a warning."""
+        unnamed = [name for name in self.weights if name not in names]
+        if unnamed:
+            self.warnings.append(f"{target} has no place for {', '.join(unnamed)}: left out")
+            for name in unnamed:
+                del self.weights[name]
+
     def fit_vocabulary(self) -> None:
-        """Cuts rows of the embeddings that only pad the tokenizer's vocabulary.
+        """Cuts off the rows of the embeddings that only pad the vocabulary.
 
         Raises:
-          UserError: the embedding and the vocabulary do not belong together.
+          UserError: The embeddings and the vocabulary do not belong together.
         """
         if self.tokenizer and self.tokenizer.vocab_size != self.model["vocab_size"]:
             self._cut_vocabulary(self.tokenizer.vocab_size)
 
     @property
     def max_length(self) -> int:
-        """Tokens of the longest sequence that it has learned, [CLS] and [SEP] counted.
+        """The length of the longest sequence that it was trained on, with [CLS] and [SEP].
 
-        Where a run of ours began at random, positions beyond its stages so far are noise.
+        If a run of ours began at random, positions beyond its stages so far are noise.
         """
         positions = self.model["max_position_embeddings"]
         config = self.training.get("config")
@@ -137,18 +148,34 @@ class Pretrained:
 
     @property
     def untrained_heads(self) -> list[str]:
-        """Names of the heads that an earlier conversion initialised."""
+        """The labels of the heads that an earlier conversion initialised."""
         return self.training.get(UNTRAINED, [])
+
+    def missing_head(self, term: str) -> str:
+        """Returns why the heads of a term cannot predict; empty if they can."""
+        labels = weights_lib.head_labels(self.model_config, [term])
+        present = {weights_lib.head_of(name) for name in self.weights}
+        if term not in self.terms:
+            return f"{self.source} has no {list(labels.values())[-1]}"
+        for head, label in labels.items():
+            if head not in present:
+                return f"{self.source} has no {label}"
+            if label in self.untrained_heads:
+                return (
+                    f"the {label} of {self.source} was initialised at random by a conversion and "
+                    "never trained"
+                )
+        return ""
 
     def _cut_vocabulary(self, entries: int) -> None:
         rows = self.model["vocab_size"]
-        # Embeddings are padded to a multiple of 8 to 128, for the hardware's sake.
+        # Programs pad embeddings to a multiple of 8 to 128 for the hardware.
         paddings = {-(-entries // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}
         if rows not in paddings:
             raise UserError(
                 f"{self.source} has {rows} rows of word embeddings but a vocabulary of {entries} "
-                "entries, which no padding explains: the vocabulary is cut short, or of another "
-                "model"
+                "entries, which no padding explains: the vocabulary is cut short or belongs to "
+                "another model"
             )
         weights_lib.cut_vocabulary(self.weights, entries)
         self.model["vocab_size"] = entries
@@ -158,90 +185,50 @@ class Pretrained:
         )
 
 
-def model_section(config: dict[str, Any], path: Any) -> dict[str, Any]:
-    """BERT's keys out of a bert_config.json or config.json.
-
-    Raises:
-      UserError: keys are missing, or say that this is not a BERT as it was published.
-    """
-    missing = [key for key, default in MODEL_KEYS.items() if default is None and key not in config]
-    if missing:
-        raise UserError(f"{path} has no {', '.join(missing)}: it describes no BERT")
-    model = {key: config.get(key, default) for key, default in MODEL_KEYS.items()}
-    for key, value in model.items():
-        expected = {"hidden_act": str, "causal": bool}.get(key, (int, float))
-        wanted = {"hidden_act": "a name", "causal": "true or false"}.get(key, "a number")
-        if not isinstance(value, expected) or isinstance(value, bool) != (expected is bool):
-            raise UserError(f"{path}: {key} is {value!r}; it must be {wanted}")
-    _check_ranges(model, path)
-    if model["hidden_size"] % model["num_attention_heads"]:
-        raise UserError(
-            f"{path}: num_attention_heads is {model['num_attention_heads']}, which does not divide "
-            f"hidden_size, {model['hidden_size']}"
-        )
-    return model
-
-
-def _check_ranges(model: dict[str, Any], path: Path) -> None:
-    for key, default in MODEL_KEYS.items():
-        value = model[key]
-        if isinstance(default, bool):
-            continue
-        if default is None or isinstance(default, int):
-            if not isinstance(value, int) or not 0 < value <= _MOST:
-                raise UserError(
-                    f"{path}: {key} is {value!r}; it must be a whole number above 0, and at most "
-                    f"{_MOST}"
-                )
-        elif key.endswith("_prob"):
-            if not 0 <= value < 1:
-                raise UserError(f"{path}: {key} is {value!r}; it must be at least 0 and below 1")
-        elif key != "hidden_act" and not 0 < value < math.inf:
-            raise UserError(f"{path}: {key} is {value!r}; it must be above 0")
+def read_terms(training: Mapping[str, Any], family: Family, causal: bool) -> tuple[str, ...]:
+    """Returns the terms of a model that was read, by its training or else by its family."""
+    config = training.get("config")
+    if config and not workdir.is_finetuning(config):
+        return config_lib.objective_terms(config_lib.from_dict(config))
+    return family.pretraining_class(causal, terms=None).terms
 
 
 def collect_weights(
-    model: dict[str, Any],
+    shapes: Shapes,
     names: Mapping[str, ForeignTensor],
-    found: Mapping[str, Shape],
+    found: Shapes,
     read: Callable[[str], np.ndarray],
+    family: Family,
     source: Path,
-    num_outputs: int = 0,
 ) -> tuple[Weights, list[str]]:
-    """Reads the tensors that are a BERT's and lays them out as ours.
+    """Reads the weights of a model from another program's file.
 
     Args:
-      model: BERT's config keys and their values.
-      names: What each of our weights is called in the file.
-      found: The file's tensors, with their shapes.
+      shapes: The shapes of the model's weights.
+      names: What each weight is called in the file.
+      found: The file's tensors and their shapes.
       read: Reads one of them.
+      family: The model's family.
       source: The file, for messages.
-      num_outputs: Of a fine-tuned model's output layer, which is among the names; 0: it has none.
 
     Returns:
       Flat float32 weights, and a sentence about the tensors that are left out.
 
     Raises:
-      UserError: tensors are missing, unknown, misshapen, or of another type.
+      UserError: Tensors are missing, unknown, or of another shape or type.
     """
-    shapes = expected_shapes(BertConfig.from_dict(model))
-    if num_outputs:
-        shapes |= output_shapes(model["hidden_size"], num_outputs)
-    present, others = match(found, names, shapes, str(source))
+    present, others = match(found, names, shapes, family, str(source))
     weights = {}
     for ours in present:
-        theirs = names[ours]
-        weights[ours] = theirs.restore(
-            _to_float32(read(theirs.name), theirs.name, source), shapes[ours]
-        )
-    warnings = []
-    if others:
-        warnings.append(f"{source}: {', '.join(others)} belong to another task and are left out")
-    return weights, warnings
+        value = _to_float32(read(names[ours].name), names[ours].name, source)
+        weights[ours] = names[ours].restore(value, shapes[ours])
+    if not others:
+        return weights, []
+    return weights, [f"{source}: {', '.join(others)} are of no use here and are left out"]
 
 
 def _to_float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
-    """The array as float32, where that loses nothing."""
+    """Returns the array as float32, if that loses nothing."""
     if array.dtype == np.float32:
         return array
     if array.dtype in (np.float16, ml_dtypes.bfloat16):
@@ -255,7 +242,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-      UserError: there is none in the file.
+      UserError: The file does not hold one.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -269,16 +256,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_object(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON object, as people like to read it."""
+    """Writes a JSON object, indented."""
     with naming(path):
         path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def read_training(directory: Path) -> dict[str, Any]:
-    """How the model in a directory was trained, if bert_jax wrote it; else empty.
+    """Reads how a model was trained; empty if bert_jax did not write its directory.
 
     Raises:
-      UserError: the file is damaged.
+      UserError: The file is damaged.
     """
     path = directory / TRAINING
     if not path.exists():
@@ -289,16 +276,17 @@ def read_training(directory: Path) -> dict[str, Any]:
             workdir.parse_config(training["config"])
         whole = all(isinstance(training.get(key, {}), dict) for key in ("corpus", "results"))
         heads = training.get(UNTRAINED, [])
-        if not whole or not set(heads) <= set(weights_lib.HEADS.values()):
-            raise UserError("it is not what bert_jax writes")
+        is_list = isinstance(heads, list) and all(isinstance(head, str) for head in heads)
+        if not whole or not is_list:
+            raise UserError("bert_jax did not write it")
     except (UserError, TypeError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}); the weights can do without: remove the file"
+            f"{path} cannot be read ({error}); remove the file, the weights do not need it"
         ) from error
     return training
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:
-    """Notes how the model was trained, where that is known."""
+    """Writes how the model was trained, if that is known."""
     if pretrained.training:
         write_object(directory / TRAINING, pretrained.training)

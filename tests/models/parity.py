@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface import read_huggingface
-from bert_jax.interop.names import huggingface_names
+from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.embeddings import BertEmbeddings
@@ -60,7 +61,7 @@ def random_model(name: str, scan_layers: bool) -> Model:
     reference = golden(f"model_{name}")
     config = BertConfig(**json.loads(str(reference["config"])), scan_layers=scan_layers)
     shapes, theirs = expected_shapes(config), section(reference, "weights")
-    names = huggingface_names(config.num_hidden_layers)
+    names = foreign_names(BERT.names, "huggingface", config.num_hidden_layers)
     assert {outside.name for outside in names.values()} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
     return PreTrainingModel(config, make_terms()), unflatten(weights, config)
@@ -241,7 +242,7 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
 
 def _named(params: dict, model: PreTrainingModel) -> dict[str, np.ndarray]:
     """Under transformers' names, and laid out as there."""
-    names = huggingface_names(model.config.num_hidden_layers)
+    names = foreign_names(BERT.names, "huggingface", model.config.num_hidden_layers)
     flat = flatten(params, model.config)
     return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
 

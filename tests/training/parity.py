@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 
-from bert_jax.interop.names import huggingface_names
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.pretraining import make_trainer
 from tests.golden.inputs import read_golden, section
@@ -32,7 +33,7 @@ def train(optimizer: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray
     config = small_config(**CONFIG, **OPTIMIZERS[optimizer], **rate, **overrides)
     trainer = make_trainer(config, jax.devices()[:1])
     layers = trainer.model_config.num_hidden_layers
-    names = huggingface_names(layers)
+    names = foreign_names(BERT.names, "huggingface", layers)
     shapes = expected_shapes(trainer.model_config)
     initial = section(read_golden("training"), "initial")
     weights = {key: names[key].restore(initial[names[key].name], shapes[key]) for key in shapes}

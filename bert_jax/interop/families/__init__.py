@@ -1,0 +1,25 @@
+"""The model families that can be imported and exported, one file each."""
+
+from bert_jax.interop.family import Family
+from bert_jax.parts import load_part
+
+DEFAULT = "bert"
+FAMILIES = {DEFAULT: "bert_jax.interop.families.bert:BERT"}
+
+
+def load_family(name: str, key: str = "config.family") -> Family:
+    """Returns the family that a config or flag names.
+
+    Args:
+      name: A key of FAMILIES, or MODULE:NAME of a `Family`.
+      key: The config key or flag, for messages.
+
+    Raises:
+      UserError: There is no such family.
+    """
+    return load_part(name, FAMILIES, key)
+
+
+def family_of_type(model_type: str) -> str:
+    """Returns the name of the family with this `model_type`; empty if there is none."""
+    return next((n for n in FAMILIES if model_type in load_family(n).model_types), "")

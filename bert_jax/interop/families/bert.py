@@ -1,0 +1,138 @@
+"""BERT: google-research/bert, and the Bert classes of `transformers`."""
+
+from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+
+# layout, our name, Hugging Face's, Google's
+_EMBEDDINGS = """
+table word_embeddings word_embeddings.weight word_embeddings
+table position_embeddings position_embeddings.weight position_embeddings
+table token_type_embeddings token_type_embeddings.weight token_type_embeddings
+vector layer_norm/scale LayerNorm.weight LayerNorm/gamma
+vector layer_norm/bias LayerNorm.bias LayerNorm/beta
+"""
+_LAYER = """
+heads_in attention/query_kernel attention.self.query.weight attention/self/query/kernel
+heads_bias attention/query_bias attention.self.query.bias attention/self/query/bias
+heads_in attention/key_kernel attention.self.key.weight attention/self/key/kernel
+heads_bias attention/key_bias attention.self.key.bias attention/self/key/bias
+heads_in attention/value_kernel attention.self.value.weight attention/self/value/kernel
+heads_bias attention/value_bias attention.self.value.bias attention/self/value/bias
+heads_out attention/output_kernel attention.output.dense.weight attention/output/dense/kernel
+vector attention/output_bias attention.output.dense.bias attention/output/dense/bias
+vector attention_layer_norm/scale attention.output.LayerNorm.weight attention/output/LayerNorm/gamma
+vector attention_layer_norm/bias attention.output.LayerNorm.bias attention/output/LayerNorm/beta
+matrix intermediate/kernel intermediate.dense.weight intermediate/dense/kernel
+vector intermediate/bias intermediate.dense.bias intermediate/dense/bias
+matrix output/kernel output.dense.weight output/dense/kernel
+vector output/bias output.dense.bias output/dense/bias
+vector output_layer_norm/scale output.LayerNorm.weight output/LayerNorm/gamma
+vector output_layer_norm/bias output.LayerNorm.bias output/LayerNorm/beta
+"""
+_POOLER = """
+matrix dense/kernel dense.weight dense/kernel
+vector dense/bias dense.bias dense/bias
+"""
+_LANGUAGE_MODEL = """
+matrix transform/kernel transform.dense.weight transform/dense/kernel
+vector transform/bias transform.dense.bias transform/dense/bias
+vector layer_norm/scale transform.LayerNorm.weight transform/LayerNorm/gamma
+vector layer_norm/bias transform.LayerNorm.bias transform/LayerNorm/beta
+vector output_bias bias output_bias
+"""
+_NEXT_SENTENCE = """
+classes dense/kernel weight output_weights
+vector dense/bias bias output_bias
+"""
+# Google's scripts each name the output layer of their task differently.
+_CLASSIFIER = """
+classes dense/kernel weight -
+vector dense/bias bias -
+"""
+
+_CLASSIFIER_NAMES = Names("classifier/", "classifier.", "-", _CLASSIFIER)
+_SPAN_NAMES = Names("classifier/", "qa_outputs.", "-", _CLASSIFIER)
+
+BERT = Family(
+    title="BERT",
+    model_types=("bert",),
+    names=(
+        Names("bert/embeddings/", "bert.embeddings.", "bert/embeddings/", _EMBEDDINGS),
+        Names("bert/encoder/layer_{}/", "bert.encoder.layer.{}.", "bert/encoder/layer_{}/", _LAYER),
+        Names("bert/pooler/", "bert.pooler.", "bert/pooler/", _POOLER),
+        Names("mlm/", "cls.predictions.", "cls/predictions/", _LANGUAGE_MODEL),
+        Names("nsp/", "cls.seq_relationship.", "cls/seq_relationship/", _NEXT_SENTENCE),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "BertForPreTraining",
+            terms=("masked_lm", "next_sentence"),
+            weights=("bert/", "mlm/", "nsp/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass(
+            "BertForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass(
+            "BertLMHeadModel",
+            terms=("next_token",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            causal=True,
+            pipeline="text-generation",
+        ),
+        PreTrainingClass("BertModel", terms=(), weights=("bert/",)),
+        PreTrainingClass("BertModel", terms=(), weights=("bert/",), causal=True),
+    ),
+    task_classes={
+        "sequence_classification": TaskClass(
+            "BertForSequenceClassification", _CLASSIFIER_NAMES, "text-classification"
+        ),
+        "token_classification": TaskClass(
+            "BertForTokenClassification", _CLASSIFIER_NAMES, "token-classification"
+        ),
+        "question_answering": TaskClass(
+            "BertForQuestionAnswering", _SPAN_NAMES, "question-answering"
+        ),
+        "multiple_choice": TaskClass("BertForMultipleChoice", _CLASSIFIER_NAMES, "multiple-choice"),
+    },
+    config_keys={
+        key: key
+        for key in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "hidden_act",
+            "hidden_dropout_prob",
+            "attention_probs_dropout_prob",
+            "max_position_embeddings",
+            "type_vocab_size",
+            "initializer_range",
+            "layer_norm_eps",
+        )
+    },
+    optional_config_keys={"causal": "is_decoder"},
+    constants={"position_embedding_type": "absolute", "add_cross_attention": False},
+    written={"position_embedding_type": "absolute", "torch_dtype": "float32", "use_cache": True},
+    activations={
+        "gelu": "gelu",
+        "gelu_python": "gelu",
+        "gelu_new": "gelu_new",
+        "gelu_pytorch_tanh": "gelu_new",
+        "relu": "relu",
+    },
+    encoder_prefixes=("bert.", "bert/"),
+    base_prefixes=("embeddings.", "encoder.", "pooler."),
+    # Checkpoints translated from TensorFlow in the first year of transformers.
+    renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    tied={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    buffers=("bert.embeddings.position_ids",),
+    google_activations=("gelu", "relu"),
+    google_constants={"layer_norm_eps": 1e-12, "causal": False},
+)

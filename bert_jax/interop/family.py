@@ -1,0 +1,111 @@
+"""What import and export need to know about a model family, as data."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Names(NamedTuple):
+    """A table of weight names, each below a prefix.
+
+    Attributes:
+      ours: The prefix of our flat names. "{}" in the three prefixes stands for the number of
+        a layer; such a table applies to every layer.
+      huggingface: The prefix in `transformers`.
+      google: The prefix in google-research/bert's checkpoints.
+      rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
+        Face's name, Google's name; "-" where a program has no place for the weight.
+    """
+
+    ours: str
+    huggingface: str
+    google: str
+    rows: str
+
+
+class PreTrainingClass(NamedTuple):
+    """A class of `transformers` for the model of some pre-training objective.
+
+    Attributes:
+      name: The class.
+      terms: The entries of `config.objective.terms` whose heads the class has.
+      weights: Prefixes of our flat names that the class has a place for.
+      causal: The value of `config.model.causal` that it is for.
+      pipeline: The `pipeline_tag` of a model card; it needs the heads of the first term.
+    """
+
+    name: str
+    terms: tuple[str, ...]
+    weights: tuple[str, ...]
+    causal: bool = False
+    pipeline: str = ""
+
+
+class TaskClass(NamedTuple):
+    """A class of `transformers` for a fine-tuned model.
+
+    Attributes:
+      name: The class.
+      output: The names of the output layer.
+      pipeline: The `pipeline_tag` of a model card.
+    """
+
+    name: str
+    output: Names
+    pipeline: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """All that is specific to a model family in the files of other programs.
+
+    Attributes:
+      title: What a model card calls the model.
+      model_types: Values of `model_type` in a config.json; the first is written.
+      names: The weights' names.
+      pretraining_classes: The first class that fits a model is used. Weights that are read
+        without further information are taken for a model of the first class.
+      task_classes: The class for each head of fine-tuning.
+      config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
+        which they are written.
+      optional_config_keys: The same for keys that are written only if their value is not the
+        default.
+      constants: Keys of a config.json and the one value that the family supports.
+      written: Keys and values that every config.json gets.
+      activations: Maps `hidden_act` in a config.json to ours.
+      encoder_prefixes: What the names of an encoder's tensors begin with in either program.
+      base_prefixes: What they begin with in a file of the bare encoder, which lacks the first
+        of `encoder_prefixes`.
+      renamed: Spellings of older files and the current ones.
+      tied: Tensors that repeat another one, and which one.
+      buffers: Tensors that are constants, not weights.
+      google_activations: `hidden_act` values of Google's program; empty if it does not have
+        the family.
+      google_constants: Keys of `config.model` with the one value that Google's program
+        computes with.
+    """
+
+    title: str
+    model_types: tuple[str, ...]
+    names: Sequence[Names]
+    pretraining_classes: Sequence[PreTrainingClass]
+    task_classes: Mapping[str, TaskClass]
+    config_keys: Mapping[str, str]
+    activations: Mapping[str, str]
+    encoder_prefixes: tuple[str, ...]
+    base_prefixes: tuple[str, ...] = ()
+    optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    buffers: tuple[str, ...] = ()
+    google_activations: tuple[str, ...] = ()
+    google_constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
+        """Returns the class for a model with these terms; None if they are not known."""
+        fitting = [c for c in self.pretraining_classes if c.causal == causal]
+        if terms is not None:
+            fitting = [c for c in fitting if set(c.terms) <= set(terms)]
+        return fitting[0]

@@ -1,0 +1,120 @@
+"""Google's checkpoints: reading them, and what can be wrong with them."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from tests.interop.small_bert import drop_tensors, edit_json, make_pretrained, same_weights
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("google") / "model"
+    formats.write(make_pretrained(), path, "google")
+    return path
+
+
+@pytest.fixture
+def google(checkpoint, tmp_path):
+    return shutil.copytree(checkpoint, tmp_path / "google")
+
+
+def edit_variables(directory, change):
+    import tensorflow as tf
+
+    prefix = str(directory / "bert_model.ckpt")
+    reader = tf.train.load_checkpoint(prefix)
+    variables = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    change(variables)
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=[tf.constant(value) for value in variables.values()],
+    )
+
+
+def test_the_optimizers_variables_are_ignored(google):
+    def change(variables):
+        for slot in ("adam_m", "adam_v"):
+            variables[f"bert/pooler/dense/bias/{slot}"] = np.ones((12,), np.float32)
+        variables["global_step"] = np.int64(20)
+
+    edit_variables(google, change)
+    pretrained = formats.read(google)
+    assert pretrained.warnings == []
+    assert same_weights(pretrained.weights, make_pretrained().weights)
+
+
+def test_fine_tuned_checkpoints_lose_their_head(google):
+    def change(variables):
+        drop_tensors(variables, "cls/")
+        variables["output_weights"] = np.ones((3, 12), np.float32)
+
+    edit_variables(google, change)
+    pretrained = formats.read(google)
+    pretrained.complete()
+    assert "output_weights" in pretrained.warnings[0]
+    assert "masked-LM head and no next-sentence head" in pretrained.warnings[1]
+
+
+def test_wrong_variables_are_named(google):
+    def change(variables):
+        variables.pop("bert/encoder/layer_0/output/dense/bias")
+        variables["bert/encoder/layer_3/output/dense/bias"] = np.ones((12,), np.float32)
+
+    edit_variables(google, change)
+    with pytest.raises(UserError, match=r"missing: .*layer_0.*; unknown: .*layer_3"):
+        formats.read(google)
+
+
+@pytest.mark.parametrize("name", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"])
+@pytest.mark.parametrize("keep", [0, 0.3, 0.95])
+def test_truncated_files(google, name, keep):
+    content = (google / name).read_bytes()
+    (google / name).write_bytes(content[: int(len(content) * keep)])
+    with pytest.raises(UserError, match="damaged"):
+        formats.read(google)
+
+
+def test_changed_values_are_noticed(google):
+    path = google / "bert_model.ckpt.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        formats.read(google)
+
+
+def test_several_checkpoints_in_one_directory(google):
+    for suffix in ("index", "data-00000-of-00001"):
+        for name in ("model.ckpt-10", "model.ckpt-20"):
+            shutil.copy(google / f"bert_model.ckpt.{suffix}", google / f"{name}.{suffix}")
+        (google / f"bert_model.ckpt.{suffix}").unlink()
+    with pytest.raises(UserError, match="model.ckpt-10, model.ckpt-20"):
+        formats.read(google)
+    assert same_weights(formats.read(google / "model.ckpt-20").weights, make_pretrained().weights)
+
+
+def test_unknown_activations(google):
+    edit_json(google / "bert_config.json", hidden_act="swish")
+    with pytest.raises(UserError, match="hidden_act is 'swish'; it must be one of gelu"):
+        formats.read(google)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"hidden_act": "gelu_new"}, 'no hidden_act "gelu_new"'),
+        ({"layer_norm_eps": 1e-5}, "always uses 1e-12"),
+        ({"causal": True}, "causal is True"),
+    ],
+)
+def test_differences_from_googles_program(tmp_path, model, words):
+    pretrained = make_pretrained(**model)
+    formats.write(pretrained, tmp_path / "google", "google")
+    assert words in pretrained.warnings[0]
+    assert formats.read(tmp_path / "google").model == pretrained.model | {"causal": False}

@@ -1,0 +1,217 @@
+"""Directories of `transformers`: the forms they come in, and what can be wrong with them."""
+
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.interop.pretrained import TRAINING
+from tests.interop.small_bert import (
+    drop_tensors,
+    edit_json,
+    edit_tensors,
+    make_pretrained,
+    same_weights,
+)
+
+
+@pytest.fixture
+def huggingface(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    return tmp_path / "hf"
+
+
+def test_old_names_and_a_bare_encoder(huggingface):
+    def change(tensors):
+        for name in list(tensors):
+            value = tensors.pop(name)
+            if name.startswith("bert."):
+                name = name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma")
+                tensors[name.replace("LayerNorm.bias", "LayerNorm.beta")] = value
+        tensors["embeddings.position_ids"] = np.arange(40)[None]
+
+    edit_tensors(huggingface, change)
+    expected = make_pretrained().weights
+    expected = {name: x for name, x in expected.items() if name.startswith("bert/")}
+    assert same_weights(formats.read(huggingface).weights, expected)
+
+
+def test_missing_heads_are_initialised(huggingface):
+    edit_tensors(huggingface, lambda tensors: drop_tensors(tensors, "cls.", "bert.pooler"))
+    pretrained = formats.read(huggingface)
+    pretrained.complete()
+    (warning,) = pretrained.warnings
+    for head in ("pooler", "masked-LM head", "next-sentence head"):
+        assert head in warning
+    assert pretrained.weights.keys() == make_pretrained().weights.keys()
+    assert 0 < np.abs(pretrained.weights["mlm/transform/kernel"]).max() <= 0.04
+    assert not pretrained.weights["nsp/dense/bias"].any()
+
+
+def test_other_heads_are_left_out(huggingface):
+    edit_tensors(huggingface, lambda t: t.update({"classifier.weight": np.zeros((3, 12))}))
+    pretrained = formats.read(huggingface)
+    assert "classifier.weight" in pretrained.warnings[0]
+    assert same_weights(pretrained.weights, make_pretrained().weights)
+
+
+def test_the_decoder_must_be_tied(huggingface):
+    embeddings, name = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+
+    def tie(tensors):
+        tensors[name] = tensors[embeddings]
+        tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+
+    edit_tensors(huggingface, tie)
+    assert same_weights(formats.read(huggingface).weights, make_pretrained().weights)
+    edit_tensors(huggingface, lambda tensors: tensors.update({name: tensors[name] + 1}))
+    with pytest.raises(UserError, match="decoder.weight differs from"):
+        formats.read(huggingface)
+
+
+def split(directory) -> dict[str, str]:
+    """Divides the weights over two files; returns the index."""
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    index = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(tensors)}
+    for part in set(index.values()):
+        save_file({n: tensors[n] for n in tensors if index[n] == part}, directory / part)
+    path = directory / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return index
+
+
+def test_several_files_with_an_index(huggingface):
+    split(huggingface)
+    assert same_weights(formats.read(huggingface).weights, make_pretrained().weights)
+    shutil.copy(huggingface / "part-0.safetensors", huggingface / "part-1.safetensors")
+    with pytest.raises(UserError, match="is in two files of"):
+        formats.read(huggingface)
+    (huggingface / "part-1.safetensors").unlink()
+    with pytest.raises(UserError, match="part-1.safetensors, which does not exist"):
+        formats.read(huggingface)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda index: index | {"cls.predictions.bias": "../x.safetensors"}, "of a file beside it"),
+        (lambda index: index | {"cls.predictions.bias": 3}, "not the name of a file beside it"),
+        (lambda index: index | {"bert.more": "part-0.safetensors"}, "bert.more"),
+        (lambda index: None, "weight_map"),
+    ],
+)
+def test_a_wrong_index(huggingface, change, message):
+    index = split(huggingface)
+    path = huggingface / "model.safetensors.index.json"
+    edit_json(path, weight_map=change(index))
+    with pytest.raises(UserError, match=message):
+        formats.read(huggingface)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_short_floats_are_widened_exactly(huggingface, dtype):
+    edit_tensors(huggingface, lambda t: t.update({n: x.astype(dtype) for n, x in t.items()}))
+    expected = {n: x.astype(dtype) for n, x in make_pretrained().weights.items()}
+    found = formats.read(huggingface).weights
+    assert all(x.dtype == np.float32 for x in found.values())
+    assert same_weights(found, {n: x.astype(np.float32) for n, x in expected.items()})
+
+
+def test_everything_wrong_with_the_tensors_is_named_at_once(huggingface):
+    def change(tensors):
+        tensors.pop("bert.embeddings.LayerNorm.bias")
+        kernel = tensors.pop("bert.encoder.layer.1.output.dense.weight")
+        tensors["bert.encoder.layer.1.output.dense.weigth"] = kernel
+        tensors["cls.predictions.bias"] = tensors["cls.predictions.bias"][1:]
+
+    edit_tensors(huggingface, change)
+    with pytest.raises(UserError) as error:
+        formats.read(huggingface)
+    for words in (
+        "missing: bert.embeddings.LayerNorm.bias, bert.encoder.layer.1.output.dense.weight;",
+        "unknown: bert.encoder.layer.1.output.dense.weigth;",
+        "cls.predictions.bias is [27], not [28]",
+    ):
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int32, bool])
+def test_other_types_are_not_weights(huggingface, dtype):
+    name = "bert.pooler.dense.bias"
+    edit_tensors(huggingface, lambda t: t.update({name: t[name].astype(dtype)}))
+    with pytest.raises(UserError, match=rf"{name} is {np.dtype(dtype).name}"):
+        formats.read(huggingface)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type is 'roberta'; it must be one of bert, or --family"),
+        ({"position_embedding_type": "relative_key"}, "only 'absolute' is supported"),
+        ({"is_decoder": 1}, "is_decoder is 1; it must be true or false"),
+        ({"hidden_act": "swish"}, "hidden_act is 'swish'"),
+        ({"num_attention_heads": 5}, "does not divide"),
+        ({"hidden_size": "12"}, "must be a number"),
+        ({"num_hidden_layers": 0}, "above 0"),
+        ({"vocab_size": 10**18}, "at most"),
+        ({"layer_norm_eps": float("nan")}, "must be above 0"),
+        ({"hidden_dropout_prob": 7.0}, "below 1"),
+        ({"num_hidden_layers": 4}, "missing: bert.encoder.layer.3"),
+        ({"num_hidden_layers": 2}, "unknown: bert.encoder.layer.2"),
+    ],
+)
+def test_the_config_of_another_model(huggingface, change, message):
+    edit_json(huggingface / "config.json", **change)
+    with pytest.raises(UserError, match=message):
+        formats.read(huggingface)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "\x00", "[" * 100_000])
+def test_a_damaged_config(huggingface, content):
+    (huggingface / "config.json").write_text(content)
+    with pytest.raises(UserError, match="config.json"):
+        formats.read(huggingface)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_damaged_weights_end_in_one_sentence(huggingface, data):
+    path = huggingface / "model.safetensors"
+    whole = path.read_bytes()
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)), "length")])
+    for _ in range(data.draw(st.integers(0, 3), "flips")):
+        if damaged:
+            # Flips in the header do more than change a value.
+            at = data.draw(st.integers(0, min(len(damaged), 4000) - 1))
+            damaged[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(damaged)
+    try:
+        formats.read(huggingface)
+    except UserError:
+        pass
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"config": 3},
+        {"config": {"nosuch": 1}},
+        {"corpus": [1]},
+        {"results": "good"},
+        {"untrained_heads": 1},
+    ],
+)
+def test_a_damaged_description_of_the_training(huggingface, training):
+    (huggingface / TRAINING).write_text(json.dumps(training))
+    with pytest.raises(UserError, match=f"{TRAINING} cannot be read .* remove the file"):
+        formats.read(huggingface)

@@ -1,0 +1,150 @@
+"""Fine-tuned models in the format of `transformers`, without `transformers`."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from tests.interop.small_bert import copies, edit_json, edit_tensors, make_finetuned, same_weights
+
+LABELS = ("no", "perhaps", "yes")
+HEADS = [
+    ("sequence_classification", LABELS),
+    ("sequence_classification", ()),
+    ("token_classification", LABELS),
+    ("question_answering", ()),
+    ("multiple_choice", ()),
+]
+
+
+def export(pretrained, path):
+    formats.write(pretrained, path, "huggingface")
+    config = json.loads((path / "config.json").read_text())
+    return config, load_file(path / "model.safetensors")
+
+
+def test_a_classifier_and_its_labels(tmp_path):
+    pretrained = make_finetuned("sequence_classification", LABELS)
+    ours = copies(pretrained.weights)
+    config, tensors = export(pretrained, tmp_path / "hf")
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+    assert config["problem_type"] == "single_label_classification"
+    np.testing.assert_array_equal(tensors["classifier.weight"], ours["classifier/dense/kernel"].T)
+    np.testing.assert_array_equal(tensors["classifier.bias"], ours["classifier/dense/bias"])
+    assert not [name for name in tensors if name.startswith("cls.")]
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card and "no, perhaps, yes" in card
+
+
+def test_regression_has_one_output(tmp_path):
+    config, tensors = export(make_finetuned("sequence_classification"), tmp_path / "hf")
+    assert config["problem_type"] == "regression" and len(config["id2label"]) == 1
+    assert tensors["classifier.weight"].shape == (1, 12)
+
+
+def test_spans_have_another_name(tmp_path):
+    config, tensors = export(make_finetuned("question_answering"), tmp_path / "hf")
+    assert config["architectures"] == ["BertForQuestionAnswering"] and "id2label" not in config
+    assert tensors["qa_outputs.weight"].shape == (2, 12)
+    assert not [name for name in tensors if "pooler" in name]
+
+
+@pytest.mark.parametrize(("head", "labels"), HEADS)
+def test_reading_inverts_writing(tmp_path, head, labels):
+    pretrained = make_finetuned(head, labels)
+    pretrained.multi_label = is_multi = head == "sequence_classification" and bool(labels)
+    weights = copies(pretrained.weights)
+    first = export(pretrained, tmp_path / "hf")
+    again = formats.read(tmp_path / "hf")
+    assert (again.head, again.labels, again.multi_label) == (head, labels, is_multi)
+    assert same_weights(again.weights, weights) and again.warnings == []
+    second = export(again, tmp_path / "twice")
+    assert first[0] == second[0] and same_weights(first[1], second[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        # transformers leaves its defaults out.
+        ({"id2label": None, "problem_type": None}, ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"id2label": {"2": "c", "0": "a", "1": 7}}, ("a", "7", "c")),
+    ],
+)
+def test_labels_as_transformers_writes_them(tmp_path, values, labels):
+    export(make_finetuned("sequence_classification", LABELS), tmp_path / "hf")
+    edit_json(tmp_path / "hf" / "config.json", **values)
+    again = formats.read(tmp_path / "hf")
+    assert again.labels == labels and not again.warnings and not again.multi_label
+
+
+@pytest.mark.parametrize(
+    ("head", "values", "lost", "words"),
+    [
+        ("sequence_classification", {}, "classifier.", "has no classifier.weight, classifier.bias"),
+        ("sequence_classification", {}, "bert.pooler.", "has no pooler"),
+        ("sequence_classification", {"problem_type": "regression"}, "", "3 numbers at once"),
+        ("sequence_classification", {"problem_type": "x"}, "", "problem_type is 'x'"),
+        ("sequence_classification", {"is_decoder": True}, "", "pools the first token"),
+        ("token_classification", {"id2label": {"0": "a"}}, "", "does not name the 3 labels"),
+        ("token_classification", {"id2label": ["a", "b", "c"]}, "", "does not name"),
+        (
+            "token_classification",
+            {"id2label": {"0": "a", "1": "\ud800", "2": "c"}},
+            "",
+            "lone surrogate",
+        ),
+        (
+            "sequence_classification",
+            {"architectures": ["BertForMultipleChoice"]},
+            "",
+            "classifier.weight has 3 outputs, not 1",
+        ),
+    ],
+)
+def test_an_unusable_head_leaves_its_encoder(tmp_path, head, values, lost, words):
+    export(make_finetuned(head, LABELS), tmp_path / "hf")
+    edit_json(tmp_path / "hf" / "config.json", **values)
+    if lost:
+        edit_tensors(tmp_path / "hf", lambda t: [t.pop(n) for n in list(t) if n.startswith(lost)])
+    again = formats.read(tmp_path / "hf")
+    assert not again.head and not again.labels
+    assert not [name for name in again.weights if not name.startswith("bert/")]
+    assert words in " ".join(again.warnings) and "without its head" in " ".join(again.warnings)
+
+
+@pytest.mark.parametrize("architectures", [None, [], "BertForSequenceClassification", [7], ["X"]])
+def test_a_config_without_a_known_head(tmp_path, architectures):
+    export(make_finetuned("sequence_classification", LABELS), tmp_path / "hf")
+    edit_json(tmp_path / "hf" / "config.json", architectures=architectures)
+    again = formats.read(tmp_path / "hf")
+    assert not again.head and "classifier.weight" in " ".join(again.warnings)
+
+
+def test_pre_training_replaces_the_head():
+    pretrained = make_finetuned("token_classification", LABELS)
+    encoder = {n: x for n, x in copies(pretrained.weights).items() if n.startswith("bert/")}
+    pretrained.complete()
+    assert not pretrained.head and not pretrained.labels
+    assert {name.split("/")[0] for name in pretrained.weights} == {"bert", "mlm", "nsp"}
+    assert "the task head of a test is left out" in pretrained.warnings
+    assert same_weights({name: pretrained.weights[name] for name in encoder}, encoder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: setattr(p, "features", (-1, -2)), r"config.train.features\), which no class"),
+        (lambda p: setattr(p, "bilstm_size", 8), "config.train.bilstm_size"),
+        (lambda p: p.model.update(causal=True), "causal and pools the last token"),
+    ],
+)
+def test_models_that_transformers_lacks(tmp_path, change, words):
+    pretrained = make_finetuned("sequence_classification", LABELS)
+    change(pretrained)
+    with pytest.raises(UserError, match=words):
+        formats.write(pretrained, tmp_path / "out", "huggingface")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,27 @@
+"""The README.md of an export."""
+
+from bert_jax.interop import formats
+from tests.interop.small_bert import make_pretrained
+
+
+def test_it_describes_the_training_and_the_results(tmp_path):
+    pretrained = make_pretrained()
+    pretrained.training = {
+        "step": 2500,
+        "config": {"train": {"batch_size": 32}, "seed": 5, "data": {"input": ["a|b.txt"]}},
+        "corpus": {"sources": 3},
+        "results": {"mlm_loss": 5.8538, "unigram_mlm_loss": 6.5, "num_sequences": 1024},
+    }
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for line in (
+        "pipeline_tag: fill-mask",
+        "tags: [bert, masked-lm, next-sentence]",
+        "| steps | 2500 |",
+        "| train.batch_size | 32 |",
+        "| seed | 5 |",
+        "| data.input | a\\|b.txt |",
+        "| masked-LM loss (nats) | 5.854 | 6.5 (unigram frequencies) |",
+        "| sequences | 1024 |",
+    ):
+        assert line in card.splitlines()
