@@ -1,0 +1,291 @@
+"""A variant of BERT defined outside the package, taken through every command.
+
+The variant detects swapped neighbours: its corruption swaps some tokens with their successors,
+and its term predicts which positions were swapped and whether the row is long. No module of
+bert_jax knows of it.
+"""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.batch import BatchField
+from bert_jax.config import default_config, stage
+from bert_jax.data.random_streams import draw_rows
+from bert_jax.data.rows.segments import SegmentRows
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.family import Names, PreTrainingClass
+from bert_jax.models.heads import OutputLayer
+from bert_jax.objectives.term import Metric, Term, example_weights
+from bert_jax.training.metrics import read_metrics
+from tests import runs
+
+SELF = "tests.test_new_variant"
+LENGTH = 16
+
+
+class LabelledRows(SegmentRows):
+    """Single segments, with a label for rows that are more than half full."""
+
+    fields = {**SegmentRows.fields, "is_long": BatchField("B", "int32", high=2)}
+
+    def assemble(self, plan):
+        batch = super().assemble(plan)
+        is_long_B = batch["attention_mask"].sum(axis=1) > self.spec.max_seq_length // 2
+        return batch | {"is_long": is_long_B.astype(np.int32)}
+
+
+class SwappedNeighbours:
+    """Swaps a fifth of the tokens at even positions with their successors."""
+
+    fields = {"swapped": BatchField("BL", "int32", high=2)}
+
+    def __init__(self, tokenizer, spec):
+        self._specials = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
+
+    def corrupt(self, batch, key, first_example):
+        ids_BxL = batch["input_ids"]
+        num_rows, length = ids_BxL.shape
+        bits_BxP = draw_rows(key, first_example, num_rows, length // 2)
+        pairs_BxPx2 = ids_BxL[:, : length // 2 * 2].reshape(num_rows, -1, 2)
+        is_text_BxP = ~np.isin(pairs_BxPx2, self._specials).any(axis=2)
+        swapped_BxP = is_text_BxP & (bits_BxP % 5 == 0)
+        swapped_BxL = np.repeat(swapped_BxP, 2, axis=1)
+        partner_BxL = pairs_BxPx2[:, :, ::-1].reshape(num_rows, -1)
+        return {
+            "input_ids": np.where(swapped_BxL, partner_BxL, ids_BxL).astype(np.int32),
+            "swapped": swapped_BxL.astype(np.int32),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class SwappedToken(Term):
+    """Which positions were swapped, and whether the row is long."""
+
+    name = "swap"
+    label = "swapped token"
+    fields = {**SwappedNeighbours.fields, "is_long": LabelledRows.fields["is_long"]}
+    metrics = (
+        Metric("swap_loss", "swap loss (nats)", "loss"),
+        Metric(
+            "swap_accuracy",
+            "swap accuracy",
+            "accuracy",
+            baseline="majority_swap_accuracy",
+            baseline_label="the more common label",
+            in_progress=True,
+        ),
+    )
+    needs_pooler = True
+
+    def heads(self, config):
+        return {"swap": OutputLayer(config, 2), "long": OutputLayer(config, 2)}
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        return model.swap(hidden_BxLxD), model.long(pooled_BxD)
+
+    def total(self, batch):
+        return jnp.sum(batch["attention_mask"])
+
+    def sums(self, outputs, batch, frozen=None):
+        logits_BxLx2, long_logits_Bx2 = outputs
+        rows = example_weights(batch) * jnp.ones(len(batch["is_long"]))
+        weights_BxL = batch["attention_mask"] * rows[:, None]
+        losses_BxL = _cross_entropy(logits_BxLx2, batch["swapped"])
+        long_losses_B = _cross_entropy(long_logits_Bx2, batch["is_long"])
+        correct_BxL = jnp.argmax(logits_BxLx2, axis=-1) == batch["swapped"]
+        return {
+            "loss": jnp.sum(weights_BxL * losses_BxL) + jnp.sum(rows * long_losses_B),
+            "accuracy": jnp.sum(weights_BxL * correct_BxL),
+            "weight": jnp.sum(weights_BxL),
+        }
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        weights_BxL = batch["attention_mask"] * batch["example_weights"][:, None]
+        return {"swapped": jnp.sum(weights_BxL * batch["swapped"])}
+
+    def results(self, sums):
+        share = sums["swapped"] / sums["weight"]
+        return {
+            "swap_loss": sums["loss"] / sums["weight"],
+            "swap_accuracy": sums["accuracy"] / sums["weight"],
+            "majority_swap_accuracy": max(share, 1 - share),
+        }
+
+    def head_flops(self, config, length, num_predictions):
+        return 2 * 2 * config.hidden_size * (length + 1)
+
+
+def _cross_entropy(logits, labels):
+    log_probs = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+
+
+_OUTPUT = """
+classes dense/kernel weight -
+vector dense/bias bias -
+"""
+FAMILY = dataclasses.replace(
+    BERT,
+    title="Swap detector",
+    model_types=("swap_detector",),
+    names=(
+        *BERT.names,
+        Names("swap/", "swap_head.", "-", _OUTPUT),
+        Names("long/", "long_head.", "-", _OUTPUT),
+    ),
+    pretraining_classes=(
+        PreTrainingClass(
+            "SwapDetector", terms=(f"{SELF}:SwappedToken",), weights=("bert/", "swap/", "long/")
+        ),
+    ),
+)
+
+
+def get_config(arg=""):
+    """The config file of the variant: this file is passed as --config."""
+    c = default_config()
+    c.dtype = "float32"
+    c.family = f"{SELF}:FAMILY"
+    c.objective.terms = (f"{SELF}:SwappedToken",)
+    c.objective.weights = (1.0,)
+    c.data.rows = f"{SELF}:LabelledRows"
+    c.data.corruption = f"{SELF}:SwappedNeighbours"
+    c.data.num_processes = 1
+    c.model.update(
+        vocab_size=600,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LENGTH,
+    )
+    c.train.num_steps = 30
+    c.train.batch_size = 8
+    c.train.stages = (stage(fraction=1.0, max_seq_length=LENGTH, max_predictions_per_seq=1),)
+    c.schedule.peak_learning_rate = 3e-3
+    c.schedule.warmup_steps = 3.0
+    c.checkpoint.every_steps = 5
+    c.eval.every_steps = 10
+    c.eval.max_sequences = 64
+    c.log.every_steps = 1
+    return c.lock()
+
+
+def command(name, *flags):
+    return [sys.executable, "-m", f"bert_jax.{name}", *map(str, flags)]
+
+
+def succeeded(*arguments):
+    done = runs.run(command(*arguments))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(workdir, *flags):
+    return ("main", f"--config={__file__}", f"--workdir={workdir}", *flags)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run and what it printed."""
+    workdir = tmp_path_factory.mktemp("variant") / "run"
+    return workdir, succeeded(*train(workdir))
+
+
+def timeless(workdir):
+    """Every line of metrics without the figures that depend on the clock."""
+    clock = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
+    return [
+        {name: value for name, value in line.items() if name not in clock}
+        for line in read_metrics(workdir)
+    ]
+
+
+def test_it_trains_and_reports_its_own_metrics(finished):
+    workdir, printed = finished
+    assert "swap accuracy" in printed and "swapped token: " in printed
+    lines = read_metrics(workdir)
+    assert {"loss", "swap_loss", "swap_accuracy"} <= lines[0].keys()
+    assert not any("mlm" in name or "nsp" in name for line in lines for name in line)
+    held_out = [line["eval_swap_loss"] for line in lines if "eval_swap_loss" in line]
+    assert len(held_out) == 3 and held_out[-1] < 0.8 * lines[0]["swap_loss"]
+    results = json.loads((workdir / "results.json").read_text())
+    assert results["step"] == 30 and 0.5 < results["majority_swap_accuracy"] <= 1
+    assert (workdir / "curves.png").stat().st_size > 0
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(finished, tmp_path):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(*train(workdir)),
+        cwd=runs.ROOT,
+        env=runs.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not (workdir / "checkpoints" / "10").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    succeeded(*train(workdir))
+    assert timeless(workdir) == timeless(finished[0])
+    exported = []
+    for run in (workdir, finished[0]):
+        output = tmp_path / f"of_{len(exported)}"
+        succeeded("convert", f"--input={run}", f"--output={output}", "--to=huggingface")
+        exported.append(load_file(output / "model.safetensors"))
+    assert exported[0].keys() == exported[1].keys()
+    for name, value in exported[0].items():
+        np.testing.assert_array_equal(value, exported[1][name])
+
+
+def test_evaluate_and_benchmark_know_it(finished):
+    printed = succeeded("evaluate", f"--workdir={finished[0]}")
+    assert "swap accuracy" in printed and "masked" not in printed
+    printed = succeeded("benchmark", f"--config={__file__}", "--what=step", "--steps=2")
+    assert "sequences/s" in printed
+
+
+def test_its_step_compiles_from_the_declared_fields():
+    from bert_jax.pretraining import make_trainer
+
+    trainer = make_trainer(get_config(), jax.devices()[:1])
+    batch = trainer.abstract_batch(trainer.stages[0])
+    assert batch["swapped"].shape == (8, LENGTH) and batch["is_long"].shape == (8,)
+    assert "masked_lm_ids" not in batch
+    trainer.compiled_train_step.lower(trainer.abstract_state(), batch, trainer.frozen).compile()
+
+
+def test_it_exports_and_imports_through_its_own_family(finished, tmp_path):
+    exported, native = tmp_path / "hf", tmp_path / "native"
+    succeeded("convert", f"--input={finished[0]}", f"--output={exported}", "--to=huggingface")
+    config = json.loads((exported / "config.json").read_text())
+    assert config["model_type"] == "swap_detector" and config["architectures"] == ["SwapDetector"]
+    tensors = load_file(exported / "model.safetensors")
+    assert tensors["swap_head.weight"].shape == (2, 32)
+    assert "swap accuracy" in (exported / "README.md").read_text()
+
+    family = f"--family={SELF}:FAMILY"
+    succeeded("convert", f"--input={exported}", f"--output={native}", "--to=bert_jax", family)
+    again = tmp_path / "again"
+    succeeded("convert", f"--input={native}", f"--output={again}", "--to=huggingface", family)
+    for name, value in load_file(again / "model.safetensors").items():
+        np.testing.assert_array_equal(value, tensors[name])
+
+
+def test_a_term_without_its_field_is_refused():
+    done = runs.run(command(*train("/nowhere/run", "--config.data.corruption=none")))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "needs swapped in each batch" in done.stderr
