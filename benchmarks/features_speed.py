@@ -1,21 +1,21 @@
-"""Features of sentences against transformers' PyTorch BERT, on the same CPU, turn by turn.
+"""Compares the speed of sentence features with transformers' PyTorch BERT on the same CPU.
 
     python benchmarks/features_speed.py --model=HF_DIRECTORY --torch_python=OTHER_VENV/bin/python
     python benchmarks/features_speed.py --model=HF_DIRECTORY --config=configs/base.py \\
         --sentences=500 --torch_python=OTHER_VENV/bin/python
 
-The last layer's mean over the tokens of each sentence. Ours is what `predict features` does,
-file to file; theirs tokenizes, pads batches of 32 to the longest in them and runs under
-inference_mode, in the file's order as is usual, and once more sorted by length. With --config
-the weights are random, of that config's shape; the tokenizer is --model's all the same.
-Sentences are drawn from the State of the Union addresses, or are those of --input.
+The features are the last layer's mean over the tokens of each sentence. Our side runs
+`predict features`, file to file. The other side tokenizes, pads batches of 32 to their longest
+sentence and runs under inference_mode, once in the order of the file (the usual way) and once
+sorted by length. With --config the model has that config's shape and random weights, and --model
+gives the tokenizer. The sentences are drawn from the State of the Union addresses or read from
+--input.
 
-Each side is a process of its own, in turns, and its sentences are run twice: `first` has
-loading and compilation in it, `warm` has not, and `cpu` is the latter by seconds of CPU time
-instead of the clock's. The ratio of each turn is what counts, because a machine's speed
-drifts. On a machine that is shared, torch's threads wait for each other longest: `taskset -c 0`
-before the command gives each side one core, and threads to match. All sides must come to the
-same features.
+The sides run in turns, each in its own process, and each encodes its sentences twice. `first`
+includes loading and compilation, `warm` does not, and `cpu` is `warm` measured in CPU seconds.
+The speed of a machine drifts, so the result is the ratio of each turn. On a shared machine,
+torch's threads wait longest for each other; start the command with `taskset -c 0` to give each
+side one core and one thread. The benchmark fails if the features of the sides differ.
 """
 
 import argparse
@@ -44,9 +44,11 @@ RATES = ("first", "warm", "cpu")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="a Hugging Face directory")
-    parser.add_argument("--config", help="a config file, for another shape, of random weights")
-    parser.add_argument("--torch_python", default=sys.executable, help="has torch, transformers")
-    parser.add_argument("--input", help="JSON lines with `text`, in place of the addresses")
+    parser.add_argument("--config", help="a config file; gives another shape, with random weights")
+    parser.add_argument(
+        "--torch_python", default=sys.executable, help="a Python that has torch and transformers"
+    )
+    parser.add_argument("--input", help="JSON lines with `text`, instead of the addresses")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--ours", help=argparse.SUPPRESS)
@@ -122,7 +124,7 @@ def write_sentences(path: Path, count: int) -> Path:
 
 
 def with_shape(model: str, config: str, scratch: str) -> Path:
-    """A Hugging Face directory of a config's shape: random weights, the model's tokenizer."""
+    """Writes a Hugging Face directory with a config's shape and the model's tokenizer."""
     from bert_jax.interop.model_keys import MODEL_KEYS
 
     spec = importlib.util.spec_from_file_location("config_file", config)

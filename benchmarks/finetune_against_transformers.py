@@ -1,17 +1,20 @@
-"""Dev scores of fine-tuning beside transformers' PyTorch BERT: same weights, recipe and seeds.
+"""Compares dev scores of fine-tuning with transformers' PyTorch BERT.
 
     python benchmarks/finetune_against_transformers.py --model=HF_DIRECTORY --glue=glue_data \\
         --workdir=DIR --torch_python=OTHER_VENV/bin/python [--output=TABLE.md]
 
-For each task `--seeds` runs of each side: ours by `python -m bert_jax.finetune --sweep`, theirs
-by transformers_finetune.py, whose rows are written out from our reading of the files. The score
-is the last step's. Both sides: AdamW with bias correction and a decay of 0.01 (none on biases and
-LayerNorms), gradients clipped at 1, a tenth of the steps warm-up, then linearly to 0, float32.
-Heads, dropout and the order of rows are drawn from the seed by each side's own generator, so the
-scores are two samples of one distribution if the implementations agree: medians are compared, and
-a Mann-Whitney test says how likely so large a difference of the seeds' ranks is by chance.
+Each side runs each task with `--seeds` seeds: ours with `python -m bert_jax.finetune --sweep`,
+theirs with transformers_finetune.py, on rows that our readers write out. The score is that of the
+last step. Both sides use float32, AdamW with bias correction and a decay of 0.01 (none on biases
+and LayerNorm), gradients clipped at 1, and a linear schedule with a tenth of the steps as
+warm-up.
 
-What is finished in `--workdir` is not run again.
+Each side draws heads, dropout and the order of rows from its own generator. If the
+implementations agree, the scores are two samples of one distribution. The table compares medians,
+and the p-value of a Mann-Whitney test: the probability that the ranks of the seeds lie this far
+apart by chance.
+
+Runs that are already finished in `--workdir` are not repeated.
 """
 
 import argparse
@@ -35,15 +38,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="a Hugging Face directory")
-    parser.add_argument("--glue", required=True, type=Path, help="the standard download")
+    parser.add_argument(
+        "--glue", required=True, type=Path, help="the folder of the standard GLUE download"
+    )
     parser.add_argument("--workdir", required=True, type=Path)
-    parser.add_argument("--torch_python", default=sys.executable, help="has torch, transformers")
+    parser.add_argument(
+        "--torch_python", default=sys.executable, help="a Python that has torch and transformers"
+    )
     parser.add_argument("--tasks", default="mrpc:2,stsb:1,cola:1", help="TASK:EPOCHS, ...")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=2e-4)
     parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--sides", default="ours,theirs", help="one of them, to divide the work")
+    parser.add_argument("--sides", default="ours,theirs", help="ours, theirs, or both")
     parser.add_argument("--output", type=Path, help="the table, in Markdown")
     args = parser.parse_args()
     epochs = {task: float(count) for task, count in (t.split(":") for t in args.tasks.split(","))}

@@ -1,27 +1,27 @@
-"""The compiler's estimate of transformers' Flax BERT-large: a training step on one TPU chip.
+"""Estimates a training step of transformers' Flax BERT-large on one TPU chip.
 
     PYTHONPATH=. OTHER_VENV/bin/python benchmarks/flax_bert_cycles.py --batch_size=64 \\
         --length=128 --predictions=20
 
-The yardstick of docs/performance.md, taken as `bert_jax.compile_check` takes our own
-step's: the TPU compiler's cycle counts, no TPU needed. OTHER_VENV has 'transformers<5' (the
-last releases with Flax classes), 'jax[tpu]', flax and optax.
+docs/performance.md compares bert_jax with these figures. Like `bert_jax.compile_check`, this uses
+the cycle counts of the TPU compiler and needs no TPU. OTHER_VENV has 'transformers<5' (the last
+releases with Flax classes), 'jax[tpu]', flax and optax.
 
-The step is FlaxBertForPreTraining as it stands, computing in bfloat16 with float32
-parameters, every dropout on (flax draws one attention mask for all sequences and heads),
-masked-LM head and loss on every position, next-sentence loss, global-norm clipping and
-AdamW from optax. The 24 unrolled layers take ten minutes to compile on one core; with
---depths=4,8 that many are compiled instead, and the difference a layer carried on to 24.
+The step is FlaxBertForPreTraining unchanged: bfloat16 with float32 parameters, all dropout (flax
+draws one attention mask for all sequences and heads), masked-LM head and loss on every position,
+next-sentence loss, global-norm clipping and AdamW from optax. The 24 unrolled layers take ten
+minutes to compile on one core. --depths=4,8 compiles models of 4 and 8 layers instead and
+extrapolates to 24.
 
-MFU is printed twice: with the masked positions' FLOPs in the head, which is how ours is
-counted, and with those of all the positions that this head computes.
+MFU is printed twice: with the FLOPs of the masked positions in the head, as for bert_jax, and
+with those of all positions, which this head computes.
 """
 
 import argparse
 import os
 import time
 
-# transformers is to load neither, where they are installed.
+# Keep transformers from loading torch and TensorFlow.
 os.environ.update(USE_TORCH="0", USE_TF="0")
 
 import jax
@@ -36,18 +36,20 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.tpu import hlo, topologies
 from bert_jax.training import flops
 
-# BERT-large; the rest is both configurations' default.
+# BERT-large. Both configurations have the same defaults for everything else.
 LAYERS = 24
 SIZES = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--topology", default="v5e:1x1", help="of one chip")
+    parser.add_argument("--topology", default="v5e:1x1", help="a topology of one chip")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--predictions", type=int, default=20, help="masked positions a sequence")
-    parser.add_argument("--depths", default=str(LAYERS), help="layers compiled: 24, or two: 4,8")
+    parser.add_argument(
+        "--depths", default=str(LAYERS), help="depths to compile: 24, or two such as 4,8"
+    )
     args = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     topology = topologies.find(args.topology)
@@ -68,7 +70,7 @@ def main() -> None:
 
 
 def compiled_cycles(args: argparse.Namespace, depth: int, device: jax.Device) -> int:
-    """Of the whole step of a model of so many layers."""
+    """Returns the cycles of the whole step of a model with `depth` layers."""
     config = BertConfig(num_hidden_layers=depth, **SIZES)
     model = FlaxBertForPreTraining(config, dtype=jnp.bfloat16, _do_init=False)
     optimizer = optax.chain(

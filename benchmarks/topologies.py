@@ -1,11 +1,11 @@
-"""Compiles BERT for the slices that it is meant for, and prints the table of README.
+"""Compiles BERT for TPU slices and prints the tables of docs/performance.md and docs/pods.md.
 
     python benchmarks/topologies.py --directory=/tmp/topologies
     python benchmarks/topologies.py --directory=/tmp/topologies --only=v5e -- --config.remat=dots
 
-One `bert_jax.compile_check` after another (a minute or more each), each with a JSON of its own
-in the directory: what is there already is not compiled again, so that the command can be
-stopped and repeated. What follows `--` goes to each of them.
+Each row is one run of `bert_jax.compile_check`, which takes a minute or more and writes a JSON
+file into the directory. Rows whose file exists are not compiled again, so the command can be
+stopped and repeated. Flags after `--` are passed to every run.
 """
 
 import argparse
@@ -14,14 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The paper's: 64 chips, 256 sequences a step, both lengths.
+# The paper's setup: 64 chips, 256 sequences a step, both lengths.
 PAPER = [
     (f"{config} {topology} stage {stage}", config, topology, [f"--stage={stage}"])
     for topology in ("v2-128", "v3-128", "v4-128")
     for config in ("large", "base")
     for stage in (1, 2)
 ]
-# Axes of the presets; 16 heads and 1,024 columns divide over them.
+# The mesh axes of each preset. They divide BERT-large's 16 heads and 1,024 columns.
 MESHES = {
     "dp": [],
     "fsdp": ["--config.mesh.data=-1", "--config.mesh.fsdp=16"],
@@ -33,7 +33,7 @@ SHARDED = [
     for topology in ("v5e:16x16", "v5p:8x8x8", "v6e:16x16")
     for preset, axes in MESHES.items()
 ]
-# The same work a chip on ever more of them.
+# Weak scaling: the same work a chip on more and more chips.
 SCALING = [
     (f"large {topology} data parallel", "large", topology, [])
     for topology in ("v5e:1x1", "v5e:4x4", "v5e:8x8", "v5p:2x2x1", "v5p:4x4x4")
@@ -44,9 +44,9 @@ COLUMNS += ("waited for, ms", "step, ms", "sequences/s a chip", "MFU", "compiled
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", type=Path, required=True, help="where the JSON files go")
-    parser.add_argument("--only", default="", help="part of the names of those to compile")
-    parser.add_argument("--batch_size_per_chip", default="64", help="but for the paper's rows")
+    parser.add_argument("--directory", type=Path, required=True, help="directory of the JSON files")
+    parser.add_argument("--only", default="", help="compile only rows whose name contains this")
+    parser.add_argument("--batch_size_per_chip", default="64", help="for all but the paper's rows")
     parser.add_argument("rest", nargs="*", help="flags of compile_check, after --")
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
@@ -61,11 +61,11 @@ def main() -> None:
 
 
 def check(name: str, config: str, topology: str, flags: list[str], directory: Path) -> dict:
-    """The figures of one compilation, or `error`: why there are none."""
+    """Returns the figures of one compilation, or its `error`."""
     output = directory / f"{name.replace(' ', '_').replace(':', '_')}.json"
     if not output.exists():
         command = [sys.executable, "-m", "bert_jax.compile_check", f"--topology={topology}"]
-        # One scanned layer: an hour less to compile, and more memory and time than unrolled.
+        # Scanned layers compile an hour faster, but their step takes more memory and time.
         command += [f"--config=configs/{config}.py", "--config.scan_layers", f"--output={output}"]
         command += flags
         done = subprocess.run(command, capture_output=True, text=True)
@@ -86,9 +86,9 @@ def cells(name: str, found: dict) -> list[str]:
     if not found["fits"]:
         row += ["", "", "does not fit", "", ""]
     else:
-        told = found["estimate"]
-        row += [f"{1e3 * told['collective_seconds']:.1f}"]
-        row += [f"{1e3 * told['exposed_collective_seconds']:.1f}"]
+        estimate = found["estimate"]
+        row += [f"{1e3 * estimate['collective_seconds']:.1f}"]
+        row += [f"{1e3 * estimate['exposed_collective_seconds']:.1f}"]
         row += [f"{1e3 * found['estimated_step_seconds']:.1f}"]
         row += [f"{found['estimated_sequences_per_second_per_chip']:,.0f}"]
         row += [f"{found['estimated_mfu']:.1%}"]

@@ -1,7 +1,8 @@
-"""Times transformers' PyTorch BERT at features of sentences; run by features_speed.py.
+"""Times transformers' PyTorch BERT on sentence features; run by features_speed.py.
 
-Needs torch and transformers, and nothing of ours. Batches of 32, each padded to its longest
-sentence, in the file's order or sorted by length; the last layer's mean over the tokens.
+This needs torch and transformers, but not bert_jax. Batches of 32 are padded to their longest
+sentence, in the order of the file or sorted by length. The features are the last layer's mean
+over the tokens.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Fine-tunes transformers' PyTorch BERT on rows of text; run by finetune_against_transformers.py.
 
-Needs torch and transformers, and nothing of ours. Reads DATA/train.jsonl and
-DATA/validation.jsonl (`text`, `text_b`, `label`) and writes the validation rows' logits.
+This needs torch and transformers, but not bert_jax. It reads DATA/train.jsonl and
+DATA/validation.jsonl (`text`, `text_b`, `label`) and writes the logits of the validation rows.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--output", required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--num_labels", type=int, required=True, help="1: a number")
+    parser.add_argument("--num_labels", type=int, required=True, help="1 for regression")
     parser.add_argument("--epochs", type=float, required=True)
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--learning_rate", type=float, required=True)
@@ -45,7 +45,7 @@ def main() -> None:
     ]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, eps=1e-6)
     warmup = int(0.1 * num_steps)
-    # As google-research/bert's: the decay counts from step 0, so the rate drops after the warm-up.
+    # As in google-research/bert, the decay counts from step 0: the rate drops after the warm-up.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: step / warmup if step < warmup else 1 - step / num_steps
     )
@@ -67,7 +67,7 @@ def main() -> None:
     generator = random.Random(args.seed)
     for step in range(num_steps):
         while len(order) < args.batch_size:
-            # The last rows of an epoch share a batch with the next one's first, as in ours.
+            # As in bert_jax, a batch may hold the last rows of an epoch and the first of the next.
             order += generator.sample(range(len(rows)), len(rows))
         chosen, order = [rows[i] for i in order[: args.batch_size]], order[args.batch_size :]
         labels = torch.tensor([row["label"] for row in chosen], dtype=label_type)

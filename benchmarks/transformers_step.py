@@ -1,7 +1,7 @@
 """Times a training step of transformers' PyTorch BERT; run by against_transformers.py.
 
-Needs torch and transformers, and nothing of ours. The step is BertForPreTraining with both
-losses, dropout on, global-norm clipping and AdamW: what bert_jax.benchmark times.
+This needs torch and transformers, but not bert_jax. The step is that of bert_jax.benchmark:
+BertForPreTraining with both losses, dropout, global-norm clipping and AdamW.
 """
 
 import argparse
@@ -17,7 +17,7 @@ WARMUP_STEPS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="JSON: the keys of bert_config.json")
+    parser.add_argument("--model", required=True, help="the keys of bert_config.json, as JSON")
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--length", type=int, required=True)
     parser.add_argument("--predictions", type=int, required=True)
@@ -32,7 +32,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     shape = (args.batch_size, args.length)
     ids = torch.randint(config.vocab_size, shape)
-    # Only the masked positions have a label; -100 is "none".
+    # Only the masked positions have a label; -100 means none.
     labels = torch.full(shape, -100)
     for row in range(args.batch_size):
         positions = torch.randperm(args.length)[: args.predictions]

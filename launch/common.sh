@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by the launchers: flags, messages, and commands that a dry run only prints.
+# Flags, messages and dry runs, shared by the launchers.
 # Sourced by tpu_vm.sh, gke.sh and slurm.sh, which add their flags to `flag` and `meaning`.
 set -euo pipefail
 
@@ -81,7 +81,7 @@ require_number() {
   [[ ${flag[$1]} =~ ^[1-9][0-9]*$ ]] || usage_error "--$1 is '${flag[$1]}'; it must be a number above 0"
 }
 
-# Checks a name for Google Cloud and Kubernetes, which append to it.
+# Checks a name for Google Cloud and Kubernetes. Both append to it, so it must be short.
 require_name() {
   [[ ${flag[$1]} =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
     usage_error "--$1 is '${flag[$1]}'; it must be at most 40 lower-case letters, digits and hyphens, and begin with a letter"
@@ -121,7 +121,7 @@ run() {
   [[ ${flag[dry_run]} == true ]] || "$@"
 }
 
-# The same for a command whose output matters; a dry run assumes the first argument.
+# Like run, for a command whose output is used. A dry run prints the first argument as its output.
 ask() {
   local assumed=$1
   shift

@@ -8,8 +8,9 @@
 #   train    submit the run to the cluster, which restarts it after every preemption
 #   status   print the state of the run
 #   logs     follow the output of its first host, until Ctrl-C
-#   delete   stop the run, which saves, and remove it
+#   delete   save and stop the run, and remove it from the cluster
 #   delete_cluster
+#            delete the cluster and its node pools
 #
 # See launch/README.md.
 
@@ -17,7 +18,7 @@
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/common.sh"
 
-# The release that tests/launch checks jobset.yaml against.
+# tests/launch checks jobset.yaml against the schema of this release.
 JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
 
 flag+=(
@@ -25,7 +26,7 @@ flag+=(
   [slices]=1 [spot]=false
 )
 meaning+=(
-  [name]="what the cluster and the run in it are to be called"
+  [name]="the name of the cluster and of the run in it"
   [project]="the ID of the Google Cloud project"
   [zone]="where the TPUs are, such as us-east5-a"
   [tpu]="the TPU's generation: v4, v5e, v5p or v6e"
@@ -34,8 +35,8 @@ meaning+=(
   [workdir]="where the run is, gs://BUCKET/DIRECTORY"
 )
 
-# Sets accelerator (the label of the nodes), machine (their type, always with 4 chips) and
-# nodes (of a slice); https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus has the table.
+# Sets accelerator (the label of the nodes), machine (their type, always with 4 chips) and nodes (their
+# number in a slice), following https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
 resolve_tpu() {
   local side='[1-9][0-9]*' shape example=4x8 chips=0
   case ${flag[tpu]} in
@@ -46,7 +47,7 @@ resolve_tpu() {
     *) usage_error "--tpu is '${flag[tpu]}'; it must be v4, v5e, v5p or v6e" ;;
   esac
   shape="${side}x$side"
-  # v4 and v5p have three dimensions, the others two.
+  # Topologies of v4 and v5p have three dimensions, the others have two.
   [[ ${flag[tpu]} != v4 && ${flag[tpu]} != v5p ]] || shape+="x$side" example=4x4x8
   [[ ! ${flag[topology]} =~ ^$shape$ ]] || chips=$((${flag[topology]//x/ * }))
   ((chips > 0 && chips % 4 == 0)) ||
@@ -82,7 +83,7 @@ manifest() {
 create_cluster() {
   local i spot=()
   [[ ${flag[spot]} == false ]] || spot=(--spot)
-  # The default nodes run the system's pods; the workload pool lets pods use the bucket.
+  # The default nodes run the system's pods. The workload pool gives pods access to the bucket.
   run gcloud container clusters create "${flag[name]}" "${where[@]}" --num-nodes=1 \
     --machine-type=e2-standard-4 --workload-pool="${flag[project]}.svc.id.goog"
   for ((i = 0; i < flag[slices]; i++)); do

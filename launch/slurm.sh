@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Trains on the GPUs of a Slurm cluster; run on its login node, in bert_jax's environment.
+# Trains on the GPUs of a Slurm cluster. Run it on the login node, in bert_jax's environment.
 #
 #   launch/slurm.sh COMMAND --name=NAME [flags] [-- main's flags]
 #
 #   train    submit the run; it queues itself again until it is finished
 #   status   print the state of the job
 #   logs     follow the output of the training, until Ctrl-C
-#   delete   cancel the job; after another train the run continues from its last checkpoint
+#   delete   cancel the job; train continues the run from its last checkpoint
 #
-# Set account, partition and the like with Slurm's SBATCH_ACCOUNT, SBATCH_PARTITION, ...
+# Set the account, the partition etc. with Slurm's variables SBATCH_ACCOUNT, SBATCH_PARTITION, ...
 # See launch/README.md.
 
 # shellcheck source-path=SCRIPTDIR
@@ -19,7 +19,7 @@ flag+=(
   [name]="" [workdir]="" [nodes]=1 [gpus_per_node]=8 [cpus_per_gpu]=8 [time]=24:00:00
 )
 meaning+=(
-  [name]="what the job is to be called"
+  [name]="the name of the job"
   [workdir]="where the run is: a directory that all nodes see, or gs://BUCKET/DIRECTORY"
 )
 

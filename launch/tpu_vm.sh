@@ -7,7 +7,7 @@
 #            the TPU at the end. Can be interrupted and started again at any time.
 #   status   print the state of the TPU and of the training
 #   logs     follow the output of the training, until Ctrl-C
-#   delete   stop the training, which saves, and delete the TPU
+#   delete   save and stop the training, and delete the TPU
 #
 # See launch/README.md.
 
@@ -39,7 +39,7 @@ runtime_version() {
   esac
 }
 
-# The answers that a dry run assumes, which lead it once through the life of a run.
+# The states that a dry run assumes. They lead it once through the life of a run.
 assumed_state="" assumed_status=absent
 
 # Prints the state of the queued resource, or nothing if it does not exist.
@@ -65,7 +65,7 @@ delete() {
   installed=false seen=false assumed_state="" assumed_status=absent
 }
 
-# Prints the names of the TPU VMs, one for each slice; each may have many workers.
+# Prints the names of the TPU VMs, one for each slice. Each may have many workers.
 node_names() {
   local i
   if ((flag[slices] == 1)); then
@@ -94,7 +94,7 @@ worker_status() {
     --command="if test -f $script; then bash $script status; else echo absent; fi"
 }
 
-# Copies this checkout into the work directory, and from there onto every worker.
+# Copies this checkout into the work directory, and from there to every worker.
 install() {
   [[ $installed == false ]] || return 0
   local archive=${flag[workdir]%/}/source.tar.gz
@@ -109,14 +109,14 @@ install() {
   installed=true
 }
 
-# Starts the training on all workers, after stopping one that still runs.
+# Starts the training on all workers. If one is still running, it is stopped first.
 start() {
   install || return
   on_all_workers "bash bert_jax/source/launch/tpu_worker.sh start $(quoted "${flag[workdir]}" "${main_flags[@]}")" || return
   started=true assumed_status=finished
 }
 
-# Counts a failure that may be temporary: a rebooting worker, a lost connection.
+# Counts a failure that may be temporary, such as a rebooting worker or a lost connection.
 again() {
   failures=$((failures + 1))
   say "$1 (failure $failures)"
@@ -125,7 +125,8 @@ again() {
 }
 
 train() {
-  # The progress of this call; the end of an earlier training may be of other flags and files.
+  # The progress of this call. The exit status of an earlier training is ignored, because its flags
+  # and files may have been different.
   local installed=false started=false seen=false was_active=false failures=0
   local state status node_state
   while true; do
@@ -133,13 +134,13 @@ train() {
     [[ $state =~ ^(|unknown|DELETING)$ ]] || seen=true
     case $state in
       "")
-        [[ $seen == false ]] || fail "the TPU was deleted by someone else; train again asks for it again"
-        create || again "the TPU could not be asked for"
+        [[ $seen == false ]] || fail "the TPU was deleted by someone else; run train again to request it again"
+        create || again "the TPU could not be requested"
         ;;
       ACTIVE)
         was_active=true
         status=$(worker_status) || status=unreachable
-        # The last line, because gcloud may print its own lines first.
+        # Take the last line, because gcloud may print its own lines first.
         status=${status##*$'\n'}
         if [[ $started == false && $status =~ ^(finished|failed) ]]; then status=stopped; fi
         case $status in
@@ -155,7 +156,7 @@ train() {
             ;;
           stopped) start || again "the training could not be started" ;;
           "failed 1" | "failed 2")
-            fail "the training ended with a mistake, see $0 logs $(quoted "${identity[@]}"); $still_there"
+            fail "the training ended with a mistake; see $0 logs $(quoted "${identity[@]}"); $still_there"
             ;;
           failed*)
             again "the training ended with status ${status#failed }"
@@ -173,18 +174,18 @@ train() {
         ;;
       FAILED)
         [[ $was_active == true ]] ||
-          fail "Google Cloud cannot give this TPU: gcloud compute tpus queued-resources describe $(quoted "${flag[name]}" "${where[@]}") says why; $0 delete $(quoted "${identity[@]}") removes the request"
+          fail "Google Cloud cannot provide this TPU; gcloud compute tpus queued-resources describe $(quoted "${flag[name]}" "${where[@]}") shows the reason, $0 delete $(quoted "${identity[@]}") removes the request"
         delete || again "the TPU could not be deleted"
         ;;
       SUSPENDED)
-        say "the TPU was preempted: asking for it again; the run goes on from its last checkpoint"
+        say "the TPU was preempted: requesting it again; the run continues from its last checkpoint"
         delete || again "the TPU could not be deleted"
         ;;
       unknown) again "gcloud does not answer" ;;
       # In progress: CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDING, DELETING.
       *) say "the TPU is $state" ;;
     esac
-    say "looking again in ${flag[poll_seconds]} seconds"
+    say "checking again in ${flag[poll_seconds]} seconds"
     [[ ${flag[dry_run]} == true ]] || sleep "${flag[poll_seconds]}"
   done
 }
@@ -226,7 +227,7 @@ case $command in
     ;;
   delete)
     on_all_workers "bash bert_jax/source/launch/tpu_worker.sh stop" ||
-      say "nothing could be stopped; started again, the run goes on from its last checkpoint"
+      say "nothing could be stopped; the next train continues the run from its last checkpoint"
     delete
     ;;
 esac

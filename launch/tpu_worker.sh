@@ -4,7 +4,7 @@
 #   tpu_worker.sh install               install bert_jax and its Python in ~/bert_jax/env
 #   tpu_worker.sh start WORKDIR FLAGS   start the training, detached from the ssh session
 #   tpu_worker.sh status                print absent, running, finished, stopped or failed STATUS
-#   tpu_worker.sh stop                  send SIGTERM, and wait until the training has saved
+#   tpu_worker.sh stop                  send SIGTERM, and wait until the training has saved and ended
 set -euo pipefail
 home=$HOME/bert_jax
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,7 +18,7 @@ install() {
 }
 
 running() {
-  # A process that has ended keeps its number until its parent reads its status.
+  # A process that has ended keeps its ID until its parent reads its status.
   [[ -f $home/pid && ! -f $home/exit_status ]] && kill -0 -- "-$(<"$home/pid")" 2>/dev/null
 }
 
@@ -26,8 +26,8 @@ start() {
   stop
   rm -f "$home/pid" "$home/exit_status"
   cd "$root"
-  # In a session of its own it outlives the ssh connection, and its number is its group's.
-  # The surrounding shell survives a SIGTERM to the group, to record the exit status.
+  # setsid starts a new session: it outlives the ssh connection, and its process ID is also its
+  # group ID. The inner shell survives a SIGTERM to the group and records the exit status.
   # shellcheck disable=SC2016
   PATH="$home/env/bin:$PATH" setsid nohup bash -c \
     'trap : TERM; python launch/train.py "$@"; echo $? >"$HOME/bert_jax/exit_status"' bash "$@" \
@@ -48,7 +48,7 @@ status() {
   elif running; then
     echo running
   else
-    # Without an exit status it never started, or the machine rebooted.
+    # Without an exit status, the training never started or the machine rebooted.
     exit_status=$(cat "$home/exit_status" 2>/dev/null || echo 75)
     case $exit_status in
       0) echo finished ;;

@@ -3,11 +3,11 @@
     python launch/train.py WORKDIR --config=configs/large.py [more flags of bert_jax.main]
 
     0     the run is finished
-    75    it was stopped by SIGTERM and saved: start it again
+    75    it was stopped by SIGTERM and has saved: start it again
     1, 2  a mistake, which a restart would repeat
-    else  it died, or another process of the run did: start it again
+    other it died, or another process of the run did: start it again
 
-Every launcher runs this, because bert_jax.main exits with 0 also when SIGTERM stopped it.
+Every launcher runs this, because bert_jax.main also exits with 0 when SIGTERM stopped it.
 """
 
 import json
@@ -35,20 +35,20 @@ def main(arguments: Sequence[str]) -> int:
     if status == 0:
         return 0 if finished(directory) else AGAIN
     if status == -signal.SIGTERM:
-        # It had not begun to train.
+        # The signal came before the training began.
         return AGAIN
     return status if status > 0 else 128 - status
 
 
 def finished(directory: epath.PathLike) -> bool:
-    """Whether results.json is about the last step that config.json asks for."""
+    """Returns whether results.json has the results of the last step in config.json."""
     path = epath.Path(directory)
     try:
         results = json.loads((path / "results.json").read_text())
         config = json.loads((path / "config.json").read_text())
         return results["step"] >= config["train"]["num_steps"]
     except (OSError, ValueError, KeyError, TypeError):
-        # Absent, or half written when the machine was lost.
+        # A file is absent, or was half written when the machine was lost.
         return False
 
 

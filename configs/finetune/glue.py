@@ -1,17 +1,19 @@
-"""GLUE (Wang et al. 2019): `glue.py:TASK`, of cola sst2 mrpc stsb qqp mnli qnli rte wnli ax.
+"""GLUE (Wang et al. 2019): `glue.py:TASK`.
 
-Source: Devlin et al. 2019, section 4.1: batch 32, 3 epochs, the best of the rates 5e-5, 4e-5,
-3e-5 and 2e-5 on the dev set (`--sweep`).
+TASK is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli or ax.
+
+Source: Devlin et al. 2019, section 4.1: batch 32, 3 epochs, and the learning rate that is best on
+the dev set: 5e-5, 4e-5, 3e-5 or 2e-5 (`--sweep`).
 
     python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
         --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
 
 `glue.py:all` (--config.data.input=glue_data) trains one task after another and prints the table.
-`ax` trains on MNLI and predicts the diagnostic set, whose folder lies beside MNLI's.
+`ax` trains on MNLI and predicts the diagnostic set. Its folder must be beside MNLI's.
 
-Hardware: one GPU or one TPU chip; for the small tasks (CoLA, MRPC, STS-B, RTE, WNLI) and a small
-model also a laptop (--config.dtype=float32).
-Expected: with BERT-base the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC F1 88.9, STS-B
+Hardware: one GPU or one TPU chip. A laptop is enough for a small model and the small tasks (CoLA,
+MRPC, STS-B, RTE, WNLI) with --config.dtype=float32.
+Expected: with BERT-base, the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC F1 88.9, STS-B
 85.8, QQP F1 71.2, MNLI 84.6/83.4, QNLI 90.5, RTE 66.4); not reproduced here.
 """
 
@@ -24,7 +26,7 @@ def get_config(arg: str = "mrpc"):
         raise UserError(f"glue.py:{arg}: it must be glue.py:TASK with one of {', '.join(names)}")
     c = finetune_config(arg)
     if arg == "qqp":
-        # Some rows of its training file lack a question.
+        # Some rows of the training file lack a question.
         c.data.bad_rows = "skip"
     if arg == "ax":
         # The diagnostic set has only a test split.

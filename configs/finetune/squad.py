@@ -1,15 +1,15 @@
 """SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018): `squad.py`, `squad.py:2.0`.
 
-Source: Devlin et al. 2019, sections 4.2 and 4.3: 1.1 in 3 epochs of batch 32 at the rate 5e-5;
-2.0 in 2 epochs of batch 48 at 5e-5.
+Source: Devlin et al. 2019, sections 4.2 and 4.3: learning rate 5e-5, with batch 32 and 3 epochs for
+1.1, and batch 48 and 2 epochs for 2.0.
 
     python -m bert_jax.finetune --config=configs/finetune/squad.py \\
         --config.data.input=FOLDER --config.init_from=PATH --workdir=DIR
 
-FOLDER holds train-v1.1.json and dev-v1.1.json, or those of v2.0 (tfds:squad/v1.1 works too).
-Hardware: one GPU of 16 GB or more, or one TPU chip (--config.train.batch_size=12 and
---config.schedule.peak_learning_rate=3e-5 if memory is short).
-Expected: with BERT-base the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
+FOLDER holds train-v1.1.json and dev-v1.1.json, or the same of v2.0. tfds:squad/v1.1 works too.
+Hardware: one GPU of 16 GB or more, or one TPU chip. With less memory, use
+--config.train.batch_size=12 and --config.schedule.peak_learning_rate=3e-5.
+Expected: with BERT-base, the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
 """
 
 from bert_jax.config import finetune_config

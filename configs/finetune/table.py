@@ -1,4 +1,4 @@
-"""Classification or regression on your own rows: TSV, CSV or JSONL with named columns.
+"""Classification or regression on your own rows: TSV, CSV or JSON lines with named columns.
 
 Source: Devlin et al. 2019, section 4.1, for the recipe.
 
@@ -7,9 +7,9 @@ Source: Devlin et al. 2019, section 4.1, for the recipe.
         --config.table.text_column=review --config.table.label_column=stars \\
         --config.init_from=PATH --workdir=DIR
 
-Hardware: one GPU or one TPU chip; a laptop for some thousand rows and a small model
-(--config.dtype=float32).
-Expected: depends on the rows.
+Hardware: one GPU or one TPU chip. A laptop is enough for a small model and a few thousand rows with
+--config.dtype=float32.
+Expected: depends on the data.
 """
 
 from bert_jax.config import finetune_config, refuse_argument

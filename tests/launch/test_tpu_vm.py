@@ -225,7 +225,7 @@ def test_a_mistake_ends_it_and_leaves_the_machines(cloud):
 
 def test_a_request_that_cannot_be_met(cloud):
     told = refused(train(cloud, states=["", "FAILED"]))
-    assert "Google Cloud cannot give this TPU" in told and "describe bert" in told
+    assert "Google Cloud cannot provide this TPU" in told and "describe bert" in told
     assert cloud.calls() == [LIST, CREATE, LIST]
 
 
@@ -256,7 +256,7 @@ def test_it_does_not_try_for_ever(cloud):
 @pytest.mark.parametrize(
     "failing, told",
     [
-        ("create", "the TPU could not be asked for"),
+        ("create", "the TPU could not be requested"),
         ("storage cp", "bert_jax could not be installed and started"),
         ("worker.sh install", "bert_jax could not be installed and started"),
         ("worker.sh start", "bert_jax could not be installed and started"),

@@ -147,7 +147,7 @@ def test_from_an_empty_project_to_the_end_through_a_preemption(tmp_path):
     assert done.returncode == 0, done.stderr
     # Two workers, each started before and after the preemption.
     assert (tmp_path / "bucket").read_text() == "started\n" * 4
-    assert done.stderr.count("asking for it again") == 1
+    assert done.stderr.count("requesting it again") == 1
     assert "# finished: the results are in gs://bucket/run" in done.stderr
     assert not list(tmp_path.glob("worker*")), "the TPU was left running"
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout == b""
