@@ -1,11 +1,10 @@
-"""How fast this machine trains a config, or feeds it.
+"""Measures how fast this machine trains a config, or makes its batches.
 
     python -m bert_jax.benchmark --config=configs/mini.py --what=step
     python -m bert_jax.benchmark --config=configs/mini.py --what=input
 
-`step` times the train step of the config, compiled as training compiles it, on
-synthetic batches without padding; `input` times the real pipeline, from the token
-store to finished batches in the host's memory.
+`step` times the train step on synthetic batches without padding. `input` times the input
+pipeline, from the token store to batches in the host's memory.
 """
 
 import statistics
@@ -29,18 +28,18 @@ from bert_jax.pretraining import make_trainer
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
-# Not timed: compilation, and the pipeline's filling of its buffers.
+# These steps, in which the program is compiled and buffers fill up, are not timed.
 WARMUP_STEPS = 3
 
 
 def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dict[str, Any]:
     """Times the train step of one stage.
 
-    Step n+1 is dispatched before step n is waited for, as in training, so that
-    the time between two completions is what a step costs.
+    Step n+1 is dispatched before step n is finished, as in training. A step takes the time
+    between two completions.
 
     Returns:
-      The figures of `figures`, and `loss` of the last step.
+      What `figures` returns, and the `loss` of the last step.
     """
     trainer = make_trainer(config)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
@@ -64,17 +63,20 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
 def benchmark_input(
     config: ConfigDict, stage_number: int, num_batches: int, directory: str = ""
 ) -> dict[str, Any]:
-    """Times the pipeline of one stage, with nothing else running.
+    """Times the input pipeline of one stage.
 
-    Of several processes each makes its share, and the figures are those of whole batches.
+    Each process makes its share of a batch. The figures count whole batches.
 
     Args:
-      directory: A work directory whose token store is read, or prepared; without
-        one, the corpus is prepared in a temporary directory.
+      config: A validated config.
+      stage_number: Which of config.train.stages, counted from 1.
+      num_batches: The number of batches to time.
+      directory: A work directory whose token store is read, or prepared if it is missing. If
+        empty, the corpus is prepared in a temporary directory.
     """
     stage = numbered_stage(config.train, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
-        # Of several processes all use that of the first.
+        # All processes use the directory of the first.
         directory = multihost.run_on_process_zero(lambda: directory or scratch)
         corpus = input_setup.open_run_input(config, directory)
         stream = corpus.stream(
@@ -82,7 +84,7 @@ def benchmark_input(
             shards=(jax.process_index(),),
             num_shards=jax.process_count(),
         )
-        # The buffers are full when timing begins: what they hold was made before.
+        # When timing begins, the buffers are full of batches made before.
         uncounted = WARMUP_STEPS + config.data.prefetch_batches
         finished = []
         for _ in stream.batches(0, uncounted + num_batches):
@@ -98,7 +100,7 @@ def benchmark_input(
 
 
 def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[str, Any]:
-    """Rates that follow from the median step; `mfu` is None where the peak is unknown."""
+    """Returns rates at the median step time; `mfu` is None if the peak is unknown."""
     median = statistics.median(step_seconds)
     flops_per_second = trainer.flops_per_step(stage) / median
     peak = trainer.peak_flops_per_second()
@@ -116,7 +118,7 @@ def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[s
 def synthetic_batches(
     trainer: Trainer, stage: Stage, num_rows: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields one batch of random values again and again, drawn from the declared ranges."""
+    """Yields one batch of random values forever, drawn from the declared ranges."""
     rng = np.random.default_rng(0)
     highest = {"V": trainer.model_config.vocab_size, "L": stage.max_seq_length}
     batch = {}
@@ -154,9 +156,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("stage", 1, "Which of config.train.stages, counted from 1.")
     flags.DEFINE_integer("steps", 20, "Steps, or batches, to time.", lower_bound=2)
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
-    flags.DEFINE_string(
-        "workdir", "", "For `input`: a work directory whose token store is read, or prepared."
-    )
+    flags.DEFINE_string("workdir", "", "For `input`: work directory of the token store.")
     cli.define_host_flags()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class UserError(Exception):
-    """A mistake of the user's (config, data, disk), described in one sentence.
+    """A problem that the user can fix (config, data, disk), described in one sentence.
 
     The message names the key, file or line and what would be right. The
     command line prints it without a stack trace and exits with status 1.
@@ -18,7 +18,7 @@ def naming(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator
     """Adds the path to an OSError that lacks it (a failed write: disk full).
 
     Args:
-      path: The name that the user knows.
+      path: The name that messages show.
       partial: The file's name while it is being written; errors that name it name `path`
         instead.
     """

@@ -1,7 +1,7 @@
 """Scores a model on held-out text, beside baselines.
 
-Rows and masks are fixed by `config.eval.seed`: they are the same at every step and every time.
-15 % of the tokens are masked, whatever the rate of training.
+`config.eval.seed` fixes rows and masks, which are the same at every step. 15 % of the tokens are
+masked, even if training masks another share.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
-    """float32 log p(token) from counts, each raised by one so that none is -inf."""
+    """Returns float32 log p(token) from counts. One is added to each, to avoid -inf."""
     counts = np.asarray(token_counts_V, np.float64) + 1.0
     return np.log(counts / counts.sum()).astype(np.float32)
 
@@ -100,7 +100,7 @@ def evaluate_workdir(
 
     Args:
       directory: The work directory.
-      data: Globs of other text; empty: the run's own held-out documents.
+      data: Globs of other text; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
 
     Returns:
@@ -115,7 +115,7 @@ def evaluate_workdir(
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
-    # On whatever devices there are here, not those that it was trained on.
+    # The devices may be others than those of training.
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
@@ -133,8 +133,8 @@ def evaluate_workdir(
                 trainer.stages[-1],
                 store=store,
                 tokenizer=tokenizer,
-                # Of converted weights the training text is not known: the baseline then
-                # has the advantage of the frequencies in the very text it is scored on.
+                # The training text of converted weights is unknown. Their baseline uses the
+                # frequencies in the text that is scored, which favours it.
                 token_counts_V=store.token_counts if token_counts_V is None else token_counts_V,
                 config=config,
                 advance=progress.advance,
@@ -179,7 +179,7 @@ def _store_to_evaluate(
         split = workdir.store_directory(directory, config) / "heldout"
         if not split.exists():
             raise UserError(
-                f"{split} is not there: the run held no documents out; give --data=GLOB"
+                f"{split} does not exist: the run held no documents out; give --data=GLOB"
             )
         yield TokenStore(split)
         return

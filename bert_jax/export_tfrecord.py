@@ -1,9 +1,9 @@
-"""A token store as TFRecord files that google-research/bert's run_pretraining.py reads.
+"""Writes a token store as TFRecord files for google-research/bert's run_pretraining.py.
 
     python -m bert_jax.prepare --input='texts/*.txt' --output=STORE
     python -m bert_jax.export_tfrecord --store=STORE --output=DIR
 
-The pairs and masks are those that `dupe_factor` epochs of training on the store would see.
+The files have the pairs and masks of `dupe_factor` epochs of training on the store.
 DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads the files.
 """
 
@@ -20,13 +20,13 @@ def define_flags() -> None:
     """Called by the command line only."""
     data = default_config().data
     flags.DEFINE_string("store", "", "Directory of the token store.")
-    flags.DEFINE_string("output", "", "Directory of the files: new, or empty.")
-    flags.DEFINE_enum("split", "train", ["train", "heldout"], "Which of the store's documents.")
+    flags.DEFINE_string("output", "", "New or empty directory for the files.")
+    flags.DEFINE_enum("split", "train", ["train", "heldout"], "The split of the store to write.")
     flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence.", lower_bound=5)
     flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked tokens at the most.", lower_bound=1)
     flags.DEFINE_integer("dupe_factor", 10, "Epochs, each with other pairs.", lower_bound=1)
-    flags.DEFINE_integer("num_shards", 1, "Files; each gets a record in turn.", lower_bound=1)
-    flags.DEFINE_integer("seed", 0, "Of pairs and masks.", lower_bound=0)
+    flags.DEFINE_integer("num_shards", 1, "Files, which get records in turn.", lower_bound=1)
+    flags.DEFINE_integer("seed", 0, "Seed of pairs and masks.", lower_bound=0)
     flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of the tokens predicted.")
     flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter sequences.")
     flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Choose whole words.")
@@ -38,7 +38,7 @@ def main(_) -> None:
         if not args[name].value:
             raise UserError(f"--{name} is missing: a directory")
     for name in ("masked_lm_prob", "short_seq_prob"):
-        # Phrased so that NaN fails.
+        # NaN fails this test too.
         if not 0 <= args[name].value < 1:
             raise UserError(f"--{name} is {args[name].value}; it must be at least 0 and below 1")
     # [CLS] and both [SEP] are never masked.

@@ -4,9 +4,9 @@
         --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
 
 PATH is a work directory of pre-training, a Hugging Face directory or a Google checkpoint.
-A second start of the same command in the same work directory goes on where the first
-stopped. With --sweep it tries the grid of config.sweep, each run in a directory of its own,
-and prints medians and spreads; `glue.py:all` goes through all of GLUE.
+The same command continues an interrupted run. With --sweep it runs the grid of config.sweep,
+each run in a directory of its own, and prints medians and spreads. `glue.py:all` fine-tunes on
+all of GLUE.
 """
 
 from absl import flags
@@ -20,8 +20,8 @@ from bert_jax.errors import UserError
 def define_flags() -> None:
     """Called by the command line only."""
     config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
-    flags.DEFINE_string("workdir", "", "Where the run is; wins over config.workdir.")
-    flags.DEFINE_bool("sweep", False, "Try all rates, batches and seeds of config.sweep.")
+    flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
+    flags.DEFINE_bool("sweep", False, "Run all rates, batch sizes and seeds of config.sweep.")
     cli.define_host_flags()
 
 

@@ -1,4 +1,4 @@
-"""Opens what a run reads (a token store or TFRecord rows) and makes the batches of its stages."""
+"""Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
 
 import dataclasses
 import time
@@ -28,11 +28,11 @@ _VISIBLE_WITHIN_SECONDS = 10
 
 @dataclasses.dataclass(frozen=True)
 class RunInput:
-    """What a run reads.
+    """The input of a run.
 
     Attributes:
       train: The training split, or rows that were converted from TFRecord files.
-      heldout: The held-out split; None where no document was held out.
+      heldout: The held-out split; None if no document was held out.
       tokenizer: The tokenizer of both.
     """
 
@@ -49,7 +49,7 @@ class RunInput:
         return TokenStream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def describe(self) -> str:
-        """Describes in words how much there is to train on."""
+        """Returns a sentence on the size of the input."""
         if isinstance(self.train, StaticRows):
             return (
                 f"{self.train.num_rows:,} records of TFRecord files to train on, with the pairs "
@@ -67,8 +67,8 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
     """Opens the token store or the rows of a run, and prepares them first if they are missing.
 
     A store that `config.data.store` names must exist; only the keys that describe it are
-    compared. The store inside the work directory is prepared if need be and must be made from
-    this very config. Process 0 does all the writing while the others wait.
+    compared. A store inside the work directory is prepared if it is missing, and must match the
+    config in every key. Process 0 does all the writing while the others wait.
     """
     path = workdir.store_directory(directory, config)
     multihost.run_on_process_zero(lambda: _prepare(config, directory, path))
@@ -76,7 +76,7 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
 
 
 def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> None:
-    """Writes whatever is missing of the input."""
+    """Prepares the input if it is missing, and claims it for the work directory."""
     if config.data.store:
         is_static = config.data.format == static_rows.FORMAT
         metadata = (static_rows.read_metadata if is_static else read_metadata)(path)
@@ -103,7 +103,7 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
-    """Opens a store or rows that fit the config."""
+    """Opens a store or rows, and checks that they fit the config."""
     tokenizer = tokenizers.load(path / "tokenizer")
     check_vocabulary(config, tokenizer.vocab_size, str(path))
     if config.data.format == static_rows.FORMAT:
@@ -136,7 +136,7 @@ def training_batches(
     Args:
       config: The config of the run.
       trainer: Supplies the stages and the layout of a batch.
-      run_input: What the run reads.
+      run_input: The input of the run.
       step: The number of steps already taken.
       resume: What `resume_point` returned after that step; may be empty.
     """
@@ -154,7 +154,7 @@ def training_batches(
 
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
-    """Returns what determines the batches of a stage."""
+    """Returns the specification of a stage's batches."""
     data = config.data
     return StreamSpec(
         max_seq_length=stage.max_seq_length,
@@ -175,7 +175,7 @@ def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
 
 
 def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:
-    """Returns what determines the held-out batches at the lengths of a stage.
+    """Returns the specification of the held-out batches at the lengths of a stage.
 
     The batch size is rounded up to a multiple of the data shards.
     """

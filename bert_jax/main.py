@@ -1,7 +1,7 @@
 """Pre-trains BERT: `python -m bert_jax.main --config=configs/tiny.py --workdir=DIR`.
 
-Every value of the config can be overridden: `--config.train.num_steps=200`. A second
-start of the same command in the same work directory goes on where the first stopped.
+Flags override single values of the config: `--config.train.num_steps=200`. The same command
+continues an interrupted run.
 """
 
 from absl import flags
@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 def define_flags() -> None:
     """Called by the command line only."""
     config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
-    flags.DEFINE_string("workdir", "", "Where the run is; wins over config.workdir.")
+    flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     cli.define_host_flags()
 
 
@@ -25,8 +25,8 @@ def main(_) -> None:
     if not workdir:
         raise UserError("--workdir is missing: the directory where the run is to be written")
     validate(args.config)
-    # After the checks: a typing error must not wait for other hosts, nor for JAX and
-    # TensorFlow to load.
+    # The checks come first: a wrong value is reported before other hosts are waited for and
+    # before JAX and TensorFlow are imported.
     with cli.joined_hosts():
         from bert_jax import train
 

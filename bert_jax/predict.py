@@ -1,4 +1,4 @@
-"""Asks a trained BERT: masked words, the next sentence, scores, features, attention, tasks.
+"""Fills masks, scores sentences, computes features and solves tasks with a trained BERT.
 
     python -m bert_jax.predict --model=PATH fill-mask "Paris is the [MASK] of France."
     python -m bert_jax.predict --model=PATH next-sentence "It rained." "We stayed in."
@@ -11,10 +11,10 @@
     python -m bert_jax.predict --model=FINE_TUNED tag "Ada lives in London."
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
 
-PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face
-directory, or a Google checkpoint; FINE_TUNED is a work directory of fine-tuning (its best
-checkpoint), or a Hugging Face directory of the class that belongs to its task.
-`bert_jax.load(PATH)` answers the same in Python.
+PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face directory,
+or a Google checkpoint. FINE_TUNED is a work directory of fine-tuning (its best checkpoint), or a
+Hugging Face directory with the head of a task. `bert_jax.load(PATH)` has the same methods in
+Python.
 """
 
 import difflib
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert, Guess
     from bert_jax.inference.finetuned import FineTuned
 
-# Beyond these a page of attention is too dense to be read, and too large.
+# A page of attention with more tokens is too dense to read, and too large.
 _ATTENTION_LENGTH = 128
-# After a command's texts: there may be any number more.
+# Marks a command that takes any number of further texts.
 _MORE = "[...]"
 
 
 class Command(NamedTuple):
-    """A question.
+    """A command of `predict`.
 
     Attributes:
-      run: Answers it, given the model and the texts.
-      texts: What the texts are called; those in brackets may be left out.
-      flags: The flags that belong to it, beside --model and --step.
-      required: Those of them that must be given.
+      run: The function that runs it, given the model and the texts.
+      texts: The names of its texts; those in brackets are optional.
+      flags: The flags that it takes beside --model and --step.
+      required: The flags that must be given.
     """
 
     run: Callable[["Bert", list[str]], None]
@@ -60,7 +60,7 @@ class Command(NamedTuple):
 
 
 def fill_mask(bert: "Bert", texts: list[str]) -> None:
-    """Prints, for each [MASK], the likeliest tokens."""
+    """Prints the likeliest tokens for each [MASK]."""
     guesses = bert.fill_mask(*texts, top_k=flags.FLAGS.top_k)
     if flags.FLAGS.json:
         _print_json({"masks": [_plain(mask) for mask in guesses]})
@@ -73,7 +73,7 @@ def fill_mask(bert: "Bert", texts: list[str]) -> None:
 
 
 def next_sentence(bert: "Bert", texts: list[str]) -> None:
-    """Prints how likely the second sentence comes after the first."""
+    """Prints the probability that the second sentence follows the first."""
     probability = bert.next_sentence(*texts)
     if flags.FLAGS.json:
         _print_json({"is_next": probability, "random": 1 - probability})
@@ -83,7 +83,7 @@ def next_sentence(bert: "Bert", texts: list[str]) -> None:
 
 
 def score(bert: "Bert", texts: list[str]) -> None:
-    """Prints a text's pseudo-log-likelihood, and that of each of its tokens."""
+    """Prints the pseudo-log-likelihood of a text, and the log-probability of each token."""
     result = bert.score(*texts)
     if flags.FLAGS.json:
         tokens = zip(result.tokens, result.log_probs, strict=True)
@@ -117,7 +117,7 @@ def features(bert: "Bert", texts: list[str]) -> None:
         raise cli.UsageError(
             f"--layers={','.join(args.layers)} must be whole numbers, such as -1,-2"
         ) from None
-    # What is refused at once is refused before the file is read.
+    # Arguments are checked before the file is read.
     check_output(args.output, args.input)
     bert.layers(layers)
     bert.length(args.max_length)
@@ -134,14 +134,14 @@ def features(bert: "Bert", texts: list[str]) -> None:
     if summary.num_cut:
         length = bert.length(args.max_length)
         _warn(
-            f"{summary.num_cut:,} texts are longer than {length} tokens, and cut off there; the "
+            f"{summary.num_cut:,} texts are longer than {length} tokens, and cut to them; the "
             f"first is {summary.first_cut}"
         )
     print(f"features of {summary.num_texts:,} texts are in {args.output}")
 
 
 def attention(bert: "Bert", texts: list[str]) -> None:
-    """Writes a page to look at what each token attends to."""
+    """Writes an HTML page that shows the attention between tokens."""
     from bert_jax.inference.arguments import open_output
     from bert_jax.inference.attention_page import attention_page
 
@@ -156,7 +156,7 @@ def attention(bert: "Bert", texts: list[str]) -> None:
 
 
 def classify(bert: "FineTuned", texts: list[str]) -> None:
-    """Prints the classes of a sentence or a pair, or its number."""
+    """Prints the classes of a sentence or a pair, or the output of a regression."""
     found = bert.classify(*texts)
     if isinstance(found, float):
         if flags.FLAGS.json:
@@ -192,7 +192,7 @@ def tag(bert: "FineTuned", texts: list[str]) -> None:
 
 
 def choose(bert: "FineTuned", texts: list[str]) -> None:
-    """Prints which of some answers to a question, or endings of a text, is right."""
+    """Ranks answers to a question, or endings of a text."""
     context, *choices = texts
     found = bert.choose(context, choices)
     if flags.FLAGS.json:
@@ -223,16 +223,16 @@ COMMANDS = {
 
 def define_flags() -> None:
     """Called by the command line only."""
-    flags.DEFINE_string("model", "", "A work directory, Hugging Face directory or Google's.")
-    flags.DEFINE_integer("step", None, "Of a work directory: the checkpoint's step.")
-    flags.DEFINE_integer("top_k", 5, "fill-mask, attention: tokens to name for each mask.")
-    flags.DEFINE_integer("n_best", 5, "answer: how many.")
+    flags.DEFINE_string("model", "", "Work directory, Hugging Face directory or Google checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint in a work directory.")
+    flags.DEFINE_integer("top_k", 5, "fill-mask, attention: number of guesses for each mask.")
+    flags.DEFINE_integer("n_best", 5, "answer: number of answers.")
     flags.DEFINE_bool(
         "with_no_answer",
         None,
-        "answer: there may be none; by default with what was fine-tuned here on SQuAD 2.0.",
+        "answer: whether to allow no answer; by default only after fine-tuning on SQuAD 2.0.",
     )
-    flags.DEFINE_bool("json", False, "Print one JSON object, but for features and attention.")
+    flags.DEFINE_bool("json", False, "Print one JSON object; not for features and attention.")
     flags.DEFINE_string("input", "", 'features: JSON lines, {"text": ..., "text_b": ...}.')
     flags.DEFINE_string("output", "", "features: FILE.npz or FILE.jsonl; attention: FILE.html.")
     flags.DEFINE_list(
@@ -242,12 +242,13 @@ def define_flags() -> None:
         "pooling",
         "mean",
         inference.POOLINGS,
-        "features: of [CLS], of all tokens, or every token's.",
+        "features: those of [CLS], the mean over tokens, or all tokens.",
     )
     flags.DEFINE_integer(
         "max_length",
         None,
-        f"features: tokens of a text, the model's by default; attention: {_ATTENTION_LENGTH}.",
+        "Most tokens of a text; by default the model's limit for features, and "
+        f"{_ATTENTION_LENGTH} for attention.",
     )
 
 
@@ -259,7 +260,7 @@ def main(argv: list[str]) -> None:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
     cpu_allocator.keep_freed_memory()
     cpu_allocator.wait_for_each_program()
-    # After the checks: it loads JAX.
+    # This loads JAX, and comes after the checks.
     import bert_jax
 
     with warnings.catch_warnings():
@@ -271,7 +272,7 @@ def main(argv: list[str]) -> None:
 
 
 def _command(words: list[str]) -> tuple[Command, list[str]]:
-    """The command that the words name, and its texts; all flags checked."""
+    """Returns the command that the words name, and its texts; checks all flags."""
     known = ", ".join(COMMANDS)
     if not words:
         raise cli.UsageError(f"a command is missing after the flags: one of {known}")
@@ -286,7 +287,7 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
     if not least <= len(texts) <= most:
         wanted = " ".join(text if text[0] == "[" else text.upper() for text in command.texts)
         raise cli.UsageError(
-            f"{name} takes {wanted or 'no texts'} but was given {len(texts)}; texts stand in quotes"
+            f"{name} takes {wanted or 'no texts'} but was given {len(texts)}; put texts in quotes"
         )
     args = flags.FLAGS
     for flag in sorted({flag for c in COMMANDS.values() for flag in c.flags}):
@@ -303,14 +304,14 @@ def _plain(guesses: list["Guess"]) -> list[dict[str, Any]]:
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    # Escaped where the output has not all letters.
+    # ASCII escapes are for terminals with a limited encoding.
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     print(json.dumps(values, ensure_ascii=not is_unicode))
 
 
 def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     table = Table()
-    # Text, for rich would read [MASK] as markup.
+    # In a plain str, rich would read [MASK] as markup.
     table.add_column(Text(header[0]))
     for name in header[1:]:
         table.add_column(Text(name), justify="right")

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a plain line now and then elsewhere."""
+"""Shows progress: a bar on a terminal, occasional plain lines elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -13,19 +13,19 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Progress:
-    """Shows how far a task is, how fast it goes and how long it will still take.
+    """Shows the share of a task that is done, its rate and the remaining time.
 
-    On a terminal this is one bar that redraws itself; otherwise a line is
-    printed at most every `LINE_EVERY_SECONDS`, and one at the end.
+    On a terminal this is a bar. Otherwise a line is printed at most every `LINE_EVERY_SECONDS`,
+    and one at the end.
 
     Args:
-      name: What is being done, a word or two.
-      total: Units of work in all; None when that is not known.
-      unit: What is counted, for the rate ("sequences").
-      done: Units that were finished before, in an earlier run.
-      enabled: False shows nothing (all processes of a pod but the first).
-      cost: Of units that are not equally long, how long the first so many take, in any measure:
-        the share that is done, and the time that is left, are of it.
+      name: The name of the task in a word or two.
+      total: The number of units of work; None if it is unknown.
+      unit: The name of a unit ("sequences"), for the rate.
+      done: Units that were finished in an earlier run.
+      enabled: False shows nothing, for processes other than the first.
+      cost: Maps a number of units to their cost in any measure, if units differ in length. The
+        share and the remaining time are computed from the cost.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Progress:
                 BarColumn(bar_width=20 if self._console.width >= 100 else 10),
                 TextColumn("{task.percentage:>3.0f} %"),
                 TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
-                # What a narrow terminal may cut.
+                # A narrow terminal may cut this column.
                 TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
                 console=self._console,
             )
@@ -76,12 +76,12 @@ class Progress:
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Counts `amount` more units as done.
 
-        `note` replaces the text at the end; on a terminal it stands in the place of the
-        rate, and should give one.
+        `note` replaces the text at the end. A terminal shows it instead of the rate, so it
+        should contain one.
         """
         self._done += amount
         if not self._advanced:
-            # What comes before (compilation) says nothing of what is left.
+            # The time before, of compilation, is not part of the rate.
             self._first, self._started, self._advanced = self._done, time.monotonic(), True
         if note is not None:
             self._note = note
@@ -92,7 +92,7 @@ class Progress:
             self._print_line()
 
     def message(self, text: str) -> None:
-        """Prints a line of its own, above the bar where there is one."""
+        """Prints a line, above the bar on a terminal."""
         if self._enabled:
             say(text, self._console)
 
@@ -114,7 +114,7 @@ class Progress:
                 parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
         if self._note:
             parts.append(self._note)
-        # Of work done in one go there is no rate, and may be nothing to say.
+        # Work done in one step has no rate.
         if parts:
             print(f"{self._name}: " + ", ".join(parts), flush=True)
 

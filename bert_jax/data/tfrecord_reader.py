@@ -169,7 +169,7 @@ def _check_values(path: str, columns: dict[str, np.ndarray], tokenizer: Tokenize
     written = {name: feature for feature, (name, _) in FEATURES.items()}
     for name, limit, rule in limits:
         values = columns[name]
-        # Phrased so that NaN fails.
+        # NaN fails this test too.
         wrong = np.argwhere(~((values >= 0) & (values < limit)))
         if len(wrong):
             record, value = columns["record"][wrong[0][0]], values[tuple(wrong[0])]

@@ -1,1 +1,1 @@
-"""Behind `bert_jax.finetune`: its config, the start of a run, the run, and sweeps of runs."""
+"""Fine-tuning: the setup of a task, single runs, sweeps, and all of GLUE."""

@@ -44,9 +44,10 @@ class BestKeeper:
         return self.scores[self.splits[0]][self._task.metric]
 
     def forget_lost(self, is_finished: bool) -> None:
-        """Forgets a best step whose checkpoint is gone.
+        """Forgets a best step whose checkpoint no longer exists.
 
-        A better one replaced it after the run's own checkpoint, and was lost with the process.
+        A better step replaced that checkpoint after the run's own last checkpoint, and the
+        process was killed before it saved the next one.
         """
         saved = multihost.run_on_process_zero(self._checkpoints.steps)
         if self.step >= 0 and self.step not in saved:
@@ -55,11 +56,11 @@ class BestKeeper:
                 self.last_step = -1
 
     def judge(self, state: TrainState, predict: Predict, recorder: Recorder) -> None:
-        """Scores a state and keeps it if it is the best; does nothing if asked to stop.
+        """Scores a state and keeps it if it is the best; does nothing if the run must stop.
 
         Args:
           state: The state.
-          predict: (params, rows) -> outputs, or None if the run is asked to stop.
+          predict: (params, rows) -> outputs, or None if the run must stop.
           recorder: Records the scores.
         """
         step, scores = int(state.step), {}
@@ -102,9 +103,9 @@ class BestKeeper:
 
 
 def remove_later(directory: epath.PathLike, step: int) -> None:
-    """Removes best checkpoints beyond a step, which a killed process left and will redo."""
+    """Removes the best checkpoints that a killed process left after `step`."""
     folder = epath.Path(directory) / workdir.BEST
     for path in folder.iterdir() if folder.exists() else ():
-        # Otherwise the newest would be taken for the best.
+        # The newest checkpoint in this folder counts as the best.
         if path.name.isdecimal() and int(path.name) > step:
             files.remove_directory(path)

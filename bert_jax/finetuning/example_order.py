@@ -1,4 +1,4 @@
-"""The batches of fine-tuning, and what a model says of all rows of a split."""
+"""The batches of fine-tuning, and predictions for all rows of a split."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ _ROWS_AT_ONCE = 4096
 
 
 class ExampleOrder:
-    """Which rows make the batch of each step: a pure function of what it is made of.
+    """Chooses the rows of each step, as a pure function of the arguments.
 
-    Every epoch has all rows once, in a keyed order of its own; a batch may span two. With
-    `window` above 0, the examples of so many steps are sorted by length and divided over these
-    steps, which come in a keyed order.
+    Every epoch has all rows once, in its own keyed order. A batch may span two epochs. With
+    `window` above 0, the examples of each `window` steps are sorted by length and divided over
+    these steps, which then run in a keyed order.
     """
 
     def __init__(self, rows: Rows, *, batch_size: int, num_steps: int, seed: int, window: int = 0):
@@ -29,19 +29,19 @@ class ExampleOrder:
         self.num_steps, self.seed = num_steps, seed
         self.window = window
         self.length_R = _lengths(rows) if window else None
-        # Of the window that is being walked through; any step may be asked for.
+        # Steps mostly come in order, so one window is kept.
         self._window_SxB = functools.lru_cache(maxsize=1)(self._sorted_window)
 
     def rows_of_step(self, step: int) -> np.ndarray:
-        """int64 [batch_size], each below the number of rows, of a step counted from 0."""
+        """Returns the row numbers of a step counted from 0, int64 [batch_size]."""
         if self.length_R is None:
             return self._rows_of_steps(step, step + 1)
         first = step - step % self.window
         return self._window_SxB(first)[step - first]
 
     def _sorted_window(self, first: int) -> np.ndarray:
-        """int64 [steps, batch_size] of the window that begins at step `first`."""
-        # The last window ends with the run: what the epochs have, the run has.
+        """Returns int64 [steps, batch_size] for the window that begins at step `first`."""
+        # The last window ends with the run, so the run has exactly the rows of its epochs.
         end = min(first + self.window, self.num_steps)
         row_N = self._rows_of_steps(first, end)
         by_length_N = row_N[np.argsort(self.length_R[row_N], kind="stable")]
@@ -50,25 +50,25 @@ class ExampleOrder:
         return by_length_N.reshape(-1, self.batch_size)[place_S]
 
     def _rows_of_steps(self, first: int, end: int) -> np.ndarray:
-        """int64 [(end - first) * batch_size], before any sorting."""
+        """Returns int64 [(end - first) * batch_size], before any sorting."""
         position_N = np.arange(first * self.batch_size, end * self.batch_size)
         epoch_N, index_N = np.divmod(position_N, self.num_rows)
         row_N = np.empty_like(index_N)
         for epoch in np.unique(epoch_N):
-            here = epoch_N == epoch
+            inside_N = epoch_N == epoch
             key = random_key(self.seed, int(epoch))
-            row_N[here] = permuted(index_N[here], self.num_rows, key)
+            row_N[inside_N] = permuted(index_N[inside_N], self.num_rows, key)
         return row_N
 
 
 def all_rows(rows: Rows) -> Iterator[dict[str, np.ndarray]]:
-    """All rows of a split once, in order, some thousands at a time."""
+    """Yields all rows of a split once, in order, some thousands at a time."""
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
 
 
 def _lengths(rows: Rows) -> np.ndarray:
-    """Tokens of each row, int64 [R]; of choices the longest."""
+    """Returns the tokens of each row, int64 [R]; with choices, those of the longest choice."""
     parts = []
     for batch in all_rows(rows):
         length_Rx = batch["attention_mask"].sum(axis=-1)
@@ -77,12 +77,12 @@ def _lengths(rows: Rows) -> np.ndarray:
 
 
 def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
-    """A batch without the columns in which all its sequences are padded.
+    """Removes columns in which all sequences of a batch are padded.
 
     Args:
-      batch: As `Rows.take` gives it.
-      multiple: What is left is as long as the longest sequence, rounded up to a multiple of
-        this; 0: all of it is left.
+      batch: A batch from `Rows.take`.
+      multiple: The batch is cut to its longest sequence, rounded up to a multiple of this. 0
+        cuts nothing.
     """
     mask = batch["attention_mask"]
     if not multiple:
@@ -105,14 +105,14 @@ def training_batches(
     end_step: int,
     length_multiple: int = 0,
 ) -> Iterator[dict]:
-    """The batches of the steps from `first_step` on, on the devices; see `cut`."""
-    here_R = HostRows(order.batch_size, **multihost.batch_shards(trainer.layout.batch)).row_R
+    """Yields the batches of the steps from `first_step` on, on the devices; see `cut`."""
+    row_R = HostRows(order.batch_size, **multihost.batch_shards(trainer.layout.batch)).row_R
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
-            # The whole batch on every host: all must cut it alike.
+            # Every host reads the whole batch, because all hosts must cut it alike.
             batch = cut(rows.take(order.rows_of_step(step)), length_multiple)
-            yield {name: array[here_R] for name, array in batch.items()}
+            yield {name: array[row_R] for name, array in batch.items()}
 
     return trainer.put(batches())
 
@@ -125,29 +125,29 @@ def predict(
     stop: Callable[[], bool] = lambda: False,
     length_multiple: int = 0,
 ) -> dict[str, np.ndarray] | None:
-    """The model's outputs for all rows, in order.
+    """Returns the model's outputs for all rows, in order.
 
     Args:
-      trainer: Of a task's model.
-      params: As the trainer shards them.
-      rows: Any split's.
-      batch_size: Rows at a time; rounded up to what divides over the devices.
-      stop: Asked after every batch; True ends it.
+      trainer: The trainer of a task's model.
+      params: Parameters, sharded as the trainer's.
+      rows: The rows of any split.
+      batch_size: Rows at a time; rounded up to a multiple of the data shards.
+      stop: Called after every batch; True ends the prediction without results.
       length_multiple: See `cut`; outputs of padding that was cut are NO_PROBABILITY.
 
     Returns:
-      float32 arrays with a row each, as the model names them; None when stopped.
+      The model's outputs by name, float32 with one entry for each row; None if stopped.
     """
     shards = multihost.batch_shards(trainer.layout.batch)
     size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]
-    here_R = HostRows(size, **shards).row_R
+    row_R = HostRows(size, **shards).row_R
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, len(rows), size):
-            # The last row again and again fills the last batch up.
+            # Copies of the last row fill up the last batch.
             batch = rows.take(np.minimum(first + np.arange(size), len(rows) - 1))
             batch = cut(batch, length_multiple)
-            yield {name: batch[name][here_R] for name in trainer.model.INPUTS}
+            yield {name: batch[name][row_R] for name in trainer.model.INPUTS}
 
     length = rows.take(np.arange(1))["input_ids"].shape[-1]
     outputs: dict[str, list[np.ndarray]] = {}

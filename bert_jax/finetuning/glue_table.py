@@ -1,4 +1,4 @@
-"""All of GLUE with one BERT: a run (or sweep) a task, and the table with the average."""
+"""Fine-tunes one BERT on every task of GLUE, and prints a table with the average."""
 
 from typing import Any
 
@@ -26,27 +26,27 @@ def finetune_all(
     """Fine-tunes on every task of GLUE, one after another, each in a directory of its name.
 
     Args:
-      config: Of the task "all"; its values hold for every task, `data.input` is the folder
-        that has theirs, or "tfds:glue".
-      directory: Gets TASK/ for each, and glue.json.
-      is_sweep: Whether each is a sweep; its best run counts.
+      config: The config of the task "all", whose values hold for every task. `data.input` is
+        the folder with the tasks' folders, or "tfds:glue".
+      directory: Gets TASK/ for each task, and glue.json.
+      is_sweep: Whether to run a sweep for each task; its best run counts.
 
     Returns:
-      What glue.json holds: `scores`, 100 times the dev metric of each task, and their
-      `average`; None when asked to stop before the end.
+      The contents of glue.json: `scores`, 100 times the dev metric of each task, and their
+      `average`. None if the run was asked to stop before its end.
 
     Raises:
-      UserError: a task's data are missing, or as `finetune`.
+      UserError: A task's data are missing, or as `finetune`.
     """
     directory = epath.Path(directory)
     if not config.data.input:
         raise UserError(
-            "config.data.input is missing: the folder with all of GLUE's (glue_data), or tfds:glue"
+            "config.data.input is missing: the folder with all GLUE tasks (glue_data), or tfds:glue"
         )
     configs = {task: task_config(config, task) for task in GLUE_TASKS}
     check_folders(configs)
     if config.eval.predict and config.data.input.startswith(TFDS_PREFIX):
-        # Belongs to a submission, and is MNLI's to predict.
+        # A submission includes AX, which MNLI's model predicts.
         open_downloaded(f"{config.data.input.rstrip('/')}/ax")
     scores = {}
     for task, own in configs.items():
@@ -69,7 +69,7 @@ def finetune_all(
 
 
 def task_config(config: ConfigDict, task: str) -> ConfigDict:
-    """The config of one task, with the values of the config for all."""
+    """Returns the config of one task, with the values of the config for all tasks."""
     own = finetune_config(task)
     values = {key: value for key, value in config.items() if key != "task"}
     own.update(ConfigDict(values))
@@ -85,18 +85,21 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
 
 
 def check_folders(configs: dict[str, ConfigDict]) -> None:
-    """Refuses, before hours of training, what lacks a task."""
+    """Refuses a folder that lacks a task's data, before hours of training."""
     for config in configs.values():
         source = config.data.input
         if not source.startswith(TFDS_PREFIX):
             folder = files.open_path(source, "config.data.input")
             if not folder.exists():
-                raise UserError(f"config.data.input has no {folder.name}: {folder} is not there")
+                raise UserError(f"config.data.input has no {folder.name}: {folder} does not exist")
             check_source(config.task, source, with_test=config.eval.predict == "test")
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:
-    """The mean over the dev sets but WNLI's; MNLI has two, as in the paper's table 1."""
+    """Returns the mean over all dev sets but WNLI's.
+
+    MNLI counts twice, with its two dev sets, as in table 1 of the paper.
+    """
     counted = [
         score for task, splits in scores.items() if task != "wnli" for score in splits.values()
     ]
@@ -104,7 +107,7 @@ def average(scores: dict[str, dict[str, float]]) -> float:
 
 
 def glue_table(summary: dict[str, Any]) -> Table:
-    """A row a task, the average below."""
+    """Returns a table with a row for each task and the average below."""
     table = Table(title="GLUE, dev sets", title_justify="left")
     table.add_column("task")
     table.add_column("metric")

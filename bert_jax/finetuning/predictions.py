@@ -17,7 +17,7 @@ from bert_jax.training.checkpoint import Checkpointer
 
 PREDICTIONS = "predictions"
 # The SHA-256 of the rows of each split that was predicted. It stands beside the folder of the
-# predictions, which holds only what is handed in.
+# predictions, which holds only the files of a submission.
 PREDICTED = "predicted.json"
 
 
@@ -28,14 +28,14 @@ def write_predictions(
     abstract_params: Any,
     predict: Predict,
 ) -> None:
-    """Predicts the splits that `config.eval.predict` asks for and that are not yet predicted.
+    """Predicts the splits of `config.eval.predict` that are not yet predicted.
 
     Args:
       config: The run's.
       directory: The work directory.
       task: The task.
       abstract_params: Shapes, dtypes and shardings of the parameters.
-      predict: (params, rows) -> outputs, or None if the run is asked to stop.
+      predict: (params, rows) -> outputs, or None if the run must stop.
     """
     directory = epath.Path(directory)
     splits = multihost.run_on_process_zero(lambda: _unpredicted(config, directory, task))
@@ -81,5 +81,5 @@ def _predicted(directory: epath.Path) -> dict[str, str]:
     try:
         return dict(files.read_json(directory / PREDICTED))
     except (FileNotFoundError, UserError):
-        # Nothing was predicted, or the file is damaged and everything is predicted again.
+        # If the file is damaged, everything is predicted again.
         return {}

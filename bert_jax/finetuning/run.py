@@ -1,4 +1,4 @@
-"""Fine-tunes a model: from weights and a task to a scored work directory."""
+"""One run of fine-tuning."""
 
 import math
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def finetune(
     """Fine-tunes to the end of the last epoch, or continues where a run was stopped.
 
     Args:
-      config: A config as the files in configs/finetune/ make them.
+      config: A config like those of configs/finetune/.
       directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
       setup: What `task_setup.open_task_setup` returns, if several runs share it.
@@ -68,13 +68,13 @@ def finetune(
             lambda params, rows: run.predict(params, rows, guard),
         )
         if guard.poll():
-            say(f"Stopped by {guard.signal_name}: run the same command to do what is left.")
+            say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
         return results
 
 
 class _Run:
-    """What a run of fine-tuning is made of.
+    """The parts of a fine-tuning run.
 
     Raises:
       UserError: The work directory belongs to another run, or something does not fit.
@@ -105,18 +105,18 @@ class _Run:
         )
 
     def claim(self, step: int) -> None:
-        """Makes the directory this run's and removes what a killed process left beyond `step`."""
+        """Claims the directory and removes what a killed process left after `step`."""
         workdir.claim(self.directory, self.config)
         self._claim_data()
         remove_later(self.directory, step)
 
     def _claim_data(self) -> None:
-        """Refuses data other than those that the run began with."""
+        """Refuses data that differ from those at the beginning of the run."""
         identity = self.setup.data_identity
         workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
     def is_scored(self, step: int) -> bool:
-        """Whether the validation splits are scored after a step."""
+        """Returns whether the validation splits are scored after a step."""
         if step == self.num_steps:
             return True
         if self.config.eval.every_steps:
@@ -138,7 +138,7 @@ class _Run:
             yield self.stage, batch
 
     def predict(self, params: Any, rows: Rows, guard: PreemptionGuard) -> dict[str, Any] | None:
-        """Returns the outputs for all rows, or None if the run is asked to stop."""
+        """Returns the outputs for all rows, or None if the run must stop."""
         return predict(
             self.trainer,
             params,
@@ -161,7 +161,7 @@ class _Run:
             say(f"This run is finished: step {self.num_steps:,} is done.")
             self.summarize(results)
         except (UserError, KeyError):
-            # The file is damaged; it is written anew.
+            # The file is damaged and is written again.
             return None
         return results
 
@@ -183,7 +183,7 @@ def _open_run(
 
 
 def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
-    """Trains and scores; returns None if asked to stop."""
+    """Trains and scores; returns None if the run was stopped."""
     config, directory, trainer = run.config, run.directory, run.trainer
     is_first = multihost.is_first()
     with ExitStack() as stack:
@@ -230,9 +230,9 @@ def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
 
         best.forget_lost(is_finished=step == run.num_steps)
         if step and run.is_scored(step) and best.last_step < step:
-            # The run was stopped after this step and before its score.
+            # The run was stopped between this step and its evaluation.
             evaluate(step, state)
-        # If it was stopped again meanwhile, the next start scores the step.
+        # If the run is stopped again, the next start scores the step.
         end_step = step if guard.poll() else run.num_steps
         try:
             state = train_loop(

@@ -1,4 +1,4 @@
-"""What a run of fine-tuning tells its user: what is about to happen, and what came of it."""
+"""Prints what a run of fine-tuning is about to do, and its results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def announce(
     step: int,
     warnings: Sequence[str],
 ) -> None:
-    """Says what is about to run, before the long silence of the first compilation."""
+    """Describes the run before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
     splits = [split for split in task.splits if not split.startswith("test")]
     rows = ", ".join(f"{len(task.rows(split)):,} {split}" for split in splits)
@@ -36,7 +36,7 @@ def announce(
         f"{num_steps:,} steps of {config.train.batch_size:,} examples, "
         f"{config.train.num_epochs:g} epochs"
     )
-    for reason, count in dict(getattr(task, "dropped", {})).items():
+    for reason, count in task.dropped.items():
         say(f"warning: {count:,} bad rows: {reason}")
     for warning in warnings:
         say(f"warning: {warning}")
@@ -46,7 +46,7 @@ def announce(
 
 
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
-    """The scores of the best checkpoint."""
+    """Prints the scores of the best checkpoint."""
     path = epath.Path(directory)
     splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
     table = Table()
@@ -62,11 +62,11 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
 
 
 def advise(config: ConfigDict, directory: epath.PathLike) -> None:
-    """What to do with the best checkpoint of a run."""
+    """Prints a command that uses the best checkpoint of a run."""
     path = epath.Path(directory)
     if config.train.features:
-        # No class of transformers reads several layers.
-        print(f"what next    ask it: python -m bert_jax.predict --model={path} --help")
+        # `transformers` has no class for a head on several layers.
+        print(f"what next    predict: python -m bert_jax.predict --model={path} --help")
         return
-    print("what next    take it to transformers:")
+    print("what next    convert it for transformers:")
     print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")

@@ -1,4 +1,4 @@
-"""Many runs of a task over a grid of rates, batches and seeds, and what came of them."""
+"""Runs a task over a grid of learning rates, batch sizes and seeds."""
 
 import hashlib
 import itertools
@@ -26,31 +26,31 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
 from bert_jax.workdir import RUNS
 
-# The SHA-256 of the weights that the runs begin with.
+# The SHA-256 of the weights with which all runs begin.
 WEIGHTS = "weights.sha256"
 
 
 def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
-    """Runs the grid of `config.sweep`; what is finished already is only read.
+    """Runs the grid of `config.sweep`; the results of finished runs are read from disk.
 
-    Of finished runs the checkpoints are removed, but for the best one of the best run. A sweep may
-    be widened later by rates, batches and seeds; not narrowed by finished runs, since the weights
-    of the best one of what is left may be among those removed. A run whose loss is not finite is
-    told of and left behind.
+    Only the best checkpoint of the best run is kept. The grid may be widened later with other
+    rates, batch sizes and seeds. It may not drop finished runs, because the weights of the best
+    remaining run may be removed already. A run whose loss is not finite is reported, and the
+    sweep continues without it.
 
     Args:
-      config: As for `finetune`; each run has its own rate, batch and seed.
-      directory: Gets runs/NAME/, a work directory each, weights.sha256 and sweep.json.
+      config: As for `finetune`; each run gets its own learning rate, batch size and seed.
+      directory: Gets a work directory runs/NAME/ for each run, weights.sha256 and sweep.json.
 
     Returns:
-      What sweep.json holds: `runs`, each with its results; `diverged`, those whose loss was
-      not finite, each with an `error`; `settings`, for each rate and batch the median, lowest
-      and highest score and the standard deviation over the seeds that did not diverge;
-      `best_run`. None when asked to stop before the end.
+      The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
+      not finite, each with an `error`; `settings`, for each rate and batch size the median,
+      lowest and highest score and the standard deviation over the seeds that did not diverge;
+      `best_run`. None if the sweep was asked to stop before its end.
 
     Raises:
-      UserError: the grid is empty or wrong, or lacks runs that are in `directory`, which began
-        with other weights; all runs diverged; or as `finetune`.
+      UserError: The grid is wrong or lacks runs that are in `directory`, the weights differ
+        from those at the beginning of the sweep, all runs diverged, or as `finetune`.
     """
     validate(config)
     directory = epath.Path(directory)
@@ -66,7 +66,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             task_setup.read_rows(config, setup.task)
             mesh = make_mesh(config.mesh)
             for _, values in grid:
-                # A batch that does not fit must not end the sweep hours from now.
+                # Checked now, because a wrong batch size would end the sweep hours later.
                 own = _with(config, values)
                 task_setup.make_stage(own, setup.task.rows("train"))
                 task_setup.check_batch(own, mesh)
@@ -74,7 +74,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 _claim_weights(directory / WEIGHTS, config, setup.pretrained.weights)
             return setup
 
-        # Weights and rows are read once for all.
+        # Weights and rows are read once for all runs.
         setup = multihost.run_on_all(opened)
         runs: list[dict[str, Any]] = []
         diverged: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                     return None
                 runs.append({"name": name, **values, **results})
                 multihost.run_on_process_zero(lambda: _remove_checkpoints(directory / RUNS, runs))
-            # What each run has compiled is of its own rate.
+            # Compiled programs contain the learning rate of their run.
             jax.clear_caches()
     if not runs:
         raise UserError(
@@ -116,16 +116,16 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
 
 def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run of the highest score; of equal ones the first."""
+    """Returns the run with the highest score; the first of them if several are equal."""
     return max(runs, key=lambda run: run["score"])
 
 
 def summarized(
     runs: list[dict[str, Any]], diverged: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """For each rate and batch the scores of its seeds.
+    """Returns statistics over the seeds for each learning rate and batch size.
 
-    Those of which the fewest seeds diverged come first, of these the best median.
+    They are sorted by the number of diverged seeds, then by the median, best first.
     """
 
     def setting_of(run: dict[str, Any]) -> tuple[float, int]:
@@ -151,7 +151,7 @@ def summarized(
 
 
 def sweep_table(summary: dict[str, Any]) -> Table:
-    """Medians and spreads, the best setting first."""
+    """Returns a table of medians and spreads, the best setting first."""
     table = Table(title=f"{summary['task']}: {summary['metric']}", title_justify="left")
     columns = ("rate", "batch", "seeds", "diverged", "median", "lowest", "highest", "deviation")
     for column in columns:
@@ -184,7 +184,7 @@ def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
-    """A copy with the values of one run, which is the same in a wider sweep."""
+    """Returns the config of one run, which does not depend on the rest of the grid."""
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict(values)
@@ -195,9 +195,9 @@ def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
 
 
 def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> None:
-    # What did not come to its end, such as one that diverged, may be left out.
-    there = {p.name for p in folder.glob("rate_*") if (p / workdir.RESULTS).exists()}
-    if others := sorted(there - {name for name, _ in grid}):
+    # Unfinished runs, such as diverged ones, may be left out.
+    finished = {p.name for p in folder.glob("rate_*") if (p / workdir.RESULTS).exists()}
+    if others := sorted(finished - {name for name, _ in grid}):
         raise UserError(
             f"{folder} has {others[0]}, which config.sweep leaves out; a sweep may be widened, "
             "not narrowed: name its rate, batch and seed too, or choose another --workdir"
@@ -205,7 +205,7 @@ def _check_runs(folder: epath.Path, grid: list[tuple[str, dict[str, Any]]]) -> N
 
 
 def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.ndarray]) -> None:
-    """Notes the encoder that the runs begin with, or refuses another than is noted."""
+    """Records the hash of the initial encoder, or refuses weights with another hash."""
     digest = hashlib.sha256()
     for name in sorted(name for name in weights if name.startswith("bert/")):
         digest.update(name.encode())
@@ -221,7 +221,7 @@ def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.n
 
 
 def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:
-    """Leaves the weights of the best run alone: a sweep's would fill a disk."""
+    """Removes all checkpoints but the best one of the best run, to save disk space."""
     best = best_of(runs)["name"]
     for run in runs:
         files.remove_directory(folder / run["name"] / workdir.CHECKPOINTS)

@@ -1,4 +1,4 @@
-"""How a fine-tuning run starts: its weights, its tokenizer, its task, its trainer."""
+"""Prepares a fine-tuning run: its weights, tokenizer, task and trainer."""
 
 import dataclasses
 import functools
@@ -35,19 +35,19 @@ from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
-# An int32 counts them.
+# Steps are counted in an int32.
 _MOST_STEPS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSetup:
-    """What all runs of a task on the same weights share.
+    """The weights and data that all runs of a task share.
 
     Attributes:
-      model: BERT's keys of the weights.
-      tokenizer: Theirs.
-      task: With its data.
-      pretrained: The weights; None where a run goes on from its own checkpoint.
+      model: The model keys of the weights, as in `config.model`.
+      tokenizer: The tokenizer of the weights.
+      task: The task with its data.
+      pretrained: The weights; None if the run continues from its own checkpoint.
     """
 
     model: dict[str, Any]
@@ -57,7 +57,7 @@ class TaskSetup:
 
     @functools.cached_property
     def data_identity(self) -> dict[str, Any]:
-        """What tells the task's data from others: for a work directory to refuse another's."""
+        """Identifies the task's data; a work directory refuses data with another identity."""
         splits = [split for split in self.task.splits if not split.startswith("test")]
         return {
             "task": self.task.name,
@@ -68,15 +68,15 @@ class TaskSetup:
 
 
 def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None) -> TaskSetup:
-    """Reads the weights and finds the data.
+    """Reads the weights and opens the data.
 
     Args:
-      config: A user's.
-      directory: Of a run: where it goes on, its own config and tokenizer do instead of the
-        weights, which need not be there any more.
+      config: The config as the user gave it.
+      directory: The work directory of the run. If it has checkpoints, its config and tokenizer
+        are used, and the initial weights need not exist any more.
 
     Raises:
-      UserError: they do not fit the config.
+      UserError: The weights or the data do not fit the config.
     """
     pretrained = None
     if directory is not None and workdir.has_checkpoints(directory):
@@ -99,7 +99,7 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
     for split in ("train", "validation"):
         if not any(name.startswith(split) for name in task.splits):
             raise UserError(
-                f"config.data.input is {config.data.input}, which has no {split} split; there is: "
+                f"config.data.input is {config.data.input}, which has no {split} split; it has: "
                 + ", ".join(task.splits)
             )
     return TaskSetup(model, tokenizer, task, pretrained)
@@ -138,43 +138,43 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
-    """The splits whose predictions `config.eval.predict` asks for.
+    """Returns the splits that `config.eval.predict` selects for prediction.
 
     Raises:
-      UserError: there is none of these.
+      UserError: The data have none of these splits.
     """
-    asked = {"": (), "test": ("test",), "all": ("test", "validation")}[config.eval.predict]
-    splits = [split for split in task.splits if split.startswith(asked)]
-    if asked and not splits:
+    prefixes = {"": (), "test": ("test",), "all": ("test", "validation")}[config.eval.predict]
+    splits = [split for split in task.splits if split.startswith(prefixes)]
+    if prefixes and not splits:
         raise UserError(
             f"config.eval.predict is {config.eval.predict}, but config.data.input, "
-            f"{config.data.input}, has no test split; there is: " + ", ".join(task.splits)
+            f"{config.data.input}, has no test split; it has: " + ", ".join(task.splits)
         )
     return splits
 
 
 def read_rows(config: ConfigDict, task: Task) -> None:
-    """Reads all rows that a run needs, so that no bad one ends it hours later."""
+    """Reads all rows that a run needs, because a bad row would end it hours later."""
     validation_splits = [split for split in task.splits if split.startswith("validation")]
     for split in ("train", *validation_splits, *predicted_splits(config, task)):
         task.rows(split)
 
 
 def check_segments(config: ConfigDict, rows: Rows) -> None:
-    """Refuses pairs where the weights tell no second sentence from a first."""
-    # Of a task all examples are pairs, or none is.
+    """Refuses sentence pairs if the weights have only one token type."""
+    # Either all examples of a task are pairs or none is.
     if config.model.type_vocab_size < 2 and rows.take(np.arange(1))["token_type_ids"].any():
         raise UserError(
-            f"config.init_from is {config.init_from}, which knows one segment (type_vocab_size is "
-            f"1), but the examples of {config.task} are pairs"
+            f"config.init_from is {config.init_from}, which has only one token type "
+            f"(type_vocab_size is 1), but the examples of {config.task} are pairs"
         )
 
 
 def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
-    """The trainer of a filled-in config.
+    """Returns the trainer of a filled-in config.
 
     Raises:
-      UserError: as `Trainer.create`, or the batch does not divide over the devices.
+      UserError: As `Trainer.create`, or the batch does not divide over the devices.
     """
     features, bilstm_size = feature_layers(config), config.train.bilstm_size
     num_labels = len(config.labels)
@@ -209,16 +209,16 @@ def check_batch(config: ConfigDict, mesh: Mesh) -> None:
 
 
 def make_stage(config: ConfigDict, rows: Rows) -> Stage:
-    """All steps of the run; a sequence is what the encoder reads, of choices each one.
+    """Returns the only stage of the run. Each choice of an example counts as a sequence.
 
     Raises:
-      UserError: the epochs have not one whole batch, or more than can be counted.
+      UserError: The epochs have no whole batch, or too many.
     """
     num_steps = len(rows) * config.train.num_epochs / config.train.batch_size
     if num_steps > _MOST_STEPS:
         raise UserError(
-            f"config.train.num_epochs is {config.train.num_epochs:g}: these are {num_steps:.3g} "
-            f"steps; there can be {_MOST_STEPS:,}"
+            f"config.train.num_epochs is {config.train.num_epochs:g}: that makes {num_steps:.3g} "
+            f"steps; the most possible are {_MOST_STEPS:,}"
         )
     num_steps = int(num_steps)
     if not num_steps:
@@ -240,8 +240,8 @@ def make_stage(config: ConfigDict, rows: Rows) -> Stage:
 
 
 def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weights:
-    """Returns the encoder's weights as given and a head drawn from the seed."""
-    # The weights are not read yet if the run has a checkpoint that turned out to be damaged.
+    """Returns the encoder's weights and a new head drawn from the seed."""
+    # The weights are not read yet if all checkpoints of the run turned out to be damaged.
     pretrained = setup.pretrained or _read_pretrained(config)
     if pretrained.head:
         pretrained.drop_head()
@@ -257,12 +257,12 @@ def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weig
     weights, drawn = fit_weights(trainer.model, encoder, config.seed)
     pooler = "bert/pooler/dense/kernel"
     if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
-        say(f"warning: {config.init_from} has no trained pooler: it starts at random")
+        say(f"warning: {config.init_from} has no trained pooler: it is initialised at random")
     return weights
 
 
 def rows_fingerprint(rows: Rows) -> str:
-    """SHA-256 of all that `rows` gives: what is trained on, scored and predicted."""
+    """Returns the SHA-256 of all arrays and texts of `rows`."""
     digest = hashlib.sha256()
     for batch in all_rows(rows):
         for name in sorted(batch):

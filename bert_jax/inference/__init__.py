@@ -1,5 +1,5 @@
-"""What a trained BERT is asked: masked words, the next sentence, features, attention."""
+"""Inference with a trained BERT: masked words, next sentences, features, attention, tasks."""
 
-# How a text's hidden states become its features: the first token's, the mean of all
-# tokens', or every token's.
+# The features of a text: the hidden state of the first token, the mean over all tokens, or those
+# of every token.
 POOLINGS = ("cls", "mean", "tokens")

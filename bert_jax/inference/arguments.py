@@ -25,7 +25,7 @@ def no_attribute(bert: Any, name: str) -> AttributeError:
     if name not in _OF_TASKS:
         return AttributeError(f"{type(bert).__name__} has no attribute {name!r}")
     return NoTaskError(
-        f"{bert.source} has no task's head: it must be a work directory of python -m "
+        f"{bert.source} has no head of a task: it must be a work directory of python -m "
         "bert_jax.finetune, or a Hugging Face directory of a BertForSequenceClassification, "
         "...TokenClassification, ...QuestionAnswering or ...MultipleChoice"
     )
@@ -81,7 +81,7 @@ def open_output(output: str | os.PathLike, suffixes: Iterable[str]) -> Path | ep
       suffixes: The file name must end with one of these.
 
     Raises:
-      UserError: It does not, it is a directory, or its directory does not exist.
+      UserError: The name has another end, it is a directory, or its directory does not exist.
     """
     if Path(output).suffix not in suffixes:
         names = " or ".join(f"FILE{suffix}" for suffix in suffixes)

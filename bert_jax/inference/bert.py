@@ -261,7 +261,7 @@ class Bert:
         rows = encode(self.tokenizer, texts, length, masks=masks)
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
-            warnings.warn(f"{which} longer than {length} tokens, and cut off there", stacklevel=3)
+            warnings.warn(f"{which} longer than {length} tokens, and cut to them", stacklevel=3)
         return rows
 
     def require_segments(self) -> None:

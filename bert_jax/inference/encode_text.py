@@ -1,4 +1,4 @@
-"""Converts texts to token sequences, and refuses what is not a text."""
+"""Converts texts to token sequences, and refuses values that are not texts."""
 
 from collections.abc import Sequence
 

@@ -48,7 +48,7 @@ class Summary(NamedTuple):
     Attributes:
       num_texts: The number of lines with a text.
       num_cut: The number of texts that were too long and were cut.
-      first_cut: FILE:LINE of the first of these; empty if there is none.
+      first_cut: FILE:LINE of the first text that was cut; may be empty.
     """
 
     num_texts: int

@@ -74,11 +74,11 @@ class FineTuned(Bert):
         self.head, self.labels = pretrained.head, pretrained.labels
         self.multi_label = pretrained.multi_label
         trained: dict[str, Any] = pretrained.training.get("config") or {}
-        # It has not seen longer sequences.
+        # The model was not fine-tuned on longer sequences.
         self.max_length = min(
             self.max_length, trained.get("data", {}).get("max_seq_length", self.max_length)
         )
-        # For weights without a config; the values are those of configs/finetune/squad.py.
+        # Weights without a config get the values of configs/finetune/squad.py.
         defaults = {
             "doc_stride": min(128, self.max_length // 4),
             "max_query_length": min(64, self.max_length // 2),
@@ -199,8 +199,8 @@ class FineTuned(Bert):
         """Returns the tag of every word.
 
         Args:
-          text: A list of words; or a text, whose words are runs of letters and digits, and
-            every other character by itself. Accents and joiners belong to the character
+          text: A list of words, or a text, whose words are runs of letters and digits, and
+            single other characters. Accents and joiners belong to the character
             before them.
 
         Raises:
@@ -306,8 +306,3 @@ def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row
     return padded
-
-
-def _sigmoid(logits_C: np.ndarray) -> np.ndarray:
-    # Halves of tanh overflow nowhere.
-    return 0.5 + 0.5 * np.tanh(0.5 * logits_C.astype(np.float64))

@@ -47,7 +47,7 @@ def test_a_config_of_pre_training(tmp_path):
         ({"data.max_seq_length": 4}, "config.data.max_seq_length is 4; it must be at least 5"),
         ({"optimizer.frozen_layers": 4}, "it must be from -1"),
         ({"train.features": "5"}, "config.train.features has 5"),
-        ({"train.num_epochs": 1e12}, r"config.train.num_epochs is 1e\+12: these are 2e\+13"),
+        ({"train.num_epochs": 1e12}, r"config.train.num_epochs is 1e\+12: that makes 2e\+13"),
         ({"train.num_epochs": 0.01}, "not one batch of 8"),
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
         ({"table.metric": "recall"}, "config.table.metric is 'recall'"),

@@ -96,7 +96,7 @@ def test_a_missing_pooler_is_drawn_with_a_warning(files, capsys):
 
     edit_tensors(files / "hf", remove)
     _, weights = begin(files)
-    assert "no trained pooler: it starts at random" in capsys.readouterr().out
+    assert "no trained pooler: it is initialised at random" in capsys.readouterr().out
     assert np.any(weights["bert/pooler/dense/kernel"])
 
 
@@ -105,7 +105,7 @@ def test_the_head_of_another_task_is_left_out_with_a_warning(files, capsys):
     formats.write(tuned, files / "tuned", "huggingface")
     given = formats.read(files / "tuned").weights
     _, weights = begin(files, init_from=str(files / "tuned"))
-    assert f"the head of {files / 'tuned'} is of a task, and is left" in capsys.readouterr().out
+    assert f"the task head of {files / 'tuned'} is left out" in capsys.readouterr().out
     assert all(same(weights, given, [name for name in given if name.startswith("bert/")]))
     assert not same(weights, given, ["classifier/dense/kernel"])[0]
 
@@ -217,7 +217,7 @@ def test_a_split_that_is_missing(files, file, missing):
     config = finetune_config("multiple_choice")
     config.update(init_from=str(files / "hf"))
     config.data.update(input=str(folder), max_seq_length=16)
-    with pytest.raises(UserError, match=f"{folder}, which has no {missing} split; there is: "):
+    with pytest.raises(UserError, match=f"{folder}, which has no {missing} split; it has: "):
         task_setup.open_task_setup(config)
 
 
@@ -257,7 +257,7 @@ def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
     config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)
     assert finetune(config, tmp_path / "single")["step"] == 2
     config.table.text_b_column = "other"
-    with pytest.raises(UserError, match="hf, which knows one segment .* of table are pairs"):
+    with pytest.raises(UserError, match="hf, which has only one token type .* of table are pairs"):
         finetune(config, tmp_path / "pairs")
 
 
