@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bert_jax.config import to_dict
 
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def run_ours(args: argparse.Namespace) -> dict:
 
 
 def run_transformers(args: argparse.Namespace, model: dict, stage: dict) -> dict:
-    command = [args.torch_python, str(HERE / "transformers_step.py")]
+    command = [args.torch_python, str(BENCHMARKS / "transformers_step.py")]
     command += [f"--model={json.dumps(model)}"]
     command += [f"--batch_size={args.batch_size}", f"--length={stage['max_seq_length']}"]
     command += [f"--predictions={stage['max_predictions_per_seq']}", f"--steps={args.steps}"]

@@ -36,7 +36,7 @@ from bert_jax.data.corpus import Corpus
 from bert_jax.data.sentence_splitter import split_sentences
 from bert_jax.interop import formats
 
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent
 ORDERS = ("file", "sorted")
 RATES = ("first", "warm", "cpu")
 
@@ -66,7 +66,7 @@ def main() -> None:
 def compare(args: argparse.Namespace, model: str, texts: str, scratch: Path) -> None:
     files = {side: scratch / f"{side}.npz" for side in ("ours", *ORDERS)}
     ours = [sys.executable, __file__, f"--model={model}", f"--input={texts}"]
-    theirs = [args.torch_python, str(HERE / "transformers_features.py"), f"--model={model}"]
+    theirs = [args.torch_python, str(BENCHMARKS / "transformers_features.py"), f"--model={model}"]
     theirs += [f"--input={texts}", f"--threads={len(os.sched_getaffinity(0))}"]
     ratios: dict[str, list[float]] = {}
     for turn in range(args.turns):

@@ -30,7 +30,7 @@ from scipy import stats
 from bert_jax.interop import formats
 from bert_jax.tasks.glue import SPECS, GlueTask
 
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
         output = folder / f"outputs_{seed}.npy"
         if output.exists():
             continue
-        command = [args.torch_python, str(HERE / "transformers_finetune.py")]
+        command = [args.torch_python, str(BENCHMARKS / "transformers_finetune.py")]
         command += [f"--model={args.model}", f"--data={folder}", f"--output={output}"]
         command += [f"--seed={seed}", f"--num_labels={len(data.labels) or 1}"]
         command += [f"--epochs={epochs}"]

@@ -15,8 +15,8 @@
 # See launch/README.md.
 
 # shellcheck source-path=SCRIPTDIR
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$here/common.sh"
+launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$launch/common.sh"
 
 # tests/launch checks jobset.yaml against the schema of this release.
 JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
@@ -69,7 +69,7 @@ yaml_list() {
 
 manifest() {
   local text
-  text=$(<"$here/gke/jobset.yaml")
+  text=$(<"$launch/gke/jobset.yaml")
   text=${text//__NAME__/"${flag[name]}"}
   text=${text//__SLICES__/"${flag[slices]}"}
   text=${text//__NODES__/"$nodes"}
@@ -109,7 +109,7 @@ parse_flags "$@"
 
 if [[ $command == image ]]; then
   require_flags image
-  run docker build --tag="${flag[image]}" --file="$here/gke/Dockerfile" "$(dirname "$here")"
+  run docker build --tag="${flag[image]}" --file="$launch/gke/Dockerfile" "$(dirname "$launch")"
   run docker push "${flag[image]}"
   exit
 fi

@@ -12,8 +12,8 @@
 # See launch/README.md.
 
 # shellcheck source-path=SCRIPTDIR
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$here/common.sh"
+launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$launch/common.sh"
 
 flag+=(
   [name]="" [workdir]="" [nodes]=1 [gpus_per_node]=8 [cpus_per_gpu]=8 [time]=24:00:00
@@ -43,7 +43,7 @@ case $command in
     run sbatch --job-name="${flag[name]}" --output="${flag[name]}.log" --time="${flag[time]}" \
       --nodes="${flag[nodes]}" --ntasks-per-node="${flag[gpus_per_node]}" \
       --gpus-per-node="${flag[gpus_per_node]}" --cpus-per-task="${flag[cpus_per_gpu]}" \
-      "$here/slurm/train.sbatch" python "$here/train.py" "${flag[workdir]}" "${main_flags[@]}"
+      "$launch/slurm/train.sbatch" python "$launch/train.py" "${flag[workdir]}" "${main_flags[@]}"
     ;;
   status) run squeue --me --name="${flag[name]}" ;;
   logs) run tail --lines=200 --follow=name "${flag[name]}.log" ;;

@@ -12,8 +12,8 @@
 # See launch/README.md.
 
 # shellcheck source-path=SCRIPTDIR
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$here/common.sh"
+launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$launch/common.sh"
 
 flag+=(
   [name]="" [project]="" [zone]="" [accelerator]="" [workdir]=""
@@ -99,7 +99,7 @@ install() {
   [[ $installed == false ]] || return 0
   local archive=${flag[workdir]%/}/source.tar.gz
   local pack=(
-    tar --create --gzip --exclude=__pycache__ --directory="$(dirname "$here")"
+    tar --create --gzip --exclude=__pycache__ --directory="$(dirname "$launch")"
     bert_jax configs launch setup.py pyproject.toml README.md
   )
   local upload=(gcloud storage cp - "$archive")
@@ -121,7 +121,7 @@ again() {
   failures=$((failures + 1))
   say "$1 (failure $failures)"
   ((failures < flag[max_failures])) ||
-    fail "${flag[max_failures]} failures in a row, the last: $1; $still_there"
+    fail "${flag[max_failures]} failures in a row, the last: $1; $cost_warning"
 }
 
 train() {
@@ -147,7 +147,7 @@ train() {
           running) started=true failures=0 ;;
           finished)
             say "finished: the results are in ${flag[workdir]}"
-            [[ ${flag[keep]} == true ]] || delete || fail "it could not be deleted; $still_there"
+            [[ ${flag[keep]} == true ]] || delete || fail "it could not be deleted; $cost_warning"
             return
             ;;
           absent)
@@ -156,7 +156,7 @@ train() {
             ;;
           stopped) start || again "the training could not be started" ;;
           "failed 1" | "failed 2")
-            fail "the training ended with a mistake; see $0 logs $(quoted "${identity[@]}"); $still_there"
+            fail "the training ended with a mistake; see $0 logs $(quoted "${identity[@]}"); $cost_warning"
             ;;
           failed*)
             again "the training ended with status ${status#failed }"
@@ -202,7 +202,7 @@ require_number slices
 identity=(--name="${flag[name]}" --project="${flag[project]}" --zone="${flag[zone]}")
 ((flag[slices] == 1)) || identity+=(--slices="${flag[slices]}")
 where=(--project="${flag[project]}" --zone="${flag[zone]}")
-still_there="the TPU is still there and costs money: $0 delete $(quoted "${identity[@]}")"
+cost_warning="the TPU is still there and costs money: $0 delete $(quoted "${identity[@]}")"
 
 case $command in
   train)

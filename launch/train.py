@@ -1,4 +1,4 @@
-"""Runs one process of a training run; its exit status says whether to start it again.
+"""Runs one process of a training run; its exit status shows whether to start it again.
 
     python launch/train.py WORKDIR --config=configs/large.py [more flags of bert_jax.main]
 
