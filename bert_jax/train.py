@@ -1,9 +1,7 @@
 """Pre-trains a model: from a config to a trained and evaluated work directory."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from importlib import import_module
 from typing import Any
 
 import jax
@@ -32,8 +30,6 @@ from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-_TENSORFLOW = "bert_jax.data.lean_tensorflow"
-
 
 def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
     """Trains to `config.train.num_steps`, or continues where a run was stopped.
@@ -56,8 +52,6 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     with ExitStack() as stack:
         # Check everything that can be checked before any work is done.
         trainer, warnings = multihost.run_on_all(lambda: _checked(config, directory, stack))
-        # TensorFlow, which feeds the batches, takes seconds to import. JAX compiles meanwhile.
-        threading.Thread(target=import_module, args=[_TENSORFLOW]).start()
         run_input = open_run_input(config, directory)
         guard = stack.enter_context(PreemptionGuard())
         checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import convert, evaluate, initialize, train, workdir
+from bert_jax import convert, evaluation, initialize, train, workdir
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten
@@ -141,10 +141,10 @@ def test_converted_weights_are_no_run_but_can_be_evaluated(huggingface, texts, t
     convert.convert(str(huggingface), str(converted), "bert_jax")
     with pytest.raises(UserError, match=f"--config.init_from={converted}"):
         train.train(small_run(texts), converted)
-    results = evaluate.evaluate_workdir(converted, texts)
+    results = evaluation.evaluate_workdir(converted, texts)
     assert results["step"] == 0 and results["mlm_loss"] > 0
     with pytest.raises(UserError, match="give --data"):
-        evaluate.evaluate_workdir(converted)
+        evaluation.evaluate_workdir(converted)
 
 
 class TestResumingAnotherRun:

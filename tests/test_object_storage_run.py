@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import evaluate, workdir
+from bert_jax import evaluation, workdir
 from bert_jax.data.corpus import built_in_files
 from bert_jax.data.prepare_store import prepare
 from bert_jax.interop import formats
@@ -128,8 +128,8 @@ def test_a_third_start_says_that_it_is_finished(in_bucket, stores, objects):
 
 
 def test_it_is_evaluated_where_it_is(on_disk, in_bucket, texts, objects):
-    ours = evaluate.evaluate_workdir(in_bucket[0], data=texts[1], max_sequences=16)
-    assert ours == evaluate.evaluate_workdir(on_disk, data=texts[0], max_sequences=16)
+    ours = evaluation.evaluate_workdir(in_bucket[0], data=texts[1], max_sequences=16)
+    assert ours == evaluation.evaluate_workdir(on_disk, data=texts[0], max_sequences=16)
     assert not [name for name in objects if name.startswith("run/evaluate_")], (
         "scratch files are gone"
     )

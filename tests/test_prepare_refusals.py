@@ -111,7 +111,7 @@ def test_validation_of_the_heldout_fraction(fraction):
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize(
     "lines, words",
-    [(0, "has no document with text in it"), (1, "has a single document, but next sentence")],
+    [(0, "has no document with text in it"), (1, "has a single document, but data.rows=pairs")],
 )
 def test_too_few_documents(given, lines, words, store, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "It is so. It was."}\n' * lines)

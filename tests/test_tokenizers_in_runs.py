@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import evaluate, tokenizers, train
+from bert_jax import evaluation, tokenizers, train
 from bert_jax.data.corpus import built_in_files
 from tests.small_run import compiled_once, small_run  # noqa: F401  (a fixture)
 
@@ -33,7 +33,7 @@ def test_trained_on_the_corpus(kind, speeches, tmp_path):
     run = small_run(speeches, data__whole_word_masking=True, model__vocab_size=600, **options)
     results = train.train(run, tmp_path / "run")
     assert results["step"] == 6 and np.isfinite(results["mlm_loss"])
-    again = evaluate.evaluate_workdir(tmp_path / "run")
+    again = evaluation.evaluate_workdir(tmp_path / "run")
     assert again["mlm_loss"] == pytest.approx(results["mlm_loss"], rel=1e-6)
     tokenizer = tokenizers.load(tmp_path / "run" / "tokenizer")
     assert tokenizer.vocab_size == 600

@@ -67,7 +67,7 @@ def prepare(
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             "vocab_size": tokenizer.vocab_size,
-            "splits": _write_splits(documents, heldout, tokenizer.vocab_size, local),
+            "splits": _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local),
             "dropped_documents": dict(sorted(corpus.dropped.items())),
             "options": options,
             "sources": corpus.sources,
@@ -106,7 +106,7 @@ def tokenize_corpus(
         tokenizer.save(tokenizer_dir)
         for _, document in _tokenized(data, corpus, Path(tokenizer_dir), show_progress):
             split.append(document)
-        _check_number(split.counts["documents"])
+        _check_number(split.counts["documents"], data.rows)
     return {**split.counts, "dropped_documents": dict(corpus.dropped)}
 
 
@@ -123,7 +123,7 @@ def _make_tokenizer(
             if index not in heldout:
                 sample.offer(index, document)
             advance()
-        _check_number(index + 1)
+        _check_number(index + 1, data.rows)
         progress.message(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
         tokenizer = tokenizers.train(
             data.tokenizer,
@@ -145,6 +145,7 @@ def _write_splits(
     documents: Iterator[tuple[int, TokenizedDocument]],
     chosen: HeldOut,
     vocab_size: int,
+    rows: str,
     output: Path,
 ) -> dict[str, dict[str, int]]:
     """Writes train/ and heldout/; returns their counts."""
@@ -168,8 +169,8 @@ def _write_splits(
             # One document cannot be evaluated on: its random pairs need another one.
             train.append(first_heldout)
     total = train.counts["documents"] + (heldout.counts["documents"] if heldout else 0)
-    _check_number(total)
-    if train.counts["documents"] < 2:
+    _check_number(total, rows)
+    if train.counts["documents"] < 2 and rows == "pairs":
         raise UserError(
             f"data.heldout_fraction={chosen.fraction} leaves 1 of {total} documents "
             "to train on: set it to 0"
@@ -237,11 +238,11 @@ class _Split(SplitWriter):
         self._bytes += document.num_bytes
 
 
-def _check_number(documents: int) -> None:
+def _check_number(documents: int, rows: str) -> None:
     if documents == 0:
         raise UserError("data.input has no document with text in it")
-    if documents == 1:
+    if documents == 1 and rows == "pairs":
         raise UserError(
-            "data.input has a single document, but next sentence prediction needs sentences "
-            "of another document: give it two or more"
+            "data.input has a single document, but data.rows=pairs needs sentences of another "
+            "document: give it two or more"
         )

@@ -1,0 +1,87 @@
+"""The paper's ablations: every config is valid, and the models that differ most from BERT run."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax import config as config_lib
+from bert_jax import convert, evaluation, train
+from bert_jax.errors import UserError
+from bert_jax.finetuning.run import finetune
+from bert_jax.training.metrics import read_metrics
+from configs import ablations
+from tests.finetuning import small
+from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+
+LTR = {key.replace(".", "__"): value for key, value in ablations.ABLATIONS["ltr"].items()}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write_documents(tmp_path_factory.mktemp("texts"), 12)
+
+
+@pytest.fixture(scope="module")
+def ltr(tmp_path_factory, texts):
+    """A finished run of the left-to-right model."""
+    directory = tmp_path_factory.mktemp("ltr") / "run"
+    train.train(small_run(texts, **LTR), directory)
+    return directory
+
+
+@pytest.mark.parametrize("name", ablations.ABLATIONS)
+@pytest.mark.parametrize("size", ["", "_tiny"])
+def test_every_config_is_valid(name, size):
+    config_lib.validate(ablations.get_config(name + size))
+
+
+def test_an_unknown_ablation_is_refused():
+    with pytest.raises(UserError, match="no_nsp, single_segment, ltr"):
+        ablations.get_config("no_mlm")
+
+
+def test_single_segments_need_no_second_document(tmp_path):
+    changes = ablations.ABLATIONS["single_segment"] | {"data.heldout_fraction": 0.0}
+    text = write_documents(tmp_path / "text", 1)
+    results = train.train(small_run(text, **changes), tmp_path / "run")
+    assert results["step"] == 6 and "nsp_loss" not in read_metrics(tmp_path / "run")[0]
+
+
+class TestLeftToRight:
+    def test_it_reports_the_next_token(self, ltr):
+        lines = read_metrics(ltr)
+        assert {"lm_loss", "lm_accuracy"} <= lines[0].keys() and "mlm_loss" not in lines[0]
+        assert evaluation.evaluate_workdir(ltr)["lm_perplexity"] > 1
+
+    def test_stopped_in_between_it_ends_with_the_same_bits(self, ltr, texts, tmp_path, monkeypatch):
+        class Killed(Exception):
+            pass
+
+        def evaluate(*_, **__):
+            raise Killed
+
+        directory = tmp_path / "run"
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(evaluation, "evaluate", evaluate)
+            train.train(small_run(texts, **LTR, eval__every_steps=3), directory)
+        train.train(small_run(texts, **LTR), directory)
+        for run in (directory, ltr):
+            convert.convert(str(run), str(run / "hf"), "huggingface")
+        ours, theirs = (load_file(run / "hf" / "model.safetensors") for run in (directory, ltr))
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+    def test_fine_tuned_it_stays_causal(self, ltr, tmp_path):
+        """An exported decoder is read back, and its classifier reads the last token."""
+        exported = tmp_path / "hf"
+        convert.convert(str(ltr), str(exported), "huggingface")
+        config = json.loads((exported / "config.json").read_text())
+        assert config["architectures"] == ["BertLMHeadModel"] and config["is_decoder"] is True
+        small.write_rows(tmp_path / "rows", train=32, validation=8)
+        sizes = {"train__num_epochs": 2.0, "data__max_seq_length": 12}
+        run = small.config(exported, tmp_path / "rows", **sizes)
+        results = finetune(run, tmp_path / "tuned")
+        assert results["step"] == 8
+        assert json.loads((tmp_path / "tuned" / "config.json").read_text())["model"]["causal"]
