@@ -2,7 +2,7 @@
 
 Row builders, corruptions and objective terms each declare the fields that they produce or
 need. Compiled shapes, the tf.data signature, static records and synthetic benchmark batches
-are all derived from these declarations.
+are all derived from these declarations. The fields of BERT itself are declared below.
 """
 
 from collections.abc import Mapping
@@ -35,3 +35,17 @@ class BatchField(NamedTuple):
 
 
 BatchFields = Mapping[str, BatchField]
+
+# The inputs of the encoder; every row builder produces them.
+ENCODER_FIELDS: BatchFields = {
+    "input_ids": BatchField("BL", "int32"),
+    "token_type_ids": BatchField("BL", "int32", high=2),
+    "attention_mask": BatchField("BL", "int32", low=1, high=2),
+}
+MASKED_LM_FIELDS: BatchFields = {
+    "masked_lm_positions": BatchField("BM", "int32", high="L"),
+    "masked_lm_ids": BatchField("BM", "int32"),
+    "masked_lm_weights": BatchField("BM", "float32", low=1, high=2),
+}
+# 0: B follows A. 1: B is random.
+NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "int32", high=2)}

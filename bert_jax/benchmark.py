@@ -74,6 +74,7 @@ def benchmark_input(
       directory: A work directory whose token store is read, or prepared if it is missing. If
         empty, the corpus is prepared in a temporary directory.
     """
+    config_lib.check_batch(config, jax.process_count(), jax.process_count())
     stage = numbered_stage(config.train, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         # All processes use the directory of the first.
@@ -150,7 +151,7 @@ def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
+    """Defines the flags of the command line."""
     config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
     flags.DEFINE_enum("what", "step", ["step", "input"], "What to time.")
     flags.DEFINE_integer("stage", 1, "Which of config.train.stages, counted from 1.")

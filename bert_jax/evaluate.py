@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
+    """Defines the flags of the command line."""
     flags.DEFINE_string("workdir", "", "Work directory of the run to evaluate.")
     flags.DEFINE_string("data", "", "Globs of text to score; by default the held-out documents.")
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")

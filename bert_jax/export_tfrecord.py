@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
+    """Defines the flags of the command line."""
     data = default_config().data
     flags.DEFINE_string("store", "", "Directory of the token store.")
     flags.DEFINE_string("output", "", "New or empty directory for the files.")

@@ -137,7 +137,7 @@ def open_input(path: epath.PathLike) -> BinaryIO:
 
 
 def list_files(folder: epath.PathLike) -> dict[str, dict[str, Any]]:
-    """Returns what the storage knows about each object below a folder, by relative name."""
+    """Returns the metadata of each object below a folder, by relative name."""
     root = os.fspath(folder).removeprefix(SCHEME).rstrip("/") + "/"
     found = filesystem().find(root, detail=True)
     # Some tools make empty objects "NAME/" to show a folder.
@@ -229,7 +229,7 @@ def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
-            # The lock ends with the process, whatever ends it.
+            # The lock ends with the process, even a killed one.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(refusal) from None

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
+    """Defines the flags of the command line."""
     config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
     flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     flags.DEFINE_bool("sweep", False, "Run all rates, batch sizes and seeds of config.sweep.")

@@ -62,7 +62,7 @@ def initialize(
     Raises:
       UserError: There are checkpoints, but none can be read.
     """
-    # 1. The run continues from its own newest checkpoint, whatever else the config names.
+    # 1. The run continues from its own newest checkpoint, even if the config names another source.
     if own := checkpointer.restore_newest(trainer.abstract_state()):
         return own
     # 2. It takes over another run: weights, optimizer, step and place in the data.

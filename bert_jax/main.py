@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
+    """Defines the flags of the command line."""
     config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
     flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     cli.define_host_flags()

@@ -222,7 +222,7 @@ COMMANDS = {
 
 
 def define_flags() -> None:
-    """Called by the command line only."""
+    """Defines the flags of the command line."""
     flags.DEFINE_string("model", "", "Work directory, Hugging Face directory or Google checkpoint.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint in a work directory.")
     flags.DEFINE_integer("top_k", 5, "fill-mask, attention: number of guesses for each mask.")

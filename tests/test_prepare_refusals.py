@@ -178,7 +178,7 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"{first.name} had .* bytes, now .* bytes"):
         check_store(output, data, VOCAB_SIZE)
     first.unlink()
-    with pytest.raises(UserError, match=f"{first.name} is not among them now"):
+    with pytest.raises(UserError, match=f"{first.name} is no longer among them"):
         check_store(output, data, VOCAB_SIZE)
     for path in (tmp_path / "texts").iterdir():
         path.unlink()

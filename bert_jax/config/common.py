@@ -190,7 +190,7 @@ def check_profile(profile: ConfigDict, num_steps: int) -> None:
     first, last = profile.start_step, profile.start_step + profile.num_steps - 1
     if profile.num_steps and last > num_steps:
         raise UserError(
-            f"config.profile asks for steps {first:,} to {last:,}, but the run ends with step "
+            f"config.profile covers steps {first:,} to {last:,}, but the run ends with step "
             f"{num_steps:,}; set an earlier config.profile.start_step or fewer "
             "config.profile.num_steps"
         )

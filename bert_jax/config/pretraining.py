@@ -319,7 +319,7 @@ def _check_data(data: ConfigDict) -> None:
         )
     for key in _NOT_OF_STATIC_DATA:
         default = PRETRAINING["data"][key].default
-        # No document of such a corpus is held out, whatever the fraction's default is.
+        # No document of such a corpus is held out, so the default fraction has no effect.
         if data[key] != default and (key, data[key]) != ("heldout_fraction", 0):
             raise UserError(
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "

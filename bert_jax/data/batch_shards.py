@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.errors import UserError
-
 
 class HostRows:
     """The rows of a global batch that belong to some of its equal parts.
 
     Args:
-      batch_size: The rows of a global batch.
+      batch_size: The rows of a global batch, a multiple of `num_shards`.
       shards: Ascending numbers of the parts; they need not be neighbours.
       num_shards: The number of parts that the batch is cut into.
 
@@ -19,17 +17,9 @@ class HostRows:
       row_R: int64 [R], the rows, numbered within the global batch, in the order in which the
         host holds them.
       runs: The same rows as (first, stop) of consecutive ones.
-
-    Raises:
-      UserError: The batch does not divide.
     """
 
     def __init__(self, batch_size: int, shards: Sequence[int], num_shards: int):
-        if batch_size % num_shards:
-            raise UserError(
-                f"the batch of {batch_size} sequences does not divide over {num_shards} data "
-                f"shards; a multiple of {num_shards} would"
-            )
         size = batch_size // num_shards
         self.row_R = np.concatenate([np.arange(s * size, (s + 1) * size) for s in shards])
         breaks = np.flatnonzero(np.diff(self.row_R) > 1) + 1

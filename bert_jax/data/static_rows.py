@@ -21,9 +21,12 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
-from bert_jax.batch import BatchFields
-from bert_jax.data.corruption.masked_lm import MaskedTokens
-from bert_jax.data.rows.pairs import PairRows
+from bert_jax.batch import (
+    ENCODER_FIELDS,
+    MASKED_LM_FIELDS,
+    NEXT_SENTENCE_FIELDS,
+    BatchFields,
+)
 from bert_jax.data.store import OutputFile, open_vector, store_path, token_dtype
 from bert_jax.errors import UserError
 
@@ -43,18 +46,7 @@ _SHAPE = ("max_seq_length", "max_predictions_per_seq")
 
 
 # The arrays of a row, in the order in which they are stored.
-FIELDS: BatchFields = {
-    name: {**PairRows.fields, **MaskedTokens.fields}[name]
-    for name in (
-        "input_ids",
-        "token_type_ids",
-        "attention_mask",
-        "masked_lm_positions",
-        "masked_lm_ids",
-        "masked_lm_weights",
-        "next_sentence_labels",
-    )
-}
+FIELDS: BatchFields = {**ENCODER_FIELDS, **MASKED_LM_FIELDS, **NEXT_SENTENCE_FIELDS}
 
 
 def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
@@ -252,12 +244,12 @@ def summary(metadata: dict[str, Any], directory: str | os.PathLike) -> str:
 def training_flags(
     options: dict[str, Any], inputs: Sequence[str], shapes: Sequence[tuple[int, int]]
 ) -> str:
-    """The flags of `bert_jax.main` for rows of these lengths and predictions."""
+    """Returns the flags of `bert_jax.main` for rows of these lengths and predictions."""
     values = {"data.format": FORMAT, "data.input": ",".join(inputs)}
     for key, value in options.items():
         values[f"{'model' if key == 'vocab_size' else 'data'}.{key}"] = value
     if len(shapes) == 1:
-        # One length, one stage: what the config says of two has no rows for the other.
+        # Rows of one length train in one stage; the config has two by default.
         values |= {
             "train.stages[0].fraction": 1.0,
             **{f"train.stages[0].{k}": v for k, v in zip(_SHAPE, shapes[0], strict=True)},

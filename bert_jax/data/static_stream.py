@@ -27,7 +27,7 @@ class StaticStream(Stream):
       shards, num_shards: See `Stream`.
 
     Raises:
-      UserError: The batch does not divide, or as `StaticRows.select`.
+      UserError: As `StaticRows.select`.
     """
 
     def __init__(

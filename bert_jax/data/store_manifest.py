@@ -1,4 +1,4 @@
-"""What a token store is made of, and whether the one on disk is the one asked for."""
+"""Compares the manifest of a token store on disk with a config."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from bert_jax.tokenizers import Tokenizer
 
 
 def open_corpus(data: ConfigDict) -> Corpus:
-    """The corpus that the `data` section of a config describes."""
+    """Opens the corpus of the `data` section of a config."""
     return Corpus(
         data.input,
         format=data.format,
@@ -25,10 +25,10 @@ def open_corpus(data: ConfigDict) -> Corpus:
 
 
 def given_tokenizer(data: ConfigDict, vocab_size: int) -> Tokenizer:
-    """The tokenizer of the vocabulary that `data.vocab` names.
+    """Returns the tokenizer with the vocabulary of `data.vocab`.
 
     Raises:
-      UserError: the file cannot be used, or has not `vocab_size` entries.
+      UserError: The file cannot be used, or does not have `vocab_size` entries.
     """
     tokenizer = tokenizers.from_file(
         data.tokenizer,
@@ -39,18 +39,18 @@ def given_tokenizer(data: ConfigDict, vocab_size: int) -> Tokenizer:
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
             f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
-            f"{tokenizer.vocab_size} entries: set it to that"
+            f"{tokenizer.vocab_size} entries: set model.vocab_size to that"
         )
     return tokenizer
 
 
 def store_options(data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """All that determines a store's content, beside the texts themselves.
+    """Returns everything that determines a store's content, except for the texts themselves.
 
-    A given vocabulary is named by its content; its path is only noted.
+    A given vocabulary is identified by a hash of its content; its path is only recorded.
 
     Raises:
-      UserError: if the given vocabulary cannot be read.
+      UserError: The given vocabulary cannot be read.
     """
     options = {
         "input": split_inputs(data.input),
@@ -72,15 +72,15 @@ def store_options(data: ConfigDict, vocab_size: int) -> dict[str, Any]:
 
 
 def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """Returns the metadata of the finished store at `output`, if it is the one asked for.
+    """Returns the metadata of the finished store at `output`, if it matches the config.
 
-    The input is compared by its files and their sizes. Where these are no longer
-    there, `data.input` itself is compared: training goes on without the texts. So it
-    does without the file of a given vocabulary, which is then compared by its path.
+    The input is compared by its files and their sizes. If these files no longer exist,
+    `data.input` itself is compared, because training does not need the texts. A given
+    vocabulary whose file no longer exists is compared by its path.
 
     Raises:
-      UserError: naming the difference, if it is a store of other texts or options;
-        or if no finished store is there.
+      UserError: There is no finished store, or it has other texts or options; the message names
+        the difference.
     """
     metadata = read_metadata(output)
     found = metadata["options"]
@@ -102,9 +102,9 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
 
 
 def wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """`store_options`, but a vocabulary whose file is gone is compared by its path."""
-    gone = data.vocab and not files.open_path(data.vocab, "data.vocab").exists()
-    if gone and found.get("vocab") and found.get("vocab_path") == data.vocab:
+    """Returns `store_options`, with the recorded hash if the vocabulary's file is missing."""
+    is_missing = data.vocab and not files.open_path(data.vocab, "data.vocab").exists()
+    if is_missing and found.get("vocab") and found.get("vocab_path") == data.vocab:
         without = ConfigDict({**data, "vocab": ""})
         return store_options(without, vocab_size) | {"vocab": found["vocab"]}
     return store_options(data, vocab_size)
@@ -113,9 +113,9 @@ def wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> 
 def source_difference(
     metadata: dict[str, Any], data: ConfigDict, sources: Callable[[], list[dict[str, Any]]]
 ) -> str:
-    """How the sources differ from those that were read, in words; empty if not at all.
+    """Describes how the sources differ from those of the store; empty if they do not.
 
-    `sources` lists those of today. Where it cannot, as the files are gone, `data.input`
+    `sources` lists the present sources. If it fails because files are missing, `data.input`
     itself is compared.
     """
     try:
@@ -128,14 +128,14 @@ def source_difference(
         if name not in found:
             return f"{name} is new"
         if name not in wanted:
-            return f"{name} is not among them now"
+            return f"{name} is no longer among them"
         if found[name] != wanted[name]:
             return f"{name} had {found[name]}, now {wanted[name]}"
     return ""
 
 
 def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
-    """For each source what a change of it would show in, in words."""
+    """Returns the name of each source with its size or version in words."""
     return {
         s["path"] if "path" in s else f"{TFDS_PREFIX}{s['tfds']}:{s['field']}": (
             f"{s['bytes']} bytes" if "path" in s else f"version {s['version']}"

@@ -27,7 +27,7 @@ from bert_jax.parts import load_part
 
 Batch = dict[str, np.ndarray]
 
-# Held-out text is always masked like this, so that runs with other masks can be compared.
+# Held-out text is always masked like this, which makes runs with other masks comparable.
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1)}
 
 
@@ -75,9 +75,6 @@ class Stream(abc.ABC):
       fields: The arrays of a batch.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
-
-    Raises:
-      UserError: The batch does not divide.
     """
 
     def __init__(
@@ -156,7 +153,7 @@ class TokenStream(Stream):
       spec, shards, num_shards: See `Stream`.
 
     Raises:
-      UserError: The batch does not divide, or the row builder cannot use the store.
+      UserError: The row builder cannot use the store.
     """
 
     def __init__(
@@ -220,8 +217,8 @@ class TokenStream(Stream):
             if 0 < max_sequences <= total:
                 total = max_sequences
                 break
-        # The rows beyond the total are the stream's next: real text, since a row of padding
-        # alone could give a model trouble.
+        # The rows beyond the total are the next of the stream. They are real text, because a row
+        # of nothing but padding could give NaN.
         makers = self._makers(0, -(-total // size))
         for number, batch in enumerate(prefetch(makers, self.spec)):
             is_counted = number * size + self._host.row_R < total
@@ -285,7 +282,7 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Makes one epoch of a split with fixed rows and masks, the same at every call.
 
-    Masks follow `EVALUATION_MASKS`, whatever `spec` has.
+    Masks follow `EVALUATION_MASKS`, not `spec`.
 
     Args:
       store, tokenizer, shards, num_shards: As for `TokenStream`.

@@ -41,7 +41,7 @@ class TokenizedDocument(NamedTuple):
     Attributes:
       source, line: See `Document`.
       num_bytes: The size of the text in UTF-8.
-      tokens: All sentences one after the other, int32 [T]; empty if there is none.
+      tokens: All sentences one after the other, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
     """
 

@@ -1,4 +1,4 @@
-"""A page on which a person looks at attention: one file, which asks the network for nothing."""
+"""An HTML page that shows attention, in one file without network access."""
 
 import base64
 import json
@@ -15,12 +15,12 @@ _DECIMALS = 4
 
 
 def attention_page(view: Attention) -> str:
-    """The page as HTML, its script and its data within.
+    """Returns the HTML of the page, with its script and data.
 
     Args:
-      view: Of `Bert.attention`. Probabilities are kept as bfloat16, to 1/512 of their own
-        size, since small ones count where those of [CLS] and [SEP] are left out: those of 12
-        layers and 12 heads on 128 tokens make 6 MB.
+      view: The result of `Bert.attention`. Probabilities are stored as bfloat16, with a relative
+        error of 1/512, because small ones matter when those of [CLS] and [SEP] are hidden. 12
+        layers with 12 heads on 128 tokens take 6 MB.
     """
     layers, heads = view.probabilities_NxAxLxL.shape[:2]
     halves = view.probabilities_NxAxLxL.astype(jnp.bfloat16).view(np.uint16).astype("<u2")
@@ -35,7 +35,7 @@ def attention_page(view: Attention) -> str:
         ],
         "attention": base64.b64encode(halves.tobytes()).decode(),
     }
-    # No token can end the script that the data stands in, nor begin a comment there.
+    # Without "<", no token can end the script element or begin a comment in it.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     template = resources.files("bert_jax.inference").joinpath(_TEMPLATE).read_text("utf-8")
     return template.replace(_DATA, text)

@@ -1,21 +1,21 @@
-"""Few shapes for texts of every length: each shape is a program that is compiled once."""
+"""Batches texts of any length into few shapes, because each shape is compiled once."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Lengths that rows are padded to. Of texts sorted by length, little of a row is padding.
+# Rows are padded to these lengths. Texts are sorted by length, which keeps the padding small.
 LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# A row count that no full batch has is one of these.
+# The row counts of batches that are not full.
 _ROWS = (1, 4, 16)
 
 
 class Batch(NamedTuple):
-    """Which texts go together, and the shape of the arrays that hold them.
+    """The texts of a batch, and the shape of its arrays.
 
     Attributes:
-      indices: Places of the texts in what `plan` was given.
-      rows: Rows of the batch; those beyond the texts are filled with any.
-      length: Tokens a row is padded to.
+      indices: The indices of the texts in the argument of `plan`.
+      rows: The number of rows, at least the number of texts.
+      length: The length to which rows are padded.
     """
 
     indices: list[int]
@@ -27,12 +27,12 @@ def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Itera
     """Divides texts into batches, the longest texts first.
 
     Args:
-      lengths: Tokens of each text, none above `max_length`.
-      max_length: The longest that there can be; rows are never longer.
-      batch_tokens: Tokens of a full batch, padding counted.
+      lengths: The number of tokens in each text, at most `max_length`.
+      max_length: The length of the longest row.
+      batch_tokens: The number of tokens in a full batch, with padding.
 
     Yields:
-      Batches that hold every text once.
+      Batches, which have every text once.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     first = 0
@@ -46,5 +46,5 @@ def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Itera
 
 
 def bucket(length: int, max_length: int) -> int:
-    """The shortest of LENGTHS that holds so many tokens, or `max_length`."""
+    """Returns the shortest of LENGTHS for `length` tokens, at most `max_length`."""
     return min(next((b for b in LENGTHS if length <= b), max_length), max_length)

@@ -52,8 +52,3 @@ class BertConfig:
         The rows beyond the vocabulary are zero and stay zero: they get no gradient.
         """
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-
-    @property
-    def num_padding_parameters(self) -> int:
-        """Parameters that only fill up the vocabulary, and are not the model's."""
-        return (self.padded_vocab_size - self.vocab_size) * (self.hidden_size + 1)

@@ -106,7 +106,7 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
             out_specs=[block] * num_outputs,
             out_shape=[jax.ShapeDtypeStruct(query.shape, query.dtype)] * num_outputs,
             compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
-            # The time of the matrix unit: each product is LANES deep or wide, whatever the depth.
+            # The time of the matrix unit: each product is at least LANES deep or wide.
             cost_estimate=pl.CostEstimate(
                 flops=num_products * 2 * scores * LANES,
                 transcendentals=scores,

@@ -100,7 +100,7 @@ class OutputLayer(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns float32 [..., features] for x [..., D]."""
-        # So few numbers are computed in float32 whatever the dtype of the model.
+        # These few numbers are always computed in float32.
         config = dataclasses.replace(self.config, dtype=jnp.float32)
         logits = Projection(config, self.features, ("embed", "classes"), name="dense")(x)
         return nn.with_logical_constraint(logits, ("batch",) + (None,) * (x.ndim - 1))

@@ -48,7 +48,7 @@ class TaskLoss(abc.ABC):
 
 
 class Labels(TaskLoss):
-    """Cross-entropy of `labels`, int32 [...], for logits [..., C]; -1 where there is none.
+    """Cross-entropy of `labels`, int32 [...], for logits [..., C]; -1 marks no label.
 
     Sequences, tokens and choices are labelled alike.
     """

@@ -43,8 +43,8 @@ class WeightedTerms:
     def totals(self, batch: Batch) -> list[Any]:
         """Returns the total of each term.
 
-        Microbatches differ in their number of masked tokens. Each one's loss is divided by the
-        total of the whole batch, so that their gradients add up to the batch's gradient.
+        Microbatches differ in their number of masked tokens. Each loss is divided by the
+        total of the whole batch, which makes the gradients add up to that of the batch.
         """
         return [term.total(batch) for term in self.terms]
 

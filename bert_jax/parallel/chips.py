@@ -8,10 +8,10 @@ class Chip:
     """The properties of one TPU chip, all its cores together.
 
     Attributes:
-      name: Such as "v5e".
-      device_kinds: What jax calls a device of it.
-      devices: jax devices a chip. The two cores of v2 and v3 are one device each; those of
-        v4 and v5p are one device together.
+      name: The name, such as "v5e".
+      device_kinds: The names of its devices in JAX.
+      devices: JAX devices per chip. The two cores of v2 and v3 are one device each; those of v4
+        and v5p are one device together.
       clock_hz: A core's clock, which turns the compiler's cycles into seconds.
       peak_flops_per_second: Dense, bfloat16.
       hbm_limit_bytes: The memory that the compiler lets a program use; the runtime keeps the

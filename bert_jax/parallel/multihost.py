@@ -36,7 +36,7 @@ _wait_number = itertools.count()
 
 
 def is_launched_by_cluster() -> bool:
-    """Whether Slurm, Cloud TPU or GKE started this process as one of several.
+    """Returns whether Slurm, Cloud TPU or GKE started this process as one of several.
 
     `jax.distributed.initialize()` without arguments works where this is true.
     """
@@ -57,14 +57,14 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 
     Args:
       coordinator: HOST:PORT of process 0.
-      num_processes: How many processes take part.
+      num_processes: The number of processes.
       process_id: The number of this process, from 0. All three are None where the cluster
         provides them.
 
     Raises:
-      UserError: jax refuses the arguments or cannot connect.
+      UserError: JAX refuses the arguments or cannot connect.
     """
-    # It would catch SIGTERM before training/preemption.py.
+    # JAX's own service would catch SIGTERM before training/preemption.py does.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -91,7 +91,7 @@ def leave_failed(status: int) -> NoReturn:
 
 
 def is_first() -> bool:
-    """Whether this is process 0, which prints, logs and writes."""
+    """Returns whether this is process 0, which prints, logs and writes."""
     return jax.process_index() == 0
 
 
@@ -99,7 +99,7 @@ def run_on_all(action: Callable[[], T]) -> T:
     """Runs `action` on every process; if it fails on one, it fails on all.
 
     Raises:
-      UserError: it failed on another process. This process's own error is raised unchanged.
+      UserError: The action failed on another process. This process's own error is raised unchanged.
     """
     if jax.process_count() == 1:
         return action()
@@ -121,7 +121,7 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
       action: Returns something that JSON can express. It may take hours.
 
     Raises:
-      UserError: it failed. On process 0 the error is raised unchanged.
+      UserError: The action failed. On process 0 the error is raised unchanged.
     """
     if jax.process_count() == 1:
         return action()
@@ -150,7 +150,7 @@ def batch_shards(sharding: NamedSharding) -> dict[str, Any]:
     """Returns which parts of each global batch this process's devices need.
 
     Args:
-      sharding: The batch's.
+      sharding: The sharding of a batch.
 
     Returns:
       `num_shards`, the number of parts of a batch, and `shards`, the ascending numbers of
@@ -196,5 +196,6 @@ def _wait() -> None:
 
 
 def _first_line(error: Exception) -> str:
+    """Returns the first line of a message in full, unlike `files.first_line`."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__

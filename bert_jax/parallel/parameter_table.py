@@ -107,7 +107,7 @@ def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
     table.add_section()
     for name, tree in (("all parameters", state.params), ("optimizer state", state.opt_state)):
         leaves = jax.tree.leaves(tree)
-        everything = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-        here = sum(map(bytes_per_device, leaves))
-        table.add_row(f"{name}: {everything:,} bytes", "", "", "", f"{here:,}")
+        total_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        on_one_device = sum(map(bytes_per_device, leaves))
+        table.add_row(f"{name}: {total_bytes:,} bytes", "", "", "", f"{on_one_device:,}")
     return table

@@ -213,8 +213,8 @@ def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
         if value not in known:
             near = difflib.get_close_matches(value, known, n=1, cutoff=0.0)
             raise UserError(
-                f"config.sharding_rules has {rule!r}, but {value!r} is no {what}; did you mean "
-                f"{near[0]!r}? (there are {', '.join(known)})"
+                f"config.sharding_rules has {rule!r}, but {value!r} is not a {what}; did you mean "
+                f"{near[0]!r}? (known: {', '.join(known)})"
             )
     return name, axis or None
 

@@ -1,1 +1,1 @@
-"""What a pre-trained BERT is fine-tuned for: GLUE, one's own tables, and their metrics."""
+"""The tasks of fine-tuning, from their data to their metrics."""

@@ -227,7 +227,7 @@ def check_source(name: str, source: str, *, with_test: bool) -> None:
     tests = [split for split in names if split.startswith("test")]
     if with_test and not set(tests) & set(found):
         raise UserError(
-            f"config.eval.predict asks for the test split, but {source} has no {names[tests[0]][0]}"
+            f"config.eval.predict needs the test split, but {source} has no {names[tests[0]][0]}"
         )
 
 

@@ -70,7 +70,7 @@ class SentenceRows(TokenRows):
 
 
 class SentenceTask(Task):
-    """See `Task`; a subclass says where examples come from.
+    """See `Task`; a subclass reads the examples.
 
     Args:
       labels: The label names; empty for regression.

@@ -48,7 +48,7 @@ def read_rows(
     lines have one object per line. The first line of TSV and CSV names the columns.
 
     Args:
-      path: Its extension tells the format.
+      path: The file, whose extension gives the format.
       needed: The columns that must exist.
       bad_rows: What to do with a row that lacks a column or is not text.
       must_stay: See `BadRecords.add`.

@@ -25,9 +25,9 @@ class Tokenizer(abc.ABC):
     Attributes:
       kind: "wordpiece" or "sentencepiece".
       vocab_size: The number of entries; every id is below it.
-      pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Of these, text can
-        only produce unk_id, whatever it spells.
-      template: Where the special tokens stand in a sequence.
+      pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text never
+        produces any of them but unk_id, even if it spells their names.
+      template: The places of the special tokens in a sequence.
       is_word_start_V: bool [V]: whether the entry begins a word, for whole-word masking.
         Special tokens count as words.
       fingerprint: The hexadecimal sha256 of the vocabulary and the options.

@@ -30,13 +30,13 @@ def check(
     Args:
       config: A validated config.
       topology: The slice.
-      stage_number: Which of config.train.stages, counted from 1.
+      stage_number: The stage, counted from 1.
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
       output: A JSON file for the results; none if empty.
       hlo_output: A file for the text of the compiled program; none if empty.
 
     Raises:
-      UserError: the step does not fit, or cannot be divided over the slice.
+      UserError: The step does not fit, or cannot be divided over the slice.
     """
     stage = numbered_stage(config.train, stage_number)
     # Only the TPU's compiler is used, even on a machine with a TPU.

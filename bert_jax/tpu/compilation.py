@@ -43,7 +43,7 @@ class Compiled:
         return bool(self.text)
 
     def on(self, devices: int) -> Self:
-        """Returns the same with the bytes of `devices` devices together."""
+        """Returns a copy with the bytes of `devices` devices together."""
         names = ("argument_bytes", "temporary_bytes", "total_bytes")
         return dataclasses.replace(self, **{name: devices * getattr(self, name) for name in names})
 
@@ -52,7 +52,7 @@ def compile_train_step(trainer: Trainer, stage: Stage) -> Compiled:
     """Compiles the step of one stage for the devices of the trainer's mesh.
 
     Raises:
-      jax.errors.JaxRuntimeError: the compiler failed for another reason than memory.
+      jax.errors.JaxRuntimeError: The compiler failed for another reason than memory.
     """
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.frozen
     started = time.monotonic()

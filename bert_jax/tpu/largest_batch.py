@@ -22,7 +22,7 @@ def compile_step(
     """Compiles the train step of one stage of a validated config; byte counts are per chip.
 
     Raises:
-      UserError: the mesh, the batch or a parameter does not divide over the slice.
+      UserError: The mesh, the batch or a parameter does not divide over the slice.
     """
     trainer = make_trainer(config, devices=devices)
     hosts = len({device.process_index for device in devices})
@@ -64,7 +64,7 @@ def largest_that_fits(
     limit = topology.chip.hbm_limit_bytes
     tried: dict[int, Compiled] = {}
     low, high = -1, len(sizes)
-    # Roughly what fits for BERT-large: 8,192 tokens in 16 GB.
+    # A first guess, from BERT-large: 8,192 tokens fit in 16 GB.
     length = numbered_stage(config.train, stage_number).max_seq_length
     aim = max(1, int(8192 / length * limit / (16 * _GIB)))
     while high - low > 1:

@@ -27,7 +27,7 @@ _POD_V3 = _POD_V2 | {32: "4x8", 512: "16x32", 1024: "32x32"}
 
 
 def _accelerators() -> dict[str, str]:
-    """Returns the topology that each of Google's accelerator names stands for."""
+    """Returns the topology of each of Google's accelerator names."""
     names = {}
     # From v2 to v5p a name counts cores, two a chip; v5e and v6e count chips.
     for chip, prefix, cores, slices in (
@@ -51,7 +51,7 @@ class Topology:
     """One or more equal slices.
 
     Attributes:
-      name: Such as "v5e:16x16".
+      name: The name, such as "v5e:16x16".
       chip: The kind of chip.
       shape: Chips along each dimension of a slice.
       num_slices: The number of slices, connected by the data center's network.
@@ -71,7 +71,7 @@ def find(name: str, num_slices: int = 1) -> Topology:
     """Finds a topology by its own name, `v5e:16x16`, or an accelerator's, `v5litepod-256`.
 
     Raises:
-      UserError: the name is unknown; the message suggests the nearest.
+      UserError: The name is unknown; the message suggests the nearest.
     """
     name = name.strip().lower()
     topology = ACCELERATORS.get(name, name)
@@ -101,7 +101,7 @@ def devices(topology: Topology) -> list[jax.Device]:
     Sets environment variables that the TPU compiler reads when it is loaded.
 
     Raises:
-      UserError: the TPU compiler is not installed, or does not know the slice.
+      UserError: The TPU compiler is not installed, or cannot describe the slice.
     """
     if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
         raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
@@ -118,15 +118,15 @@ def devices(topology: Topology) -> list[jax.Device]:
         ).devices
     except jax.errors.JaxRuntimeError as e:
         cause = str(e).splitlines()[0].partition(": ")[2] or str(e)
-        raise UserError(f"the TPU compiler knows no slice {topology.name}: {cause}") from e
+        raise UserError(f"the TPU compiler cannot describe {topology.name}: {cause}") from e
     expected = topology.num_chips * topology.chip.devices
     if len(found) != expected:
         raise RuntimeError(f"{topology.name} has {len(found)} devices, expected {expected}")
     return found
 
 
-# These keep libtpu from asking Google Cloud about this machine, from locking the absent TPU for
-# one process, and from printing that there is none.
+# These keep libtpu from querying Google Cloud's metadata server, from locking the absent TPU for
+# one process, and from warning that there is no TPU.
 _COMPILER_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

@@ -111,7 +111,7 @@ def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
     """Reads metrics.jsonl without damaged lines (a killed process may cut one short)."""
     path = epath.Path(workdir) / METRICS_FILE
     lines = []
-    # Only "\n" ends a line, whatever bytes a damaged one holds.
+    # Only "\n" ends a line, because a damaged line may hold any other bytes.
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         with contextlib.suppress(ValueError):
             values = json.loads(line)

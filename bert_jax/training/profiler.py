@@ -10,7 +10,7 @@ from etils import epath
 
 
 class StepProfiler:
-    """Traces the steps that `config.profile` asks for.
+    """Traces the steps of `config.profile`.
 
     The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
     look for it. Each traced step is annotated with its number. A trace that cannot be written
@@ -44,17 +44,17 @@ class StepProfiler:
         self._last: int | None = None
         if enabled and num_steps and not self._steps:
             say(
-                f"warning: nothing is profiled: config.profile asks for steps {start_step:,} to "
+                f"warning: nothing is profiled: config.profile covers steps {start_step:,} to "
                 f"{end - 1:,}, and this run is already at step {done:,}"
             )
 
     @contextlib.contextmanager
     def step(self, number: int, state: Any) -> Iterator[None]:
-        """Surrounds the dispatch of a step and traces it if it is one of those asked for.
+        """Surrounds the dispatch of a step and traces it if it is one of those steps.
 
         Args:
           number: The step, counted from 1.
-          state: What the step before returned.
+          state: The state after the previous step.
         """
         if self._last is not None and number not in self._steps:
             self.close(state)

@@ -74,7 +74,7 @@ def test_defaults_are_valid_and_berts_own():
         ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},
-            "config.profile asks for steps 10 to 13, but the run ends with step 12; set an earlier",
+            "config.profile covers steps 10 to 13, but the run ends with step 12; set an earlier",
         ),
     ],
 )

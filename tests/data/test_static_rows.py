@@ -1,4 +1,4 @@
-"""Rows on disk, and the stream over them: every row once an epoch, whatever comes between."""
+"""Rows on disk, and the stream over them: every row once an epoch, also after interruptions."""
 
 import itertools
 
@@ -130,12 +130,6 @@ def test_a_host_may_have_shards_that_are_not_neighbours(tmp_path):
     for batch, part in zip(StaticStream(rows, spec()).batches(0, 10), ours, strict=True):
         for name, values in batch.items():
             np.testing.assert_array_equal(part[name], values[[0, 1, 6, 7]])
-
-
-def test_batches_do_not_divide_over_hosts(tmp_path):
-    rows = write(tmp_path, make_columns(5))
-    with pytest.raises(UserError, match="8 sequences does not divide over 3 data shards"):
-        StaticStream(rows, spec(), num_shards=3)
 
 
 def test_shapes_are_kept_apart_and_short_ones_padded(tmp_path):

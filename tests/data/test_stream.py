@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.batch import BatchField
+from bert_jax.batch import ENCODER_FIELDS, BatchField
 from bert_jax.data.rows.pairs import PairRows
 from bert_jax.data.rows.segments import SegmentPlan, SegmentRows
-from bert_jax.data.rows.windows import ENCODER_FIELDS
 from bert_jax.data.store import SplitWriter, TokenStore
 from bert_jax.data.stream import TokenStream, batch_fields, evaluation_batches
 from bert_jax.errors import UserError

@@ -172,7 +172,8 @@ def test_a_finished_run_predicts_what_it_is_asked_for_later(files, capsys):
     # A sweep removes the best weights of its other runs.
     shutil.rmtree(folder)
     shutil.rmtree(best)
-    short_run(files, **{"eval.predict": "test"})
+    again = {"train.num_epochs": 1.0, "eval.predict": "test"}
+    finetune(small.config(files / "hf", files / "data", **again), directory)
     assert "warning: no predictions are written: the best weights" in capsys.readouterr().out
     assert not folder.exists()
 
@@ -213,7 +214,8 @@ def test_what_is_missing_is_named(files):
 def test_a_split_that_is_missing(files, file, missing):
     folder = files / "swag"
     folder.mkdir()
-    (folder / file).touch()
+    ending = ",".join(f"ending{i}" for i in range(4))
+    (folder / file).write_text(f"sent1,sent2,{ending},label\na,b,c,d,e,f,0\n")
     config = finetune_config("multiple_choice")
     config.update(init_from=str(files / "hf"))
     config.data.update(input=str(folder), max_seq_length=16)

@@ -127,10 +127,10 @@ class TestRules:
     @pytest.mark.parametrize(
         ("rule", "words"),
         [
-            ("mpl=fsdp", "'mpl' is no logical axis; did you mean 'mlp'?"),
-            ("mlp=fdsp", "'fdsp' is no mesh axis; did you mean 'fsdp'? (there are data, fsdp, mod"),
+            ("mpl=fsdp", "'mpl' is not a logical axis; did you mean 'mlp'?"),
+            ("mlp=fdsp", "'fdsp' is not a mesh axis; did you mean 'fsdp'? (known: data, fsdp, mod"),
             ("mlp", "config.sharding_rules has 'mlp'; a rule is NAME=AXIS"),
-            ("=fsdp", "'' is no logical axis"),
+            ("=fsdp", "'' is not a logical axis"),
             (
                 "mlp=model",
                 "config.sharding_rules lays 'mlp' over 'model' but config.mesh.model is 1",

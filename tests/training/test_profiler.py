@@ -137,7 +137,7 @@ def test_a_run_past_the_steps_warns_and_traces_nothing(tmp_path):
     assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3, done=4) == 2
     assert not list(tmp_path.iterdir()) and not pause.entered
     assert printed == [
-        "warning: nothing is profiled: config.profile asks for steps 2 to 4, and this run is "
+        "warning: nothing is profiled: config.profile covers steps 2 to 4, and this run is "
         "already at step 4"
     ]
 

@@ -16,7 +16,7 @@ def num_to_predict(length_B: np.ndarray, masked_lm_prob: float, max_predictions:
 def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np.ndarray:
     """Returns the candidates, bool [B, L], that begin a group of whole words.
 
-    The first candidate of a segment begins a group, whatever it is: truncation may have cut its
+    The first candidate of a segment always begins a group: truncation may have cut its
     word, and no group reaches over a special token. (In the original, such pieces at the
     beginning of B belong to A's last word.)
     """

@@ -2,16 +2,16 @@
 
 The rules are those of `create_masked_lm_predictions` in google-research/bert's
 create_pretraining_data.py. About 15 % of a row's tokens are chosen in random order; [CLS] and
-[SEP] count but are never chosen. A whole word that no longer fits is skipped. Of the chosen
-tokens, each by itself, 80 % become [MASK], 10 % stay, and 10 % become a random entry of the
-vocabulary, which may be any, special tokens included.
+[SEP] count but are never chosen. A whole word that no longer fits is skipped. Each chosen token
+independently becomes [MASK] (80 %), stays (10 %), or becomes a random entry of the vocabulary
+(10 %), special tokens included.
 """
 
 from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.batch import BatchField, BatchFields
+from bert_jax.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.data.corruption.choose import choose_groups, num_to_predict, word_starts
 from bert_jax.data.random_streams import draw_rows
 
@@ -26,11 +26,7 @@ class MaskedTokens:
         and `mask_shares` are used.
     """
 
-    fields: ClassVar[BatchFields] = {
-        "masked_lm_positions": BatchField("BM", "int32", high="L"),
-        "masked_lm_ids": BatchField("BM", "int32"),
-        "masked_lm_weights": BatchField("BM", "float32", low=1, high=2),
-    }
+    fields: ClassVar[BatchFields] = MASKED_LM_FIELDS
 
     def __init__(self, tokenizer, spec):
         self._max_predictions = spec.max_predictions_per_seq

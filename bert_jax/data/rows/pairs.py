@@ -9,10 +9,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import BatchField, BatchFields
+from bert_jax.batch import ENCODER_FIELDS, NEXT_SENTENCE_FIELDS, BatchFields
 from bert_jax.data.rows.assembly import Span, assemble_spans
 from bert_jax.data.rows.windows import (
-    ENCODER_FIELDS,
     Block,
     WindowedRows,
     gather_sentences,
@@ -52,11 +51,7 @@ class PairRows(WindowedRows):
       UserError: The corpus has one document only.
     """
 
-    fields: ClassVar[BatchFields] = {
-        **ENCODER_FIELDS,
-        # 0: B follows A. 1: B is random.
-        "next_sentence_labels": BatchField("B", "int32", high=2),
-    }
+    fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
 
     def __init__(self, store, tokenizer, spec):
         if store.num_documents < 2:

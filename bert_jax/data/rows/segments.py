@@ -4,10 +4,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import BatchFields
+from bert_jax.batch import ENCODER_FIELDS, BatchFields
 from bert_jax.data.rows.assembly import Span, assemble_spans
 from bert_jax.data.rows.windows import (
-    ENCODER_FIELDS,
     Block,
     WindowedRows,
     gather_sentences,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import BatchField, BatchFields
+from bert_jax.batch import BatchFields
 from bert_jax.data.random_streams import (
     BLOCK_ORDER_TAG,
     PLAN_TAG,
@@ -21,13 +21,6 @@ from bert_jax.data.random_streams import (
 )
 
 BLOCKS_PER_WINDOW = 16
-
-# The fields that the encoder reads; every row builder gives them.
-ENCODER_FIELDS: BatchFields = {
-    "input_ids": BatchField("BL", "int32"),
-    "token_type_ids": BatchField("BL", "int32", high=2),
-    "attention_mask": BatchField("BL", "int32", low=1, high=2),
-}
 
 
 class Block(NamedTuple):
@@ -52,7 +45,7 @@ class WindowedRows(abc.ABC):
     """A row builder. Subclasses decide what a block's rows are and assemble them.
 
     A *plan* is a NamedTuple of equally long arrays, one entry a row. Only the builder that
-    made a plan knows what its arrays mean.
+    made a plan uses its arrays.
 
     Args:
       store: The token store: `num_documents`, `document_starts` (int64 [D+1]),

@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from bert_jax.batch import BatchField
+from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.term import Metric, Term, example_weights
 
@@ -25,11 +25,7 @@ class MaskedLM(Term):
 
     name = "mlm"
     label = "masked LM"
-    fields = {
-        "masked_lm_positions": BatchField("BM", "int32", high="L"),
-        "masked_lm_ids": BatchField("BM", "int32"),
-        "masked_lm_weights": BatchField("BM", "float32", low=1, high=2),
-    }
+    fields = MASKED_LM_FIELDS
     metrics = (
         Metric(
             "mlm_loss",

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax.batch import BatchField
+from bert_jax.batch import NEXT_SENTENCE_FIELDS
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
 
@@ -16,7 +16,7 @@ class NextSentence(Term):
 
     name = "nsp"
     label = "next sentence"
-    fields = {"next_sentence_labels": BatchField("B", "int32", high=2)}
+    fields = NEXT_SENTENCE_FIELDS
     metrics = (
         Metric("nsp_loss", "next-sentence loss (nats)", "loss"),
         Metric(
@@ -65,5 +65,5 @@ class NextSentence(Term):
         }
 
     def head_flops(self, config, length, num_predictions):
-        # The pooler; two classes are nothing beside it.
+        # Only the pooler counts; the product for two classes is negligible.
         return 2 * config.hidden_size**2

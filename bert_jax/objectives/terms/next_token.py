@@ -16,7 +16,7 @@ from bert_jax.objectives.terms.masked_lm import DENOMINATOR_EPSILON, language_mo
 
 
 class NextTokenOutputs(NamedTuple):
-    """What the logits of all positions are computed from, a slice at a time."""
+    """The inputs of the logits, which are computed for a slice of positions at a time."""
 
     hidden_BxLxD: jax.Array
     table_WxD: jax.Array
