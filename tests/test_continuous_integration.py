@@ -1,4 +1,4 @@
-"""What the README promises, `.ci/run` and GitHub Actions run: one and the same command."""
+"""The README, `.ci/run` and GitHub Actions use the same command."""
 
 import os
 import re

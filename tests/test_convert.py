@@ -40,7 +40,7 @@ def test_the_command(huggingface, tmp_path):
     assert one == other
 
 
-def test_what_lacks_is_told(huggingface, tmp_path):
+def test_missing_parts_are_reported(huggingface, tmp_path):
     from tests.interop.small_bert import edit_tensors
 
     edit_tensors(huggingface, lambda t: [t.pop(name) for name in list(t) if "cls." in name])

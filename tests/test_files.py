@@ -174,7 +174,7 @@ def test_moving_and_removing_a_directory(root):
     assert (root / "new-but-another" / "4").exists()
 
 
-def test_errors_of_storage_are_told_from_others():
+def test_errors_of_storage_are_distinguished_from_others():
     from google.auth.exceptions import RefreshError
 
     try:

@@ -231,7 +231,7 @@ class TestCommands:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
     def test_it_is_killed_again_and_again(self, on_disk, stores, objects):
-        """SIGKILL at whatever moment; what is left is always gone on from."""
+        """A run continues after a SIGKILL at any moment."""
         directory = epath.Path("gs://runs/killed")
         command = runs.main_command(directory, **SHORT, data__store=stores[1])
         rng = np.random.default_rng(int(os.environ.get("BERT_JAX_SEED", 0)))

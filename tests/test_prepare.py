@@ -73,7 +73,7 @@ def test_tokens_are_those_of_the_documents_in_order(store):
 def test_bytes_do_not_depend_on_the_number_of_processes(
     processes, store, speeches, tmp_path, monkeypatch
 ):
-    # Many small chunks, so that they come back in any order.
+    # Many small chunks come back in any order.
     monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 5000)
     make(options(speeches, num_processes=processes), tmp_path / "store")
     assert digest(tmp_path / "store") == digest(store[1])
@@ -139,7 +139,7 @@ def test_a_long_document_is_a_chunk_of_its_own(monkeypatch):
     assert sizes == [[3, 6], [25], [4, 6], [1]]
 
 
-def test_a_killed_worker_is_told(store, monkeypatch):
+def test_a_killed_worker_is_reported(store, monkeypatch):
     monkeypatch.setattr(tokenization, "_tokenize_chunk", exit_at_once)
     documents = [Document("x", 1, "It is.", False)] * 3
     with pytest.raises(UserError, match="a tokenizing process was killed"):

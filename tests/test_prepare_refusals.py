@@ -1,4 +1,4 @@
-"""Texts, options and stores that `prepare` refuses, and what it says."""
+"""Texts, options and stores that `prepare` refuses, and its messages."""
 
 import os
 import re
@@ -233,7 +233,11 @@ def test_check_store_needs_a_finished_one(speeches, tmp_path):
 @pytest.mark.parametrize(
     "arguments, status, words",
     [
-        (["--input=nothing*", "--output=OUT"], 1, "error: data.input has 'nothing*', but no file"),
+        (
+            ["--input=nothing*", "--output=OUT"],
+            1,
+            "error: config.data.input has 'nothing*', but no",
+        ),
         ([], 1, "error: --output=DIR is missing"),
         (["--outptu=OUT"], 2, "error: unknown flag --outptu; did you mean --output?"),
         (["--num_processes=x"], 2, "error: flag --num_processes=x: "),

@@ -107,14 +107,14 @@ def test_evaluates_other_text(uninterrupted, tmp_path):
     finished = runs.run([*tool, f"--data={texts}", f"--output={tmp_path / 'out.json'}"])
     assert finished.returncode == 0, finished.stderr
     results = json.loads((tmp_path / "out.json").read_text())
-    # The baseline knows the records' words.
+    # The baseline uses the token counts of the records.
     assert 0 < results["unigram_mlm_loss"] < 10 and results["num_sequences"] > 0
 
 
 def test_changed_files_are_refused(uninterrupted, records, tmp_path):
     config = workdir.load_config(uninterrupted[0])
     config.data.input = (f"{records}/24/*.tfrecord",)
-    # The config alone tells, before the rows are looked at.
+    # The config alone is refused, before the rows are read.
     with pytest.raises(UserError, match="config.data.input is"):
         train.train(config, uninterrupted[0])
 

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 
 
 class FakeTokenizer:
-    """Only what a work directory asks of one."""
+    """The methods of a tokenizer that a work directory uses."""
 
     def save(self, path):
         path.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ class FakeTokenizer:
 
 
 def claim(directory, config):
-    """What a start does: check, and only then claim."""
+    """Checks and then claims a directory, as the start of a run does."""
     warnings = workdir.check(directory, config)
     workdir.claim(directory, config)
     return warnings
@@ -59,8 +59,8 @@ def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
     with pytest.raises(UserError) as error:
         claim(tmp_path, config)
     message = str(error.value)
-    told = list(value) if isinstance(value, tuple) else value
-    assert f"config.{path}" in message and repr(told) in message and str(tmp_path) in message
+    shown = list(value) if isinstance(value, tuple) else value
+    assert f"config.{path}" in message and repr(shown) in message and str(tmp_path) in message
     assert "choose another --workdir" in message and "\n" not in message
     assert (tmp_path / "config.json").read_text() == before
 

@@ -87,6 +87,10 @@ class Corpus:
         """The number of bad documents by reason, in the present pass over the corpus."""
         return self._bad.dropped
 
+    def drop(self, bad: BadRecord, where: str) -> None:
+        """Counts a bad document; raises UserError if bad documents are refused."""
+        self._bad.add(bad, where)
+
     @property
     def total_documents(self) -> int | None:
         """The number of documents with the bad ones, if all sources are data sets on disk."""

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
 from bert_jax.data import static_rows
+from bert_jax.data.bad_records import BadRecord
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
@@ -191,7 +192,7 @@ def _tokenized(
                 yield index, document
             else:
                 where = f"{document.source}:{document.line}"
-                corpus.drop("empty", where, "the document has no text")
+                corpus.drop(BadRecord("empty", "the document has no text"), where)
 
 
 @contextmanager

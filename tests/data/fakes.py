@@ -15,8 +15,8 @@ class FakeStore:
 
     Args:
       documents: for each document, the lengths of its sentences.
-      tokens: ids of all tokens; default: 5 + the token's position, so that an id
-        tells where it came from.
+      tokens: ids of all tokens; by default 5 + the token's position, which makes the
+        origin of every id known.
     """
 
     def __init__(self, documents, tokens=None):

@@ -8,7 +8,7 @@ from tests.data.fakes import FakeStore, make_documents, make_tokenizer
 DOCUMENTS = make_documents(seed=8, num_documents=30, most_sentences=25)
 STORE = FakeStore(DOCUMENTS)
 TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
-# Windows of about a sixth of the epoch, so that batches lie across windows and epochs.
+# Windows are about a sixth of an epoch, and batches span windows and epochs.
 SPEC = StreamSpec(
     max_seq_length=32,
     max_predictions_per_seq=5,

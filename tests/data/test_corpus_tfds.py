@@ -22,7 +22,7 @@ def small_data_set(tfds, tmp_path, monkeypatch):
     with tfds.core.registered.skip_registration():
 
         class SmallTexts(tfds.core.GeneratorBasedBuilder):
-            # So that it does not look for this file's package.
+            # Without this, TFDS would look for the package of this file.
             __module__ = "small_texts"
             VERSION = tfds.core.Version("1.2.0")
 

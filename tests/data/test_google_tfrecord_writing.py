@@ -79,7 +79,7 @@ class TestWriting:
 
     def test_the_originals_reader_reads_it(self, store, tmp_path):
         written, _ = export(store, tmp_path / "out", SPEC, dupe_factor=1)
-        # The features that run_pretraining.py asks for.
+        # The features that run_pretraining.py reads.
         shapes = {
             "input_ids": ([48], tf.int64),
             "input_mask": ([48], tf.int64),

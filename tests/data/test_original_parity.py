@@ -2,7 +2,7 @@
 
 tests/golden/record_original_pairs.py recorded 30 runs of the program over a corpus that
 it also describes. Instances of one run depend on each other (a document whose length is
-short gives many), so that whole runs are what is compared: if both programs draw from
+short gives many), so whole runs are compared: if both programs draw from
 the same distribution, it cannot matter which of the 60 runs are called ours. The p-value
 is the share of random namings whose histograms lie further apart than the true one's.
 """
@@ -89,7 +89,7 @@ def ours_by_words(store, tokenizer):
 
 
 def p_value(one, other):
-    """Of the hypothesis that both groups of runs, int [30, bins], are of one distribution.
+    """Returns the p-value of two groups of runs, int [30, bins], having one distribution.
 
     The distance is Kolmogorov's and Smirnov's, between the mean histograms.
     """

@@ -38,12 +38,12 @@ class BrokenStore(FakeStore):
         return super().tokens_at(positions)
 
 
-def test_an_unreadable_store_is_told_as_such():
+def test_an_unreadable_store_raises_its_own_error():
     with pytest.raises(OSError, match="tokens-00000.bin"):
         list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
 
 
-def test_an_error_while_planning_is_told_as_such(monkeypatch):
+def test_an_error_while_planning_is_raised_as_it_is(monkeypatch):
     def fail(self, epoch, window):
         raise UserError("the index is gone")
 

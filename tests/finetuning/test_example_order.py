@@ -1,4 +1,4 @@
-"""Which examples a step has, and what a model says of all rows."""
+"""The examples of each step, and predictions for all rows."""
 
 import jax
 import numpy as np
@@ -95,7 +95,7 @@ def test_training_goes_on_anywhere(trainer, window):
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_predictions_are_of_every_row_in_order_whatever_the_batch(trainer):
+def test_predictions_cover_every_row_in_order_at_any_batch_size(trainer):
     params = trainer.init_state().params
     rows = FakeRows(11)
     whole = predict(trainer, params, rows, batch_size=11)["logits"]

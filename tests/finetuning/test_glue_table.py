@@ -89,7 +89,7 @@ def test_every_task_a_table_and_a_submission(tmp_path):
     counted = [s for t, v in summary["scores"].items() if t != "wnli" for s in v.values()]
     assert summary["average"] == pytest.approx(sum(counted) / 9)
     assert "average" in finished.stdout
-    # The names that gluebenchmark.com asks for.
+    # The names that gluebenchmark.com requires.
     assert {path.name for path in directory.glob("*/predictions/*")} == {
         f"{name}.tsv"
         for name in "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX".split()

@@ -327,7 +327,7 @@ VALIDATION = {
         ("multiple_choice", "q1", "q2"),
     ],
 )
-def test_whatever_changes_scores_or_predictions_changes_the_fingerprint(files, name, old, new):
+def test_every_change_of_scores_or_predictions_changes_the_fingerprint(files, name, old, new):
     tokenizer = formats.read(files / "hf").tokenizer
     suffix, text = VALIDATION[name]
     path = files / f"validation.{suffix}"

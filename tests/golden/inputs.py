@@ -1,4 +1,4 @@
-"""What the references and bert_jax are both fed, and what is kept of large gradients.
+"""The inputs of the references and of bert_jax, and summaries of large gradients.
 
 numpy alone, so that the recording scripts can run where there is no jax, and
 `RandomState` alone, whose stream no later numpy will change (NEP 19).

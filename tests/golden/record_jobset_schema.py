@@ -24,10 +24,10 @@ VERSION = "v1alpha2"
 
 
 def json_schema(node: dict[str, Any]) -> dict[str, Any]:
-    """The same schema for a validator of JSON Schema.
+    """Converts a schema for a validator of JSON Schema.
 
-    Unknown fields are errors, as for `kubectl apply` (field validation "Strict"), but where
-    the resource says that it keeps them.
+    Unknown fields are errors, as for `kubectl apply` (field validation "Strict"), unless the
+    resource preserves them.
     """
     schema = {}
     for key, value in node.items():

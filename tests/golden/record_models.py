@@ -95,7 +95,7 @@ MINILM_AT = [(0, i) for i in range(8)] + [(1, 0), (1, 7), (1, 14), (1, 20), (2, 
 ANTIBERTY_AT = [(0, 0), (0, 33), (0, 66), (0, 99), (0, 121), (1, 0), (1, 20), (1, 50), (1, 80)]
 # Entries kept of each large gradient.
 LARGEST = 16
-# Of all framework residues, one in so many is masked: a test has seconds.
+# One in so many framework residues is masked, to keep the test short.
 EVERY = 6
 
 
@@ -266,14 +266,17 @@ def masked_mean(logits: torch.Tensor, batch: dict) -> torch.Tensor:
 
 
 def probe(states: torch.Tensor, mask: np.ndarray | None = None) -> torch.Tensor:
-    """A loss for states that no head reads: their mean under fixed signs, padding left out."""
+    """Returns a loss for states that no head reads: their mean with fixed signs."""
     product = states * torch.tensor(signs("probe", states.numel())).reshape(states.shape)
     return (product if mask is None else product[torch.tensor(mask) > 0]).mean()
 
 
 def randomize(model: torch.nn.Module, seed: int) -> None:
-    """No zero bias and no unit scale hides a mistake; the tables are small, as in a trained
-    BERT, so that LayerNorm's epsilon shows."""
+    """Draws all parameters at random.
+
+    A zero bias or a unit scale could hide a mistake. The tables are small, as in a trained
+    BERT, to make LayerNorm's epsilon matter.
+    """
     rng = np.random.RandomState(seed)
     for name, parameter in model.named_parameters():
         scale = 0.05 if "embeddings.weight" in name else 0.3

@@ -37,7 +37,7 @@ def golden_path(name: str, preset: str) -> Path:
 
 
 def sharding(name: str, preset: str) -> dict[str, Any]:
-    """What the file holds, as the code is today."""
+    """Returns the contents of the file for the present code."""
     mesh = make_mesh(MESHES[preset], slices())
     config = CONFIGS[name]()
     layout = Layout.create(mesh, preset, max_replicated_share=config.max_replicated_share)
@@ -64,7 +64,7 @@ def sharding(name: str, preset: str) -> dict[str, Any]:
 
 
 def as_text(values: dict[str, Any]) -> str:
-    """JSON with a parameter a line, so that a change shows as one."""
+    """Returns JSON with a line for each parameter, for readable diffs."""
     head = json.dumps({key: value for key, value in values.items() if key != "parameters"})
     rows = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in values["parameters"].items()]
     return head[:-1] + ', "parameters": {\n' + ",\n".join(rows) + "\n}}\n"

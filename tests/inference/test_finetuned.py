@@ -75,7 +75,7 @@ def test_labels_that_are_judged_one_by_one():
 
 def test_a_choice_is_the_softmax_over_the_choices():
     bert = FineTuned(make_finetuned("multiple_choice"))
-    # Of several lengths, so that they are computed in several batches.
+    # Choices of several lengths are computed in several batches.
     choices = ["c", "the d e f g h i j a b", "b .", "c"]
     pretrained = make_finetuned("multiple_choice")
     config = pretrained.model_config

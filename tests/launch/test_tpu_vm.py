@@ -216,22 +216,22 @@ def refused(done):
 
 
 def test_a_mistake_ends_it_and_leaves_the_machines(cloud):
-    told = refused(train(cloud, states=["ACTIVE"] * 2, statuses=["absent", "failed 2"]))
-    assert "the training ended with a mistake" in told
-    assert f"tpu_vm.sh logs {' '.join(IDENTITY)}" in told
-    assert f"costs money: {LAUNCH}/tpu_vm.sh delete {' '.join(IDENTITY)}" in told
+    message = refused(train(cloud, states=["ACTIVE"] * 2, statuses=["absent", "failed 2"]))
+    assert "the training ended with a mistake" in message
+    assert f"tpu_vm.sh logs {' '.join(IDENTITY)}" in message
+    assert f"costs money: {LAUNCH}/tpu_vm.sh delete {' '.join(IDENTITY)}" in message
     assert cloud.calls() == [LIST, STATUS, *BEGIN, LIST, STATUS]
 
 
 def test_a_request_that_cannot_be_met(cloud):
-    told = refused(train(cloud, states=["", "FAILED"]))
-    assert "Google Cloud cannot provide this TPU" in told and "describe bert" in told
+    message = refused(train(cloud, states=["", "FAILED"]))
+    assert "Google Cloud cannot provide this TPU" in message and "describe bert" in message
     assert cloud.calls() == [LIST, CREATE, LIST]
 
 
 def test_what_someone_else_deleted_is_not_asked_for_again(cloud):
-    told = refused(train(cloud, states=["", "ACTIVE", "DELETING", ""], statuses=["running"]))
-    assert "the TPU was deleted by someone else" in told
+    message = refused(train(cloud, states=["", "ACTIVE", "DELETING", ""], statuses=["running"]))
+    assert "the TPU was deleted by someone else" in message
     assert cloud.calls() == [LIST, CREATE, LIST, STATUS, LIST, LIST]
 
 
@@ -248,13 +248,15 @@ def test_one_that_failed_later_is_asked_for_again(cloud):
 def test_it_does_not_try_for_ever(cloud):
     answers = {"states": ["ACTIVE"] * 5, "statuses": ["running"] + ["!"] * 4}
     done = train(cloud, "--max_failures=3", nodes=["REPAIRING"] * 4, **answers)
-    told = refused(done)
-    assert "3 failures in a row, the last: worker 0 does not answer; the TPU is REPAIRING" in told
+    message = refused(done)
+    assert (
+        "3 failures in a row, the last: worker 0 does not answer; the TPU is REPAIRING" in message
+    )
     assert len(cloud.calls()) == 2 + 3 * 3
 
 
 @pytest.mark.parametrize(
-    "failing, told",
+    "failing, message",
     [
         ("create", "the TPU could not be requested"),
         ("storage cp", "bert_jax could not be installed and started"),
@@ -263,18 +265,18 @@ def test_it_does_not_try_for_ever(cloud):
         ("list", "gcloud does not answer"),
     ],
 )
-def test_what_fails_is_tried_again(cloud, failing, told):
+def test_what_fails_is_tried_again(cloud, failing, message):
     answers = {"states": [""] + ["ACTIVE"] * 4, "statuses": ["absent"] * 4}
     if failing == "create":
         answers["states"] = [""] * 4
     done = train(cloud, "--max_failures=3", failing=[failing], **answers)
-    assert f"3 failures in a row, the last: {told}; the TPU is still there" in refused(done)
+    assert f"3 failures in a row, the last: {message}; the TPU is still there" in refused(done)
 
 
-def test_a_tpu_that_cannot_be_deleted_at_the_end_is_told_of(cloud):
+def test_a_tpu_that_cannot_be_deleted_at_the_end_is_reported(cloud):
     answers = {"states": ["ACTIVE"] * 2, "statuses": ["absent", "finished"]}
-    told = refused(train(cloud, failing=["delete"], **answers))
-    assert "it could not be deleted; the TPU is still there and costs money" in told
+    message = refused(train(cloud, failing=["delete"], **answers))
+    assert "it could not be deleted; the TPU is still there and costs money" in message
 
 
 def test_deleting_what_does_not_answer(cloud):

@@ -32,7 +32,7 @@ sys.exit(int(end))
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts the script; `end` says how the training ends."""
+    """Starts the script; `end` is how the training ends."""
     package = tmp_path / "bert_jax"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -43,11 +43,11 @@ class Errors(NamedTuple):
     """Differences from the reference, the largest of each kind.
 
     Attributes:
-      outputs: Of pooled output, logits and losses, relative to those above 1.
+      outputs: Pooled output, logits and losses; absolute below 1, relative above.
       gradients: For each parameter, |ours - theirs| / |theirs|. A key's bias moves no
-        probability, so that its gradient is rounding alone: either's norm, over that of
-        the query's bias.
-      entries: Of a gradient's single entries, relative to its largest.
+        probability, and its gradient is only rounding: its norm is divided by that of the
+        query's bias.
+      entries: The largest error of single entries of a gradient, relative to its largest entry.
     """
 
     outputs: dict[str, float]
@@ -116,7 +116,7 @@ def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.nda
 
 
 def random_errors(name: str, scan_layers: bool) -> Errors:
-    """Of a model of random weights: all of its outputs and gradients."""
+    """Compares all outputs and gradients of a model with random weights."""
     model, params = random_model(name, scan_layers)
     reference = golden(f"model_{name}")
     batch = section(reference, "batch")
@@ -157,8 +157,11 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
 
 
 def real_errors(name: str, scan_layers: bool) -> Errors:
-    """Of a trained model. Its gradients are judged by what was kept of them: projections on
-    vectors of signs, whose root mean square is the norm, and the largest entries."""
+    """Compares a trained model.
+
+    The golden file has its gradients as projections on vectors of signs, whose root mean square
+    is the norm, and as the largest entries.
+    """
     model, params = real_model(name, scan_layers)
     reference = golden(f"real_{name}")
     batch = section(reference, "batch")

@@ -1,6 +1,6 @@
 """Dropout: how much, where, and independent between layers, steps and examples.
 
-Weights are set so that what was dropped can be read off the output.
+The weights are chosen such that the output shows which elements were dropped.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def test_what_is_kept_is_scaled_as_exactly_as_bfloat16_can():
 
 @pytest.mark.parametrize("rate", [1e-12, 1 - 2**-40])
 def test_rates_at_the_ends(rate):
-    """Of the 2^32 values of a hash the last is kept at any rate below 1."""
+    """The largest of the 2^32 hash values is kept at any rate below 1."""
     places = jnp.arange(1000, dtype=jnp.int32)
     kept = keeps(places, mask_keys(jax.random.key(0), ()), rate)
     assert kept.all() if rate < 0.5 else not kept.any()
@@ -61,7 +61,7 @@ def test_embedding_dropout_follows_the_layer_norm():
 
     output = np.asarray(run(1))
     dropped = output == 0
-    # What is left is LayerNorm's own output, scaled: so dropout came after it.
+    # The kept elements are LayerNorm's output, scaled, so dropout came after it.
     np.testing.assert_allclose(output[~dropped], exact[~dropped] / (1 - RATE), rtol=1e-5)
     assert_share(dropped, RATE)
     assert_independent(dropped[:20], dropped[20:])

@@ -22,7 +22,7 @@ def normal(shape, dtype=jnp.float32, seed=0):
 
 
 def gradients(function, *inputs):
-    """Of a random projection of the outputs."""
+    """Returns the gradients of a random projection of the outputs."""
     weights = normal(jax.eval_shape(function, *inputs).shape, seed=9)
     loss = lambda *x: jnp.sum(function(*x).astype(jnp.float32) * weights)  # noqa: E731
     return jax.grad(loss, tuple(range(len(inputs))))(*inputs)

@@ -1,7 +1,7 @@
 """bert_jax against PyTorch's BERT (transformers), weight for weight.
 
 Held everywhere: hidden states within 2e-5, gradients within 1e-4; tests/models/parity.py
-says how they are measured, docs/parity.md how far from the bars they are.
+describes how they are measured; docs/parity.md lists the measured errors.
 """
 
 import functools

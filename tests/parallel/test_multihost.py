@@ -43,7 +43,7 @@ class TestClusters:
             (True, {"TPU_WORKER_HOSTNAMES": "a"}, False),
             (True, {"TPU_WORKER_HOSTNAMES": "a,b"}, True),
             (True, {"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
-            # On a TPU VM, jax asks its metadata server.
+            # On a TPU VM, JAX queries the metadata server.
             (True, {}, True),
         ],
     )

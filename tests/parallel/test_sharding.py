@@ -103,7 +103,7 @@ def test_moments_lie_with_their_parameters(preset, optimizer):
     assert moments.mu == moments.nu == trainer.shardings.params
     assert moments.count == trainer.shardings.step == trainer.layout.replicated
     divided = [s for s in jax.tree.leaves(trainer.shardings.params) if mesh_axes(s)]
-    assert divided, "nothing is divided: the test says nothing"
+    assert divided, "nothing is divided: the test checks nothing"
 
 
 class TestRules:

@@ -55,7 +55,7 @@ def test_rows(tmp_path, tokenizer):
     row = [tokenizer.cls_id, *ids, tokenizer.sep_id]
     assert batch["input_ids"][1, : len(row)].tolist() == row
     assert not batch["input_ids"][1, len(row) :].any() and not batch["token_type_ids"].any()
-    # Of the words of several pieces the first alone.
+    # Only the first piece of each word has a label.
     labels = [-1, 0, 3, -1, -1, 4, 1]
     assert batch["labels"][1].tolist() == labels + 9 * [-1]
 
@@ -89,7 +89,7 @@ def test_a_test_set_without_tags(tmp_path, tokenizer):
         task.score("test", outputs)
 
 
-def test_a_test_set_with_tags_is_scored_whatever_they_are(tmp_path, tokenizer):
+def test_a_test_set_with_any_tags_is_scored(tmp_path, tokenizer):
     task = make(tmp_path, tokenizer, train=TRAIN, test="Ann I-PER\nmet B-MISC\n")
     outputs = outputs_of(task.rows("test"), task.labels, ["B-PER", "O"])
     assert task.rows("test").take(np.array([0]))["labels"][0, 1:3].tolist() == [5, -1]

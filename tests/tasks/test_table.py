@@ -142,7 +142,7 @@ def test_what_is_no_number(tmp_path, number):
         (b"b,c,y", "train.csv:3: 3 columns instead of 2"),
     ],
 )
-def test_a_bad_row_is_told_before_the_labels_that_are_not_enough(tmp_path, row, said):
+def test_a_bad_row_is_reported_before_missing_labels(tmp_path, row, said):
     write(tmp_path, dev__csv="text,label\na,x\n")
     (tmp_path / "train.csv").write_bytes(b"text,label\na,x\n" + row + b"\n")
     with pytest.raises(UserError, match=said):

@@ -1,6 +1,6 @@
 """WordPiece against recorded ids of `transformers`, and against the rules written down plainly.
 
-tests/golden/record_tokenization.py recorded the ids, and says how.
+tests/golden/record_tokenization.py recorded the ids; see its docstring.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""What is compiled, and the search for the largest batch, with a fake compiler."""
+"""The compiled step, and the search for the largest batch, with a fake compiler."""
 
 import jax
 import pytest

@@ -88,7 +88,7 @@ def test_round_trip_is_exact(copy, trainer, states):
     assert_same(expected, actual)
 
 
-def test_parameters_of_other_shapes_are_told(copy):
+def test_parameters_of_other_shapes_are_refused(copy):
     other = small_config(scan_layers=True, **{"model.intermediate_size": 48})
     other = make_trainer(other, jax.devices()[:1])
     message = r"2: bert/encoder/layers/layer/intermediate/bias is of shape \(2, 40\), .*48\)"
@@ -295,9 +295,9 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(small_disk, saved, traine
 
 
 def test_a_process_prints_one_warning_and_no_trace(copy):
-    """What a person sees on a terminal: one line, whatever orbax would say."""
+    """A terminal shows one line, without orbax's own messages."""
     damage_truncate(max((copy / "2" / "state").rglob("d/*"), key=lambda f: f.stat().st_size))
-    (copy / "2" / CHECKSUMS).unlink()  # so that orbax itself runs into it
+    (copy / "2" / CHECKSUMS).unlink()  # orbax itself must find the damage
     code = f"""
     import jax
     from bert_jax.training.checkpoint import Checkpointer

@@ -86,11 +86,12 @@ def test_a_tasks_flops_by_hand():
     one, tokens = "sequence_classification", "token_classification"
     assert flops(one) == flops(one, decay=0.9) == 3 * (2 * 144 + 8 + 20)
     assert flops(tokens) == 3 * (2 * 144 + 40)
-    # The gradient of what query, key and value of the lowest trained block read, 2*2*3*4 = 48,
-    # is not needed where the embeddings are frozen.
+    # With frozen embeddings, the input of query, key and value in the lowest trained block needs
+    # no gradient, which saves 2*2*3*4 = 48.
     assert flops(one, frozen_layers=0) == 3 * (2 * 144 + 8 + 20) - 48
     assert flops(one, frozen_layers=1) == 144 + 3 * (144 + 8 + 20) - 48
-    # Of the pooler only the weights have a gradient; of a head by itself too.
+    # Above frozen layers, the pooler has a gradient for its weights only, and so has a head
+    # without a pooler.
     assert flops(one, frozen_layers=2) == 2 * 144 + 2 * 8 + 3 * 20
     assert flops(tokens, frozen_layers=2) == 2 * 144 + 2 * 40
     # Nothing of the encoder has; the head reads two layers, or the first, above which none runs.

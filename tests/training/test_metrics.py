@@ -73,7 +73,7 @@ def test_tensorboard_gets_every_number(tmp_path):
     assert found == {("train/loss", 7): 1.5, ("eval/mlm_loss", 9): 2.5}
 
 
-def test_tensorboard_is_told_which_steps_are_done_again(tmp_path):
+def test_tensorboard_drops_steps_that_are_repeated(tmp_path):
     MetricsWriter(tmp_path, resumed_step=5).close()
     starts = [
         event.step

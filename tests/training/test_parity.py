@@ -31,7 +31,7 @@ def test_training_follows_pytorchs(name):
     optimizer, overrides = RUNS[name]
     golden = read_golden("training")
     expected, initial = golden[f"{optimizer}/losses"], section(golden, "initial")
-    # The run must move, or following it says nothing.
+    # The loss must fall, or the comparison would be empty.
     assert expected[-10:].mean() < expected[:10].mean() - 1
 
     losses, weights = train(optimizer, **overrides)

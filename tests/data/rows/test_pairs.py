@@ -172,8 +172,8 @@ def test_spans_are_what_the_rules_leave():
         assert ((a_document != b_document) == plan.is_random_N).all()
         follows = ~plan.is_random_N
         assert (a_end[follows] <= plan.b_start_N[follows]).all()
-        # Shorter than the limit: nothing was cut, so that spans are whole sentences,
-        # B follows directly and what is missing was the end of the document.
+        # In a row below the limit nothing was cut: spans are whole sentences, B follows
+        # directly, and the row ends with its document.
         whole = total < 61
         for ends in (plan.a_start_N, a_end, plan.b_start_N, b_end):
             assert np.isin(ends[whole], store.sentence_starts).all()
