@@ -112,7 +112,7 @@ def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
     devices = jax.device_count()
     run = small_run(texts, mesh__data=devices + 1)
     message = refusal(lambda: train.train(run, tmp_path / "run"))
-    assert f"data={devices + 1}" in message and f"{devices} device(s)" in message
+    assert f"data={devices + 1}" in message and f"{devices} available device(s)" in message
     assert not (tmp_path / "run").exists()
 
 

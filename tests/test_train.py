@@ -228,7 +228,7 @@ class TestRefusals:
     def test_another_models_directory(self, uninterrupted):
         config = workdir.load_config(uninterrupted)
         config.model.num_hidden_layers = 3
-        with pytest.raises(UserError, match=r"config\.model\.num_hidden_layers is 2, here it is 3"):
+        with pytest.raises(UserError, match=r"config\.model\.num_hidden_layers is 2, not 3"):
             train.train(config, uninterrupted)
 
     def test_work_directory_in_other_storage(self, uninterrupted):

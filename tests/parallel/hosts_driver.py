@@ -37,17 +37,17 @@ def slow_down(seconds: float) -> None:
 
     dispatched = Recorder.dispatched
 
-    def slowly(*args):
-        dispatched(*args)
+    def slowly(*args, **options):
+        dispatched(*args, **options)
         time.sleep(seconds)
 
     Recorder.dispatched = slowly
 
 
 def prepare_slowly(seconds: float, preparing: str) -> None:
-    from bert_jax import prepare
+    from bert_jax.data import prepare_store
 
-    open_corpus = prepare.open_corpus
+    open_corpus = prepare_store.open_corpus
 
     def slowly(*args):
         corpus = open_corpus(*args)
@@ -55,7 +55,7 @@ def prepare_slowly(seconds: float, preparing: str) -> None:
         time.sleep(seconds)
         return corpus
 
-    prepare.open_corpus = slowly
+    prepare_store.open_corpus = slowly
 
 
 def run(argv: list[str]) -> None:

@@ -103,7 +103,7 @@ class TestTwoProcesses:
 
     def test_only_the_first_prints(self, two):
         (_, out, err), (_, other_out, other_err) = two[1]
-        for expected in ("on 2 x cpu", "held-out MLM loss", "checkpoint ", "what next"):
+        for expected in ("on 2 x cpu", "held out: masked-LM loss", "checkpoint ", "what next"):
             assert expected in out, expected
         assert (err, other_err) == ("", "")
         # Gloo, a C++ library, greets on every process.
@@ -191,7 +191,7 @@ def test_what_stops_one_stops_all_and_the_run_goes_on(two, tmp_path):
 def test_a_mistake_that_one_process_finds_ends_all(two, tmp_path, where):
     """Missing texts, which only the first looks for, or a work directory that is not shared."""
     if where == "first":
-        found = f"data.input has '{tmp_path}/nothing/*.txt'"
+        found = f"config.data.input has '{tmp_path}/nothing/*.txt'"
         processes = start(tmp_path / "run", 2, data__input=f"{tmp_path}/nothing/*.txt")
         number = 0
     else:
