@@ -14,6 +14,7 @@ setup(
         "absl-py>=2.1",
         "etils[epath]>=1.10",
         "flax>=0.12",
+        "fsspec>=2024.2",
         # Missing from tensorflow-datasets' own requirements.
         "importlib_resources>=6",
         "jax>=0.10",

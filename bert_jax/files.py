@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import fsspec
 from etils import epath
 
 from bert_jax.errors import UserError, naming
@@ -29,6 +30,8 @@ PARTIAL = ".partial"
 # etils would load TensorFlow, which takes seconds; gcsfs would ask for each bucket's kind by gRPC.
 os.environ.setdefault("EPATH_USE_TF", "false")
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+# Other processes write to the bucket too. Set at import, this also holds for etils' file system.
+fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
 # Packages whose exceptions mean that storage or the network failed.
 _CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. requests.".split())
@@ -271,14 +274,8 @@ def filesystem() -> Any:
         raise UserError(
             "the packages for it are missing: pip install -e '.[gcs]' (gcsfs)"
         ) from None
-    import fsspec
-
-    settings = {
-        # Other processes write to the bucket too.
-        "use_listings_cache": False,
-        "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default",
-    }
-    fsspec.config.conf["gcs"] = settings | fsspec.config.conf.get("gcs", {})
+    token = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
+    fsspec.config.conf["gcs"].setdefault("token", token)
     # They also log, with a stack trace, the errors that they raise.
     for name in ("gcsfs", "google.auth"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -86,6 +86,18 @@ def test_a_bucket_is_used_without_loading_tensorflow(bucket):
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
+def test_a_listing_is_never_stale(bucket):
+    code = (
+        "from etils import epath; from bert_jax import files\n"
+        f"folder = epath.Path('gs://{bucket}/a')\n"
+        "(folder / 'x').write_bytes(b'1'); print(folder.exists(), len(list(folder.iterdir())))\n"
+        "files.remove_directory(folder); print(folder.exists())"
+    )
+    # In a new process, etils is the first to open the bucket.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "1", "False"], done.stderr
+
+
 @pytest.fixture(params=["disk", "bucket"])
 def root(request, tmp_path):
     """A directory on a disk, and one in a bucket."""

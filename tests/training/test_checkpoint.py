@@ -299,9 +299,9 @@ def test_a_process_prints_one_warning_and_no_trace(copy):
     damage_truncate(max((copy / "2" / "state").rglob("d/*"), key=lambda f: f.stat().st_size))
     (copy / "2" / CHECKSUMS).unlink()  # orbax itself must find the damage
     code = f"""
-    import jax
+    from bert_jax.pretraining import make_trainer
     from bert_jax.training.checkpoint import Checkpointer
-        from tests.small import small_config
+    from tests.small import small_config
     trainer = make_trainer(small_config(scan_layers=True))
     state, resume = Checkpointer({str(copy)!r}).restore_newest(trainer.abstract_state())
     print("restored", int(state.step))
