@@ -70,13 +70,13 @@ def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 @contextlib.contextmanager
 def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
-    """Makes this process one of several for the `with` block, if flags or the cluster say so.
+    """Joins the other processes of the run for the `with` block, if there are any.
 
-    Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized; elsewhere the
-    three flags say how to join. An error in the block ends all processes of the run.
+    Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere three
+    flags describe how to join. An error in the block ends all processes of the run.
 
     Raises:
-      UsageError: the flags are incomplete.
+      UsageError: The flags are incomplete.
     """
     given = [values[name].value for name in ("coordinator", "num_processes", "process_id")]
     by_flags = any(value is not None for value in given)
@@ -86,7 +86,8 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         )
     cpu_allocator.keep_freed_memory()
     cpu_allocator.wait_for_each_program()
-    from bert_jax.parallel import multihost  # Loads JAX, which mistakes in flags need not wait for.
+    # Loads JAX, so the flags are checked first.
+    from bert_jax.parallel import multihost
 
     if not by_flags and not multihost.is_launched_by_cluster():
         yield

@@ -38,7 +38,7 @@ _CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. re
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path is in object storage."""
+    """Returns whether a path is in object storage."""
     return os.fspath(path).startswith(SCHEME)
 
 

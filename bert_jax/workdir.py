@@ -1,4 +1,4 @@
-"""The work directory: which run it belongs to, and where things are in it."""
+"""The work directory: the run that it belongs to, and the names of its files."""
 
 import contextlib
 import io
@@ -123,12 +123,12 @@ def _check_directory(path: epath.Path) -> None:
 
 
 def has_checkpoints(workdir: epath.PathLike) -> bool:
-    """Whether a step has been saved in it."""
+    """Returns whether a step has been saved in a directory."""
     return newest_checkpoint(workdir) is not None
 
 
 def newest_checkpoint(workdir: epath.PathLike) -> int | None:
-    """The last step that was saved in it, whole or damaged."""
+    """Returns the last step that was saved in a directory, undamaged or not."""
     folder = epath.Path(workdir) / CHECKPOINTS
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     return max((int(name) for name in names if name.isdecimal()), default=None)
@@ -201,7 +201,7 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
 
 
 def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
-    """Where the run's token store is."""
+    """Returns the directory of the run's token store."""
     if config.data.store:
         return epath.Path(files.open_path(config.data.store, "config.data.store"))
     return epath.Path(workdir) / DATA
@@ -231,7 +231,7 @@ def parse_config(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
-    """Whether a config is for fine-tuning: pre-training has no task."""
+    """Returns whether a config is for fine-tuning, which has a task."""
     return "task" in config
 
 

@@ -1,1 +1,1 @@
-"""Weights and tokenizers of other programs, read and written: what `bert_jax.convert` does."""
+"""Reads and writes the weights and tokenizers of other programs."""

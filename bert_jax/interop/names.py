@@ -42,19 +42,19 @@ LAYOUTS = {
 
 
 class ForeignTensor(NamedTuple):
-    """A weight as another program knows it."""
+    """The tensor of a weight in another program."""
 
     name: str
     merged: Callable[[Shape], Shape]
     transposed: bool
 
     def shape(self, ours: Shape) -> Shape:
-        """Returns its shape there, given its shape here."""
+        """Returns the tensor's shape, given the shape of our weight."""
         shape = self.merged(ours)
         return shape[::-1] if self.transposed else shape
 
     def export(self, value: np.ndarray) -> np.ndarray:
-        """Lays our value out as it is there; a view where the order of elements allows it."""
+        """Converts our value to the tensor's layout; the result is a view if possible."""
         value = np.reshape(value, self.merged(value.shape))
         return value.T if self.transposed else value
 
@@ -66,10 +66,10 @@ class ForeignTensor(NamedTuple):
 def foreign_names(
     tables: Iterable[Names], program: str, num_hidden_layers: int
 ) -> dict[str, ForeignTensor]:
-    """Maps our flat names to a program's tensors; weights that it has no place for are absent.
+    """Maps our flat names to a program's tensors; weights without a tensor are absent.
 
     Args:
-      tables: A family's.
+      tables: The tables of a family.
       program: "huggingface" or "google".
       num_hidden_layers: Layers of the model.
     """

@@ -1,8 +1,8 @@
-"""Tokenizers as Hugging Face and Google's original store them, read and written.
+"""Reads and writes the tokenizer files of Hugging Face and of Google's original.
 
-A tokenizer comes out of any chain of conversions with the fingerprint that it went in with.
-What the other program's files cannot say of it (the lower-casing of a vocab.txt; anything
-of SentencePiece) stands in a small file beside them, OPTIONS_FILE.
+A tokenizer keeps its fingerprint in any chain of conversions. OPTIONS_FILE, a small file beside
+those of the other program, holds what they cannot express: the lower-casing of a vocab.txt, and
+all options of SentencePiece.
 """
 
 import json
@@ -24,8 +24,7 @@ LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIALS_FILE = "special_tokens_map.json"
 ADDED_FILE = "added_tokens.json"
-# Longer words are [UNK] in the original, and in `transformers` (which cannot be told otherwise
-# by a vocab.txt).
+# Longer words are [UNK] in the original and in `transformers`; a vocab.txt cannot change that.
 _GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
 # [CLS], [unused1], and <S> in the (uncased) Chinese vocabulary.
 _IN_BRACKETS = re.compile(r"\[.+\]|<.+>").fullmatch
@@ -35,18 +34,20 @@ _UNFIT_FOR_A_LINE = re.compile(r"$|.*([\n\ud800-\udfff]|\r\Z)", re.DOTALL).match
 def write_huggingface_tokenizer(
     tokenizer: Tokenizer, directory: str | Path, model_max_length: int
 ) -> None:
-    """Writes what `transformers.AutoTokenizer.from_pretrained(directory)` needs.
+    """Writes a directory for `transformers.AutoTokenizer.from_pretrained`.
 
-    For the same text it gives the same ids; `tokenizer_json` lists the exceptions, first of
-    all that "[MASK]" in the text becomes the mask token. WordPiece is a `BertTokenizer`, whose
-    slow version, like all of `transformers` 5, has words over 100 characters as [UNK],
-    whatever ours has. SentencePiece is a `PreTrainedTokenizerFast`.
+    It gives the same ids for the same text; `tokenizer_json` lists the exceptions, such as
+    "[MASK]" in the text. WordPiece becomes a `BertTokenizer`. Its slow version, and both versions
+    in `transformers` 5, turn words over 100 characters into [UNK], even if ours has another
+    limit. SentencePiece becomes a `PreTrainedTokenizerFast`.
 
     Args:
-      model_max_length: The longest sequence that the model takes, special tokens included.
+      tokenizer: The tokenizer.
+      directory: Created if it does not exist.
+      model_max_length: The longest sequence of the model, with special tokens.
 
     Raises:
-      UserError: if a SentencePiece model has features that Hugging Face's format lacks.
+      UserError: A SentencePiece model has features that Hugging Face's format lacks.
     """
     directory = Path(directory)
     library = to_library(tokenizer)
@@ -88,7 +89,7 @@ def read_huggingface_tokenizer(directory: str | Path) -> Tokenizer | None:
     """Reads the tokenizer of a directory of `transformers`; None if it has none.
 
     Raises:
-      UserError: if its files are damaged, or its rules are not BERT's.
+      UserError: Its files are damaged, or its rules are not BERT's.
     """
     directory = Path(directory)
     if (directory / OPTIONS_FILE).exists():
@@ -104,7 +105,7 @@ def read_huggingface_tokenizer(directory: str | Path) -> Tokenizer | None:
         tokenizer = _read_library_file(directory / LIBRARY_FILE)
         ours, theirs = tokenizer.options["lowercase"], config.get("do_lower_case")
         agree = theirs is None or theirs == ours
-        _require(agree, config_path, f"do_lower_case is not what {LIBRARY_FILE} says, {ours}")
+        _require(agree, config_path, f"do_lower_case must be {ours}, as in {LIBRARY_FILE}")
         _refuse_another_vocabulary(directory, tokenizer.tokens)
     elif (directory / VOCABULARY_FILE).exists():
         tokenizer = WordPieceTokenizer(
@@ -130,19 +131,20 @@ def read_google_tokenizer(directory: str | Path, lowercase: bool | None = None) 
     """Reads the tokenizer of a directory of google-research/bert; None if it has none.
 
     Args:
-      lowercase: Whether a vocab.txt is an uncased one; None: as OPTIONS_FILE says, or else
-        as its entries suggest.
+      directory: The directory.
+      lowercase: Whether a vocab.txt is uncased. None takes the value from OPTIONS_FILE, or
+        guesses it from the entries.
 
     Raises:
-      UserError: if its files are damaged.
+      UserError: Its files are damaged.
     """
     directory = Path(directory)
     if (directory / OPTIONS_FILE).exists():
         tokenizer = tokenizers.load(directory, OPTIONS_FILE)
-        said = tokenizer.options["lowercase"]
-        if lowercase not in (None, said):
+        recorded = tokenizer.options["lowercase"]
+        if lowercase not in (None, recorded):
             raise UserError(
-                f"{directory / OPTIONS_FILE} says that lowercase is {said}, not {lowercase}"
+                f"in {directory / OPTIONS_FILE} lowercase is {recorded}, not {lowercase}"
             )
         return tokenizer
     if (directory / VOCABULARY_FILE).exists():
@@ -151,14 +153,15 @@ def read_google_tokenizer(directory: str | Path, lowercase: bool | None = None) 
 
 
 def read_vocabulary_file(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
-    """A tokenizer of a vocab.txt alone, by the original's rules.
+    """Returns the tokenizer of a vocab.txt, with the options of the original.
 
     Args:
-      lowercase: None: an entry with an upper-case letter, [MASK] and its like apart, means that
-        it is cased.
+      path: The vocab.txt.
+      lowercase: Whether the vocabulary is uncased. None means True unless an entry, other than
+        those like [MASK], has an upper-case letter.
 
     Raises:
-      UserError: if the file cannot be read, or is no vocabulary of BERT's.
+      UserError: The file cannot be read, or is not a vocabulary of BERT.
     """
     tokens = read_vocabulary(path)
     if lowercase is None:
@@ -166,17 +169,17 @@ def read_vocabulary_file(path: str | Path, lowercase: bool | None = None) -> Tok
     return WordPieceTokenizer(tokens, lowercase=lowercase, max_input_chars_per_word=_GOOGLE_WORD)
 
 
-_STRIP_ACCENTS = "strip_accents must be null or as the lower-casing, the only way bert_jax has"
+_STRIP_ACCENTS = "strip_accents must be null or equal to lowercase; bert_jax supports nothing else"
 _CHINESE = "Chinese characters are not split off; bert_jax always does"
 
 
 def _read_library_file(path: Path) -> WordPieceTokenizer:
-    """Raises UserError unless it is a WordPiece that does what ours does."""
+    """Reads a tokenizer.json; raises UserError unless it is a WordPiece with our rules."""
     content = _read_json(path)
     model, normalizer = _section(content, "model"), _section(content, "normalizer")
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
     if kind != "WordPiece":
-        hint = f"; one that bert_jax exported needs its {MODEL_FILE} and {OPTIONS_FILE} beside it"
+        hint = f"; a tokenizer from bert_jax needs {MODEL_FILE} and {OPTIONS_FILE} beside it"
         _require(
             False,
             path,
@@ -215,7 +218,7 @@ def _tokens_in_order(vocabulary: Any, path: Path) -> list[str]:
 
 
 def _refuse_foreign_added_tokens(added: Any, tokens: list[str], path: Path) -> None:
-    """Tokens other than BERT's five would be matched in the text; ours matches none."""
+    """Refuses tokens beside BERT's five: they would be matched in the text, unlike ours."""
     added = [] if added is None else added
     whole = isinstance(added, list) and all(
         isinstance(token, dict)
@@ -234,7 +237,7 @@ def _refuse_foreign_added_tokens(added: Any, tokens: list[str], path: Path) -> N
 
 
 def _added_tokens(directory: Path, config: dict) -> Iterator[tuple[Path, list[dict]]]:
-    """Yields what the files beside the vocabulary add to it, as tokenizer.json has it."""
+    """Yields the tokens that other files add to the vocabulary, in the form of tokenizer.json."""
     path, added = directory / CONFIG_FILE, config.get("added_tokens_decoder")
     if added is not None:
         whole = isinstance(added, dict) and all(
@@ -266,7 +269,7 @@ def _section(content: dict, name: str) -> dict:
 
 def _require(condition: Any, path: Path, what: str) -> None:
     if not condition:
-        raise UserError(f"{path} is not a tokenizer that bert_jax can take: {what}")
+        raise UserError(f"{path} is not a tokenizer that bert_jax supports: {what}")
 
 
 def _read_json(path: Path) -> dict:

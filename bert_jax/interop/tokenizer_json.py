@@ -1,15 +1,14 @@
-"""Our tokenizers as those of the `tokenizers` library, for its file format tokenizer.json.
+"""Converts our tokenizers to the `tokenizers` library and its file format tokenizer.json.
 
-"[MASK]" and the other special tokens spelt in the text become the special tokens there:
-that is the convention of `transformers`, which filling masks relies on. In bert_jax they are
-plain text. Other than that the ids are the same, but for
+In the library, "[MASK]" and the other special tokens in a text become special tokens, as
+`transformers` requires for filling masks. In bert_jax they are plain text. All other ids are the
+same, with these exceptions:
 
-* WordPiece: what `bert_jax.tokenizers.words` says of the library;
-* SentencePiece: a combining mark behind a character that the model's own normalization
-  replaces ("Ａ" with an accent), which the library loses; where we lower-case, a capital sigma
-  at the end of a word, unless the model folds case itself, as the ones that we train do,
-  and U+1171E and U+11938, of which the library's tables are older; "▁" itself right behind a
-  mask, which is doubled there.
+* WordPiece: the differences that `bert_jax.tokenizers.words` lists for the library.
+* SentencePiece: the library loses a combining mark after a character that the model's own
+  normalization replaces ("Ａ" with an accent). With lower-casing, a capital sigma at the end of a
+  word differs, unless the model folds case itself, as those that we train do; and so do U+1171E
+  and U+11938, because the library's tables are older. "▁" directly after a mask is doubled.
 """
 
 from sentencepiece import sentencepiece_model_pb2
@@ -39,7 +38,7 @@ def to_library(tokenizer: WordPieceTokenizer | SentencePieceTokenizer) -> Tokeni
     It adds special tokens as BERT does, [CLS] A [SEP] B [SEP], with token types 0 and 1.
 
     Raises:
-      UserError: if a SentencePiece model has features that the library lacks.
+      UserError: A SentencePiece model has features that the library lacks.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = _sentencepiece(tokenizer)
@@ -100,11 +99,11 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
         ids = {piece: i for i, (piece, _) in enumerate(pieces)}
         library = Tokenizer(models.BPE(ids, _merges(model), unk_token="[UNK]", fuse_unk=True))
     library.normalizer = normalizers.Sequence(_normalizers(model, tokenizer.options["lowercase"]))
-    # Words can be looked at one by one, which is faster, unless a piece spans several,
-    # or unknown characters of several would become one [UNK].
+    # Splitting at words is faster, but changes the result if a piece spans several words or if
+    # unknown characters of several words would become one [UNK].
     split = not any(WORD_START in piece[1:] for piece, _ in pieces)
     split = split and WORD_START in dict(pieces)
-    # What follows a special token, which transformers splits off before, begins no word by that.
+    # transformers splits off special tokens first; the text after one does not begin a word.
     scheme = "first" if _begins_words(model) else "never"
     library.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=split)
     prefix = "always" if model.normalizer_spec.add_dummy_prefix else "never"
@@ -137,16 +136,16 @@ def _normalizers(
 
 
 def _begins_words(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Whether a text begins with one space, with as many as it may be written."""
+    """Returns whether the model puts one space before a text, in place of any others."""
     spec = model.normalizer_spec
     return spec.add_dummy_prefix and spec.remove_extra_whitespaces
 
 
 def _merges(model: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:
-    """Every way to put a piece together of two others, in the order in which they are tried.
+    """Returns every way to join two pieces to a third, in the order of their priority.
 
-    SentencePiece knows no merges: it joins the two neighbours that make the piece of the
-    highest score.
+    SentencePiece has no merges. It joins the neighbours that form the piece with the highest
+    score.
     """
     normal = {piece.piece for piece in model.pieces if piece.type == _Piece.NORMAL}
     merges = []

@@ -130,7 +130,7 @@ def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
 
 
 def _has_vocabulary(name: str) -> bool:
-    """Whether a weight has a row for each entry of the vocabulary."""
+    """Returns whether a weight has a row for each entry of the vocabulary."""
     is_decoder_bias = name.endswith("/output_bias") and not name.startswith(ENCODER)
     return name == _WORD_EMBEDDINGS or is_decoder_bias
 

@@ -60,7 +60,7 @@ class SelfAttention(nn.Module):
         return add_bias(output_BxLxD, bias_D)
 
     def _fused(self, hidden_BxLxD, bias_Bx1xQxL, deterministic):
-        """The same by a TPU kernel, which reads and writes heads side by side."""
+        """Computes the same with a TPU kernel, which reads and writes heads side by side."""
         c = self.config
         heads_BxLxD = [
             add_bias(

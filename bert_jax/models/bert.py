@@ -59,11 +59,11 @@ class BertEncoder(nn.Module):
         *,
         deterministic: bool,
     ) -> list[jax.Array]:
-        """All hidden_BxLxD: the embeddings, then each block's output, the first block's first."""
+        """Returns all hidden_BxLxD: the embeddings, then the output of each block in order."""
         embedded_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
         blocks = self.encoder(embedded_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
         return [embedded_BxLxD, *blocks]
 
     def decode(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
-        """The product with the (tied) word embeddings, float32 [B, M, W]."""
+        """Returns the logits from the (tied) word embeddings, float32 [B, M, W]."""
         return self.embeddings.logits(hidden_BxMxD, bias_W)

@@ -11,14 +11,14 @@ NUM_LAYERS = 2
 
 
 class BiLstm(nn.Module):
-    """Two layers, each of an LSTM forward and one backward, their outputs side by side.
+    """Two bidirectional LSTM layers with concatenated outputs.
 
-    Kernels start as flax's LSTMs do (LeCun's normal, recurrent ones orthogonal): BERT's own
-    deviation is for its blocks.
+    Kernels are initialised as in flax's LSTMs (LeCun's normal, recurrent ones orthogonal), not
+    with BERT's initializer.
 
     Attributes:
-      config: Gives the type that is computed in.
-      size: Units of each direction.
+      config: Gives the dtype of the computation.
+      size: The number of units in each direction.
     """
 
     config: BertConfig

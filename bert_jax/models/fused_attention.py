@@ -133,7 +133,7 @@ def _run(kernel, inputs, depth, interpret, *, num_outputs, num_products):
 
 
 def _spec() -> PartitionSpec:
-    """How [B, L, A*K] lies on the mesh, by the logical rules in scope."""
+    """Returns the sharding of [B, L, A*K] by the logical rules in scope."""
     spec = nn.logical_to_mesh_axes(("batch", None, "activation_heads"))
     return PartitionSpec(None, None, None) if spec is None else spec
 
@@ -197,14 +197,14 @@ def _scaled(query: jax.Array, depth: int) -> jax.Array:
 
 
 def _heads(depth: int) -> list[tuple[jax.Array, tuple[int, int]]]:
-    """Of each head of a block its number on this device, and the lanes that are its own."""
+    """Returns, for each head of a block, its number on this device and its range of lanes."""
     group = LANES // depth
     first = pl.program_id(1) * group
     return [(first + h, (h * depth, (h + 1) * depth)) for h in range(group)]
 
 
 def _only(lanes: tuple[int, int], x: jax.Array) -> jax.Array:
-    """Zeros, but for some lanes."""
+    """Returns x with zeros outside the given lanes."""
     lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
     return jnp.where((lane >= lanes[0]) & (lane < lanes[1]), x, 0)
 

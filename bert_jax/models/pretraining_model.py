@@ -1,4 +1,4 @@
-"""The encoder under the heads that the terms of an objective ask for."""
+"""The encoder with the heads of an objective's terms."""
 
 from typing import Any, ClassVar
 

@@ -84,7 +84,7 @@ class Tokenizer(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def is_word_start(token: str) -> bool:
-        """Whether this vocabulary entry begins a word."""
+        """Returns whether a vocabulary entry begins a word."""
 
     @abc.abstractmethod
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:

@@ -298,7 +298,7 @@ class Checkpointer:
 
 @functools.cache
 def _hush_orbax() -> None:
-    """Silences orbax's log unless INFO is asked for.
+    """Silences orbax's log unless the log level is INFO.
 
     Errors in its threads (a full disk, a damaged file) are raised again in ours; orbax, asyncio
     and tensorstore would also log them, hundreds of times.
@@ -320,7 +320,7 @@ def _hush_orbax() -> None:
 
 
 def _list(folder: epath.Path) -> dict[str, dict[str, Any]]:
-    """Returns what is known about each file below a folder, by relative name."""
+    """Returns the metadata of each file below a folder, by relative name."""
     if files.is_remote(folder):
         return files.list_files(folder)
     paths = [path for path in Path(folder).rglob("*") if path.is_file()]

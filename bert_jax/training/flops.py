@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, and what chips can do at best."""
+"""Floating-point operations of a training step, and the peaks of chips."""
 
 from collections.abc import Sequence
 
@@ -86,14 +86,14 @@ def task_flops_per_sequence(
 
 
 def _block(config: BertConfig, length: int) -> int:
-    """FLOPs of the forward pass of one block of the encoder."""
+    """Returns the FLOPs of the forward pass of one block of the encoder."""
     width = config.hidden_size
     products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
     return products + 4 * length**2 * width
 
 
 def _bilstm(width: int, size: int, length: int) -> tuple[int, int]:
-    """FLOPs of the forward pass of a BiLSTM, and of its products with its input alone."""
+    """Returns the FLOPs of a BiLSTM's forward pass, and those of the products with its input."""
     # Four gates in two directions.
     each = 2 * length * 2 * 4 * size
     of_features = each * width
@@ -101,8 +101,8 @@ def _bilstm(width: int, size: int, length: int) -> tuple[int, int]:
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:
-    """The device's bf16 peak, or None where none is known (a CPU, a new chip)."""
+    """Returns the device's bf16 peak, or None if it is unknown (a CPU, a new chip)."""
     kind = device.device_kind
-    # The longest name that fits: "TPU v5 lite" is not a "TPU v5".
+    # The longest matching name counts: "TPU v5 lite" is not a "TPU v5".
     names = [name for name in PEAK_FLOPS_PER_SECOND if kind.lower().startswith(name.lower())]
     return PEAK_FLOPS_PER_SECOND[max(names, key=len)] if names else None

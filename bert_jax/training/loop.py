@@ -30,10 +30,10 @@ def train_loop(
     evaluate: Callable[[int, TrainState], None],
     resume_point: Callable[[int], dict[str, Any]],
 ) -> TrainState:
-    """Trains until the batches end or the run is asked to stop.
+    """Trains until the batches end or the run must stop.
 
     Args:
-      config: The run's; `log` and `checkpoint` are used.
+      config: The config of the run; `log` and `checkpoint` are used.
       trainer: Supplies the train step.
       state: The state to begin with; its buffers are donated.
       batches: The stage and the batch of every step, on the devices.
@@ -41,10 +41,10 @@ def train_loop(
       recorder: Turns metrics into log lines and progress.
       profiler: Traces steps.
       checkpointer: Saves states.
-      guard: Knows whether the run is asked to stop.
+      guard: Shows whether the run must stop.
       is_evaluated: Whether there is an evaluation after a step.
       evaluate: Evaluates the state after a step and records the results.
-      resume_point: Returns what a checkpoint of a step holds beside the state.
+      resume_point: Returns the data that a checkpoint stores beside the state.
 
     Returns:
       The state after the last step, which is saved.

@@ -250,5 +250,5 @@ def _with_layout(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]
 
 
 def _has_kernels(device: jax.Device) -> bool:
-    """Whether Pallas compiles for a device; for the first TPUs the compiler aborts."""
+    """Returns whether Pallas compiles for a device. On the first TPUs the compiler aborts."""
     return device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")

@@ -94,7 +94,7 @@ def roberta(content):
         (roberta, "its model is BPE, not BERT's WordPiece"),
         (lambda c: c.pop("model"), "its model is missing, not BERT's WordPiece"),
         (remove_mask, r"has no \[MASK\]"),
-        (set_in("normalizer", strip_accents=False), "strip_accents must be null or as the lower"),
+        (set_in("normalizer", strip_accents=False), "strip_accents must be null or equal to lower"),
         (set_in("normalizer", handle_chinese_chars=False), "Chinese characters are not split"),
         (set_in("normalizer", type="NFC"), "its normalizer is not BERT's"),
         (set_in("pre_tokenizer", type="Whitespace"), "its pre-tokenizer is not BERT's"),
@@ -126,7 +126,7 @@ def test_other_tokenizers_are_refused(change, words, wordpiece):
         ({"strip_accents": False}, "strip_accents must be"),
         ({"tokenize_chinese_chars": False}, "Chinese characters"),
         ({"do_basic_tokenize": False}, "do_basic_tokenize must be true"),
-        ({"do_lower_case": False}, "do_lower_case is not what tokenizer.json says, True"),
+        ({"do_lower_case": False}, "do_lower_case must be True, as in tokenizer.json"),
     ],
 )
 def test_configs_that_differ_are_refused(values, words, wordpiece):
@@ -219,5 +219,5 @@ def test_a_damaged_sentencepiece_export_is_refused(tmp_path):
     with pytest.raises(UserError, match="sentencepiece.model is not a SentencePiece model"):
         files.read_huggingface_tokenizer(tmp_path)
     (tmp_path / files.OPTIONS_FILE).unlink()
-    with pytest.raises(UserError, match="needs its sentencepiece.model and bert_jax_tokenizer"):
+    with pytest.raises(UserError, match="needs sentencepiece.model and bert_jax_tokenizer"):
         files.read_huggingface_tokenizer(tmp_path)

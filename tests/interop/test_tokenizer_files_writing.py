@@ -139,10 +139,10 @@ def test_the_files_of_transformers(tokenizer, exported):
 
 def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):
     files.write_google_tokenizer(tokenizer, tmp_path)
-    said = tokenizer.options["lowercase"]
-    assert files.read_google_tokenizer(tmp_path, said).fingerprint == tokenizer.fingerprint
-    with pytest.raises(UserError, match=f"lowercase is {said}, not {not said}"):
-        files.read_google_tokenizer(tmp_path, not said)
+    lowercase = tokenizer.options["lowercase"]
+    assert files.read_google_tokenizer(tmp_path, lowercase).fingerprint == tokenizer.fingerprint
+    with pytest.raises(UserError, match=f"lowercase is {lowercase}, not {not lowercase}"):
+        files.read_google_tokenizer(tmp_path, not lowercase)
 
 
 @pytest.mark.parametrize(
