@@ -44,9 +44,9 @@ def parse(
       words: Whether arguments that are not flags are allowed.
 
     Raises:
-      UsageError: for an unknown flag or config key, a value of the wrong type, a
-        missing flag or an unexpected argument.
-      UserError: if the config file cannot be loaded.
+      UsageError: A flag or config key is unknown or missing, a value has the wrong type, or an
+        argument is unexpected.
+      UserError: The config file cannot be loaded.
     """
     argv = [_with_home(argument) for argument in argv]
     values.set_gnu_getopt(words)

@@ -164,7 +164,7 @@ def check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Token
     if theirs is None or theirs.fingerprint == tokenizer.fingerprint:
         return
     if theirs.options != tokenizer.options:
-        difference = f"its options are {theirs.options}, here they are {tokenizer.options}"
+        difference = f"its options are {theirs.options}, not {tokenizer.options}"
     else:
         difference = "the entries differ"
     raise UserError(

@@ -2,9 +2,9 @@
 
 `pretraining`, `stages` and `finetuning` define the keys, and `common` those that pre-training and
 fine-tuning share. A file in configs/ starts from `default_config()` or `finetune_config(task)`,
-sets what it wants and returns it locked. Flags override single values:
+changes some values and returns it locked. Flags override single values:
 `--config.model.num_hidden_layers=6`. A command validates the finished config once, before any
-work; the code behind it trusts the values.
+work; all other code trusts the values.
 """
 
 from bert_jax.config.common import check_profile

@@ -1,4 +1,4 @@
-"""Text to a token store: sentences, vocabulary, tokens.
+"""Turns text into a token store: sentences, vocabulary, tokens.
 
 The bytes that are written do not depend on the number of processes. A store is complete once
 `metadata.json` exists.
@@ -26,8 +26,8 @@ from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress
 
-# The most text a vocabulary is trained on: frequencies hardly change beyond it,
-# and the trainers' memory grows with it.
+# The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
+# the trainers need more memory.
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24}
 
 
@@ -38,8 +38,8 @@ def prepare(
 
     Args:
       data: The `data` section of a checked config.
-      vocab_size: Entries of the vocabulary; a given one must have as many.
-      output: Directory of the store; an unfinished store in it is replaced.
+      vocab_size: The number of entries; a given vocabulary must have as many.
+      output: The directory of the store; an unfinished store in it is replaced.
 
     Returns:
       The store's metadata.
@@ -167,7 +167,7 @@ def _write_splits(
         if heldout:
             heldout.close()
         elif first_heldout:
-            # One document cannot be evaluated on: its random pairs need another one.
+            # A single document cannot be evaluated: random pairs need another one.
             train.append(first_heldout)
     total = train.counts["documents"] + (heldout.counts["documents"] if heldout else 0)
     _check_number(total, rows)

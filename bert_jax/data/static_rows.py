@@ -1,6 +1,6 @@
-"""Static training examples on disk, their pairs and masks fixed, read at random.
+"""Training examples on disk with fixed pairs and masks, which are read in any order.
 
-    DIR/rows.json                written last: its presence means that all is there
+    DIR/rows.json                written last: its presence means that the rows are complete
     DIR/tokenizer/               the tokenizer, self-contained
     DIR/rows-00128-0020.bin ...  rows of 128 tokens and 20 predictions, see `row_dtype`
     DIR/token_counts.npy         int64 [V]: how often each token occurs, unmasked
@@ -30,18 +30,18 @@ from bert_jax.batch import (
 from bert_jax.data.store import OutputFile, open_vector, store_path, token_dtype
 from bert_jax.errors import UserError
 
-# The config.data.format of what is turned into rows.
+# The config.data.format of files that are converted to rows.
 FORMAT = "google_tfrecord"
 FORMAT_VERSION = 1
 METADATA = "rows.json"
 TOKEN_COUNTS = "token_counts.npy"
-# What an interrupted conversion may have left.
+# The files that an interrupted conversion may have left.
 ROW_FILES = re.compile(
     r"rows-\d+-\d+\.bin|token_counts\.npy|rows\.json\.partial"
     r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model)"
 )
 _AGAIN = "convert the files again in an empty directory"
-# How rows.json names the shape of rows.
+# The names of a row's shape in rows.json.
 _SHAPE = ("max_seq_length", "max_predictions_per_seq")
 
 
@@ -50,7 +50,7 @@ FIELDS: BatchFields = {**ENCODER_FIELDS, **MASKED_LM_FIELDS, **NEXT_SENTENCE_FIE
 
 
 def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
-    """Returns the dtype of a row: its arrays, and which record of which source it was."""
+    """Returns the dtype of a row: its arrays, and the numbers of its source and record."""
     stored: dict[int | str, Any] = {"V": token_dtype(vocab_size), "L": "<u2", 2: "u1"}
     columns: list[tuple[Any, ...]] = []
     for name, field in FIELDS.items():
@@ -63,11 +63,11 @@ def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.
 
 
 class RowsWriter:
-    """Writes rows as they come, in bounded memory; complete once `write_metadata` is called.
+    """Writes rows in bounded memory. They are complete once `write_metadata` returns.
 
     Args:
       directory: Must hold no rows yet.
-      tokenizer: The one the rows were made with; is written beside them.
+      tokenizer: The tokenizer of the rows, which is written beside them.
     """
 
     def __init__(self, directory: Path | epath.Path, tokenizer):
@@ -132,7 +132,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
     """Returns the contents of a finished `rows.json`.
 
     Raises:
-      UserError: if it is not there, damaged or of another version.
+      UserError: The file does not exist, is damaged or of another version.
     """
     path = store_path(directory) / METADATA
     try:
@@ -157,7 +157,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
 
 
 def _is_whole(metadata: dict[str, Any]) -> bool:
-    """Whether all that this program looks up is there."""
+    """Returns whether the metadata have every key that this program reads."""
     try:
         return (
             {"tokenizer", "lowercase", "vocab_size", "input"} <= metadata["options"].keys()
@@ -174,12 +174,12 @@ class StaticRows:
     """All rows of a directory, memory-mapped; remote ones are copied to TMPDIR first.
 
     Attributes:
-      directory: Where they are.
-      num_rows: How many, of all shapes.
+      directory: The directory.
+      num_rows: The number of rows of all shapes.
       token_counts: int64 [V].
 
     Raises:
-      UserError: if they are not complete.
+      UserError: The rows are not complete.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -201,18 +201,18 @@ class StaticRows:
         self.num_rows = sum(map(len, self._files.values()))
 
     def select(self, max_seq_length: int, max_predictions: int) -> list[np.ndarray]:
-        """The rows that a stage of these lengths takes: arrays of `row_dtype`.
+        """Returns the rows for a stage with these lengths, as arrays of `row_dtype`.
 
         Raises:
-          UserError: there are none, or some have more predictions than the stage takes.
+          UserError: There are none, or some have more predictions than the stage takes.
         """
         shapes = [shape for shape in self._files if shape[0] == max_seq_length]
         if not shapes:
-            there = ", ".join(map(str, sorted({length for length, _ in self._files})))
+            lengths = ", ".join(map(str, sorted({length for length, _ in self._files})))
             raise UserError(
                 f"no record of config.data.input has {max_seq_length} tokens, the max_seq_length "
-                f"of a stage in config.train.stages; there are records of {there}: add such files, "
-                "or set the stage's max_seq_length, or its fraction to 0"
+                f"of a stage in config.train.stages; there are records of {lengths}: add such "
+                "files, or set the stage's max_seq_length, or its fraction to 0"
             )
         most = max(predictions for _, predictions in shapes)
         if most > max_predictions:
@@ -225,7 +225,7 @@ class StaticRows:
 
 
 def summary(metadata: dict[str, Any], directory: str | os.PathLike) -> str:
-    """What there is, and how to train on it."""
+    """Returns a summary of the rows, and a command that trains on them."""
     shapes = [tuple(entry[name] for name in _SHAPE) for entry in metadata["rows"]]
     lines = [
         f"{entry['rows']:,} rows of {length} tokens and {predictions} predictions"

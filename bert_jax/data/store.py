@@ -42,7 +42,7 @@ _TFDS = {"tfds", "field", "version"}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The type of ids on disk: two bytes where they suffice."""
+    """Returns the dtype of ids on disk: two bytes if they suffice."""
     return np.dtype("<u2") if vocab_size <= 65536 else np.dtype("<i4")
 
 
@@ -51,7 +51,7 @@ def shard_name(index: int) -> str:
 
 
 def store_path(directory: str | os.PathLike) -> Path | epath.Path:
-    """The directory of a store or split; UserError where it cannot be reached."""
+    """Returns the directory of a store or split; raises UserError if it is unusable."""
     return files.open_path(directory, "the token store")
 
 
@@ -59,7 +59,7 @@ class TokenStore:
     """One split of a token store, memory-mapped.
 
     Attributes:
-      directory: Where the split is.
+      directory: The directory of the split.
       num_documents, num_sentences, num_tokens: Its size.
       document_starts: int64 [D+1], sentence at which each document begins.
       sentence_starts: int64 [S+1], token at which each sentence begins.
@@ -325,7 +325,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
 
 
 def _is_whole(metadata: dict[str, Any]) -> bool:
-    """Whether the metadata have every key that this program looks up."""
+    """Returns whether the metadata have every key that this program reads."""
     try:
         return (
             isinstance(metadata["vocab_size"], int)

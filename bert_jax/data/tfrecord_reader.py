@@ -39,15 +39,15 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[tuple[dict[str, np
     """Reads a file as checked columns, the records of one shape at a time.
 
     Args:
-      path: A file, of which a scratch copy is read if it is in object storage.
-      tokenizer: The one the records were written with, for the limits of their ids.
+      path: The file. One in object storage is read from a scratch copy.
+      tokenizer: The tokenizer of the records, for the limits of their ids.
 
     Yields:
       Arrays [n, ...] under our names, with `record`, int64 [n], their numbers from 1; and
-      how many more bytes of the file are gone through.
+      the number of bytes read since the last ones.
 
     Raises:
-      UserError: names the file and the record.
+      UserError: A record cannot be used; the message names the file and the record.
     """
     with files.local_copy(path) as local:
         yield from _read_local(str(local), path, tokenizer)
@@ -80,7 +80,7 @@ def _read_local(
 
 
 def _batches(local: str, path: str) -> Iterator[np.ndarray]:
-    """Yields the records of a file, bytes [n], as long as they are whole."""
+    """Yields the records of a file, bytes [n]; raises UserError at a damaged one."""
     records = tf.data.TFRecordDataset([local], buffer_size=2**20)
     try:
         for batch in records.batch(_BATCH):

@@ -12,7 +12,7 @@ from bert_jax.models import BertConfig
 
 # Keys that change how the model is computed or initialised, not what it computes.
 _NOT_OF_THE_MODEL = ("sinusoidal_positions", "dtype", "scan_layers", "remat", "fused_attention")
-# The keys that describe a model, with their defaults; None where there is none.
+# The keys that describe a model, with their defaults; None for keys without a default.
 MODEL_KEYS = {
     field.name: None if field.default is dataclasses.MISSING else field.default
     for field in dataclasses.fields(BertConfig)

@@ -14,7 +14,7 @@ def read_torch_file(path: Path) -> dict[str, Any]:
     `weights_only` limits the file to tensors and plain values: nothing in it is executed.
 
     Raises:
-      UserError: torch is not installed, or the file is damaged or not a plain state dict.
+      UserError: Torch is not installed, or the file is damaged or not a plain state dict.
     """
     try:
         import torch

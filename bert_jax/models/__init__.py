@@ -6,7 +6,7 @@ F feed-forward width, M masked positions, V vocabulary, W rows of the word
 embeddings (V, padded to a multiple of 128).
 
 Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
-`bert_jax.parallel` alone knows what they become on a mesh.
+only `bert_jax.parallel` maps them to the axes of a mesh.
 """
 
 from bert_jax.models.bert import BertEncoder

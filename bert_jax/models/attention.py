@@ -13,8 +13,8 @@ from bert_jax.models.layers import add_bias, weight_init, zeros_init
 class SelfAttention(nn.Module):
     """Attention of every position to the positions that its mask allows, then a projection.
 
-    Kernels are [D, A, K] and [A, K, D]: heads are an axis of their own, so that
-    tensor parallelism splits between heads.
+    Kernels are [D, A, K] and [A, K, D]: heads are an axis of their own,
+    which tensor parallelism divides.
     """
 
     config: BertConfig

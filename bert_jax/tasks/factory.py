@@ -23,7 +23,7 @@ NAMES = (*SPECS, *_OTHERS)
 def make_task(
     name: str, source: str, tokenizer: Tokenizer, options: Mapping[str, Any], **common: Any
 ) -> Task:
-    """Makes a task. Its data are found here and read when they are asked for.
+    """Makes a task. Its files are found now, and most are read when they are first needed.
 
     Args:
       name: One of NAMES.

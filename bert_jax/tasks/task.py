@@ -1,4 +1,4 @@
-"""Defines what fine-tuning needs of a task: rows, scores and predictions."""
+"""The interface of fine-tuning tasks: rows, scores and predictions."""
 
 import abc
 from collections import Counter

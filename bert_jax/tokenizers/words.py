@@ -8,10 +8,10 @@ characters that are newer than these are unassigned, and dropped.
 Uncased, the words are those of `transformers`' slow `BertTokenizer` for every text.
 The known differences to other tokenizers, which tests/tokenizers/test_parity.py checks:
 
-* Cased, the slow `BertTokenizer` composes the text (NFC), so that "e" with a combining
-  accent becomes "é". Neither the original does, nor `transformers`' fast tokenizer.
-* The original under Python 3 lower-cases whole words, so that a capital sigma at a
-  word's end becomes a final one. Both of `transformers`' tokenizers, and this one,
+* Cased, the slow `BertTokenizer` composes the text (NFC): "e" with a combining accent
+  becomes "é". Neither the original nor `transformers`' fast tokenizer does that.
+* The original under Python 3 lower-cases whole words: a capital sigma at a word's end
+  becomes a final one. Both of `transformers`' tokenizers, and this one,
   lower-case each character by itself.
 * The `tokenizers` library (`transformers`' fast tokenizers) has older tables. It keeps
   unassigned characters and 13 format characters (U+0890, U+0891, U+08E2, U+110CD,

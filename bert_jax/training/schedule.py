@@ -38,16 +38,18 @@ def make_schedule(
         for stage in stages:
             local = step - stage.first_step
             if stage.peak_learning_rate:
-                here = curve(local, stage.peak_learning_rate, stage.warmup_steps, stage.num_steps)
+                stage_rate = curve(
+                    local, stage.peak_learning_rate, stage.warmup_steps, stage.num_steps
+                )
             else:
-                here = curve(
+                stage_rate = curve(
                     local + before,
                     schedule.peak_learning_rate,
                     schedule.warmup_steps,
                     shared_steps,
                 )
                 before += stage.num_steps
-            rate = jnp.where(step >= stage.first_step, here, rate)
+            rate = jnp.where(step >= stage.first_step, stage_rate, rate)
         return rate
 
     return learning_rate
