@@ -83,14 +83,19 @@ def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
 
 
 @contextlib.contextmanager
-def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """Yields a seekable file that takes its name, whole, when the block ends without an error."""
+def new_file(path: epath.PathLike, partial_suffix: str = PARTIAL) -> Iterator[BinaryIO]:
+    """Yields a seekable file that takes its name, whole, when the block ends without an error.
+
+    Args:
+      path: The file.
+      partial_suffix: Added to the name of a local file while it is being written.
+    """
     with contextlib.ExitStack() as stack:
         if is_remote(path):
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
             partial = Path(scratch, "file")
         else:
-            partial = Path(os.fspath(path) + PARTIAL)
+            partial = Path(os.fspath(path) + partial_suffix)
             stack.callback(partial.unlink, missing_ok=True)
         with naming(path, partial):
             with partial.open("wb") as stream:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,7 +138,9 @@ def write_features(
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""
-    with files.new_file(output) as stream:
+    # Two processes may write the same output, and the directory is the user's.
+    suffix = f".{uuid.uuid4().hex[:8]}{files.PARTIAL}"
+    with files.new_file(output, suffix) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, pooling)
         for window in _windows(bert, source, length, math.prod(vector), pooling):
             rows = [row for _, row in window]

@@ -252,7 +252,7 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
         path = tmp_path / "data" / "validation.tsv"
         text = path.read_text()
         path.write_text(text.replace("\tyes", "\tno", 1))
-        with pytest.raises(UserError, match="began with another corpus: there sha256.validation"):
+        with pytest.raises(UserError, match="began with another corpus: its sha256.validation was"):
             sweep(config, tmp_path / "sweep")
         path.write_text(text)
         assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2

@@ -21,7 +21,7 @@ LABELS = ("no", "perhaps", "yes")
 def applied(model, params, inputs):
     # Compiled, which is sooner done than one operation after another.
     return jax.jit(model.apply, static_argnames="deterministic")(
-        {"params": params}, *inputs, deterministic=True
+        {"params": params}, inputs, deterministic=True
     )
 
 
@@ -37,7 +37,8 @@ def logits(pretrained, words, num_first=None, length=None):
     config = pretrained.model_config
     model = make_task_model(pretrained.head, len(pretrained.labels), config)
     params = unflatten(pretrained.weights, config)
-    outputs = applied(model, params, (ids_BxL, types_BxL, mask_BxL))
+    inputs = {"input_ids": ids_BxL, "token_type_ids": types_BxL, "attention_mask": mask_BxL}
+    outputs = applied(model, params, inputs)
     return jax.tree.map(lambda x: np.asarray(x[0, ...]), outputs)
 
 
