@@ -71,12 +71,14 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
     config in every key. Process 0 does all the writing while the others wait.
     """
     path = workdir.store_directory(directory, config)
-    multihost.run_on_process_zero(lambda: _prepare(config, directory, path))
-    return multihost.run_on_all(lambda: _open(config, directory, path))
+    opened: list[RunInput] = []
+    multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path)))
+    # Process 0 keeps what it has opened: opening copies a remote store.
+    return multihost.run_on_all(lambda: opened[0] if opened else _open(config, directory, path))
 
 
-def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> None:
-    """Prepares the input if it is missing, and claims it for the work directory."""
+def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
+    """Prepares the input if it is missing, claims it for the work directory, and opens it."""
     if config.data.store:
         is_static = config.data.format == static_rows.FORMAT
         metadata = (static_rows.read_metadata if is_static else read_metadata)(path)
@@ -86,6 +88,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
         metadata = prepare_store.prepare(config.data, config.model.vocab_size, path)
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
+    return run_input
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:

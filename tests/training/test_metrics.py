@@ -9,8 +9,10 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 
 from bert_jax import files
+from bert_jax.config import default_config
+from bert_jax.pretraining import make_objective
 from bert_jax.training import curves, metrics
-from bert_jax.training.curves import write_curves
+from bert_jax.training.curves import finetuning_panels, pretraining_panels, write_curves
 from bert_jax.training.metrics import RATES, Meter, MetricsWriter, read_metrics
 
 
@@ -185,12 +187,13 @@ def test_curves_are_a_picture(tmp_path):
             evaluation = {"mlm_loss": 9 * 0.99**step + 0.3, "unigram_mlm_loss": 6.2}
             writer.write(step, {f"eval_{name}": value for name, value in evaluation.items()})
     writer.close()
-    write_curves(tmp_path, tmp_path / "curves.png")
+    panels = pretraining_panels(make_objective(default_config()).terms)
+    write_curves(tmp_path, tmp_path / "curves.png", panels)
     content = (tmp_path / "curves.png").read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", content[16:24]) == (1100, 700)
     (tmp_path / "empty").mkdir()
-    write_curves(tmp_path / "empty", tmp_path / "empty.png")
+    write_curves(tmp_path / "empty", tmp_path / "empty.png", panels)
     assert len(content) > 1.5 * (tmp_path / "empty.png").stat().st_size
 
 
@@ -210,7 +213,7 @@ def test_curves_of_fine_tuning(tmp_path, monkeypatch):
         writer.write(step, {"eval_f1": 80 + step, "eval_mismatched_f1": 70 + step})
     writer.close()
     names = {"eval_f1": "matched", "eval_mismatched_f1": "mismatched"}
-    write_curves(tmp_path, tmp_path / "a.png", curves.fine_tuning("f1", names, 40, True))
+    write_curves(tmp_path, tmp_path / "a.png", finetuning_panels("f1", names, 40, True))
     assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (1650, 700)
     assert [len(axes.lines) for axes in drawn.values()] == [1, 1, 3, 1, 1, 0]
     matched, mismatched, best = drawn["f1; the best: step 40"].lines
@@ -222,5 +225,5 @@ def test_curves_of_fine_tuning(tmp_path, monkeypatch):
     assert bottom == 0 and top > 50.5
     assert list(drawn["Accuracy, training"].lines[0].get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
     drawn.clear()
-    write_curves(tmp_path, tmp_path / "b.png", curves.fine_tuning("f1", names, 40, False))
+    write_curves(tmp_path, tmp_path / "b.png", finetuning_panels("f1", names, 40, False))
     assert len(drawn) == 5 and "Accuracy, training" not in drawn
