@@ -87,7 +87,11 @@ def test_a_choice_is_the_softmax_over_the_choices():
         ids_1xCxL[0, c, : len(row)] = [TOKENS.index(token) for token in row]
         types_1xCxL[0, c, 4 : len(row)] = 1
         mask_1xCxL[0, c, : len(row)] = 1
-    inputs = ids_1xCxL, types_1xCxL, mask_1xCxL
+    inputs = {
+        "input_ids": ids_1xCxL,
+        "token_type_ids": types_1xCxL,
+        "attention_mask": mask_1xCxL,
+    }
     params = unflatten(pretrained.weights, config)
     outputs = applied(model, params, inputs)
     expected = np.asarray(jax.nn.softmax(outputs["logits"][0]))
