@@ -5,6 +5,7 @@ import signal
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Nearly all the time of these tests goes into compiling small programs once. Whole
@@ -21,6 +22,10 @@ os.environ["XLA_FLAGS"] = (
 # A shell's background jobs ignore Ctrl-C, and hand that down to the processes of these tests.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine must not fail a property test.
+hypothesis.settings.register_profile("no_deadline", deadline=None)
+hypothesis.settings.load_profile("no_deadline")
 
 _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 

@@ -18,7 +18,7 @@ def test_keys_do_not_fall_together():
     assert np.array_equal(random_key(3, 4), random_key(3, 4))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     first=st.integers(0, 2**62),
     columns=st.integers(1, 50),

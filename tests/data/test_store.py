@@ -43,7 +43,7 @@ def read_back(store):
     ]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(documents=DOCUMENTS, shard_tokens=st.sampled_from([1, 7, 2**26]))
 def test_round_trip(tmp_path_factory, documents, shard_tokens):
     directory = tmp_path_factory.mktemp("store")

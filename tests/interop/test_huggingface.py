@@ -181,7 +181,7 @@ def test_a_damaged_config(huggingface, content):
         formats.read(huggingface)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damaged_weights_end_in_one_sentence(huggingface, data):
     path = huggingface / "model.safetensors"

@@ -78,7 +78,7 @@ def original_choice(ids, order_of, is_word_start_V, prob, most):
     return sorted(chosen)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10**6),
     length=st.sampled_from([8, 16, 33, 64, 128]),

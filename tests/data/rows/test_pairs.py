@@ -110,7 +110,7 @@ def test_statistics_are_those_of_the_plain_program():
     assert 0.52 < share < 0.75
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     documents=st.lists(
         st.lists(st.integers(1, 40), min_size=1, max_size=25), min_size=1, max_size=8
@@ -196,7 +196,7 @@ def test_all_text_is_seen_when_nothing_is_cut():
         assert (seen == 1).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 200))
 def test_truncated_lengths_are_the_loops(a, b, most):
     tokens_a, tokens_b = shortened([0] * a, [0] * b, most, random.Random(0))
