@@ -170,7 +170,7 @@ def test_mistakes_in_the_flags(arguments, words):
         (["features", "--input=x", "--output=f.npz", "--layers=1,b"], "--layers=1,b must be"),
         (["attention", "a", "--output=none/x.html"], "there is no directory none"),
         (["attention", "a", "--output=x.html", "--max_length=0"], "max_length is 0"),
-        (["classify", "a"], "has no task's head"),
+        (["classify", "a"], "has no head of a task"),
     ],
 )
 def test_mistakes_that_only_the_command_can_tell(model, arguments, words):

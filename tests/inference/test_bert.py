@@ -206,7 +206,7 @@ def test_the_order_and_the_company_of_texts_change_nothing(bert):
 
 def test_a_long_text_is_cut_off_with_a_warning(bert):
     long = "a b c d e f g h i j " * 10
-    with pytest.warns(UserWarning, match="the text is longer than 40 tokens, and cut off"):
+    with pytest.warns(UserWarning, match="the text is longer than 40 tokens, and cut to them"):
         cut = bert.encode([long], pooling="tokens")[0]
     assert cut.shape == (40, 12)
     with pytest.warns(UserWarning, match="1 of 2 texts are longer than 6 tokens"):
@@ -256,7 +256,10 @@ def test_a_stage_that_has_not_begun_has_taught_no_positions():
         (lambda b: b.encode(["a"], layers=[1.5]), "layers is 1.5; it must be a whole number"),
         (lambda b: b.encode(["a"], layers=None), "layers is None; it must be a whole number"),
         (lambda b: b.encode(["a"], max_length="7"), "max_length is '7'; it must be a whole"),
-        (lambda b: b.classify("a"), "no task's head: it must be a work directory of python -m ber"),
+        (
+            lambda b: b.classify("a"),
+            "no head of a task: it must be a work directory of python -m ber",
+        ),
         (lambda b: b.encode(["a"], pooling="max"), "cls, mean, tokens"),
         (lambda b: b.encode(["a"], layers=4), r"0 \(embeddings\) to 3"),
         (lambda b: b.encode(["a"], layers=[-5]), "-4 to -1"),
@@ -290,7 +293,7 @@ def test_what_a_task_answers_is_no_attribute(bert):
 
 def test_a_mask_that_is_cut_off(bert):
     with (
-        pytest.warns(UserWarning, match="cut off"),
+        pytest.warns(UserWarning, match="cut to them"),
         pytest.raises(UserError, match=r"1 \[MASK\] in it stands beyond"),
     ):
         bert.fill_mask("[MASK] " + "a " * 50 + "[MASK]")
