@@ -39,7 +39,7 @@ def huggingface(tmp_path_factory, trained):
 def run_from(source, texts, **overrides):
     vocab = source / "vocab.txt"
     vocab = vocab if vocab.exists() else source / "tokenizer" / "vocab.txt"
-    return small_run(texts, init_from=str(source), **({"data.vocab": str(vocab)} | overrides))
+    return small_run(texts, **{"init_from": str(source), "data.vocab": str(vocab)} | overrides)
 
 
 def weights_of(directory):
@@ -108,7 +108,7 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert f"| init_from | {source} |" in card
-    assert "| steps | 7 |" in card and "| tokens a sequence, at the most | 16 |" in card
+    assert "| steps | 7 |" in card and "| maximum sequence length (tokens) | 16 |" in card
 
 
 class TestRefusedWeights:
@@ -186,9 +186,8 @@ class TestResumingAnotherRun:
     def test_runs_that_cannot_be_resumed(self, trained, huggingface, texts, tmp_path):
         for overrides, message in (
             ({"resume_from": str(trained)}, "is already at step 6.*nothing is left to do"),
-            ({"resume_from": str(huggingface)}, "no work directory of a run"),
-            ({"resume_from": str(tmp_path / "nothing")}, "no work directory of a run"),
-            ({"resume_from": str(trained), "init_from": str(trained)}, "both set"),
+            ({"resume_from": str(huggingface)}, "is not the work directory of a run"),
+            ({"resume_from": str(tmp_path / "nothing")}, "is not the work directory of a run"),
         ):
             with pytest.raises(UserError, match=message):
                 train.train(small_run(texts, **overrides), tmp_path / "run")
