@@ -19,7 +19,7 @@ def test_on_one_device():
     mesh = make_mesh({"data": -1, "fsdp": 1, "model": 1}, devices)
     assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "model": 1}
     assert num_data_shards(mesh) == 1
-    with pytest.raises(UserError, match=r"model=2.*1 device"):
+    with pytest.raises(UserError, match=r"model=2.*1 available device"):
         make_mesh({"data": -1, "fsdp": 1, "model": 2}, devices)
 
 
@@ -36,7 +36,7 @@ def test_sizes_must_multiply_to_the_devices(sizes):
     with pytest.raises(UserError) as error:
         make_mesh(dict(zip(("data", "fsdp", "model"), sizes, strict=True)), slices())
     assert str(error.value) == (
-        f"config.mesh ({sizes_text}) does not multiply to the 8 device(s) there are"
+        f"config.mesh ({sizes_text}) does not multiply to the 8 available device(s)"
     )
 
 
