@@ -286,5 +286,5 @@ class TestRefusals:
     def test_pre_training_and_evaluation(self, uninterrupted):
         with pytest.raises(UserError, match="fine-tuned.*results.json"):
             evaluation.evaluate_workdir(uninterrupted)
-        with pytest.raises(UserError, match="holds a run of fine-tuning; choose another"):
+        with pytest.raises(UserError, match="holds a fine-tuning run; choose another"):
             workdir.check(uninterrupted, config_lib.default_config())
