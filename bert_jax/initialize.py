@@ -77,6 +77,15 @@ def initialize(
     return trainer.init_state(), {}
 
 
+def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:
+    """Opens the checkpoints of a run, kept as `config.checkpoint` defines."""
+    return Checkpointer(
+        epath.Path(directory) / workdir.CHECKPOINTS,
+        keep=config.checkpoint.keep,
+        keep_every_steps=config.checkpoint.keep_every_steps,
+    )
+
+
 def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
     """Returns the weights of a model: the given ones, and the others drawn from the seed.
 

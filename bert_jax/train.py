@@ -14,6 +14,7 @@ from bert_jax.config import check_batch
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, open_run_input, resume_point, training_batches
+from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
@@ -47,14 +48,22 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     Raises:
       UserError: Any problem that the user can fix.
     """
-    path = epath.Path(directory)
-    is_first = multihost.is_first()
     with ExitStack() as stack:
         # Check everything that can be checked before any work is done.
         trainer, warnings = multihost.run_on_all(lambda: _checked(config, directory, stack))
+        # The directory stays locked until the results are written.
+        return _train(config, directory, trainer, warnings)
+
+
+def _train(
+    config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
+) -> dict[str, Any] | None:
+    path = epath.Path(directory)
+    is_first = multihost.is_first()
+    with ExitStack() as stack:
         run_input = open_run_input(config, directory)
         guard = stack.enter_context(PreemptionGuard())
-        checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
+        checkpointer = stack.enter_context(closing(initialize.open_checkpoints(config, directory)))
 
         # Start or continue.
         state, resume = _initialize(config, directory, trainer, checkpointer, run_input)
@@ -157,7 +166,7 @@ class _Batches:
     """The stage and the batch of every step, from `step` to the end of the run.
 
     Attributes:
-      stage: The stage of the last batch, or of the first before there is one.
+      stage: The stage of the latest batch; before the first batch, the last stage of the run.
     """
 
     def __init__(
@@ -188,15 +197,6 @@ class _Batches:
         self._batches.close()
 
 
-def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:
-    """Opens the checkpoints of a run."""
-    return Checkpointer(
-        epath.Path(directory) / workdir.CHECKPOINTS,
-        keep=config.checkpoint.keep,
-        keep_every_steps=config.checkpoint.keep_every_steps,
-    )
-
-
 def _checked(
     config: ConfigDict, directory: epath.PathLike, stack: ExitStack
 ) -> tuple[Trainer, list[str]]:
@@ -222,8 +222,9 @@ def _initialize(
         trainer,
         checkpointer,
         other_run=config.resume_from,
-        weights=config.init_from
-        and (lambda: initialize.read_weights(config, trainer, run_input.tokenizer, say)),
+        weights=(lambda: initialize.read_weights(config, trainer, run_input.tokenizer, say))
+        if config.init_from
+        else None,
     )
 
 
@@ -318,11 +319,11 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
         print(f"trained at {speed:,.0f} sequences/s")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
-    if "mlm_loss" in results:
-        print("what next    fill in a masked word:")
-        print(f"             python -m bert_jax.predict --model={path} fill-mask 'It is [MASK].'")
-    print("             evaluate it on your own text:")
+    print("what next    evaluate it on your own text:")
     print(f"             python -m bert_jax.evaluate --workdir={path} --data='my_text/*.txt'")
     print("             train on your own text:")
     print("             python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\")
     print("                 --config.data.input='my_text/*.txt'")
+    if any(isinstance(term, MaskedLM) for term in trainer.objective.terms):
+        print("             fill in a masked word:")
+        print(f"             python -m bert_jax.predict --model={path} fill-mask 'It is [MASK].'")

@@ -19,12 +19,11 @@ from bert_jax.finetuning.example_order import ExampleOrder, predict, training_ba
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import TaskSetup
-from bert_jax.initialize import initialize
+from bert_jax.initialize import initialize, open_checkpoints
 from bert_jax.parallel import multihost
 from bert_jax.progress import Progress, say
 from bert_jax.tasks.task import Rows
 from bert_jax.training import curves
-from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import train_loop
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
@@ -187,15 +186,7 @@ def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
     config, directory, trainer = run.config, run.directory, run.trainer
     is_first = multihost.is_first()
     with ExitStack() as stack:
-        checkpointer = stack.enter_context(
-            closing(
-                Checkpointer(
-                    directory / workdir.CHECKPOINTS,
-                    keep=config.checkpoint.keep,
-                    keep_every_steps=config.checkpoint.keep_every_steps,
-                )
-            )
-        )
+        checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
 
         # Start or continue.
         state, resume = initialize(

@@ -126,7 +126,7 @@ def _spans(
     prefix, num = windows.prefix_N[row], windows.num_tokens_N[row]
     start_T = start_logits_L[prefix : prefix + num]
     end_T = end_logits_L[prefix : prefix + num]
-    # Of equal logits the first comes first.
+    # Equal logits keep the order of the text.
     first_S = np.argsort(-start_T, kind="stable")[:n_best]
     last_E = np.argsort(-end_T, kind="stable")[:n_best]
     length_SxE = last_E - first_S[:, None] + 1
@@ -141,7 +141,7 @@ def _rank(
     windows: Windows, index: int, spans: list[_Span], null: Answer | None, n_best: int
 ) -> Ranking:
     question = windows.questions[index]
-    # Of equal scores the first span comes first, and no answer last.
+    # The sort is stable: equal scores keep this order, and "no answer" comes last.
     candidates = [*spans, null] if null else spans
     answers: dict[str, Answer] = {}
     for answer in sorted(candidates, key=lambda candidate: candidate.score, reverse=True):

@@ -303,7 +303,7 @@ def masked_antibodies() -> dict[str, np.ndarray]:
 
 
 def gradients(model: torch.nn.Module, prefix: str) -> dict[str, np.ndarray]:
-    """Of every parameter that the loss depends on, by its name in a BertForPreTraining."""
+    """Returns the gradient of every parameter that the loss depends on, by its name."""
     return {
         prefix + name: parameter.grad.numpy().copy()
         for name, parameter in model.named_parameters()
