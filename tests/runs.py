@@ -8,18 +8,21 @@ import time
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from bert_jax import workdir
+from bert_jax.data.corpus import built_in_files
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
+from configs import tiny
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# A BERT of 60,000 parameters trains both stages in seconds.
+# A BERT of 50,000 parameters trains both stages in seconds.
 TINY_RUN = {
     "model.vocab_size": 600,
     "model.hidden_size": 32,
-    "model.num_hidden_layers": 2,
+    "model.num_hidden_layers": 1,
     "model.num_attention_heads": 2,
     "model.intermediate_size": 64,
     "data.num_processes": 1,
@@ -48,9 +51,27 @@ def environment(devices: int = 1) -> dict[str, str]:
     return os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "200", "XLA_FLAGS": xla_flags}
 
 
+def write_speeches(folder, number: int = 30) -> str:
+    """Writes the beginnings of State of the Union addresses; returns their glob."""
+    for file in built_in_files()[:number]:
+        (folder / file.name).write_bytes(file.read_bytes()[:20_000])
+    return f"{folder}/*.txt"
+
+
+def tiny_run(**overrides) -> ConfigDict:
+    """Returns the config of the small run; `__` in a key stands for `.`."""
+    config = tiny.get_config()
+    config.update_from_flattened_dict(_values(overrides))
+    return config
+
+
+def _values(overrides: dict) -> dict:
+    return TINY_RUN | {key.replace("__", "."): value for key, value in overrides.items()}
+
+
 def main_command(workdir, **overrides) -> list[str]:
-    """Returns `python -m bert_jax.main` for the small run; `__` in a key stands for `.`."""
-    values = TINY_RUN | {key.replace("__", "."): value for key, value in overrides.items()}
+    """Returns `python -m bert_jax.main` for the small run."""
+    values = _values(overrides)
     command = [sys.executable, "-m", "bert_jax.main", "--config=configs/tiny.py"]
     command.append(f"--workdir={workdir}")
     return command + [f"--config.{key}={value}" for key, value in values.items()]
@@ -103,6 +124,13 @@ def wait_for(condition, process, seconds=120):
 def newest_checkpoint(directory) -> int:
     steps = [int(p.name) for p in (directory / "checkpoints").glob("*") if p.name.isdigit()]
     return max(steps, default=0)
+
+
+def damage(directory, step) -> None:
+    """Cuts the largest file of a checkpoint in half."""
+    files = (directory / "checkpoints" / str(step)).rglob("*")
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
 
 
 def final_state(directory):

@@ -7,10 +7,7 @@ bert_jax knows of it.
 
 import dataclasses
 import json
-import signal
-import subprocess
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +15,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bert_jax import benchmark, evaluation, train
 from bert_jax.batch import BatchField
 from bert_jax.config import default_config, stage
+from bert_jax.convert import convert
 from bert_jax.data.random_streams import draw_rows
 from bert_jax.data.rows.segments import SegmentRows
+from bert_jax.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
+from bert_jax.pretraining import make_objective, make_trainer
 from bert_jax.training.metrics import read_metrics
+from bert_jax.training.recorder import Recorder
 from tests import runs
 
 SELF = "tests.test_new_variant"
@@ -161,6 +163,7 @@ def get_config(arg=""):
     c.data.rows = f"{SELF}:LabelledRows"
     c.data.corruption = f"{SELF}:SwappedNeighbours"
     c.data.num_processes = 1
+    c.data.heldout_fraction = 0.2
     c.model.update(
         vocab_size=600,
         hidden_size=32,
@@ -181,29 +184,28 @@ def get_config(arg=""):
     return c.lock()
 
 
-def command(name, *flags):
-    return [sys.executable, "-m", f"bert_jax.{name}", *map(str, flags)]
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return runs.write_speeches(tmp_path_factory.mktemp("texts"))
 
 
-def succeeded(*arguments):
-    done = runs.run(command(*arguments))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def train(workdir, *flags):
-    return ("main", f"--config={__file__}", f"--workdir={workdir}", *flags)
+def run_config(texts):
+    config = get_config()
+    config.data.input = (texts,)
+    return config
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run and what it printed."""
+def finished(tmp_path_factory, texts):
+    """A run that the command has finished, and what it printed."""
     workdir = tmp_path_factory.mktemp("variant") / "run"
-    return workdir, succeeded(*train(workdir))
+    command = [sys.executable, "-m", "bert_jax.main", f"--config={__file__}"]
+    command += [f"--workdir={workdir}", f"--config.data.input={texts}"]
+    return workdir, runs.succeed(command)
 
 
 def timeless(workdir):
-    """Every line of metrics without the figures that depend on the clock."""
+    """Returns the lines of metrics without the figures that depend on the clock."""
     clock = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
     return [
         {name: value for name, value in line.items() if name not in clock}
@@ -224,43 +226,31 @@ def test_it_trains_and_reports_its_own_metrics(finished):
     assert (workdir / "curves.png").stat().st_size > 0
 
 
-def test_killed_and_resumed_it_ends_with_the_same_bits(finished, tmp_path):
-    workdir = tmp_path / "run"
-    process = subprocess.Popen(
-        command(*train(workdir)),
-        cwd=runs.ROOT,
-        env=runs.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while not (workdir / "checkpoints" / "10").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    succeeded(*train(workdir))
-    assert timeless(workdir) == timeless(finished[0])
-    exported = []
-    for run in (workdir, finished[0]):
-        output = tmp_path / f"of_{len(exported)}"
-        succeeded("convert", f"--input={run}", f"--output={output}", "--to=huggingface")
-        exported.append(load_file(output / "model.safetensors"))
-    assert exported[0].keys() == exported[1].keys()
-    for name, value in exported[0].items():
-        np.testing.assert_array_equal(value, exported[1][name])
+def test_interrupted_and_resumed_it_ends_with_the_same_bits(finished, texts, tmp_path, monkeypatch):
+    dispatched = Recorder.dispatched
+
+    def interrupted(recorder, step, *args, **kwargs):
+        dispatched(recorder, step, *args, **kwargs)
+        if step == 13:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Recorder, "dispatched", interrupted)
+        train.train(run_config(texts), tmp_path)
+    train.train(run_config(texts), tmp_path)
+    assert timeless(tmp_path) == timeless(finished[0])
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished[0]))
 
 
 def test_evaluate_and_benchmark_know_it(finished):
-    printed = succeeded("evaluate", f"--workdir={finished[0]}")
-    assert "swap accuracy" in printed and "masked" not in printed
-    printed = succeeded("benchmark", f"--config={__file__}", "--what=step", "--steps=2")
-    assert "sequences/s" in printed
+    workdir, _ = finished
+    results = evaluation.evaluate_workdir(workdir)
+    text = evaluation.progress_text(make_objective(get_config()).metrics, results)
+    assert "swap accuracy" in text and "masked" not in text
+    assert np.isfinite(benchmark.benchmark_step(get_config(), 1, 2)["loss"])
 
 
 def test_its_step_compiles_from_the_declared_fields():
-    from bert_jax.pretraining import make_trainer
-
     trainer = make_trainer(get_config(), jax.devices()[:1])
     batch = trainer.abstract_batch(trainer.stages[0])
     assert batch["swapped"].shape == (8, LENGTH) and batch["is_long"].shape == (8,)
@@ -269,23 +259,22 @@ def test_its_step_compiles_from_the_declared_fields():
 
 
 def test_it_exports_and_imports_through_its_own_family(finished, tmp_path):
-    exported, native = tmp_path / "hf", tmp_path / "native"
-    succeeded("convert", f"--input={finished[0]}", f"--output={exported}", "--to=huggingface")
+    exported, native, again = (tmp_path / name for name in ("hf", "native", "again"))
+    convert(str(finished[0]), str(exported), "huggingface")
     config = json.loads((exported / "config.json").read_text())
     assert config["model_type"] == "swap_detector" and config["architectures"] == ["SwapDetector"]
     tensors = load_file(exported / "model.safetensors")
     assert tensors["swap_head.weight"].shape == (2, 32)
     assert "swap accuracy" in (exported / "README.md").read_text()
-
-    family = f"--family={SELF}:FAMILY"
-    succeeded("convert", f"--input={exported}", f"--output={native}", "--to=bert_jax", family)
-    again = tmp_path / "again"
-    succeeded("convert", f"--input={native}", f"--output={again}", "--to=huggingface", family)
+    family = f"{SELF}:FAMILY"
+    convert(str(exported), str(native), "bert_jax", family=family)
+    convert(str(native), str(again), "huggingface", family=family)
     for name, value in load_file(again / "model.safetensors").items():
         np.testing.assert_array_equal(value, tensors[name])
 
 
 def test_a_term_without_its_field_is_refused():
-    done = runs.run(command(*train("/nowhere/run", "--config.data.corruption=none")))
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "needs swapped in each batch" in done.stderr
+    config = get_config()
+    config.data.corruption = "none"
+    with pytest.raises(UserError, match="needs swapped in each batch"):
+        make_trainer(config)

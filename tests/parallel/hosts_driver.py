@@ -4,7 +4,6 @@
 
 Options: `reads` names a JSON file that gets the bytes read of each split's tokens;
 `step_seconds` is slept after each step, so that a test can hit the middle of a run;
-`prepare_seconds` is slept before the corpus is read, after the file `preparing` was created;
 `heartbeat_seconds` replaces the constant.
 """
 
@@ -44,26 +43,10 @@ def slow_down(seconds: float) -> None:
     Recorder.dispatched = slowly
 
 
-def prepare_slowly(seconds: float, preparing: str) -> None:
-    from bert_jax.data import prepare_store
-
-    open_corpus = prepare_store.open_corpus
-
-    def slowly(*args):
-        corpus = open_corpus(*args)
-        Path(preparing).touch()
-        time.sleep(seconds)
-        return corpus
-
-    prepare_store.open_corpus = slowly
-
-
 def run(argv: list[str]) -> None:
     options = json.loads(os.environ.get("HOSTS_TEST", "{}"))
     if "reads" in options:
         count_reads(options["reads"])
-    if "prepare_seconds" in options:
-        prepare_slowly(options["prepare_seconds"], options["preparing"])
     if "step_seconds" in options:
         slow_down(options["step_seconds"])
     if "heartbeat_seconds" in options:

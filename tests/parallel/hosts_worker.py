@@ -1,14 +1,13 @@
 """Run by test_multihost.py: one of two processes with two devices each.
 
-    python -m tests.parallel.hosts_worker HOST:PORT PROCESS_ID FILE
+    python -m tests.parallel.hosts_worker --coordinator=HOST:PORT ... FILE
 
-Writes what this process saw of batches and agreements to FILE, as JSON.
+Writes what this process saw of batches and agreements to FILE, as JSON, and ends with a mistake.
 """
 
 import dataclasses
 import json
 import signal
-import sys
 from pathlib import Path
 
 import jax
@@ -16,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
+from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.parallel.sharding import Layout
@@ -57,17 +57,24 @@ def failure(action) -> str:
     return ""
 
 
-def main(coordinator: str, process_id: int, file: str) -> None:
-    multihost.join(coordinator, 2, process_id)
+def main(argv: list[str]) -> None:
+    with cli.joined_hosts():
+        Path(argv[1]).write_text(json.dumps(observed()))
+        # A mistake that one process finds ends both.
+        multihost.run_on_all(fails_on(1, UserError("it is wrong")))
 
-    def fails_on(process: int, error: Exception):
-        def action():
-            if process_id == process:
-                raise error
-            return process_id
 
-        return action
+def fails_on(process: int, error: Exception):
+    def action():
+        if jax.process_index() == process:
+            raise error
+        return jax.process_index()
 
+    return action
+
+
+def observed() -> dict:
+    process_id = jax.process_index()
     seen = {
         "straight": batches([0, 1, 2, 3], (4, 1, 1)),
         "mixed": batches([0, 2, 1, 3], (2, 2, 1)),
@@ -79,9 +86,6 @@ def main(coordinator: str, process_id: int, file: str) -> None:
                 fails_on(0, OSError(28, "No space left", "/full/disk"))
             )
         ),
-        "second fails": failure(
-            lambda: multihost.run_on_all(fails_on(1, UserError("it is wrong")))
-        ),
         "vote": int(multihost.vote(3 + process_id)),
     }
     with PreemptionGuard() as guard:
@@ -91,8 +95,9 @@ def main(coordinator: str, process_id: int, file: str) -> None:
         noted = guard.requested
         polls += [guard.poll(), guard.poll(), guard.poll()]
         seen["guard"] = {"polls": polls, "noted": noted, "name": guard.signal_name}
-    Path(file).write_text(json.dumps(seen))
+    return seen
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    cli.define_host_flags()
+    cli.run(main, words=True)

@@ -19,8 +19,8 @@ from bert_jax.parallel import multihost
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests import runs
-from tests.parallel.processes import SMALL, STEPS, finish, free_address, run, start
-from tests.runs import assert_same_bits, final_state, newest_checkpoint, wait_for
+from tests.parallel.processes import STEPS, finish, free_address, run, start
+from tests.runs import assert_same_bits, damage, final_state, newest_checkpoint, wait_for
 
 # The other processes of a run end within this time after one has died.
 LOST_SECONDS = 60
@@ -136,81 +136,36 @@ class TestTwoProcesses:
         assert all(0 < read["heldout"] < 2 * 3 * 16 * 24 for read in reads)
 
 
-def test_what_stops_one_stops_all_and_the_run_goes_on(two, tmp_path):
-    """Killed, killed with a damaged checkpoint left, stopped by SIGTERM: the bits stay the same.
-
-    The end is run by one process with as many devices, whose sums run in the same order.
-    """
+def test_a_signal_to_one_stops_both_and_one_process_goes_on(two, tmp_path):
+    """With a damaged newest checkpoint; as many devices give the same bits."""
     store = two[0] / "data"
-
-    def until(condition, **overrides):
-        processes = start(
-            tmp_path, 2, options={"step_seconds": 0.1}, data__store=store, **overrides
-        )
-        wait_for(condition, processes[0])
-        return processes
-
-    first, second = until(lambda: newest_checkpoint(tmp_path) >= 8)
-    second.kill()
-    # It may fail in Python, in a collective, or be aborted by the runtime.
-    (status, _, err), _ = finish([first, second], LOST_SECONDS)
-    assert status not in (0, 1, 2) and err
-
-    newest = newest_checkpoint(tmp_path)
-    files = (tmp_path / "checkpoints" / str(newest)).rglob("*")
-    largest = max(files, key=lambda path: path.stat().st_size)
-    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
-    damaged = tmp_path / "damaged_checkpoints" / str(newest)
-
-    # Process 0 coordinates the others.
-    first, second = until(lambda: damaged.exists() and newest_checkpoint(tmp_path) >= newest)
-    first.kill()
-    (_, _, first_err), (status, _, err) = finish([first, second], LOST_SECONDS)
-    assert first_err.count(f"{newest} is damaged") == 1
-    assert status not in (0, 1, 2) and "damaged" not in err
-
-    # SIGTERM reaches the second only.
-    newest = newest_checkpoint(tmp_path)
-    lines = len(losses(tmp_path))  # Perhaps of steps that were lost.
-    first, second = until(lambda: len(losses(tmp_path)) >= lines + 2, checkpoint__every_steps=100)
-    seen = len(losses(tmp_path))
+    first, second = start(tmp_path, 2, options={"step_seconds": 0.1}, data__store=store)
+    wait_for(lambda: newest_checkpoint(tmp_path) >= 8, first)
     second.send_signal(signal.SIGTERM)
-    (status, out, err), (other_status, _, other_err) = finish([first, second], 30)
-    assert (status, err) == (other_status, other_err) == (0, "")
-    assert f"continuing from step {newest}" in out and "Stopped by SIGTERM" in out
-    saved = newest_checkpoint(tmp_path)
-    assert seen <= saved < STEPS
+    (status, out, err), other = finish([first, second], LOST_SECONDS)
+    assert (status, err) == (other[0], other[2]) == (0, "")
+    assert "Stopped by SIGTERM" in out
+    newest = newest_checkpoint(tmp_path)
+    assert 8 < newest < STEPS
+    damage(tmp_path, newest)
 
-    ((_, out, _),) = run(tmp_path, 1, devices=2, data__store=store)
-    assert f"continuing from step {saved}" in out
+    ((_, out, err),) = run(tmp_path, 1, devices=2, data__store=store)
+    assert err.count(f"{newest} is damaged") == err.count("\n") == 1
+    assert f"continuing from step {(newest - 1) // 4 * 4}" in out
     assert_same_bits(final_state(tmp_path), final_state(two[0]))
     assert losses(tmp_path) == losses(two[0])
 
 
-@pytest.mark.parametrize("where", ["first", "second"])
-def test_a_mistake_that_one_process_finds_ends_all(two, tmp_path, where):
-    """Missing texts, which only the first looks for, or a work directory that is not shared."""
-    if where == "first":
-        found = f"config.data.input has '{tmp_path}/nothing/*.txt'"
-        processes = start(tmp_path / "run", 2, data__input=f"{tmp_path}/nothing/*.txt")
-        number = 0
-    else:
-        found = f"{tmp_path}/1/corpus.json, which process 0 has written"
-        processes = start(lambda n: tmp_path / str(n), 2, data__store=two[0] / "data")
-        number = 1
-    ended = finish(processes, 120)
-    assert [(status, err.count("\n")) for status, _, err in ended] == [(1, 1)] * 2
-    assert ended[number][2].startswith(f"error: {found}")
-    assert ended[1 - number][2].startswith(f"error: process {number} failed: {found}")
-
-
 def test_batches_and_agreements(tmp_path):
-    """Meshes that mix devices of both processes or share them; and every way to agree."""
+    """Meshes that mix devices of both processes or share them; every way to agree; a mistake."""
     address = free_address()
     files = [tmp_path / str(number) for number in range(2)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.parallel.hosts_worker", address, str(number), str(file)],
+            [
+                *(sys.executable, "-m", "tests.parallel.hosts_worker", str(file)),
+                *(f"--coordinator={address}", "--num_processes=2", f"--process_id={number}"),
+            ],
             cwd=runs.ROOT,
             env=runs.environment(devices=2),
             stdin=subprocess.DEVNULL,
@@ -220,8 +175,9 @@ def test_batches_and_agreements(tmp_path):
         )
         for number, file in enumerate(files)
     ]
-    for status, _, err in finish(processes):
-        assert status == 0, err
+    (status, _, err), (other_status, _, other_err) = finish(processes)
+    assert (status, err) == (1, "error: process 1 failed: it is wrong\n")
+    assert (other_status, other_err) == (1, "error: it is wrong\n")
     seen = [json.loads(file.read_text()) for file in files]
     for name, num_shards, shards in (
         ("straight", 4, ([0, 1], [2, 3])),
@@ -237,8 +193,6 @@ def test_batches_and_agreements(tmp_path):
     assert first["first fails"].startswith("OSError") and "/full/disk" in first["first fails"]
     assert second["first fails"].startswith("UserError: process 0 failed: ")
     assert "/full/disk" in second["first fails"]
-    assert first["second fails"] == "UserError: process 1 failed: it is wrong"
-    assert second["second fails"] == "UserError: it is wrong"
     assert first["vote"] == second["vote"] == 4
     for one in seen:
         assert one["guard"] == {
@@ -264,18 +218,6 @@ def test_a_silent_process_is_lost(two, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_is_killed_while_the_first_prepares(texts, tmp_path):
-    """The first is not in a collective then."""
-    preparing = tmp_path / "preparing"
-    options = {"prepare_seconds": 120, "preparing": str(preparing)}
-    processes = start(tmp_path / "run", 2, options=options, data__input=texts)
-    wait_for(preparing.exists, processes[0])
-    processes[1].kill()
-    (status, _, err), _ = finish(processes, LOST_SECONDS)
-    assert status not in (0, 1, 2) and err
-
-
-@pytest.mark.slow
 def test_four_devices_in_any_number_of_processes(two, tmp_path):
     store = two[0] / "data"
     straight = tmp_path / "four"
@@ -291,17 +233,14 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     processes = start(moved, 2, devices=2, options={"step_seconds": 0.1}, data__store=store)
     wait_for(lambda: newest_checkpoint(moved) > stopped, processes[0])
     processes[1].kill()
-    finish(processes)
+    # It may fail in Python, in a collective, or be aborted by the runtime.
+    (status, _, err), _ = finish(processes, LOST_SECONDS)
+    assert status not in (0, 1, 2) and err
     assert newest_checkpoint(moved) < STEPS
+    damage(moved, newest_checkpoint(moved))
     run(moved, 1, devices=4, data__store=store)
     assert_same_bits(final_state(moved), final_state(straight))
     assert losses(moved) == losses(straight)
-
-    # Another number of devices, and a process by itself, whose sums run in another order.
-    np.testing.assert_allclose(losses(two[0]), losses(straight), rtol=1e-4)
-    alone = runs.main_command(tmp_path / "alone", **SMALL, data__store=store)
-    subprocess.run(alone, cwd=runs.ROOT, env=runs.environment(devices=4), check=True)
-    np.testing.assert_allclose(losses(tmp_path / "alone"), losses(straight), rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -321,32 +260,3 @@ def test_a_model_divided_over_two_processes(two, tmp_path):
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(two[0]), rtol=1e-4)
     both = [json.loads(file.read_text())["train"] for file in reads]
     assert both == [sum(read["train"] for read in two[2])] * 2
-
-
-@pytest.mark.slow
-def test_evaluation_by_itself(two, texts, tmp_path):
-    """On held-out documents, and on texts that process 0 tokenizes for both."""
-    results = json.loads((two[0] / "results.json").read_text())
-    for data in ("", texts):
-        address, output = free_address(), tmp_path / "results.json"
-        command = [sys.executable, "-m", "bert_jax.evaluate", f"--workdir={two[0]}"]
-        command += [f"--data={data}", f"--output={output}", f"--coordinator={address}"]
-        processes = [
-            subprocess.Popen(
-                [*command, "--num_processes=2", f"--process_id={number}"],
-                cwd=runs.ROOT,
-                env=runs.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(2)
-        ]
-        first, second = finish(processes)
-        assert first[0] == 0 and "masked-LM loss" in first[1], first[2]
-        assert second[0] == 0 and second[2] == ""
-        if not data:
-            for name, value in json.loads(output.read_text()).items():
-                assert value == pytest.approx(results[name], rel=1e-5), name
-    assert not list(two[0].glob("evaluate_*"))
