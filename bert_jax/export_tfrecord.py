@@ -11,7 +11,7 @@ from absl import flags
 
 from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config
-from bert_jax.data.static_rows import training_flags
+from bert_jax.data.record_store import training_flags
 from bert_jax.data.store import TokenStore, read_metadata
 from bert_jax.errors import UserError
 
@@ -27,8 +27,9 @@ def define_flags() -> None:
     flags.DEFINE_integer("dupe_factor", 10, "Epochs, each with other pairs.", lower_bound=1)
     flags.DEFINE_integer("num_shards", 1, "Files, which get records in turn.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Seed of pairs and masks.", lower_bound=0)
-    flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of the tokens predicted.")
-    flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter sequences.")
+    share = {"lower_bound": 0.0, "upper_bound": 1.0}
+    flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of tokens masked.", **share)
+    flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter rows.", **share)
     flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Choose whole words.")
 
 
@@ -37,10 +38,6 @@ def main(_) -> None:
     for name in ("store", "output"):
         if not args[name].value:
             raise UserError(f"--{name} is missing: a directory")
-    for name in ("masked_lm_prob", "short_seq_prob"):
-        # NaN fails this test too.
-        if not 0 <= args[name].value < 1:
-            raise UserError(f"--{name} is {args[name].value}; it must be at least 0 and below 1")
     # [CLS] and both [SEP] are never masked.
     if args.max_predictions_per_seq > args.max_seq_length - 3:
         raise UserError(
@@ -54,18 +51,13 @@ def main(_) -> None:
     if not split.exists():
         raise UserError(f"{split} does not exist: no document was held out of this token store")
     # After the checks, because these modules load TensorFlow.
-    from bert_jax.data.google_export import write_tfrecords
+    from bert_jax.data.google_tfrecord import write_tfrecords
     from bert_jax.data.stream import StreamSpec
-    from bert_jax.data.tfrecord_reader import MOST_TOKENS
 
-    if args.max_seq_length > MOST_TOKENS:
-        raise UserError(
-            f"--max_seq_length is {args.max_seq_length}; it must be at most {MOST_TOKENS}"
-        )
     spec = StreamSpec(
         max_seq_length=args.max_seq_length,
         max_predictions_per_seq=args.max_predictions_per_seq,
-        batch_size=1,
+        batch_size=256,
         seed=args.seed,
         stage=0,
         masked_lm_prob=args.masked_lm_prob,
@@ -82,18 +74,20 @@ def main(_) -> None:
         num_shards=args.num_shards,
     )
     vocabulary = next(p for p in sorted(output.iterdir()) if p.suffix in (".txt", ".model"))
-    options = {
-        "vocab": vocabulary,
-        "tokenizer": tokenizer.kind,
-        "lowercase": metadata["options"]["lowercase"],
-        "vocab_size": tokenizer.vocab_size,
-    }
-    shape = args.max_seq_length, args.max_predictions_per_seq
+    next_flags = training_flags(
+        {
+            "data.input": f"{output}/*.tfrecord",
+            "data.vocab": vocabulary,
+            "data.tokenizer": tokenizer.kind,
+            "data.lowercase": metadata["options"]["lowercase"],
+            "model.vocab_size": tokenizer.vocab_size,
+        },
+        {(args.max_seq_length, args.max_predictions_per_seq)},
+    )
     print(
         f"{written:,} records of {args.max_seq_length} tokens are in {output}, their vocabulary "
         f"of {tokenizer.vocab_size:,} in {vocabulary}\n"
-        "next: python -m bert_jax.main --config=configs/base.py --workdir=DIR "
-        + training_flags(options, [f"{output}/*.tfrecord"], [shape])
+        f"next: python -m bert_jax.main --config=configs/base.py --workdir=DIR {next_flags}"
     )
 
 

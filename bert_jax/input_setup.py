@@ -12,11 +12,11 @@ from ml_collections import ConfigDict
 
 from bert_jax import tokenizers, workdir
 from bert_jax.config import check_vocabulary
-from bert_jax.data import prepare_store, static_rows
-from bert_jax.data.static_rows import StaticRows
-from bert_jax.data.static_stream import StaticStream
+from bert_jax.data import record_store
+from bert_jax.data.prepare_store import prepare
+from bert_jax.data.record_store import RecordStore
 from bert_jax.data.store import TokenStore, read_metadata
-from bert_jax.data.stream import Stream, StreamSpec, TokenStream
+from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.stages import Stage, resolve_stages
@@ -36,7 +36,7 @@ class RunInput:
       tokenizer: The tokenizer of both.
     """
 
-    train: TokenStore | StaticRows
+    train: TokenStore | RecordStore
     heldout: TokenStore | None
     tokenizer: tokenizers.Tokenizer
 
@@ -44,13 +44,13 @@ class RunInput:
         self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
     ) -> Stream:
         """Returns the batches of a stage; see `Stream`."""
-        if isinstance(self.train, StaticRows):
-            return StaticStream(self.train, spec, shards=shards, num_shards=num_shards)
-        return TokenStream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
+        if isinstance(self.train, RecordStore):
+            spec = dataclasses.replace(spec, **record_store.PARTS)
+        return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def describe(self) -> str:
         """Returns a sentence on the size of the input."""
-        if isinstance(self.train, StaticRows):
+        if isinstance(self.train, RecordStore):
             return (
                 f"{self.train.num_rows:,} records of TFRecord files to train on, with the pairs "
                 "and masks in them; nothing is held out, because records do not name their "
@@ -80,12 +80,11 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
 def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
     """Prepares the input if it is missing, claims it for the work directory, and opens it."""
     if config.data.store:
-        is_static = config.data.format == static_rows.FORMAT
-        metadata = (static_rows.read_metadata if is_static else read_metadata)(path)
+        metadata = read_metadata(path)
         _check_options(config, metadata, path)
     else:
         # Returns at once if the store exists and matches the config.
-        metadata = prepare_store.prepare(config.data, config.model.vocab_size, path)
+        metadata = prepare(config.data, config.model.vocab_size, path)
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     return run_input
@@ -109,8 +108,8 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     """Opens a store or rows, and checks that they fit the config."""
     tokenizer = tokenizers.load(path / "tokenizer")
     check_vocabulary(config, tokenizer.vocab_size, str(path))
-    if config.data.format == static_rows.FORMAT:
-        rows = StaticRows(path)
+    if config.data.format == record_store.FORMAT:
+        rows = RecordStore(path)
         for stage in resolve_stages(config.train):
             rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
         return RunInput(rows, None, tokenizer)
@@ -129,6 +128,13 @@ def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Pat
                 f"config.data.{key} is {wanted!r}, but the token store {path} was prepared with "
                 f"{found!r}; set --config.data.{key}={found}"
             )
+    is_static = metadata["options"]["format"] == record_store.FORMAT
+    if is_static != (config.data.format == record_store.FORMAT):
+        raise UserError(
+            f"config.data.store is {path}, which was prepared with "
+            f"--format={metadata['options']['format']}, but config.data.format is "
+            f"{config.data.format}"
+        )
 
 
 def training_batches(

@@ -7,6 +7,7 @@
 
 import shlex
 import time
+from collections import Counter
 from typing import Any
 
 from absl import flags
@@ -16,8 +17,8 @@ from rich.table import Table
 
 from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config, validate_data
-from bert_jax.data import static_rows
 from bert_jax.data.prepare_store import prepare
+from bert_jax.data.record_store import FORMAT, training_flags
 from bert_jax.data.store import read_metadata, store_path
 from bert_jax.errors import UserError
 
@@ -70,8 +71,8 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
     validate_data(data)
     started = time.monotonic()
     metadata = prepare(data, _vocab_size(data, values.vocab_size, values.output), values.output)
-    if data.format == static_rows.FORMAT:
-        print(static_rows.summary(metadata, values.output))
+    if data.format == FORMAT:
+        _print_records(metadata, values.output)
     else:
         _print_summary(metadata, values.output, time.monotonic() - started)
 
@@ -79,9 +80,9 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
 def _vocab_size(data: ConfigDict, asked: int | None, output: str) -> int:
     if asked is not None or not data.vocab:
         return asked if asked is not None else default_config().model.vocab_size
-    if not files.open_path(data.vocab, "data.vocab").exists():
-        if (store_path(output) / "metadata.json").exists():
-            return read_metadata(output)["vocab_size"]
+    # The vocabulary of a finished store may no longer exist elsewhere.
+    if (store_path(output) / "metadata.json").exists():
+        return read_metadata(output)["vocab_size"]
     given = tokenizers.from_file(
         data.tokenizer,
         data.vocab,
@@ -112,6 +113,30 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> Non
         f"--config.model.vocab_size={metadata['vocab_size']}",
         markup=False,
         highlight=False,
+    )
+
+
+def _print_records(metadata: dict[str, Any], output: str) -> None:
+    records: Counter[tuple[int, int]] = Counter()
+    for source in metadata["sources"]:
+        shape = source["max_seq_length"], source["max_predictions_per_seq"]
+        records[shape] += source["records"]
+    for shape, number in records.items():
+        print(f"{number:,} rows of {shape[0]} tokens and {shape[1]} predictions")
+    options = metadata["options"]
+    flags = training_flags(
+        {
+            "data.store": output,
+            "data.input": ",".join(options["input"]),
+            "data.tokenizer": options["tokenizer"],
+            "data.lowercase": options["lowercase"],
+            "model.vocab_size": metadata["vocab_size"],
+        },
+        set(records),
+    )
+    print(
+        f"the records are in {output}\n"
+        f"next: python -m bert_jax.main --config=configs/base.py --workdir=DIR {flags}"
     )
 
 

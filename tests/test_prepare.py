@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -69,27 +68,15 @@ def test_tokens_are_those_of_the_documents_in_order(store):
         np.testing.assert_array_equal(np.diff(split.sentence_starts), [len(s) for s in sentences])
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_bytes_do_not_depend_on_the_number_of_processes(
-    processes, store, speeches, tmp_path, monkeypatch
-):
+def test_bytes_do_not_depend_on_the_number_of_processes(store, speeches, tmp_path, monkeypatch):
     # Many small chunks come back in any order.
     monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 5000)
-    make(options(speeches, num_processes=processes), tmp_path / "store")
-    assert digest(tmp_path / "store") == digest(store[1])
-
-
-def test_all_workers_start_at_once(store, monkeypatch):
-    # Starting takes so long that the first worker could be idle before the last one exists.
-    submit, futures = ProcessPoolExecutor.submit, []
-
-    def slowly(*args):
-        wait(futures, timeout=4)
-        futures.append(submit(*args))
-
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", slowly)
-    with tokenization._workers(2, str(store[1] / "tokenizer")) as pool:
-        assert len(pool._processes) == 2
+    made = make(options(speeches, num_processes=2), tmp_path / "store")
+    before = digest(tmp_path / "store")
+    assert before == digest(store[1])
+    # A finished store is kept.
+    assert make(options(speeches, num_processes=3), tmp_path / "store") == made
+    assert digest(tmp_path / "store") == before
 
 
 def test_workers_import_neither_jax_nor_tensorflow(store):
@@ -100,24 +87,8 @@ def test_workers_import_neither_jax_nor_tensorflow(store):
     assert not {"jax", "tensorflow", "pandas", "pytest"} & set(modules)
 
 
-def test_reading_ahead_is_bounded(store, monkeypatch):
-    monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 1)
-    read = 0
-
-    def documents():
-        nonlocal read
-        for read in range(1, 201):
-            yield Document("x", read, "It is.", False)
-
-    results = tokenization.tokenize_documents(documents(), store[1] / "tokenizer", 2)
-    next(results)
-    assert read <= 6
-    assert sum(1 for _ in results) == 199
-
-
 def test_long_documents_are_worked_on_two_at_a_time(store, monkeypatch):
     monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 20)
-    monkeypatch.setattr(tokenization, "MAX_RECORD_BYTES", 600)
     text = "It is. " * 80
     read = 0
 
@@ -128,15 +99,8 @@ def test_long_documents_are_worked_on_two_at_a_time(store, monkeypatch):
 
     results = tokenization.tokenize_documents(documents(), store[1] / "tokenizer", 2)
     next(results)
-    assert read == 3
+    assert read == 2
     assert sum(1 for _ in results) == 9
-
-
-def test_a_long_document_is_a_chunk_of_its_own(monkeypatch):
-    monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 10)
-    documents = [Document("x", 1, "." * n, False) for n in (3, 6, 25, 4, 6, 1)]
-    sizes = [[len(d.text) for d in chunk] for chunk in tokenization.chunks(documents)]
-    assert sizes == [[3, 6], [25], [4, 6], [1]]
 
 
 def test_a_killed_worker_is_reported(store, monkeypatch):
@@ -148,19 +112,6 @@ def test_a_killed_worker_is_reported(store, monkeypatch):
 
 def exit_at_once(_):
     os._exit(1)
-
-
-def test_a_finished_store_is_kept(store, speeches):
-    metadata, output = store
-    before = digest(output)
-    assert make(options(speeches, num_processes=2), output) == metadata
-    assert digest(output) == before
-
-
-def test_nothing_held_out(speeches, tmp_path):
-    metadata = make(options(speeches, heldout_fraction=0.0), tmp_path / "store")
-    assert list(metadata["splits"]) == ["train"]
-    assert not (tmp_path / "store" / "heldout").exists()
 
 
 def test_a_single_heldout_document_is_trained_on(tmp_path):
@@ -204,8 +155,6 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
     vocab.rename(other)
     assert make(data, tmp_path / "store") == metadata
     assert make(options(speeches, vocab=str(other)), tmp_path / "store") == metadata
-    result = run(f"--input={speeches}", f"--output={tmp_path}/store", f"--vocab={vocab}")
-    assert result.returncode == 0, result.stderr
     with pytest.raises(UserError, match="data.vocab: cannot read .*third.txt"):
         make(options(speeches, vocab=str(tmp_path / "third.txt")), tmp_path / "store")
     with pytest.raises(UserError, match="data.vocab: cannot read .*vocab.txt"):
@@ -219,9 +168,8 @@ def test_a_finished_store_does_not_need_the_vocabulary_again(store, speeches, tm
         make(data, tmp_path / "store")
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_sentencepiece(model_type, speeches, tmp_path):
-    data = options(speeches, tokenizer="sentencepiece", sentencepiece_type=model_type)
+def test_sentencepiece(speeches, tmp_path):
+    data = options(speeches, tokenizer="sentencepiece", sentencepiece_type="bpe")
     metadata = make(data, tmp_path / "a")
     assert metadata["tokenizer"]["kind"] == "sentencepiece"
     data.num_processes = 2
@@ -239,12 +187,6 @@ def test_one_sentence_a_line(tmp_path):
     assert split.num_sentences == 12
     tokenizer = tokenizers.load(tmp_path / "store" / "tokenizer")
     assert decode_all(split, tokenizer)[0] == "it is. not split."
-
-
-def test_documents_of_one_sentence_are_legal(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "It is."}\n' * 3)
-    metadata = make(options(f"{tmp_path}/a.jsonl", heldout_fraction=0.0), tmp_path / "store", 40)
-    assert metadata["splits"]["train"]["documents"] == 3
 
 
 def test_dropped_documents_do_not_move_the_held_out_ones(store, tmp_path):
@@ -285,12 +227,6 @@ def test_sample_is_bounded_even_and_repeatable():
     assert chosen == sorted(chosen) == draw()[1]
     in_quarters = np.histogram(chosen, 4, (0, 1000))[0]
     assert in_quarters.min() > 0.5 * in_quarters.max()
-
-
-def test_sample_of_one_long_document():
-    sample = DocumentSample(10)
-    sample.offer(0, Document("x", 1, "long " * 100, False))
-    assert len(list(sample.sentences())) == 1
 
 
 def run(*arguments):

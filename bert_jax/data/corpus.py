@@ -1,10 +1,10 @@
 """Reads a corpus as a stream of documents: files, the built-in corpus, TensorFlow Datasets."""
 
+import functools
 import glob
 import importlib.util
 import itertools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -51,10 +51,11 @@ class Corpus:
         `text_format.FORMATS`.
       text_field: The field of a JSON line or TFDS example that holds the text.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
-        it in `dropped`.
+        it in `bad.dropped`.
 
     Attributes:
       sources: One dict per file or data set, as recorded in a store's metadata.
+      bad: Counts the bad documents of the present pass over the corpus.
       total_bytes: The size of all files on disk; None if a source is not a file.
       bytes_read: How many of these bytes have been read.
       documents_read: The number of documents read, with the bad ones of data sets.
@@ -75,29 +76,24 @@ class Corpus:
         self._readers: list[Callable[[], Iterator[Document]]] = []
         self._data_sets: list[Any] = []
         self.sources: list[dict] = []
-        self.total_bytes: int | None = 0
         for item in split_inputs(inputs):
-            self._add(item)
+            if item.startswith(TFDS_PREFIX):
+                self._add_tfds(item)
+            else:
+                self._add_files(item)
         if not self._readers:
             raise UserError("config.data.input is empty: give it a glob of text files")
+        sizes = [source["bytes"] for source in self.sources if "bytes" in source]
+        self.total_bytes = None if self._data_sets else sum(sizes)
         self._start()
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """The number of bad documents by reason, in the present pass over the corpus."""
-        return self._bad.dropped
-
-    def drop(self, bad: BadRecord, where: str) -> None:
-        """Counts a bad document; raises UserError if bad documents are refused."""
-        self._bad.add(bad, where)
 
     @property
     def total_documents(self) -> int | None:
         """The number of documents with the bad ones, if all sources are data sets on disk."""
-        if len(self._data_sets) < len(self._readers):
-            return None
         splits = [builder.info.splits for builder in self._data_sets]
-        return sum(s["train"].num_examples for s in splits) if all(splits) else None
+        if len(splits) < len(self._readers) or not all(splits):
+            return None
+        return sum(split["train"].num_examples for split in splits)
 
     def fetch(self) -> None:
         """Downloads the data sets that TensorFlow Datasets does not have on disk."""
@@ -116,43 +112,36 @@ class Corpus:
 
     def _start(self) -> None:
         self.bytes_read = self.documents_read = 0
-        self._bad = BadRecords(self._policy, "data.bad_documents")
+        self.bad = BadRecords(self._policy, "data.bad_documents")
 
-    def _add(self, item: str) -> None:
-        if item.startswith(TFDS_PREFIX):
-            self._add_tfds(item)
-            return
-        sizes = _sizes(built_in_files()) if item == BUILT_IN else _matching_files(item)
+    def _add_files(self, item: str) -> None:
+        is_built_in = item == BUILT_IN
+        files_found = _sizes(built_in_files()) if is_built_in else _matching_files(item)
         known = {source.get("path") for source in self.sources}
-        for path, size in sizes.items():
-            name = f"{BUILT_IN}/{path.name}" if item == BUILT_IN else str(path)
-            if name in known:
-                continue
-            self.sources.append({"path": name, "bytes": size})
-            if self.total_bytes is not None:
-                self.total_bytes += size
-            format = "documents" if item == BUILT_IN else self._format
-            self._readers.append(lambda path=path, format=format: self._read_file(path, format))
+        for path, size in files_found.items():
+            name = f"{BUILT_IN}/{path.name}" if is_built_in else str(path)
+            if name not in known:
+                self.sources.append({"path": name, "bytes": size})
+                format = "documents" if is_built_in else self._format
+                self._readers.append(functools.partial(self._read_file, path, format))
 
     def _add_tfds(self, item: str) -> None:
         name, field = parse_tfds(item, self._text_field)
         builder = tfds_source.open_builder(name)
         self._data_sets.append(builder)
         self.sources.append({"tfds": name, "field": field, "version": builder.info.full_name})
-        self.total_bytes = None
-        self._readers.append(lambda: self._read_tfds(builder, name, field))
+        self._readers.append(functools.partial(self._read_tfds, builder, name, field))
 
     def _read_file(self, path: Path | epath.Path, format: str) -> Iterator[Document]:
-        if format == "auto":
-            format = format_of(path)
         readers = {
             "documents": self._read_whole,
             "sentences": self._read_sentences,
             "jsonl": self._read_jsonl,
         }
+        reader = readers[format_of(path) if format == "auto" else format]
         finished = self.bytes_read
         with open_text(path) as (stored, stream):
-            for document in readers[format](str(path), stream):
+            for document in reader(str(path), stream):
                 self.bytes_read = finished + stored.tell()
                 self.documents_read += 1
                 yield document
@@ -162,15 +151,14 @@ class Corpus:
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(text_files.MAX_RECORD_BYTES + 1)
         if len(content) > text_files.MAX_RECORD_BYTES:
-            self._bad.add(_too_long(_SPLIT_FILE), path)
+            self.bad.add(_too_long(_SPLIT_FILE), path)
         elif (text := self._decoded(path, 1, content)) is not None:
-            with self._bad.catching(f"{path}:1"):
+            with self.bad.catching(f"{path}:1"):
                 yield Document(path, 1, _checked(text), is_split=False)
 
     def _read_sentences(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         limit = text_files.MAX_RECORD_BYTES
-        content = bytearray()
-        size, first = 0, 1
+        content, size, first = bytearray(), 0, 1
         for number in itertools.count(1):
             line = read_line(stream, limit)
             if line is None or line.strip():
@@ -178,21 +166,18 @@ class Corpus:
                 size += limit + 1 if line is None else len(line)
                 if size <= limit:
                     content += line
-                else:
-                    content.clear()
                 continue
             if size > limit:
-                self._bad.add(_too_long("put a blank line after each document"), f"{path}:{first}")
+                self.bad.add(_too_long("put a blank line after each document"), f"{path}:{first}")
             elif size and (text := self._decoded(path, first, bytes(content))) is not None:
                 yield Document(path, first, text, is_split=True)
             if not line:
                 return
-            content.clear()
-            size = 0
+            content, size = bytearray(), 0
 
     def _read_jsonl(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         for line in json_lines(stream):
-            with self._bad.catching(f"{path}:{line.number}"):
+            with self.bad.catching(f"{path}:{line.number}"):
                 values = line.parse()
                 if self._text_field not in values:
                     raise BadRecord(
@@ -209,7 +194,7 @@ class Corpus:
     def _read_tfds(self, builder: Any, name: str, field: str) -> Iterator[Document]:
         for number, content in enumerate(_tfds_texts(builder, name, field), 1):
             self.documents_read += 1
-            with self._bad.catching(f"{name}:{number}"):
+            with self.bad.catching(f"{name}:{number}"):
                 try:
                     text = content.decode()
                 except UnicodeDecodeError:
@@ -222,7 +207,7 @@ class Corpus:
             return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
         except UnicodeDecodeError as error:
             line = first_line + content.count(b"\n", 0, error.start)
-            self._bad.add(BadRecord("invalid UTF-8", "not valid UTF-8"), f"{path}:{line}")
+            self.bad.add(BadRecord("invalid UTF-8", "not valid UTF-8"), f"{path}:{line}")
             return None
 
 

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
-from bert_jax.data.rows.windows import WindowedRows, select_rows
+from bert_jax.data.rows.windows import WindowedRows, concatenate_rows, select_rows
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -98,9 +96,7 @@ class Examples:
                     origin = window.first_example
                     parts.append(select_rows(plan, slice(at - origin, until - origin)))
                     at = until
-                if len(parts) > 1:
-                    parts = [type(plan)(*map(np.concatenate, zip(*parts, strict=True)))]
-                yield first, parts[0]
+                yield first, concatenate_rows(parts)
 
     def _remember(self, window: Window, size: int) -> Window:
         """Notes the size of a window; returns the next one."""

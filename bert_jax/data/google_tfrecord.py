@@ -1,114 +1,260 @@
-"""Turns TFRecord files of google-research/bert's create_pretraining_data.py into static rows.
+"""Reads and writes TFRecord files of google-research/bert's create_pretraining_data.py.
 
-They are converted once, because a TFRecord file can only be read from its beginning.
+They are converted to a `RecordStore` once, because a TFRecord file can only be read from its
+beginning.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from etils import epath
-from ml_collections import ConfigDict
+from google.protobuf.message import DecodeError
 
 from bert_jax import files
-from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
-from bert_jax.data.static_rows import FORMAT, METADATA, ROW_FILES, RowsWriter, read_metadata
-from bert_jax.data.store import store_path
-from bert_jax.data.store_directory import empty_directory
-from bert_jax.data.store_manifest import (
-    given_tokenizer,
-    source_difference,
-    store_options,
-    wanted_options,
-)
-from bert_jax.data.tfrecord_reader import read_records
-from bert_jax.errors import UserError
+from bert_jax.data.lean_tensorflow import tf
+from bert_jax.data.record_store import FIELDS, row_dtype, row_file
+from bert_jax.data.store_manifest import empty_directory
+from bert_jax.data.stream import Stream, StreamSpec
+from bert_jax.errors import UserError, naming
 from bert_jax.progress import Progress
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.tokenizers.sentencepiece import MODEL_FILE
 
-_OPTIONS = ("vocab", "vocab_size", "tokenizer", "lowercase", "max_input_chars_per_word")
+# The features of a record, with our names of the same arrays.
+FEATURES = {
+    "input_ids": "input_ids",
+    "input_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+    "masked_lm_positions": "masked_lm_positions",
+    "masked_lm_ids": "masked_lm_ids",
+    "masked_lm_weights": "masked_lm_weights",
+    "next_sentence_labels": "next_sentence_labels",
+}
+# Records parsed or made at a time.
+_BATCH = 1024
 
 
-def prepare(
-    data: ConfigDict, vocab_size: int, output: str | os.PathLike, *, show_progress: bool = True
-) -> dict[str, Any]:
-    """Converts the records of `data.input` to static rows, unless that is done already.
+def write_rows(
+    sources: list[dict[str, Any]], tokenizer: Tokenizer, output: Path, *, show_progress: bool = True
+) -> int:
+    """Writes the rows and token counts of a `RecordStore`.
 
     Args:
-      data: The `data` section of a config, its format `google_tfrecord`.
-      vocab_size: The model's; `data.vocab` must have as many entries.
-      output: The directory of the rows. What an interrupted conversion left is replaced.
+      sources: Each has the `path` of a TFRecord file; gets the number and shape of its records.
+      tokenizer: The tokenizer of the records.
+      output: A local directory.
 
     Returns:
-      The metadata of the rows.
+      The number of rows.
 
     Raises:
-      UserError: A record cannot be used, or finished rows at `output` were made differently.
+      UserError: A record cannot be used; the message names the file and the record.
     """
-    output = store_path(output)
-    if (output / METADATA).exists():
-        return _checked(output, data, vocab_size)
-    options = store_options(data, vocab_size)
-    tokenizer = given_tokenizer(data, vocab_size)
-    sources = _sources(data)
-    megabytes = sum(source["bytes"] for source in sources) / 1e6
-    with (
-        empty_directory(output, ROW_FILES),
-        files.local_output(output, last=(METADATA,)) as local,
-        RowsWriter(local, tokenizer) as writer,
-        Progress("reading TFRecord files", megabytes, "MB", enabled=show_progress) as progress,
-    ):
+    counts_V = np.zeros(tokenizer.vocab_size, np.int64)
+    with Progress("reading TFRecords", len(sources), "files", enabled=show_progress) as progress:
         for number, source in enumerate(sources):
-            records = 0
-            for columns, num_bytes in read_records(source["path"], tokenizer):
-                columns["source"] = np.full(len(columns["record"]), number)
-                writer.append(columns)
-                records += len(columns["record"])
-                progress.advance(num_bytes / 1e6)
-            source["records"] = records
-        if not writer.num_rows:
-            raise UserError("the files of data.input have no record in them")
-        writer.write_metadata(
-            {
-                "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
-                "options": {key: options.get(key) for key in ("input", "vocab_path", *_OPTIONS)},
-                "sources": sources,
-            }
-        )
-    return read_metadata(output)
+            source |= {"records": 0, "max_seq_length": 0, "max_predictions_per_seq": 0}
+            path = output / row_file(number)
+            with path.open("wb") as file:
+                for columns in read_records(source["path"], tokenizer):
+                    num_rows, length = columns["input_ids"].shape
+                    predictions = columns["masked_lm_ids"].shape[1]
+                    rows = np.empty(num_rows, row_dtype(length, predictions, len(counts_V)))
+                    for name, values in columns.items():
+                        rows[name] = values
+                    with naming(path):
+                        file.write(rows.tobytes())
+                    counts_V += _token_counts(columns, tokenizer)
+                    source["records"] += num_rows
+                    source["max_seq_length"] = length
+                    source["max_predictions_per_seq"] = predictions
+            progress.advance()
+    np.save(output / "token_counts.npy", counts_V)
+    total = sum(source["records"] for source in sources)
+    if not total:
+        raise UserError("the files of data.input have no record in them")
+    return total
 
 
-def _sources(data: ConfigDict) -> list[dict[str, Any]]:
-    """Returns the files of `data.input` and their sizes, in order of their names."""
-    for item in split_inputs(data.input):
-        if item == BUILT_IN or item.startswith(TFDS_PREFIX):
-            raise UserError(
-                f"data.input is {item!r}, but with data.format={FORMAT} it must be globs of "
-                "TFRecord files"
-            )
-    return Corpus(data.input).sources
+def read_records(path: str, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the records of a file as arrays [n, ...] of FIELDS, checked.
 
-
-def _checked(output: Path | epath.Path, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """Returns the metadata of finished rows if they match the config.
-
-    Training goes on where the input files or the vocabulary no longer exist; then their names
-    are compared.
+    Raises:
+      UserError: A record cannot be used, or differs from the first in its lengths.
     """
-    metadata = read_metadata(output)
-    found = metadata["options"]
-    wanted = wanted_options(found, data, vocab_size)
-    for key in _OPTIONS:
-        if found[key] != wanted.get(key):
-            name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
+    with files.local_copy(path) as local:
+        records = tf.data.TFRecordDataset(str(local), buffer_size=2**20).batch(_BATCH)
+        read, wanted = 0, {}
+        try:
+            for batch in records.as_numpy_iterator():
+                wanted = wanted or _wanted(_features(batch[0]))
+                columns = _parsed(path, batch, wanted, read + 1)
+                _check_values(path, columns, tokenizer, read + 1)
+                yield columns
+                read += len(batch)
+        except tf.errors.DataLossError as error:
             raise UserError(
-                f"the rows in {output} were made with {name}={found[key]!r}, not "
-                f"{wanted.get(key)!r}: use another directory or that value"
+                f"{path} is damaged or no TFRecord file: after record {read}, {error.message}"
+            ) from None
+
+
+def _features(record: bytes) -> dict[str, tuple[int, str]]:
+    """Returns the number and the kind of the values of each feature; nothing for other bytes."""
+    try:
+        stored = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+        return {}
+    kinds = {name: stored[name].WhichOneof("kind") or "int64_list" for name in stored}
+    return {name: (len(getattr(stored[name], kind).value), kind) for name, kind in kinds.items()}
+
+
+def _wanted(first: dict[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
+    """Returns the `_features` of records with the lengths of a file's first one."""
+    length, slots = (max(1, first.get(name, (1,))[0]) for name in ("input_ids", "masked_lm_ids"))
+    sizes = {"batch_size": 1, "max_seq_length": length, "max_predictions_per_seq": slots}
+    return {
+        feature: (FIELDS[name].shape(**sizes)[-1], _kind(name))
+        for feature, name in FEATURES.items()
+    }
+
+
+def _kind(name: str) -> str:
+    return "float_list" if FIELDS[name].dtype == "float32" else "int64_list"
+
+
+def _parsed(
+    path: str, records: np.ndarray, wanted: dict[str, tuple[int, str]], first: int
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of records, the first of which has the number `first`."""
+    dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
+    spec = {
+        name: tf.io.FixedLenFeature([size], dtypes[kind]) for name, (size, kind) in wanted.items()
+    }
+    try:
+        parsed = tf.io.parse_example(records, spec)
+    # UnicodeDecodeError: TensorFlow's message quotes a record that is not text.
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+        for number, record in enumerate(records, first):
+            found = _features(record)
+            for name, (size, kind) in wanted.items():
+                if found.get(name) != (size, kind):
+                    has, is_kind = found.get(name, ("no", kind))
+                    raise UserError(
+                        f"{path}: record {number} has {has} values of {name} in {is_kind}; all "
+                        f"records of this file must be tf.train.Examples with {size} in {kind}"
+                    ) from None
+        raise
+    columns = {name: parsed[feature].numpy() for feature, name in FEATURES.items()}
+    columns["next_sentence_labels"] = columns["next_sentence_labels"][:, 0]
+    return columns
+
+
+def _check_values(
+    path: str, columns: dict[str, np.ndarray], tokenizer: Tokenizer, first: int
+) -> None:
+    """Refuses values out of range; a device would not notice an id beyond the embedding."""
+    limits = {"V": tokenizer.vocab_size, "L": columns["input_ids"].shape[1]}
+    for feature, name in FEATURES.items():
+        field, values = FIELDS[name], columns[name]
+        limit = np.inf if field.dtype == "float32" else limits.get(field.high, field.high)
+        # NaN fails this test too.
+        wrong = np.argwhere(~((values >= 0) & (values < limit)))
+        if len(wrong):
+            rule = f" and below {limit}" + " (the entries of data.vocab)" * (field.high == "V")
+            raise UserError(
+                f"{path}: record {first + wrong[0][0]} has {values[tuple(wrong[0])]} in {feature}; "
+                f"it must be at least 0{rule}"
             )
-    difference = source_difference(metadata, data, lambda: _sources(data))
-    if difference:
+    begins = columns["input_ids"][:, 0]
+    if (wrong := np.flatnonzero(begins != tokenizer.cls_id)).size:
         raise UserError(
-            f"the rows in {output} were made of other files ({difference}): use another "
-            "directory or the same data.input"
+            f"{path}: record {first + wrong[0]} begins with the id {begins[wrong[0]]}, but [CLS] "
+            f"of data.vocab is {tokenizer.cls_id}: it was written with another vocabulary"
         )
-    return metadata
+
+
+def _token_counts(columns: dict[str, np.ndarray], tokenizer: Tokenizer) -> np.ndarray:
+    """Counts the text as it was before it was masked, without special tokens; int64 [V]."""
+    text = columns["input_ids"].copy()
+    row, slot = np.nonzero(columns["masked_lm_weights"])
+    text[row, columns["masked_lm_positions"][row, slot]] = columns["masked_lm_ids"][row, slot]
+    text = text[columns["attention_mask"] != 0]
+    text = text[~np.isin(text, (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id))]
+    return np.bincount(text, minlength=tokenizer.vocab_size)
+
+
+def write_tfrecords(
+    store,
+    tokenizer: Tokenizer,
+    spec: StreamSpec,
+    output: Path | epath.Path,
+    *,
+    dupe_factor: int = 10,
+    num_shards: int = 1,
+    show_progress: bool = True,
+) -> int:
+    """Writes epochs of a token store as TFRecord files, and their vocabulary beside them.
+
+    The files get their names when all of them are whole, and the vocabulary is written last.
+
+    Args:
+      store, tokenizer: As for `Stream`.
+      spec: Determines pairs and masks; its batch size has no effect.
+      output: A directory that is new or empty, or holds what a killed export left.
+      dupe_factor: The number of epochs, each with its own pairs and masks.
+      num_shards: The number of files, which get the records of the stream in turn.
+
+    Returns:
+      The number of records.
+
+    Raises:
+      UserError: The directory holds other files or cannot be written (a full disk).
+    """
+    stream = Stream(store, tokenizer, spec)
+    rows = stream.examples.rows
+    total = sum(rows.count(e, w) for e in range(dupe_factor) for w in range(len(rows.windows(e))))
+    with (
+        empty_directory(output, r"examples-\d+-of-\d+\.tfrecord\.partial"),
+        files.local_output(output, last=("vocab.txt", MODEL_FILE)) as folder,
+        Progress("writing", total, "records", enabled=show_progress) as progress,
+    ):
+        names = (f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards))
+        paths = [folder / name for name in names]
+        written = 0
+        try:
+            with contextlib.ExitStack() as stack:
+                writers = [tf.io.TFRecordWriter(f"{path}.partial") for path in paths]
+                for writer in writers:
+                    stack.enter_context(contextlib.closing(writer))
+                for batch in stream.batches(0, -(-total // spec.batch_size)):
+                    records = _serialized(batch)[: total - written]
+                    for number, record in enumerate(records, written):
+                        writers[number % num_shards].write(record)
+                    written += len(records)
+                    progress.advance(len(records))
+        except tf.errors.OpError as error:
+            raise UserError(f"{output} cannot be written: {error.message}") from error
+        for path in paths:
+            os.replace(f"{path}.partial", path)
+        tokenizer.save(folder)
+    return total
+
+
+def _serialized(batch: dict[str, np.ndarray]) -> list[bytes]:
+    """Returns the rows of a batch as tf.train.Examples."""
+    num_rows = len(batch["input_ids"])
+    columns = {
+        feature: batch[name].reshape(num_rows, -1).tolist() for feature, name in FEATURES.items()
+    }
+    records = []
+    for row in range(num_rows):
+        example = tf.train.Example()
+        for feature, values in columns.items():
+            stored = example.features.feature[feature]
+            getattr(stored, _kind(FEATURES[feature])).value.extend(values[row])
+        records.append(example.SerializeToString(deterministic=True))
+    return records

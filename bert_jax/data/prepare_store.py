@@ -7,20 +7,27 @@ The bytes that are written do not depend on the number of processes. A store is 
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
-from bert_jax.data import static_rows
+from bert_jax.data import record_store
 from bert_jax.data.bad_records import BadRecord
-from bert_jax.data.corpus import Corpus
+from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
-from bert_jax.data.store_directory import SPLIT_FILES, STORE_FILES, empty_directory
-from bert_jax.data.store_manifest import check_store, given_tokenizer, open_corpus, store_options
+from bert_jax.data.store_manifest import (
+    SPLIT_FILES,
+    STORE_FILES,
+    check_store,
+    empty_directory,
+    given_tokenizer,
+    open_corpus,
+    store_options,
+)
 from bert_jax.data.tokenization import TokenizedDocument, num_cores, tokenize_documents
 from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
@@ -34,7 +41,7 @@ VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24}
 def prepare(
     data: ConfigDict, vocab_size: int, output: str | os.PathLike, *, show_progress: bool = True
 ) -> dict[str, Any]:
-    """Writes a token store, or rows of TFRecord files, unless it is finished already.
+    """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
 
     Args:
       data: The `data` section of a checked config.
@@ -48,11 +55,13 @@ def prepare(
       UserError: The corpus, the options or the directory cannot be used.
     """
     output = store_path(output)
-    if data.format == static_rows.FORMAT:
-        # Imported late: it loads TensorFlow, which takes seconds.
-        from bert_jax.data import google_tfrecord
-
-        return google_tfrecord.prepare(data, vocab_size, output, show_progress=show_progress)
+    is_static = data.format == record_store.FORMAT
+    no_files = [i for i in split_inputs(data.input) if i == BUILT_IN or i.startswith(TFDS_PREFIX)]
+    if is_static and no_files:
+        raise UserError(
+            f"data.input is {no_files[0]!r}, but with data.format={data.format} it must "
+            "be globs of TFRecord files"
+        )
     if (output / "metadata.json").exists():
         return check_store(output, data, vocab_size)
     options = store_options(data, vocab_size)
@@ -64,12 +73,20 @@ def prepare(
     ):
         tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout, show_progress)
         tokenizer.save(local / "tokenizer")
-        documents = _tokenized(data, corpus, local / "tokenizer", show_progress)
+        if is_static:
+            # Imported late: it loads TensorFlow, which takes seconds.
+            from bert_jax.data.google_tfrecord import write_rows
+
+            rows = write_rows(corpus.sources, tokenizer, local, show_progress=show_progress)
+            splits = {"train": {"records": rows}}
+        else:
+            documents = _tokenized(data, corpus, local / "tokenizer", show_progress)
+            splits = _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local)
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             "vocab_size": tokenizer.vocab_size,
-            "splits": _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local),
-            "dropped_documents": dict(sorted(corpus.dropped.items())),
+            "splits": splits,
+            "dropped_documents": dict(sorted(corpus.bad.dropped.items())),
             "options": options,
             "sources": corpus.sources,
         }
@@ -102,13 +119,13 @@ def tokenize_corpus(
         tempfile.TemporaryDirectory() as tokenizer_dir,
         empty_directory(output_dir, SPLIT_FILES),
         files.local_output(output_dir) as local,
-        _Split(local, tokenizer.vocab_size) as split,
+        SplitWriter(local, tokenizer.vocab_size) as split,
     ):
         tokenizer.save(tokenizer_dir)
         for _, document in _tokenized(data, corpus, Path(tokenizer_dir), show_progress):
-            split.append(document)
+            _append(split, document)
         _check_number(split.counts["documents"], data.rows)
-    return {**split.counts, "dropped_documents": dict(corpus.dropped)}
+    return {**split.counts, "dropped_documents": dict(corpus.bad.dropped)}
 
 
 def _make_tokenizer(
@@ -151,32 +168,35 @@ def _write_splits(
 ) -> dict[str, dict[str, int]]:
     """Writes train/ and heldout/; returns their counts."""
     first_heldout: TokenizedDocument | None = None
-    with _Split(output / "train", vocab_size) as train:
-        heldout: _Split | None = None
+    heldout: SplitWriter | None = None
+    with ExitStack() as stack:
+        train = stack.enter_context(SplitWriter(output / "train", vocab_size))
         for index, document in documents:
             if index not in chosen:
-                train.append(document)
-            elif heldout:
-                heldout.append(document)
+                _append(train, document)
             elif first_heldout is None:
                 first_heldout = document
             else:
-                heldout = _Split(output / "heldout", vocab_size)
-                heldout.append(first_heldout)
-                heldout.append(document)
-        if heldout:
-            heldout.close()
-        elif first_heldout:
+                if heldout is None:
+                    heldout = stack.enter_context(SplitWriter(output / "heldout", vocab_size))
+                    _append(heldout, first_heldout)
+                _append(heldout, document)
+        if first_heldout and heldout is None:
             # A single document cannot be evaluated: random pairs need another one.
-            train.append(first_heldout)
-    total = train.counts["documents"] + (heldout.counts["documents"] if heldout else 0)
+            _append(train, first_heldout)
+    splits = {"train": train.counts} | ({"heldout": heldout.counts} if heldout else {})
+    total = sum(counts["documents"] for counts in splits.values())
     _check_number(total, rows)
     if train.counts["documents"] < 2 and rows == "pairs":
         raise UserError(
             f"data.heldout_fraction={chosen.fraction} leaves 1 of {total} documents "
             "to train on: set it to 0"
         )
-    return {"train": train.counts} | ({"heldout": heldout.counts} if heldout else {})
+    return splits
+
+
+def _append(split: SplitWriter, document: TokenizedDocument) -> None:
+    split.append(document.tokens, document.sentence_lengths, document.num_bytes)
 
 
 def _tokenized(
@@ -192,7 +212,7 @@ def _tokenized(
                 yield index, document
             else:
                 where = f"{document.source}:{document.line}"
-                corpus.drop(BadRecord("empty", "the document has no text"), where)
+                corpus.bad.add(BadRecord("empty", "the document has no text"), where)
 
 
 @contextmanager
@@ -216,27 +236,6 @@ def _reading(
 
         yield progress, advance
         advance(0)
-
-
-class _Split(SplitWriter):
-    """A split that is being written, with the counts that metadata.json gives for it."""
-
-    def __init__(self, directory: Path, vocab_size: int):
-        super().__init__(directory, vocab_size)
-        self._bytes = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {
-            "documents": self.num_documents,
-            "sentences": self.num_sentences,
-            "tokens": self.num_tokens,
-            "bytes_of_text": self._bytes,
-        }
-
-    def append(self, document: TokenizedDocument) -> None:
-        self.append_flat(document.tokens, document.sentence_lengths)
-        self._bytes += document.num_bytes
 
 
 def _check_number(documents: int, rows: str) -> None:

@@ -1,10 +1,14 @@
-"""Compares the manifest of a token store on disk with a config."""
+"""Checks the directory of a token store: its manifest against a config, its other files."""
 
 import hashlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
@@ -44,10 +48,18 @@ def given_tokenizer(data: ConfigDict, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def store_options(data: ConfigDict, vocab_size: int) -> dict[str, Any]:
+def store_options(
+    data: ConfigDict, vocab_size: int, known: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Returns everything that determines a store's content, except for the texts themselves.
 
     A given vocabulary is identified by a hash of its content; its path is only recorded.
+
+    Args:
+      data: The `data` section of a config.
+      vocab_size: The number of entries.
+      known: The options of a finished store. Its hash stands for a vocabulary of the same path
+        that no longer exists.
 
     Raises:
       UserError: The given vocabulary cannot be read.
@@ -57,13 +69,22 @@ def store_options(data: ConfigDict, vocab_size: int) -> dict[str, Any]:
         "format": data.format,
         "text_field": data.text_field,
         "tokenizer": data.tokenizer,
-        "vocab": _file_hash(data.vocab) if data.vocab else "",
+        "vocab": "",
         "vocab_path": data.vocab,
         "vocab_size": vocab_size,
         "lowercase": data.lowercase,
         "bad_documents": data.bad_documents,
         "heldout_fraction": data.heldout_fraction,
     }
+    if data.vocab:
+        try:
+            content = files.open_path(data.vocab, "data.vocab").read_bytes()
+            options["vocab"] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        except OSError as error:
+            reason = error.strerror or "no such file"
+            if not known or known["vocab_path"] != data.vocab:
+                raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
+            options["vocab"] = known["vocab"]
     if data.tokenizer == "wordpiece":
         options["max_input_chars_per_word"] = data.max_input_chars_per_word
     elif not data.vocab:
@@ -84,7 +105,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
     """
     metadata = read_metadata(output)
     found = metadata["options"]
-    wanted = wanted_options(found, data, vocab_size)
+    wanted = store_options(data, vocab_size, known=found)
     for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
         if found.get(key) != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
@@ -92,46 +113,24 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
                 f"the token store {output} was made with {name}={found.get(key)!r}, "
                 f"not {wanted.get(key)!r}: use another directory or that value"
             )
-    difference = source_difference(metadata, data, lambda: open_corpus(data).sources)
+    difference = ""
+    try:
+        sources = open_corpus(data).sources
+    except UserError:
+        sources = metadata["sources"]
+        if found["input"] != wanted["input"]:
+            difference = f"data.input was {','.join(found['input'])}"
+    before, now = _states(metadata["sources"]), _states(sources)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            difference = f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
+            break
     if difference:
         raise UserError(
             f"the token store {output} was made of other texts ({difference}): "
             "use another directory or the same data.input"
         )
     return metadata
-
-
-def wanted_options(found: dict[str, Any], data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """Returns `store_options`, with the recorded hash if the vocabulary's file is missing."""
-    is_missing = data.vocab and not files.open_path(data.vocab, "data.vocab").exists()
-    if is_missing and found.get("vocab") and found.get("vocab_path") == data.vocab:
-        without = ConfigDict({**data, "vocab": ""})
-        return store_options(without, vocab_size) | {"vocab": found["vocab"]}
-    return store_options(data, vocab_size)
-
-
-def source_difference(
-    metadata: dict[str, Any], data: ConfigDict, sources: Callable[[], list[dict[str, Any]]]
-) -> str:
-    """Describes how the sources differ from those of the store; empty if they do not.
-
-    `sources` lists the present sources. If it fails because files are missing, `data.input`
-    itself is compared.
-    """
-    try:
-        wanted = _states(sources())
-    except UserError:
-        then, now = metadata["options"]["input"], split_inputs(data.input)
-        return "" if then == now else f"data.input was {','.join(then)}, now {','.join(now)}"
-    found = _states(metadata["sources"])
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
-            return f"{name} is new"
-        if name not in wanted:
-            return f"{name} is no longer among them"
-        if found[name] != wanted[name]:
-            return f"{name} had {found[name]}, now {wanted[name]}"
-    return ""
 
 
 def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
@@ -144,9 +143,39 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def _file_hash(path: str) -> str:
-    try:
-        content = files.open_path(path, "data.vocab").read_bytes()
-    except OSError as e:
-        raise UserError(f"data.vocab: cannot read {path}: {e.strerror or 'no such file'}") from None
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+# Regular expressions of the relative paths of what an interrupted run may have left.
+SPLIT_FILES = r"(tokens-\d+\.bin|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
+STORE_FILES = (
+    rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|metadata\.json\.partial"
+    r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model)"
+)
+
+
+@contextmanager
+def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
+    """Creates the directory, removes what an interrupted run left in it, and locks it.
+
+    Args:
+      directory: Created with its parents.
+      ours: A regular expression of the relative paths, with "/", of files that may be removed.
+
+    Raises:
+      UserError: It holds any other file, or another process is writing to it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    refusal = f"another process is writing a token store in {directory}"
+    with files.lock_directory(directory, refusal):
+        if files.is_remote(directory):
+            found = list(files.list_files(directory))
+        else:
+            paths = [path for path in directory.rglob("*") if not path.is_dir()]
+            found = [path.relative_to(directory).as_posix() for path in paths]
+        for name in found:
+            if not re.fullmatch(ours, name):
+                raise UserError(
+                    f"{directory} holds {name}, which is no part of an unfinished token store: "
+                    "give an empty directory"
+                )
+        for name in found:
+            (directory / name).unlink()
+        yield

@@ -4,7 +4,6 @@ Step n of a stage takes examples n * B to (n + 1) * B of the stage's stream. A b
 function of (spec, data, n): hosts, threads and interruptions do not enter.
 """
 
-import abc
 import dataclasses
 import functools
 from collections import deque
@@ -21,11 +20,9 @@ from bert_jax.data.examples import Examples, Window
 from bert_jax.data.random_streams import CORRUPTION_TAG, random_key
 from bert_jax.data.rows import ROWS
 from bert_jax.data.rows.windows import select_rows
-from bert_jax.data.tf_dataset import BatchIterator, make_dataset
+from bert_jax.data.tf_dataset import Batch, BatchIterator, Signature, make_dataset
 from bert_jax.errors import UserError
 from bert_jax.parts import load_part
-
-Batch = dict[str, np.ndarray]
 
 # Held-out text is always masked like this, which makes runs with other masks comparable.
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1)}
@@ -67,42 +64,46 @@ def batch_fields(rows: str, corruption: str) -> BatchFields:
     return {**_row_builder(rows).fields, **_corruption(corruption).fields}
 
 
-class Stream(abc.ABC):
+class Stream:
     """The batches of one stage, as one host sees them.
 
+    They are planned, read and corrupted on demand.
+
     Args:
+      store: What the row builder reads: the `TokenStore` of a split, or a `RecordStore`.
+      tokenizer: The one that the store was written with.
       spec: See `StreamSpec`.
-      fields: The arrays of a batch.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
+
+    Raises:
+      UserError: The row builder cannot use the store.
     """
 
     def __init__(
-        self, spec: StreamSpec, fields: BatchFields, shards: Sequence[int], num_shards: int
+        self,
+        store,
+        tokenizer,
+        spec: StreamSpec,
+        *,
+        shards: Sequence[int] = (0,),
+        num_shards: int = 1,
     ):
-        self.spec, self.fields = spec, fields
+        self.spec = spec
+        self.fields = batch_fields(spec.rows, spec.corruption)
         self._host = HostRows(spec.batch_size, shards, num_shards)
+        self._rows = _row_builder(spec.rows)(store, tokenizer, spec)
+        self._corruption = _corruption(spec.corruption)(tokenizer, spec)
+        self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
+        self.examples = Examples(self._rows)
 
-    @abc.abstractmethod
     def position(self, step: int) -> dict[str, int]:
-        """Returns where the first example of a step lies, as values that JSON can hold.
+        """Returns `{"first_example", "epoch", "window"}` of the window of a step's first example.
 
         The result does not depend on whether the steps before were iterated. With it, `batches`
         plans nothing that lies before.
         """
-
-    @abc.abstractmethod
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        """Returns what a global batch is made of, as values that JSON can hold."""
-
-    @abc.abstractmethod
-    def makers(
-        self, first_step: int, num_steps: int, position: dict[str, int] | None
-    ) -> Iterator[Callable[[], Batch]]:
-        """Returns a function for each step that makes this host's rows of its batch.
-
-        The functions may run at the same time, in any order.
-        """
+        return dataclasses.asdict(self.examples.find(step * self.spec.batch_size))
 
     def batches(
         self, first_step: int, num_steps: int, position: dict[str, int] | None = None
@@ -120,71 +121,17 @@ class Stream(abc.ABC):
         Raises:
           UserError: `position` does not belong to this stream.
         """
-        makers = self.makers(first_step, num_steps, position)
-        return BatchIterator(functools.partial(prefetch, makers, self.spec), self._signature())
+        return BatchIterator(*self._source(first_step, num_steps, position))
 
     def dataset(self, first_step: int, num_steps: int, position: dict[str, int] | None = None):
         """Returns `batches` as a `tf.data.Dataset` with static shapes."""
-        makers = self.makers(first_step, num_steps, position)
-        return make_dataset(functools.partial(prefetch, makers, self.spec), self._signature())
-
-    def _signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns the shape and the dtype of each array."""
-        spec = self.spec
-        return {
-            name: (
-                field.shape(
-                    batch_size=len(self._host.row_R),
-                    max_seq_length=spec.max_seq_length,
-                    max_predictions_per_seq=spec.max_predictions_per_seq,
-                ),
-                field.dtype,
-            )
-            for name, field in self.fields.items()
-        }
-
-
-class TokenStream(Stream):
-    """Batches that are planned, read from a token store and corrupted on demand.
-
-    Args:
-      store: The token store of a split; see `WindowedRows`.
-      tokenizer: The one that the store was written with.
-      spec, shards, num_shards: See `Stream`.
-
-    Raises:
-      UserError: The row builder cannot use the store.
-    """
-
-    def __init__(
-        self,
-        store,
-        tokenizer,
-        spec: StreamSpec,
-        *,
-        shards: Sequence[int] = (0,),
-        num_shards: int = 1,
-    ):
-        super().__init__(spec, batch_fields(spec.rows, spec.corruption), shards, num_shards)
-        self._rows = _row_builder(spec.rows)(store, tokenizer, spec)
-        self._corruption = _corruption(spec.corruption)(tokenizer, spec)
-        self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
-        self.examples = Examples(self._rows)
-
-    def position(self, step: int) -> dict[str, int]:
-        """Returns `{"first_example", "epoch", "window"}` of the window of the first example."""
-        return dataclasses.asdict(self.examples.find(step * self.spec.batch_size))
-
-    def makers(
-        self, first_step: int, num_steps: int, position: dict[str, int] | None
-    ) -> Iterator[Callable[[], Batch]]:
-        first = first_step * self.spec.batch_size
-        if position is not None:
-            self.examples.add_known(self._window(position, first_step))
-        return self._makers(first, num_steps)
+        return make_dataset(*self._source(first_step, num_steps, position))
 
     def describe_batch(self, step: int) -> dict[str, Any]:
-        """Plans the batch anew; `rows` has what the row builder's `describe` returns."""
+        """Plans a global batch anew and describes it, as values that JSON can hold.
+
+        `rows` has what the row builder's `describe` returns.
+        """
         size = self.spec.batch_size
         first = step * size
         start = self.examples.find(first)
@@ -209,25 +156,31 @@ class TokenStream(Stream):
         batch = self._rows.assemble(plan)
         return batch | self._corruption.corrupt(batch, self._key, first_example)
 
-    def evaluation(self, max_sequences: int) -> Iterator[Batch]:
-        """See `evaluation_batches`."""
-        size, total = self.spec.batch_size, 0
-        for window in range(len(self._rows.windows(0))):
-            total += self._rows.count(0, window)
-            if 0 < max_sequences <= total:
-                total = max_sequences
-                break
-        # The rows beyond the total are the next of the stream. They are real text, because a row
-        # of nothing but padding could give NaN.
-        makers = self._makers(0, -(-total // size))
-        for number, batch in enumerate(prefetch(makers, self.spec)):
-            is_counted = number * size + self._host.row_R < total
-            for name, field in self.fields.items():
-                if field.dtype == "float32":
-                    batch[name][~is_counted] = 0
-            yield batch | {"example_weights": is_counted.astype(np.float32)}
+    def _source(
+        self, first_step: int, num_steps: int, position: dict[str, int] | None
+    ) -> tuple[Callable[[], Iterator[Batch]], Signature]:
+        """Returns a function that makes the batches, and their shapes and dtypes."""
+        if position is not None:
+            self.examples.add_known(self._window(position, first_step))
+        spec = self.spec
+        signature = {
+            name: (
+                field.shape(
+                    batch_size=len(self._host.row_R),
+                    max_seq_length=spec.max_seq_length,
+                    max_predictions_per_seq=spec.max_predictions_per_seq,
+                ),
+                field.dtype,
+            )
+            for name, field in self.fields.items()
+        }
+        return functools.partial(self._make_batches, first_step, num_steps), signature
+
+    def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
+        return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
 
     def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
+        """Yields functions that make the batches; they may run at the same time, in any order."""
         if num_batches < 1:
             return
         row_R, size = self._host.row_R, self.spec.batch_size
@@ -245,28 +198,20 @@ class TokenStream(Stream):
             )
             for first, stop in self._host.runs
         ]
-        if len(parts) == 1:
-            return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _window(self, position: dict[str, int], step: int) -> Window:
         """Returns the window of a position, which must lie before `step`."""
-        if position.keys() != {"first_example", "epoch", "window"}:
+        try:
+            window = Window(**position)
+            is_ours = window.window < len(self._rows.windows(window.epoch))
+        except TypeError:  # Other keys.
+            is_ours = False
+        if not is_ours or window.first_example > step * self.spec.batch_size:
             raise UserError(
-                f"the input position {position} is not of a token store: the checkpoint belongs "
-                "to other data"
-            )
-        window = Window(**position)
-        if window.first_example > step * self.spec.batch_size:
-            raise UserError(
-                f"the input position {position} lies after step {step}, whose first example is "
-                f"{step * self.spec.batch_size}: the checkpoint belongs to another batch size or "
-                "stage"
-            )
-        if window.window >= len(self._rows.windows(window.epoch)):
-            raise UserError(
-                f"the input position {position} does not exist in this corpus: the data or "
-                "data.shuffle_sentences changed since the checkpoint was written"
+                f"the input position {position} is not one of this run before step {step}: the "
+                "data, a batch size, a stage or data.shuffle_sentences changed since the "
+                "checkpoint was written"
             )
         return window
 
@@ -285,21 +230,35 @@ def evaluation_batches(
     Masks follow `EVALUATION_MASKS`, not `spec`.
 
     Args:
-      store, tokenizer, shards, num_shards: As for `TokenStream`.
+      store, tokenizer, shards, num_shards: As for `Stream`.
       spec: `seed` and `stage` determine rows and masks.
       max_sequences: The most sequences, the first of the shuffled epoch; 0 for all.
 
     Yields:
-      Batches like those of `TokenStream`, with `example_weights` float32 [b]: 1, or 0 for rows
-      that only fill up the last batch. In those rows all other float32 fields, which are
-      weights, are 0 as well.
+      Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
+      only fill up the last batch. In those rows all other float32 fields, which are weights,
+      are 0 as well.
 
     Raises:
-      UserError: As for `TokenStream`.
+      UserError: As for `Stream`.
     """
     spec = dataclasses.replace(spec, **EVALUATION_MASKS)
-    stream = TokenStream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
-    return stream.evaluation(max_sequences)
+    stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+    rows, row_R = stream._rows, stream._host.row_R
+    total = 0
+    for window in range(len(rows.windows(0))):
+        total += rows.count(0, window)
+        if 0 < max_sequences <= total:
+            total = max_sequences
+            break
+    # The rows beyond the total are the next of the stream. They are real text, because a row
+    # of nothing but padding could give NaN.
+    for number, batch in enumerate(stream._make_batches(0, -(-total // spec.batch_size))):
+        is_counted = number * spec.batch_size + row_R < total
+        for name, field in stream.fields.items():
+            if field.dtype == "float32":
+                batch[name][~is_counted] = 0
+        yield batch | {"example_weights": is_counted.astype(np.float32)}
 
 
 def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 import numpy as np
@@ -23,16 +22,13 @@ import numpy as np
 from bert_jax import tokenizers
 from bert_jax.data.corpus import Document
 from bert_jax.data.sentence_splitter import split_sentences
-from bert_jax.data.text_files import MAX_RECORD_BYTES
 from bert_jax.errors import UserError
 
 # The size of the chunks that are sent to workers. It outweighs the cost of a message, and the
 # chunks in flight need far less memory than a process.
 CHUNK_CHARACTERS = 2**20
-# The number of chunks per worker that are sent before a result must come back.
+# The text that is sent before a result must come back, in chunks per worker.
 _IN_FLIGHT = 3
-# The most text in flight, in documents of the greatest length.
-_LONGEST_IN_FLIGHT = 2
 
 
 class TokenizedDocument(NamedTuple):
@@ -87,14 +83,14 @@ def tokenize_documents(
         return
     with _workers(num_processes, str(tokenizer_directory)) as pool:
         waiting: deque[tuple[Future, int]] = deque()
-        max_chunks = _IN_FLIGHT * num_processes
-        max_size = max(max_chunks * CHUNK_CHARACTERS, _LONGEST_IN_FLIGHT * MAX_RECORD_BYTES)
+        max_size = _IN_FLIGHT * num_processes * CHUNK_CHARACTERS
         in_flight = 0
         for chunk in chunks(documents):
             size = sum(len(document.text) for document in chunk)
             waiting.append((pool.submit(_tokenize_chunk, chunk), size))
             in_flight += size
-            while waiting and (len(waiting) >= max_chunks or in_flight >= max_size):
+            # Two documents may be in flight, however long they are.
+            while in_flight >= max_size and len(waiting) > 1:
                 future, size = waiting.popleft()
                 in_flight -= size
                 yield from _result(future)
@@ -149,51 +145,30 @@ def _result(future: Future) -> list[TokenizedDocument]:
 def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPoolExecutor]:
     # This process may have threads (JAX, TensorFlow), which do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    # Workers wait until this end of the pipe is closed. (An Event is a named file, which may be
-    # gone when a late worker starts.)
-    all_started, starting = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(
-        num_processes,
-        context,
-        initializer=_start_worker,
-        initargs=(tokenizer_directory, all_started),
+        num_processes, context, initializer=_start_worker, initargs=(tokenizer_directory,)
     )
-    try:
-        with _without_main_module():
-            # `submit` starts a process if none is idle, and starting processes are not.
-            for _ in range(num_processes):
-                pool.submit(os.getpid)
-        starting.close()
-        yield pool
-    finally:
-        starting.close()
-        all_started.close()
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Keeps new processes from importing the main program, which may import JAX."""
+    # A new process imports the main module, which may import JAX. `submit` starts processes.
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        yield
+        yield pool
     finally:
         sys.modules["__main__"] = main
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 # The tokenizer of a worker process.
 _tokenizer: tokenizers.Tokenizer
 
 
-def _start_worker(tokenizer_directory: str, all_started: Connection) -> None:
+def _start_worker(tokenizer_directory: str) -> None:
     global _tokenizer
     # Ctrl-C reaches all processes, and the main one stops these.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Ends this process if the main one is killed.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _tokenizer = tokenizers.load(tokenizer_directory)
-    all_started.poll(None)
 
 
 def _end_with_parent() -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.data.stream import StreamSpec, TokenStream
+from bert_jax.data.stream import Stream, StreamSpec
 from tests.data.fakes import FakeStore, make_documents, make_tokenizer
 
 DOCUMENTS = make_documents(seed=8, num_documents=30, most_sentences=25)
@@ -21,4 +21,4 @@ SPEC = StreamSpec(
 
 def stream(store=STORE, **changes):
     hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
-    return TokenStream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)
+    return Stream(store, TOKENIZER, dataclasses.replace(SPEC, **changes), **hosts)

@@ -4,7 +4,6 @@ from importlib import import_module
 
 import pytest
 
-from bert_jax.data import text_files
 from bert_jax.data.corpus import Corpus, parse_tfds
 from bert_jax.errors import UserError
 
@@ -58,11 +57,6 @@ def test_names_of_tfds(item, expected):
     assert parse_tfds(item, "text") == expected
 
 
-def test_name_of_tfds_is_missing():
-    with pytest.raises(UserError, match="given as tfds:NAME"):
-        parse_tfds("tfds:", "text")
-
-
 def test_tfds(tfds):
     def examples(self, *args, **kwargs):
         import tensorflow as tf
@@ -83,12 +77,6 @@ def test_tfds(tfds):
             list(Corpus("tfds:imdb_reviews:body").documents())
         with pytest.raises(UserError, match="field 'label' of 'imdb_reviews' is not a text"):
             list(Corpus("tfds:imdb_reviews:label").documents())
-
-
-def test_tfds_with_generated_examples(tfds):
-    with tfds.testing.mock_data(num_examples=7):
-        documents = list(Corpus("tfds:imdb_reviews:text", bad_documents="skip").documents())
-    assert 0 < len(documents) <= 7
 
 
 def test_documents_of_data_sets_are_counted(small_data_set):
@@ -112,14 +100,6 @@ def test_tfds_that_needs_a_package(small_data_set, monkeypatch):
     )
     with pytest.raises(UserError, match="cannot prepare 'small_texts': No module named 'beam_'"):
         corpus.fetch()
-
-
-def test_too_long_documents_of_data_sets(small_data_set, monkeypatch):
-    monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 5)
-    corpus = Corpus(f"tfds:{small_data_set}", bad_documents="skip")
-    assert list(corpus.documents()) == []
-    assert corpus.dropped == {"too long": 3}
-    assert corpus.documents_read == 3
 
 
 def test_tfds_of_an_unknown_version(tfds):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data.stream import StreamSpec, TokenStream
+from bert_jax.data.stream import Stream, StreamSpec
 from tests.data.fakes import FakeStore
 from tests.golden import record_original_pairs as golden
 
@@ -66,7 +66,7 @@ def our_runs(store, tokenizer, **changes):
             stage=0,
             **changes,
         )
-        stream = TokenStream(store, tokenizer, spec)
+        stream = Stream(store, tokenizer, spec)
         batches, first = [], 0
         for epoch in range(golden.DUPE_FACTOR):
             rows = stream.examples.rows

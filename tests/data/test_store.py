@@ -24,10 +24,15 @@ DOCUMENTS = st.lists(
 )
 
 
+def append(writer, document):
+    lengths = np.array([len(sentence) for sentence in document])
+    writer.append(np.concatenate(document).astype(np.int32), lengths)
+
+
 def write(directory, documents, vocab_size=100, **options):
     with SplitWriter(directory, vocab_size, **options) as writer:
         for document in documents:
-            writer.append([np.array(sentence, np.int32) for sentence in document])
+            append(writer, document)
     return TokenStore(directory)
 
 
@@ -74,24 +79,9 @@ def test_the_highest_id_survives(vocab_size, width, tmp_path):
     assert (tmp_path / "tokens-00000.bin").stat().st_size == 2 * width
 
 
-def test_index_files_are_plain_npy(tmp_path):
-    write(tmp_path, [[[1, 2], [3]], [[4]]])
-    assert np.load(tmp_path / "sentence_starts.npy").tolist() == [0, 2, 3, 4]
-    assert np.load(tmp_path / "document_starts.npy").tolist() == [0, 2, 3]
-    assert np.load(tmp_path / "sentence_starts.npy").dtype == np.int64
-
-
-def test_empty_sentences_and_documents_are_refused(tmp_path):
-    with SplitWriter(tmp_path, 10) as writer:
-        writer.append([np.array([1])])
-        for document in ([], [np.array([1]), np.array([], int)]):
-            with pytest.raises(ValueError, match="needs sentences"):
-                writer.append(document)
-
-
 def test_an_unfinished_split_does_not_open(tmp_path):
     with pytest.raises(RuntimeError), SplitWriter(tmp_path, 10) as writer:
-        writer.append([np.array([1])])
+        append(writer, [[1]])
         raise RuntimeError
     with pytest.raises(UserError, match="not a finished split of a token store"):
         TokenStore(tmp_path)
@@ -111,15 +101,8 @@ def test_damage_is_noticed(tmp_path):
     (tmp_path / "sentence_starts.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(UserError, match="sentence_starts.npy is damaged"):
         TokenStore(tmp_path)
-    np.save(tmp_path / "sentence_starts.npy", np.array([0.0, 3.0]))
-    with pytest.raises(UserError, match="not a vector of int64"):
-        TokenStore(tmp_path)
-
-
-def test_pickled_arrays_are_not_loaded(tmp_path):
-    write(tmp_path, [[[1]]])
-    np.save(tmp_path / "token_counts.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(UserError, match="is damaged"):
+    np.save(tmp_path / "sentence_starts.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(UserError, match="sentence_starts.npy is damaged.*Python objects"):
         TokenStore(tmp_path)
 
 
@@ -133,37 +116,6 @@ METADATA = {
 }
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({key: None} for key in METADATA),
-        {"tokenizer": {"kind": "wordpiece"}},
-        {"splits": {"heldout": METADATA["splits"]["train"]}},
-        {"splits": {"train": {"documents": 1}}},
-        {"options": {"input": []}},
-        {"sources": [{"path": "a.txt"}]},
-        {"sources": ["a.txt"]},
-    ],
-    ids=str,
-)
-def test_metadata_that_lacks_something(change, tmp_path):
-    write_metadata(tmp_path, METADATA | change)
-    with pytest.raises(UserError, match="metadata.json is damaged: prepare the corpus again"):
-        read_metadata(tmp_path)
-    (key,) = change
-    write_metadata(tmp_path, {k: v for k, v in METADATA.items() if k != key})
-    with pytest.raises(UserError, match="is damaged"):
-        read_metadata(tmp_path)
-
-
-@pytest.mark.parametrize("use", [TokenStore, read_metadata])
-def test_paths_of_other_storage_are_refused(use, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="the token store is s3://b/x, but s3:// paths are not sup"):
-        use("s3://b/x")
-    assert not os.listdir(tmp_path)
-
-
 def test_metadata(tmp_path):
     with pytest.raises(UserError, match="holds no finished token store"):
         read_metadata(tmp_path)
@@ -174,17 +126,17 @@ def test_metadata(tmp_path):
     with pytest.raises(UserError, match="version 0, this program reads version 1"):
         read_metadata(tmp_path)
     (tmp_path / "metadata.json").write_text('{"format')
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match="is not valid JSON"):
         read_metadata(tmp_path)
 
 
-def test_a_full_disk_names_the_file(tmp_path):
+def test_a_full_disk_names_the_directory(tmp_path):
     writer = SplitWriter(tmp_path, 10)
     os.symlink("/dev/full", tmp_path / "tokens-00000.bin")
     with pytest.raises(OSError, match="No space left") as info:
         for _ in range(100):
-            writer.append([np.ones(10_000, np.int32)])
-    assert info.value.filename == str(tmp_path / "tokens-00000.bin")
+            append(writer, [[1] * 10_000])
+    assert info.value.filename == str(tmp_path)
 
 
 MEMORY = """
@@ -195,7 +147,7 @@ def peak():
 before = peak()
 with SplitWriter(sys.argv[1], 1000) as writer:
     for i in range(4000):
-        writer.append([np.full(100, i % 1000, np.int32)] * 200)
+        writer.append(np.full(20_000, i % 1000, np.int32), np.full(200, 100))
 store = TokenStore(sys.argv[1])
 store.tokens_at(np.arange(0, store.num_tokens, 100_000))
 print(peak() - before)

@@ -53,15 +53,15 @@ def test_an_error_while_planning_is_raised_as_it_is(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "position, words",
+    "position",
     [
-        ({"epoch": 0, "first_example": 0, "rows": 12}, "is not of a token store"),
-        ({"epoch": 0, "window": 1, "first_example": 500}, "lies after step 2"),
-        ({"epoch": 0, "window": 99, "first_example": 20}, "does not exist in this corpus"),
+        {"epoch": 0, "first_example": 0, "rows": 12},
+        {"epoch": 0, "window": 1, "first_example": 500},
+        {"epoch": 0, "window": 99, "first_example": 20},
     ],
 )
-def test_positions_of_something_else_are_refused(position, words):
-    with pytest.raises(UserError, match=words):
+def test_positions_of_something_else_are_refused(position):
+    with pytest.raises(UserError, match="is not one of this run before step 2"):
         next(stream().batches(2, 1, position))
 
 

@@ -24,15 +24,15 @@ from bert_jax.training.preemption import PreemptionGuard
 
 def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
     """A batch over a mesh of devices in this order, and what came together from all hosts."""
-    from bert_jax.data.stream import TokenStream, evaluation_batches
+    from bert_jax.data.stream import Stream, evaluation_batches
     from tests.data.small_stream import SPEC, STORE, TOKENIZER
 
     devices = np.array(jax.devices())[order].reshape(shape)
     mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)
     layout = Layout.create(mesh, "tp" if mesh.shape["model"] > 1 else "dp")
     ours = multihost.batch_shards(layout.batch)
-    stream = TokenStream(STORE, TOKENIZER, SPEC, **ours)
-    whole = TokenStream(STORE, TOKENIZER, SPEC)
+    stream = Stream(STORE, TOKENIZER, SPEC, **ours)
+    whole = Stream(STORE, TOKENIZER, SPEC)
     equal = True
     for part, all_rows in zip(stream.batches(0, 5), whole.batches(0, 5), strict=True):
         put = layout.put_batch(part)

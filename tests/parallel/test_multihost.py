@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import tokenizers, train, workdir
 from bert_jax.data.store import TokenStore
-from bert_jax.data.stream import TokenStream
+from bert_jax.data.stream import Stream
 from bert_jax.input_setup import stream_spec
 from bert_jax.parallel import multihost
 from bert_jax.training.metrics import read_metrics
@@ -123,7 +123,7 @@ class TestTwoProcesses:
         tokenizer = tokenizers.load(directory / "tokenizer")
         expected = []
         for shards in ((0,), (1,), (0, 1)):
-            stream = TokenStream(
+            stream = Stream(
                 store, tokenizer, stream_spec(config, stage), shards=shards, num_shards=2
             )
             masks = [batch["attention_mask"] for batch in stream.batches(0, STEPS)]

@@ -7,7 +7,7 @@ block or window).
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -111,17 +111,9 @@ class WindowedRows(abc.ABC):
     def plan(self, epoch: int, window: int) -> Any:
         """Plans the rows of a window, shuffled."""
         parts = [self.plan_block(*self._block(epoch, b)) for b in self.windows(epoch)[window]]
-        plan_type = type(parts[0])
-        columns = [list(column) for column in zip(*parts, strict=True)]
-        del parts
-        num_rows = sum(column.size for column in columns[0])
-        order = self._generator(epoch, window, SHUFFLE_TAG).permutation(num_rows)
-        shuffled = []
-        for column in columns:  # One column at a time needs the least memory.
-            joined = np.concatenate(column)
-            column.clear()
-            shuffled.append(joined[order])
-        return plan_type(*shuffled)
+        joined = concatenate_rows(parts)
+        order = self._generator(epoch, window, SHUFFLE_TAG).permutation(len(joined[0]))
+        return select_rows(joined, order)
 
     def locate(self, positions_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the document of token positions, and the sentence in it; both int64 [N]."""
@@ -148,6 +140,11 @@ class WindowedRows(abc.ABC):
 def select_rows(plan: Any, selection: Any) -> Any:
     """Returns the rows of a plan that `selection` (a slice or indices) names."""
     return type(plan)(*(column[selection] for column in plan))
+
+
+def concatenate_rows(plans: Sequence[Any]) -> Any:
+    """Returns the rows of all plans as one plan."""
+    return type(plans[0])(*map(np.concatenate, zip(*plans, strict=True)))
 
 
 def target_lengths(
@@ -185,23 +182,11 @@ def gather_sentences(
     document = np.arange(block.num_documents)
     first, stop, target = block.document_starts[:-1], block.document_starts[1:], target_D
     turns: list[tuple[np.ndarray, ...]] = []
-    finished: list[tuple[np.ndarray, ...]] = []
     while document.size:
         end = np.searchsorted(sentence_starts, sentence_starts[first] + target)
         end = np.minimum(end, stop)
         following, columns = divide(first, end)
         turns.append((document, first, end, *columns))
-        # A long document makes turns of one chunk each. Thousands of tiny arrays would take
-        # more memory than their contents.
-        if len(turns) == 1024:
-            finished.append(_joined(turns))
-            turns = []
-        first = following
-        left = first < stop
-        if not left.all():
-            document, first, stop, target = document[left], first[left], stop[left], target[left]
-    return _joined(finished + turns)
-
-
-def _joined(parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        left = following < stop
+        document, stop, target, first = document[left], stop[left], target[left], following[left]
+    return tuple(map(np.concatenate, zip(*turns, strict=True)))

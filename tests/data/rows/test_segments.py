@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.rows.segments import SegmentRows
-from bert_jax.data.stream import StreamSpec, TokenStream, evaluation_batches
+from bert_jax.data.stream import Stream, StreamSpec, evaluation_batches
 from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
 
 SPEC = StreamSpec(
@@ -80,7 +80,7 @@ def test_targets_are_short_for_some_documents():
 
 def test_batches_are_cls_text_sep():
     store, tokenizer, spec, _ = rows_of(make_documents(seed=4))
-    stream = TokenStream(store, tokenizer, spec)
+    stream = Stream(store, tokenizer, spec)
     batches = list(stream.batches(0, 12))
     for step, batch in enumerate(batches):
         assert batch.keys() == {"input_ids", "token_type_ids", "attention_mask"}
@@ -96,8 +96,8 @@ def test_batches_are_cls_text_sep():
             first = store.document_starts[document] + sentence
             start, stop = store.sentence_starts[first : first + 2]
             assert start <= text[0] - 5 < stop
-    resumed = TokenStream(store, tokenizer, spec)
-    position = TokenStream(store, tokenizer, spec).position(9)
+    resumed = Stream(store, tokenizer, spec)
+    position = Stream(store, tokenizer, spec).position(9)
     for batch, other in zip(resumed.batches(9, 3, position), batches[9:], strict=True):
         assert all(np.array_equal(batch[name], other[name]) for name in batch)
 

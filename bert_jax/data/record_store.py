@@ -1,0 +1,192 @@
+"""Rows of google-research/bert's TFRecord files, on disk for reading in any order.
+
+DIR/metadata.json       as of a token store; `sources` has the number and shape of the records
+DIR/tokenizer/          the tokenizer, self-contained
+DIR/rows-00000.bin ...  the rows of each source, see `row_dtype`
+DIR/token_counts.npy    int64 [V]: how often each token occurs, unmasked
+"""
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_jax import files
+from bert_jax.batch import ENCODER_FIELDS, MASKED_LM_FIELDS, NEXT_SENTENCE_FIELDS, BatchFields
+from bert_jax.data.random_streams import RECORD_ORDER_TAG, permuted, random_key
+from bert_jax.data.store import open_index, open_vector, read_metadata, store_path
+from bert_jax.errors import UserError
+
+# The config.data.format of files that are converted to rows.
+FORMAT = "google_tfrecord"
+FIELDS: BatchFields = {**ENCODER_FIELDS, **MASKED_LM_FIELDS, **NEXT_SENTENCE_FIELDS}
+# Records are trained on with the pairs and masks in them.
+PARTS = {"rows": f"{__name__}:RecordRows", "corruption": "none"}
+# The rows that are put in order at a time.
+_WINDOW_ROWS = 2**18
+
+
+def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
+    """Returns the dtype of a row: the arrays of FIELDS, in the fewest bytes for their values."""
+    columns = []
+    for name, field in FIELDS.items():
+        limit = {"V": vocab_size, "L": max_seq_length}.get(field.high, field.high)
+        is_float = field.dtype == "float32"
+        dtype = np.dtype(np.float32) if is_float else np.min_scalar_type(limit - 1)
+        shape = field.shape(
+            batch_size=1, max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions
+        )
+        columns.append((name, dtype.newbyteorder("<"), shape[1:]))
+    return np.dtype(columns)
+
+
+def row_file(source: int) -> str:
+    return f"rows-{source:05d}.bin"
+
+
+class RecordStore:
+    """The rows of all sources, memory-mapped.
+
+    Attributes:
+      directory: The directory.
+      num_rows: The number of rows of all lengths.
+      token_counts: int64 [V].
+
+    Raises:
+      UserError: The rows are not complete.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.directory = store_path(directory)
+        sources = read_metadata(self.directory)["sources"]
+        # Each source with its rows.
+        self._files: list[tuple[dict[str, Any], np.ndarray]] = []
+        with files.local_copy(self.directory) as local:
+            self.token_counts = open_index(self.directory, local, "token_counts.npy")
+            for number, source in enumerate(sources):
+                if source["records"]:
+                    shape = source["max_seq_length"], source["max_predictions_per_seq"]
+                    dtype = row_dtype(*shape, len(self.token_counts))
+                    path = self.directory / row_file(number)
+                    rows = open_vector(local / path.name, dtype, source["records"], path)
+                    self._files.append((source, rows))
+        self.num_rows = sum(len(rows) for _, rows in self._files)
+
+    def select(
+        self, max_seq_length: int, max_predictions: int
+    ) -> list[tuple[dict[str, Any], np.ndarray]]:
+        """Returns the sources whose records have this length, each with its rows.
+
+        Raises:
+          UserError: There are none, or some have more predictions than a stage takes.
+        """
+        found = [file for file in self._files if file[0]["max_seq_length"] == max_seq_length]
+        if not found:
+            lengths = sorted({source["max_seq_length"] for source, _ in self._files})
+            raise UserError(
+                f"no record of config.data.input has {max_seq_length} tokens, the max_seq_length "
+                f"of a stage in config.train.stages; there are records of "
+                f"{', '.join(map(str, lengths))}: add such files, or set the stage's "
+                "max_seq_length, or its fraction to 0"
+            )
+        most = max(source["max_predictions_per_seq"] for source, _ in found)
+        if most > max_predictions:
+            raise UserError(
+                f"the records of {max_seq_length} tokens in config.data.input have {most} "
+                f"predictions, but the stage's max_predictions_per_seq is {max_predictions}; set "
+                f"it to {most} in config.train.stages"
+            )
+        return sorted(found, key=lambda file: file[0]["max_predictions_per_seq"])
+
+
+class RecordPlan(NamedTuple):
+    """N rows, numbered through those of the stage's length."""
+
+    index_N: np.ndarray  # int64
+
+
+class RecordRows:
+    """A row builder for a `RecordStore`; see `WindowedRows`.
+
+    Each epoch has its own order of the rows: a keyed permutation that is computed, not stored.
+    """
+
+    fields: ClassVar[BatchFields] = FIELDS
+
+    def __init__(self, store: RecordStore, tokenizer, spec):
+        del tokenizer
+        self._spec = spec
+        selected = store.select(spec.max_seq_length, spec.max_predictions_per_seq)
+        self._paths = [source["path"] for source, _ in selected]
+        self._files = [rows for _, rows in selected]
+        self._starts = np.cumsum([0, *map(len, self._files)])
+        self._size = int(self._starts[-1])
+
+    def windows(self, epoch: int) -> range:
+        del epoch
+        return range(-(-self._size // _WINDOW_ROWS))
+
+    def count(self, epoch: int, window: int) -> int:
+        del epoch
+        return min(_WINDOW_ROWS, self._size - window * _WINDOW_ROWS)
+
+    def plan(self, epoch: int, window: int) -> RecordPlan:
+        first = window * _WINDOW_ROWS
+        place_N = np.arange(first, first + self.count(epoch, window))
+        key = random_key(self._spec.seed, self._spec.stage, epoch, 0, RECORD_ORDER_TAG)
+        return RecordPlan(permuted(place_N, self._size, key))
+
+    def assemble(self, plan: RecordPlan) -> dict[str, np.ndarray]:
+        """Reads the rows; records with fewer predictions are padded with 0."""
+        spec, num_rows = self._spec, len(plan.index_N)
+        batch = {
+            name: np.zeros(
+                field.shape(
+                    batch_size=num_rows,
+                    max_seq_length=spec.max_seq_length,
+                    max_predictions_per_seq=spec.max_predictions_per_seq,
+                ),
+                field.dtype,
+            )
+            for name, field in FIELDS.items()
+        }
+        file_N, row_N = self._locate(plan)
+        for file in np.unique(file_N):
+            inside = np.flatnonzero(file_N == file)
+            rows = self._files[file][row_N[inside]]
+            for name, array in batch.items():
+                values = rows[name]
+                array[(inside, *map(slice, values.shape[1:]))] = values
+        return batch
+
+    def describe(self, plan: RecordPlan) -> list[list[Any]]:
+        """Returns [file, number of the record from 1] of each row."""
+        places = zip(*self._locate(plan), strict=True)
+        return [[self._paths[file], int(row) + 1] for file, row in places]
+
+    def _locate(self, plan: RecordPlan) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the file of each row and its place there."""
+        file_N = np.searchsorted(self._starts, plan.index_N, side="right") - 1
+        return file_N, plan.index_N - self._starts[file_N]
+
+
+def training_flags(values: Mapping[str, Any], shapes: set[tuple[int, int]]) -> str:
+    """Returns the flags of `bert_jax.main` for training on records.
+
+    Args:
+      values: Config keys and their values.
+      shapes: The lengths of the records, each with the number of predictions.
+    """
+    values = {"data.format": FORMAT, **values}
+    if len(shapes) == 1:
+        # Rows of one length train in one stage; the config has two by default.
+        ((length, predictions),) = shapes
+        values |= {
+            "train.stages[0].fraction": 1.0,
+            "train.stages[0].max_seq_length": length,
+            "train.stages[0].max_predictions_per_seq": predictions,
+            "train.stages[1].fraction": 0.0,
+        }
+    return " ".join(shlex.quote(f"--config.{key}={value}") for key, value in values.items())
