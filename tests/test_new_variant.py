@@ -100,7 +100,7 @@ class SwappedToken(Term):
 
     def sums(self, outputs, batch, frozen=None):
         logits_BxLx2, long_logits_Bx2 = outputs
-        rows = example_weights(batch) * jnp.ones(len(batch["is_long"]))
+        rows = example_weights(batch)
         weights_BxL = batch["attention_mask"] * rows[:, None]
         losses_BxL = _cross_entropy(logits_BxLx2, batch["swapped"])
         long_losses_B = _cross_entropy(long_logits_Bx2, batch["is_long"])

@@ -63,7 +63,3 @@ class BertEncoder(nn.Module):
         embedded_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
         blocks = self.encoder(embedded_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
         return [embedded_BxLxD, *blocks]
-
-    def decode(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
-        """Returns the logits from the (tied) word embeddings, float32 [B, M, W]."""
-        return self.embeddings.logits(hidden_BxMxD, bias_W)

@@ -17,17 +17,16 @@ class BertEmbeddings(nn.Module):
 
     def setup(self):
         c = self.config
-        width = c.hidden_size
-        self.word_embeddings = self.param(
-            "word_embeddings", _vocabulary_init(c), (c.padded_vocab_size, width)
+
+        def table(name, init, rows):
+            return self.param(name, init, (rows, c.hidden_size))
+
+        self.word_embeddings = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
+        self.position_embeddings = table(
+            "position_embeddings", _position_init(c), c.max_position_embeddings
         )
-        self.position_embeddings = self.param(
-            "position_embeddings",
-            _position_init(c),
-            (c.max_position_embeddings, width),
-        )
-        self.token_type_embeddings = self.param(
-            "token_type_embeddings", weight_init(c, "segment", "embed"), (c.type_vocab_size, width)
+        self.token_type_embeddings = table(
+            "token_type_embeddings", weight_init(c, "segment", "embed"), c.type_vocab_size
         )
         self.layer_norm = LayerNorm(c)
         self.dropout = Dropout(c.hidden_dropout_prob)
@@ -51,12 +50,6 @@ class BertEmbeddings(nn.Module):
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
         hidden_BxLxD = self.layer_norm(hidden_BxLxD)
         return self.dropout(hidden_BxLxD, deterministic)
-
-    def logits(self, hidden_BxMxD: jax.Array, bias_W: jax.Array) -> jax.Array:
-        """Returns the language model's logits, float32 [B, M, W]; see `vocabulary_logits`."""
-        hidden_BxMxD = hidden_BxMxD.astype(self.config.dtype)
-        logits_BxMxW = vocabulary_logits(hidden_BxMxD, self.word_embeddings, bias_W)
-        return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
 
 
 def vocabulary_logits(

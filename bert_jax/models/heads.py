@@ -1,7 +1,6 @@
 """The heads on the encoder: the pooler, the language-model head and a plain output layer."""
 
 import dataclasses
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.layers import LayerNorm, Projection, zeros_init
 
 # A logit whose softmax is 0; the lowest number that is finite in bfloat16 too.
@@ -58,10 +58,7 @@ class LanguageModelHead(nn.Module):
         self.output_bias = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
 
     def __call__(
-        self,
-        hidden_BxLxD: jax.Array,
-        positions_BxM: jax.Array,
-        decode: Callable[[jax.Array, jax.Array], jax.Array],
+        self, hidden_BxLxD: jax.Array, positions_BxM: jax.Array, table_WxD: jax.Array
     ) -> jax.Array:
         """Returns float32 logits_BxMxW at some positions.
 
@@ -71,17 +68,18 @@ class LanguageModelHead(nn.Module):
           hidden_BxLxD: The encoder's output.
           positions_BxM: int32 positions to predict. They are gathered first: the head then
             costs M/L of what it costs for every position.
-          decode: (hidden_BxMxD, bias_W) -> logits_BxMxW, with the word embeddings.
+          table_WxD: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
         hidden_BxMxD = jnp.take_along_axis(hidden_BxLxD, positions_BxM[:, :, None], axis=1)
-        return decode(self.transformed(hidden_BxMxD), self.decoder_bias())
+        hidden_BxMxD = self.transformed(hidden_BxMxD)
+        logits_BxMxW = vocabulary_logits(hidden_BxMxD, table_WxD, self.decoder_bias())
+        return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
 
     def transformed(self, hidden_BxMxD: jax.Array) -> jax.Array:
         """Returns what the decoder reads, [B, M, D]."""
-        hidden_BxMxD = self.transform(
-            nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
-        )
+        hidden_BxMxD = nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
+        hidden_BxMxD = self.transform(hidden_BxMxD)
         return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxD))
 
     def decoder_bias(self) -> jax.Array:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from bert_jax.batch import BatchFields
 from bert_jax.models import BertConfig
@@ -123,6 +124,8 @@ class Term(abc.ABC):
         return None
 
 
-def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array | float:
-    """Returns the weight of each row, [B], or 1 in training, where every row counts."""
-    return batch.get("example_weights", 1.0)
+def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Returns the weight of each row, float32 [B]; in training, where every row counts, ones."""
+    if "example_weights" in batch:
+        return batch["example_weights"]
+    return jnp.ones(next(iter(batch.values())).shape[0], jnp.float32)

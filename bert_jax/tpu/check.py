@@ -7,10 +7,9 @@ from rich.console import Console
 from bert_jax import config as config_lib
 from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.pretraining import make_trainer
 from bert_jax.tpu import topologies
-from bert_jax.tpu.compilation import gib
-from bert_jax.tpu.largest_batch import compile_step, largest_that_fits, with_batch_size_per_chip
+from bert_jax.tpu.compilation import Compiled, compile_step, gib
+from bert_jax.tpu.largest_batch import largest_that_fits, with_batch_size_per_chip
 from bert_jax.tpu.report import print_report, report
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import numbered_stage
@@ -38,21 +37,20 @@ def check(
     Raises:
       UserError: The step does not fit, or cannot be divided over the slice.
     """
-    stage = numbered_stage(config.train, stage_number)
+    # Refuses a missing stage before minutes of compiling.
+    numbered_stage(config.train, stage_number)
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")
     devices = topologies.devices(topology)
-    size, tried = batch_size_per_chip, {}
+    size = batch_size_per_chip
+    tried: dict[int, Compiled] = {}
     if size is None:
         size, tried = largest_that_fits(config, topology, devices, stage_number)
     if size:
         config = with_batch_size_per_chip(config, size, topology)
-        stage = numbered_stage(config.train, stage_number)
-    if size in tried:
-        trainer, compiled = make_trainer(config, devices=devices), tried[size]
-    else:
-        trainer, compiled = compile_step(config, topology, devices, stage_number)
-    results = report(trainer, stage, compiled, topology)
+    compiled = tried.get(size) or compile_step(config, topology, devices, stage_number)
+    stage = numbered_stage(config.train, stage_number)
+    results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     results["config"] = config_lib.to_dict(config)
     print_report(results, topology, Console())

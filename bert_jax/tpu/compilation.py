@@ -4,12 +4,15 @@ import dataclasses
 import math
 import re
 import time
-from typing import Self
 
 import jax
+from ml_collections import ConfigDict
 
-from bert_jax.training.stages import Stage
-from bert_jax.training.trainer import Trainer
+from bert_jax import config as config_lib
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining import make_trainer
+from bert_jax.tpu.topologies import Topology
+from bert_jax.training.stages import numbered_stage
 
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 # How the TPU compiler words the size of a program that is too large.
@@ -21,39 +24,47 @@ _NEEDED = (
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A compiled train step.
+    """A compiled train step. Bytes are those of one chip.
 
     Attributes:
       text: The program as the device runs it; empty if it does not fit.
-      argument_bytes: Device memory of state and batch.
+      argument_bytes: Memory of state and batch.
       temporary_bytes: All other memory: activations, gradients, results that do not replace
         an argument, and the program itself.
-      total_bytes: Their sum; if the program does not fit, the compiler's number.
       compile_seconds: The time of tracing and compiling.
+      mesh: The size of each axis of the mesh.
+      flops: The FLOPs of a step; see `bert_jax.training.flops`.
     """
 
     text: str
     argument_bytes: int
     temporary_bytes: int
-    total_bytes: int
     compile_seconds: float
+    mesh: dict[str, int]
+    flops: float
 
     @property
     def fits(self) -> bool:
         return bool(self.text)
 
-    def on(self, devices: int) -> Self:
-        """Returns a copy with the bytes of `devices` devices together."""
-        names = ("argument_bytes", "temporary_bytes", "total_bytes")
-        return dataclasses.replace(self, **{name: devices * getattr(self, name) for name in names})
+    @property
+    def total_bytes(self) -> int:
+        return self.argument_bytes + self.temporary_bytes
 
 
-def compile_train_step(trainer: Trainer, stage: Stage) -> Compiled:
-    """Compiles the step of one stage for the devices of the trainer's mesh.
+def compile_step(
+    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage_number: int
+) -> Compiled:
+    """Compiles the train step of one stage of a validated config.
 
     Raises:
+      UserError: The mesh, the batch or a parameter does not divide over the slice.
       jax.errors.JaxRuntimeError: The compiler failed for another reason than memory.
     """
+    trainer = make_trainer(config, devices=devices)
+    hosts = len({device.process_index for device in devices})
+    config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
+    stage = numbered_stage(config.train, stage_number)
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.frozen
     started = time.monotonic()
     try:
@@ -62,31 +73,33 @@ def compile_train_step(trainer: Trainer, stage: Stage) -> Compiled:
         total_bytes = needed_bytes(str(error))
         if total_bytes is None:
             raise
+        text = ""
         argument_bytes = sum(
             math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             for leaf in jax.tree.leaves(arguments)
         )
         temporary_bytes = max(0, total_bytes - argument_bytes)
-        seconds = time.monotonic() - started
-        return Compiled("", argument_bytes, temporary_bytes, total_bytes, seconds)
-    seconds = time.monotonic() - started
-    memory = compiled.memory_analysis()
-    argument_bytes = memory.argument_size_in_bytes
-    temporary_bytes = (
-        memory.temp_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.generated_code_size_in_bytes
+    else:
+        text, memory = compiled.as_text(), compiled.memory_analysis()
+        argument_bytes = memory.argument_size_in_bytes
+        temporary_bytes = (
+            memory.temp_size_in_bytes
+            + memory.output_size_in_bytes
+            - memory.alias_size_in_bytes
+            + memory.generated_code_size_in_bytes
+        )
+    return Compiled(
+        text,
+        argument_bytes * topology.chip.devices,
+        temporary_bytes * topology.chip.devices,
+        time.monotonic() - started,
+        dict(trainer.mesh.shape),
+        trainer.flops_per_step(stage),
     )
-    total_bytes = argument_bytes + temporary_bytes
-    return Compiled(compiled.as_text(), argument_bytes, temporary_bytes, total_bytes, seconds)
 
 
 def needed_bytes(error: str) -> int | None:
-    """Returns the device memory that a refused program needs, from the compiler's message.
-
-    Returns None if the message is not about memory.
-    """
+    """Returns the memory that a refused program needs; None if the message is not about it."""
     if "RESOURCE_EXHAUSTED" in error:
         for pattern in _NEEDED:
             if found := pattern.search(error):

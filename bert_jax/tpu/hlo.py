@@ -23,7 +23,7 @@ _OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]\w*)?)\[([0-9,]*)\]")
 _OPCODE = re.compile(r"(?:^|[\s)}])([a-z][a-z0-9-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_METADATA = re.compile(r"metadata=\{(?:[^{}]*?op_name=\"([^\"]*)\")?[^{}]*?\}")
+_METADATA = re.compile(r"metadata=\{[^{}]*\}")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 _CALLED = re.compile(r"\b(calls|body|condition|to_apply|async_execution_thread)=%?([^\s,]+)")
@@ -81,8 +81,6 @@ class Operation:
       opcode: `fusion`, `while`, `all-reduce`, ...
       cycles: The compiler's estimate for one execution; 0 if it gives none.
       executions: How often a step runs it, the product of the trip counts around it.
-      output_bytes: Size of its result, all elements of a tuple together.
-      op_name: The traced call that it comes from: "jit(train_step)/jvp(...)/...".
       source: "FILE:LINE" of the call, or empty if unknown.
       collectives: The collectives that it runs, starts or ends; a fusion may have several.
       kernel: The cost of a Pallas kernel; None for other operations.
@@ -92,8 +90,6 @@ class Operation:
     opcode: str
     cycles: int
     executions: int
-    output_bytes: int
-    op_name: str
     source: str
     collectives: tuple[Collective, ...] = ()
     kernel: Kernel | None = None
@@ -172,8 +168,6 @@ def _walk(
             opcode=opcode[1],
             cycles=int(cycles[1]) if cycles else 0,
             executions=executions,
-            output_bytes=_bytes(rest[: opcode.start(1)]),
-            op_name=(metadata[1] or "") if metadata else "",
             source=_source(metadata[0], frames) if metadata else "",
             collectives=_collectives(line, inside, computations),
             kernel=_kernel(rest),

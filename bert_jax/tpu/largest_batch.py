@@ -1,4 +1,4 @@
-"""Compiles a config's train step for a slice, and finds the largest batch that fits."""
+"""Finds the largest batch that fits a slice."""
 
 import math
 
@@ -8,27 +8,9 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import make_trainer
-from bert_jax.tpu.compilation import Compiled, compile_train_step, gib
+from bert_jax.tpu.compilation import Compiled, compile_step, gib
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import numbered_stage
-from bert_jax.training.trainer import Trainer
-
-_GIB = 2**30
-
-
-def compile_step(
-    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage_number: int
-) -> tuple[Trainer, Compiled]:
-    """Compiles the train step of one stage of a validated config; byte counts are per chip.
-
-    Raises:
-      UserError: The mesh, the batch or a parameter does not divide over the slice.
-    """
-    trainer = make_trainer(config, devices=devices)
-    hosts = len({device.process_index for device in devices})
-    config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
-    compiled = compile_train_step(trainer, numbered_stage(config.train, stage_number))
-    return trainer, compiled.on(topology.chip.devices)
 
 
 def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) -> ConfigDict:
@@ -57,26 +39,23 @@ def largest_that_fits(
     parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
     parts = math.lcm(parts, len({device.process_index for device in devices}))
     unit = parts // math.gcd(parts, topology.num_chips)
-    sizes = sorted(
-        {unit * (quarters << power) // 4 for power in range(24) for quarters in (4, 5, 6, 7)}
-    )
-    sizes = [size for size in sizes if size % unit == 0]
+    multiples = {(quarters << power) / 4 for power in range(24) for quarters in (4, 5, 6, 7)}
+    sizes = [unit * int(multiple) for multiple in sorted(multiples) if multiple.is_integer()]
     limit = topology.chip.hbm_limit_bytes
     tried: dict[int, Compiled] = {}
     low, high = -1, len(sizes)
     # A first guess, from BERT-large: 8,192 tokens fit in 16 GB.
     length = numbered_stage(config.train, stage_number).max_seq_length
-    aim = max(1, int(8192 / length * limit / (16 * _GIB)))
+    aim = 8192 / length * limit / 2**34
     while high - low > 1:
         at = max((i for i, size in enumerate(sizes) if size <= aim), default=0)
         at = min(max(at, low + 1), high - 1)
         size = sizes[at]
         sized = with_batch_size_per_chip(config, size, topology)
-        _, tried[size] = compile_step(sized, topology, devices, stage_number)
-        fits = tried[size].fits
-        low, high = (at, high) if fits else (low, at)
-        found = f"{gib(tried[size].total_bytes)}, {'fits' if fits else 'too much'}"
-        print(f"{size} a chip: {found}", flush=True)
+        step = tried[size] = compile_step(sized, topology, devices, stage_number)
+        low, high = (at, high) if step.fits else (low, at)
+        verdict = "fits" if step.fits else "too much"
+        print(f"{size} a chip: {gib(step.total_bytes)}, {verdict}", flush=True)
         aim = _aim(tried, limit)
     return sizes[max(low, 0)], tried
 

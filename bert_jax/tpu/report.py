@@ -15,16 +15,22 @@ from bert_jax.tpu.compilation import Compiled, gib
 from bert_jax.tpu.estimate import estimate_step, kernel_seconds
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
-from bert_jax.training.trainer import Trainer
 
 # Source lines below this directory count as ours in the program's table of calls.
 _PROJECT = Path(__file__).parents[2]
 _COSTLIEST = 10
+# The results that are None if the step does not fit.
+_ESTIMATES = (
+    "collectives",
+    "estimate",
+    "costliest_operations",
+    "estimated_step_seconds",
+    "estimated_sequences_per_second_per_chip",
+    "estimated_mfu",
+)
 
 
-def report(
-    trainer: Trainer, stage: Stage, compiled: Compiled, topology: Topology
-) -> dict[str, Any]:
+def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
     """Returns the numbers of one compilation; the estimates are None if it does not fit."""
     chip = topology.chip
     results = {
@@ -35,7 +41,7 @@ def report(
         "max_seq_length": stage.max_seq_length,
         "batch_size": stage.batch_size,
         "batch_size_per_chip": stage.batch_size / topology.num_chips,
-        "mesh": dict(trainer.mesh.shape),
+        "mesh": compiled.mesh,
         "hbm_argument_bytes": compiled.argument_bytes,
         "hbm_temporary_bytes": compiled.temporary_bytes,
         "hbm_total_bytes": compiled.total_bytes,
@@ -45,10 +51,8 @@ def report(
         "jax_version": jax.__version__,
         "libtpu_version": _libtpu_version(),
     }
-    keys = ("collectives", "estimate", "costliest_operations", "estimated_step_seconds")
-    keys += ("estimated_sequences_per_second_per_chip", "estimated_mfu")
     if not compiled.fits:
-        return results | dict.fromkeys(keys)
+        return results | dict.fromkeys(_ESTIMATES)
     operations = hlo.read_operations(compiled.text, within=f"{_PROJECT}{os.sep}")
     estimate = estimate_step(operations, topology)
     seconds = estimate.step_seconds
@@ -59,9 +63,9 @@ def report(
         costliest(operations, topology),
         seconds,
         stage.batch_size / topology.num_chips / seconds,
-        trainer.flops_per_step(stage) / seconds / peak,
+        compiled.flops / seconds / peak,
     )
-    return results | dict(zip(keys, values, strict=True))
+    return results | dict(zip(_ESTIMATES, values, strict=True))
 
 
 def costliest(operations: list[hlo.Operation], topology: Topology) -> list[dict[str, Any]]:
@@ -94,7 +98,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
         f"{results['batch_size']:,} sequences of {results['max_seq_length']} tokens a step, "
         f"{results['batch_size_per_chip']:g} a chip; compiled in {results['compile_seconds']:.0f} s"
     )
-    memory = _table("memory of a chip", "")
+    memory = _table("memory of a chip", "", "")
     for name in ("argument", "temporary", "total", "limit"):
         memory.add_row(name, gib(results[f"hbm_{name}_bytes"]))
     free = results["hbm_limit_bytes"] - results["hbm_total_bytes"]
@@ -113,13 +117,15 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     if results["collectives"]:
         console.print(collectives)
     estimate = results["estimate"]
-    times = _table("the compiler's estimate, not a measurement", "")
-    times.add_row("milliseconds a step", f"{1e3 * results['estimated_step_seconds']:,.2f}")
-    times.add_row("  of which computing", f"{1e3 * estimate['compute_seconds']:,.2f}")
-    times.add_row("  of which Pallas kernels", f"{1e3 * estimate['kernel_seconds']:,.2f}")
-    exposed = f"{1e3 * estimate['exposed_collective_seconds']:,.2f}"
-    times.add_row("  of which waiting for collectives", exposed)
-    times.add_row("collectives, hidden or not", f"{1e3 * estimate['collective_seconds']:,.2f}")
+    times = _table("the compiler's estimate, not a measurement", "", "")
+    for name, seconds in (
+        ("milliseconds a step", results["estimated_step_seconds"]),
+        ("  of which computing", estimate["compute_seconds"]),
+        ("  of which Pallas kernels", estimate["kernel_seconds"]),
+        ("  of which waiting for collectives", estimate["exposed_collective_seconds"]),
+        ("collectives, hidden or not", estimate["collective_seconds"]),
+    ):
+        times.add_row(name, f"{1e3 * seconds:,.2f}")
     rate = results["estimated_sequences_per_second_per_chip"]
     times.add_row("sequences/s a chip", f"{rate:,.1f}")
     times.add_row("MFU", f"{results['estimated_mfu']:.1%}")
@@ -140,10 +146,8 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", show_header=any(columns))
-    for column in columns or ("",):
-        table.add_column(column, justify="right" if column else "left")
-    if not any(columns):
-        table.add_column("", justify="right")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
     return table
 
 

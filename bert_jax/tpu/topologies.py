@@ -26,6 +26,16 @@ _POD_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
 _POD_V3 = _POD_V2 | {32: "4x8", 512: "16x32", 1024: "32x32"}
 
 
+# These keep libtpu from querying Google Cloud's metadata server, from locking the absent TPU for
+# one process, and from warning that there is no TPU.
+_COMPILER_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+}
+
+
 def _accelerators() -> dict[str, str]:
     """Returns the topology of each of Google's accelerator names."""
     names = {}
@@ -79,20 +89,11 @@ def find(name: str, num_slices: int = 1) -> Topology:
     if chip in CHIPS and re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         sizes = tuple(int(size) for size in shape.split("x"))
         return Topology(topology, CHIPS[chip], sizes, num_slices)
-    near = _nearest(name)
+    near = ", ".join(difflib.get_close_matches(name, [*ACCELERATORS, *ACCELERATORS.values()]))
     raise UserError(
-        f"no TPU is called {name!r}{f' (the nearest is {near})' if near else ''}: give a "
-        f"topology such as v5e:16x16 (chips: {', '.join(CHIPS)}) or an accelerator such as v4-128"
+        f"no TPU is called {name!r}{f' (similar: {near})' if near else ''}: give a topology such as "
+        f"v5e:16x16 (chips: {', '.join(CHIPS)}) or an accelerator such as v4-128"
     )
-
-
-def _nearest(name: str) -> str:
-    generation, _, count = name.rpartition("-")
-    sizes = [known for known in ACCELERATORS if known.rpartition("-")[0] == generation]
-    if sizes and count.isdecimal():
-        return min(sizes, key=lambda known: abs(int(known.rpartition("-")[2]) - int(count)))
-    close = difflib.get_close_matches(name, [*ACCELERATORS, *ACCELERATORS.values()], 1)
-    return close[0] if close else ""
 
 
 def devices(topology: Topology) -> list[jax.Device]:
@@ -107,8 +108,11 @@ def devices(topology: Topology) -> list[jax.Device]:
         raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
     os.environ.update(_COMPILER_ENVIRONMENT)
     options = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
-    if bounds := _chips_per_host(topology):
-        options["chips_per_host_bounds"] = bounds
+    # Other slices have hosts of the usual square of four chips.
+    if topology.num_chips == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    elif topology.chip.name in ("v5e", "v6e") and topology.shape == (2, 4):
+        options["chips_per_host_bounds"] = (2, 4, 1)
     if topology.chip.name == "v4":
         # Both cores are one device, as on Cloud TPU VMs.
         options["chip_config_name"] = "megacore"
@@ -119,26 +123,4 @@ def devices(topology: Topology) -> list[jax.Device]:
     except jax.errors.JaxRuntimeError as e:
         cause = str(e).splitlines()[0].partition(": ")[2] or str(e)
         raise UserError(f"the TPU compiler cannot describe {topology.name}: {cause}") from e
-    expected = topology.num_chips * topology.chip.devices
-    if len(found) != expected:
-        raise RuntimeError(f"{topology.name} has {len(found)} devices, expected {expected}")
     return found
-
-
-# These keep libtpu from querying Google Cloud's metadata server, from locking the absent TPU for
-# one process, and from warning that there is no TPU.
-_COMPILER_ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-}
-
-
-def _chips_per_host(topology: Topology) -> tuple[int, int, int] | None:
-    """Returns the chips of a host, or None for the usual square of four."""
-    if math.prod(topology.shape) == 1:
-        return (1, 1, 1)
-    if topology.chip.name in ("v5e", "v6e") and topology.shape == (2, 4):
-        return (2, 4, 1)
-    return None

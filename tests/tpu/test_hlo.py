@@ -31,11 +31,8 @@ def test_cycles_are_summed_over_loops(operations):
 def test_what_an_operation_is(operations):
     fusion = operations["layer_norm.1"]
     assert (fusion.opcode, fusion.cycles, fusion.executions) == ("fusion", 50, 4)
-    assert fusion.op_name == "jit(train_step)/jvp(B)/layer_norm/add"
-    # A tuple of f32[64] and bf16[64,1024].
-    assert fusion.output_bytes == 4 * 64 + 2 * 64 * 1024
     assert fusion.kernel is None and fusion.collectives == ()
-    assert operations["copy-start.1"].source == "" == operations["copy-start.1"].op_name
+    assert operations["copy-start.1"].source == ""
 
 
 def test_sources(operations):

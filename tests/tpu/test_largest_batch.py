@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tpu import largest_batch, topologies
-from bert_jax.tpu.compilation import Compiled
+from bert_jax.tpu.compilation import Compiled, compile_step
 from tests.small import small_config
 
 GIB = 2**30
@@ -22,22 +22,18 @@ GIB = 2**30
 def test_what_cannot_be_compiled(overrides, stage, words):
     topology = topologies.find("v5e:1x1")
     with pytest.raises(UserError, match=words):
-        largest_batch.compile_step(small_config(**overrides), topology, jax.devices()[:1], stage)
+        compile_step(small_config(**overrides), topology, jax.devices()[:1], stage)
 
 
-class FakeCompiler:
+def fake_compiler(monkeypatch, fixed, a_sequence):
     """Compiles steps that need fixed memory plus memory for each sequence."""
 
-    def __init__(self, monkeypatch, topology, fixed, a_sequence):
-        self.topology, self.fixed, self.a_sequence = topology, fixed, a_sequence
-        monkeypatch.setattr(largest_batch, "compile_step", self.compile_step)
+    def compile_step(config, topology, devices, stage_number):
+        temporary = int(config.train.batch_size // topology.num_chips * a_sequence)
+        text = "" if fixed + temporary > topology.chip.hbm_limit_bytes else "program"
+        return Compiled(text, fixed, temporary, 1.0, {}, 0.0)
 
-    def compile_step(self, config, topology, devices, stage_number):
-        size = config.train.batch_size // topology.num_chips
-        temporary = int(size * self.a_sequence)
-        total = self.fixed + temporary
-        text = "" if total > topology.chip.hbm_limit_bytes else "program"
-        return None, Compiled(text, self.fixed, temporary, total, 1.0)
+    monkeypatch.setattr(largest_batch, "compile_step", compile_step)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +51,7 @@ def test_auto_finds_the_largest_with_few_compilations(
     monkeypatch, fixed_gib, a_sequence_gib, expected
 ):
     topology = topologies.find("v5e:1x1")
-    FakeCompiler(monkeypatch, topology, int(fixed_gib * GIB), a_sequence_gib * GIB)
+    fake_compiler(monkeypatch, int(fixed_gib * GIB), a_sequence_gib * GIB)
     size, tried = largest_batch.largest_that_fits(
         small_config(), topology, jax.devices()[:1], stage_number=1
     )
@@ -69,7 +65,7 @@ def test_auto_finds_the_largest_with_few_compilations(
 
 def test_auto_respects_gradient_accumulation(monkeypatch):
     topology = topologies.find("v5e:1x1")
-    FakeCompiler(monkeypatch, topology, 4 * GIB, 0.1 * GIB)
+    fake_compiler(monkeypatch, 4 * GIB, 0.1 * GIB)
     config = small_config(**{"train.gradient_accumulation_steps": 3})
     size, tried = largest_batch.largest_that_fits(config, topology, jax.devices()[:1], 1)
     # Three times 32: the next is three times 40.

@@ -55,15 +55,10 @@ def test_several_slices():
     "name, near",
     [
         ("v4-127", "v4-128"),
-        ("v5litepod-255", "v5litepod-256"),
-        ("v4-1", "v4-8"),
         ("v6-64", "v6e-64"),
-        ("v9e:16x16", "v5e:16x16|v6e:16x16"),
         ("v5e:16x16x16x1", "v5p:16x16x16"),
-        ("v5e:", ""),
         ("v5e:0x4", ""),
         ("v5e:4", ""),
-        ("", ""),
     ],
 )
 def test_unknown_names(name, near):

@@ -41,7 +41,7 @@ class Distance(Term):
 
     def sums(self, outputs, batch, frozen=None):
         hidden_BxD, sample, dropout = outputs
-        weights_B = example_weights(batch) * jnp.ones(hidden_BxD.shape[0])
+        weights_B = example_weights(batch)
         distances_B = jnp.sum((hidden_BxD - frozen["toy_target"]) ** 2, axis=-1)
         weight = jnp.sum(weights_B)
         return {

@@ -1,19 +1,18 @@
 """Masked language modelling (paper, section 3.1, task 1)."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
-from bert_jax.objectives.term import Metric, Term, example_weights
-
-# Keeps the mean finite when a batch has no masked token (run_pretraining.py).
-DENOMINATOR_EPSILON = 1e-5
-# exp(709) is the largest power that a float holds.
-_MOST_NATS = 700.0
+from bert_jax.objectives.language_model import (
+    DENOMINATOR_EPSILON,
+    language_model_metrics,
+    language_model_results,
+)
+from bert_jax.objectives.term import Term, example_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,39 +25,15 @@ class MaskedLM(Term):
     name = "mlm"
     label = "masked LM"
     fields = MASKED_LM_FIELDS
-    metrics = (
-        Metric(
-            "mlm_loss",
-            "masked-LM loss (nats)",
-            "loss",
-            baseline="unigram_mlm_loss",
-            baseline_label="unigram frequencies",
-            in_progress=True,
-        ),
-        Metric(
-            "mlm_accuracy",
-            "masked-LM accuracy",
-            "accuracy",
-            baseline="unigram_mlm_accuracy",
-            baseline_label="unigram frequencies",
-            in_progress=True,
-        ),
-        Metric(
-            "mlm_perplexity",
-            "masked-LM perplexity",
-            "perplexity",
-            baseline="unigram_mlm_perplexity",
-            baseline_label="unigram frequencies",
-            in_training=False,
-        ),
-    )
+    metrics = language_model_metrics("mlm", "masked-LM")
 
     def heads(self, config):
         return {"mlm": LanguageModelHead(config)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
         """Returns logits_BxMxW, float32; W is the padded vocabulary."""
-        return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], model.bert.decode)
+        table_WxD = model.bert.embeddings.word_embeddings
+        return model.mlm(hidden_BxLxD, batch["masked_lm_positions"], table_WxD)
 
     def total(self, batch):
         return jnp.sum(batch["masked_lm_weights"]) + DENOMINATOR_EPSILON
@@ -94,21 +69,5 @@ class MaskedLM(Term):
         return 2 * num_predictions * (width**2 + width * config.vocab_size)
 
 
-def language_model_results(name: str, sums: dict[str, float]) -> dict[str, float]:
-    """Returns loss, accuracy and perplexity of a term that predicts tokens, and the baseline's."""
-    weight = max(sums["weight"], 1.0)
-    loss, unigram_loss = sums["loss"] / weight, sums["unigram_loss"] / weight
-    return {
-        f"{name}_loss": loss,
-        f"{name}_accuracy": sums["accuracy"] / weight,
-        f"{name}_perplexity": math.exp(min(loss, _MOST_NATS)),
-        f"unigram_{name}_loss": unigram_loss,
-        f"unigram_{name}_accuracy": sums["unigram_accuracy"] / weight,
-        f"unigram_{name}_perplexity": math.exp(min(unigram_loss, _MOST_NATS)),
-    }
-
-
-def _weights(batch: dict[str, jax.Array]) -> jax.Array:
-    rows = example_weights(batch)
-    weights_BxM = batch["masked_lm_weights"]
-    return weights_BxM if isinstance(rows, float) else weights_BxM * rows[:, None]
+def _weights(batch):
+    return batch["masked_lm_weights"] * example_weights(batch)[:, None]

@@ -42,7 +42,7 @@ class NextSentence(Term):
 
     def sums(self, logits_Bx2, batch, frozen=None):
         labels_B = batch["next_sentence_labels"]
-        weights_B = example_weights(batch) * jnp.ones(labels_B.shape, jnp.float32)
+        weights_B = example_weights(batch)
         log_probs_Bx2 = jax.nn.log_softmax(logits_Bx2)
         losses_B = -jnp.take_along_axis(log_probs_Bx2, labels_B[:, None], axis=-1)[:, 0]
         correct_B = jnp.argmax(logits_Bx2, axis=-1) == labels_B

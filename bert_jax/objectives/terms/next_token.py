@@ -11,8 +11,12 @@ import jax.numpy as jnp
 
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import sliced_cross_entropy
-from bert_jax.objectives.term import Metric, Term, example_weights
-from bert_jax.objectives.terms.masked_lm import DENOMINATOR_EPSILON, language_model_results
+from bert_jax.objectives.language_model import (
+    DENOMINATOR_EPSILON,
+    language_model_metrics,
+    language_model_results,
+)
+from bert_jax.objectives.term import Term, example_weights
 
 
 class NextTokenOutputs(NamedTuple):
@@ -29,32 +33,7 @@ class NextToken(Term):
 
     name = "lm"
     label = "next token"
-    metrics = (
-        Metric(
-            "lm_loss",
-            "next-token loss (nats)",
-            "loss",
-            baseline="unigram_lm_loss",
-            baseline_label="unigram frequencies",
-            in_progress=True,
-        ),
-        Metric(
-            "lm_accuracy",
-            "next-token accuracy",
-            "accuracy",
-            baseline="unigram_lm_accuracy",
-            baseline_label="unigram frequencies",
-            in_progress=True,
-        ),
-        Metric(
-            "lm_perplexity",
-            "next-token perplexity",
-            "perplexity",
-            baseline="unigram_lm_perplexity",
-            baseline_label="unigram frequencies",
-            in_training=False,
-        ),
-    )
+    metrics = language_model_metrics("lm", "next-token")
 
     def heads(self, config):
         return {"mlm": LanguageModelHead(config)}
@@ -103,5 +82,4 @@ def _targets(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
     following = ((0, 0), (0, 1))
     targets_BxL = jnp.pad(batch["input_ids"][:, 1:], following)
     weights_BxL = jnp.pad(batch["attention_mask"][:, 1:], following).astype(jnp.float32)
-    rows = example_weights(batch)
-    return targets_BxL, weights_BxL if isinstance(rows, float) else weights_BxL * rows[:, None]
+    return targets_BxL, weights_BxL * example_weights(batch)[:, None]
