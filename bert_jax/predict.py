@@ -18,8 +18,8 @@ Python.
 """
 
 import difflib
+import inspect
 import json
-import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -31,82 +31,43 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax import cli, cpu_allocator, files, inference
+from bert_jax.errors import UserError
 from bert_jax.progress import Progress
 
 if TYPE_CHECKING:
-    from bert_jax.inference.bert import Bert, Guess
+    from bert_jax.inference.bert import Bert
     from bert_jax.inference.finetuned import FineTuned
 
 # A page of attention with more tokens is too dense to read, and too large.
 _ATTENTION_LENGTH = 128
-# Marks a command that takes any number of further texts.
-_MORE = "[...]"
+# What a command found, as its JSON object: numbers, and lists of objects that tables can show.
+Values = dict[str, Any]
 
 
-class Command(NamedTuple):
-    """A command of `predict`.
-
-    Attributes:
-      run: The function that runs it, given the model and the texts.
-      texts: The names of its texts; those in brackets are optional.
-      flags: The flags that it takes beside --model and --step.
-      required: The flags that must be given.
-    """
-
-    run: Callable[["Bert", list[str]], None]
-    texts: tuple[str, ...]
-    flags: tuple[str, ...]
-    required: tuple[str, ...] = ()
+def fill_mask(bert: "Bert", text: str, text_b: str | None = None) -> Values:
+    """Guesses the likeliest tokens for each [MASK]."""
+    masks = bert.fill_mask(text, text_b, top_k=flags.FLAGS.top_k)
+    return {"masks": [[guess._asdict() for guess in mask] for mask in masks]}
 
 
-def fill_mask(bert: "Bert", texts: list[str]) -> None:
-    """Prints the likeliest tokens for each [MASK]."""
-    guesses = bert.fill_mask(*texts, top_k=flags.FLAGS.top_k)
-    if flags.FLAGS.json:
-        _print_json({"masks": [_plain(mask) for mask in guesses]})
-        return
-    for number, mask in enumerate(guesses, 1):
-        title = f"[MASK] {number} of {len(guesses)}" if len(guesses) > 1 else "[MASK]"
-        _print_table(
-            (title, "probability"), [(guess.token, f"{guess.probability:.4f}") for guess in mask]
-        )
+def next_sentence(bert: "Bert", text: str, text_b: str) -> Values:
+    """Computes the probability that the second sentence follows the first."""
+    probability = bert.next_sentence(text, text_b)
+    return {"is_next": probability, "random": 1 - probability}
 
 
-def next_sentence(bert: "Bert", texts: list[str]) -> None:
-    """Prints the probability that the second sentence follows the first."""
-    probability = bert.next_sentence(*texts)
-    if flags.FLAGS.json:
-        _print_json({"is_next": probability, "random": 1 - probability})
-        return
-    rows = [("is next", f"{probability:.4f}"), ("random", f"{1 - probability:.4f}")]
-    _print_table(("second sentence", "probability"), rows)
+def score(bert: "Bert", text: str) -> Values:
+    """Computes the log-probability of each token (in nats) and of the text."""
+    result = bert.score(text)
+    pairs = zip(result.tokens, result.log_probs, strict=True)
+    return {
+        "tokens": [{"token": token, "log_prob": log_prob} for token, log_prob in pairs],
+        "pseudo_log_likelihood": result.log_likelihood,
+        "pseudo_perplexity": result.perplexity,
+    }
 
 
-def score(bert: "Bert", texts: list[str]) -> None:
-    """Prints the pseudo-log-likelihood of a text, and the log-probability of each token."""
-    result = bert.score(*texts)
-    if flags.FLAGS.json:
-        tokens = zip(result.tokens, result.log_probs, strict=True)
-        _print_json(
-            {
-                "pseudo_log_likelihood": result.log_likelihood,
-                "pseudo_perplexity": result.perplexity,
-                "tokens": [{"token": token, "log_prob": value} for token, value in tokens],
-            }
-        )
-        return
-    rows = [
-        (token, f"{value:.4f}")
-        for token, value in zip(result.tokens, result.log_probs, strict=True)
-    ]
-    _print_table(("token", "log P (nats)"), rows)
-    print(
-        f"pseudo-log-likelihood {result.log_likelihood:.4f} nats over {len(result.tokens)} tokens, "
-        f"pseudo-perplexity {result.perplexity:.2f}"
-    )
-
-
-def features(bert: "Bert", texts: list[str]) -> None:
+def features(bert: "Bert") -> Values:
     """Writes the features of a file of texts to a file."""
     from bert_jax.inference.features import check_output, count_texts, write_features
 
@@ -114,13 +75,12 @@ def features(bert: "Bert", texts: list[str]) -> None:
     try:
         layers = tuple(map(int, args.layers))
     except ValueError:
-        raise cli.UsageError(
-            f"--layers={','.join(args.layers)} must be whole numbers, such as -1,-2"
-        ) from None
+        given = ",".join(args.layers)
+        raise cli.UsageError(f"--layers={given} must be whole numbers, such as -1,-2") from None
     # Arguments are checked before the file is read.
     check_output(args.output, args.input)
     bert.layers(layers)
-    bert.length(args.max_length)
+    length = bert.length(args.max_length)
     with Progress("features", count_texts(bert, args.input), "texts") as progress:
         summary = write_features(
             bert,
@@ -132,92 +92,85 @@ def features(bert: "Bert", texts: list[str]) -> None:
             advance=progress.advance,
         )
     if summary.num_cut:
-        length = bert.length(args.max_length)
         _warn(
             f"{summary.num_cut:,} texts are longer than {length} tokens, and cut to them; the "
             f"first is {summary.first_cut}"
         )
     print(f"features of {summary.num_texts:,} texts are in {args.output}")
+    return {}
 
 
-def attention(bert: "Bert", texts: list[str]) -> None:
+def attention(bert: "Bert", text: str, text_b: str | None = None) -> Values:
     """Writes an HTML page that shows the attention between tokens."""
-    from bert_jax.inference.arguments import open_output
     from bert_jax.inference.attention_page import attention_page
 
     args = flags.FLAGS
-    path = open_output(args.output, (".html", ".htm"))
+    path = files.open_path(args.output, "--output")
+    if path.suffix not in (".html", ".htm"):
+        raise UserError(f"--output is {path}; it must be FILE.html")
     length = args.max_length
     if length is None:
         length = min(_ATTENTION_LENGTH, bert.max_length)
-    view = bert.attention(*texts, top_k=args.top_k, max_length=length)
+    view = bert.attention(text, text_b, top_k=args.top_k, max_length=length)
     files.write_whole(path, attention_page(view).encode())
     print(f"open {args.output} in a browser: {len(view.tokens)} tokens")
+    return {}
 
 
-def classify(bert: "FineTuned", texts: list[str]) -> None:
-    """Prints the classes of a sentence or a pair, or the output of a regression."""
-    found = bert.classify(*texts)
+def classify(bert: "FineTuned", text: str, text_b: str | None = None) -> Values:
+    """Ranks the classes of a sentence or a pair, or computes the number of a regression."""
+    found = bert.classify(text, text_b)
     if isinstance(found, float):
-        if flags.FLAGS.json:
-            _print_json({"value": found})
-        else:
-            print(f"{found:.4f}")
-    elif flags.FLAGS.json:
-        _print_json({"labels": [label._asdict() for label in found]})
-    else:
-        _print_table(("label", "probability"), [(x.label, f"{x.probability:.4f}") for x in found])
+        return {"value": found}
+    return {"labels": [label._asdict() for label in found]}
 
 
-def answer(bert: "FineTuned", texts: list[str]) -> None:
-    """Prints the likeliest answers to a question, and where they are in the text."""
+def answer(bert: "FineTuned", question: str, text: str) -> Values:
+    """Ranks answers to a question, with their characters in the text."""
     args = flags.FLAGS
-    found = bert.answer(*texts, n_best=args.n_best, with_no_answer=args.with_no_answer)
-    if args.json:
-        keys = ("text", "start", "end", "probability")
-        _print_json({"answers": [{key: getattr(x, key) for key in keys} for x in found]})
-        return
-    rows = [(x.text or "(no answer)", f"{x.start}-{x.end}", f"{x.probability:.4f}") for x in found]
-    _print_table(("answer", "characters", "probability"), rows)
+    found = bert.answer(question, text, n_best=args.n_best, with_no_answer=args.with_no_answer)
+    keys = ("text", "start", "end", "probability")
+    return {"answers": [{key: getattr(x, key) for key in keys} for x in found]}
 
 
-def tag(bert: "FineTuned", texts: list[str]) -> None:
-    """Prints the tag of each word."""
-    found = bert.tag(*texts)
-    if flags.FLAGS.json:
-        _print_json({"words": [word._asdict() for word in found]})
-        return
-    rows = [(x.word, x.tag, f"{x.probability:.4f}") for x in found]
-    _print_table(("word", "tag", "probability"), rows)
+def tag(bert: "FineTuned", text: str) -> Values:
+    """Finds the tag of each word."""
+    return {"words": [word._asdict() for word in bert.tag(text)]}
 
 
-def choose(bert: "FineTuned", texts: list[str]) -> None:
+def choose(bert: "FineTuned", context: str, choice: str, choice_b: str, *choices: str) -> Values:
     """Ranks answers to a question, or endings of a text."""
-    context, *choices = texts
-    found = bert.choose(context, choices)
-    if flags.FLAGS.json:
-        _print_json({"choices": [choice._asdict() for choice in found]})
-    else:
-        _print_table(("choice", "probability"), [(x.text, f"{x.probability:.4f}") for x in found])
+    found = bert.choose(context, [choice, choice_b, *choices])
+    return {"choices": [x._asdict() for x in found]}
 
 
+class Command(NamedTuple):
+    """A command of `predict`.
+
+    Attributes:
+      run: Runs it, given the model and the texts.
+      flags: The flags that it takes beside --model and --step.
+      required: Those of them that must be given.
+      has_head: Whether it needs the head of a task.
+    """
+
+    run: Callable[..., Values]
+    flags: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    has_head: bool = False
+
+
+_FEATURES_FLAGS = ("input", "output", "layers", "pooling", "max_length")
 COMMANDS = {
-    "fill-mask": Command(fill_mask, ("text", "[text_b]"), ("top_k", "json")),
-    "next-sentence": Command(next_sentence, ("text", "text_b"), ("json",)),
-    "score": Command(score, ("text",), ("json",)),
-    "features": Command(
-        features,
-        (),
-        ("input", "output", "layers", "pooling", "max_length"),
-        required=("input", "output"),
-    ),
-    "attention": Command(
-        attention, ("text", "[text_b]"), ("output", "top_k", "max_length"), required=("output",)
-    ),
-    "classify": Command(classify, ("text", "[text_b]"), ("json",)),
-    "answer": Command(answer, ("question", "text"), ("n_best", "with_no_answer", "json")),
-    "tag": Command(tag, ("text",), ("json",)),
-    "choose": Command(choose, ("context", "choice", "choice", _MORE), ("json",)),
+    "fill-mask": Command(fill_mask, ("top_k", "json")),
+    "next-sentence": Command(next_sentence, ("json",)),
+    "score": Command(score, ("json",)),
+    "features": Command(features, _FEATURES_FLAGS, required=("input", "output")),
+    "attention": Command(attention, ("output", "top_k", "max_length"), required=("output",)),
+    "classify": Command(classify, ("json",), has_head=True),
+    "answer": Command(answer, ("n_best", "with_no_answer", "json"), has_head=True),
+    "tag": Command(tag, ("json",), has_head=True),
+    "choose": Command(choose, ("json",), has_head=True),
 }
 
 
@@ -238,12 +191,8 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "layers", ["-1"], "features: 0 is the embeddings' output, n the n-th block's, -1 the last."
     )
-    flags.DEFINE_enum(
-        "pooling",
-        "mean",
-        inference.POOLINGS,
-        "features: those of [CLS], the mean over tokens, or all tokens.",
-    )
+    pooling = "features: those of [CLS], the mean over tokens, or all tokens."
+    flags.DEFINE_enum("pooling", "mean", inference.POOLINGS, pooling)
     flags.DEFINE_integer(
         "max_length",
         None,
@@ -268,7 +217,20 @@ def main(argv: list[str]) -> None:
         bert = bert_jax.load(args.model, args.step)
         for note in bert.notes:
             _warn(note)
-        command.run(bert, texts)
+        if command.has_head and not hasattr(bert, "head"):
+            raise UserError(
+                f"{bert.source} has no head of a task: it must be a work directory of python -m "
+                "bert_jax.finetune, or a Hugging Face directory of a "
+                "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
+                "...MultipleChoice"
+            )
+        values = command.run(bert, *texts)
+    if args.json:
+        # ASCII escapes are for terminals with a limited encoding.
+        is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+        print(json.dumps(values, ensure_ascii=not is_unicode))
+    else:
+        _print_values(values)
 
 
 def _command(words: list[str]) -> tuple[Command, list[str]]:
@@ -282,13 +244,10 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
         hint = f"did you mean {near[0]}?" if near else f"it must be one of {known}"
         raise cli.UsageError(f"there is no command {name!r}; {hint}")
     command = COMMANDS[name]
-    least = sum(not text.startswith("[") for text in command.texts)
-    most = math.inf if command.texts[-1:] == (_MORE,) else len(command.texts)
-    if not least <= len(texts) <= most:
-        wanted = " ".join(text if text[0] == "[" else text.upper() for text in command.texts)
-        raise cli.UsageError(
-            f"{name} takes {wanted or 'no texts'} but was given {len(texts)}; put texts in quotes"
-        )
+    try:
+        inspect.signature(command.run).bind(None, *texts)
+    except TypeError as error:
+        raise cli.UsageError(f"{name}: {error}; put each text in quotes") from None
     args = flags.FLAGS
     for flag in sorted({flag for c in COMMANDS.values() for flag in c.flags}):
         if args[flag].present and flag not in command.flags:
@@ -299,25 +258,21 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
     return command, texts
 
 
-def _plain(guesses: list["Guess"]) -> list[dict[str, Any]]:
-    return [{"token": guess.token, "probability": guess.probability} for guess in guesses]
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    # ASCII escapes are for terminals with a limited encoding.
-    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    print(json.dumps(values, ensure_ascii=not is_unicode))
-
-
-def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    table = Table()
-    # In a plain str, rich would read [MASK] as markup.
-    table.add_column(Text(header[0]))
-    for name in header[1:]:
-        table.add_column(Text(name), justify="right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+def _print_values(values: Values) -> None:
+    """Prints lists of objects as tables and numbers as lines."""
+    for name, value in values.items():
+        if isinstance(value, float):
+            print(f"{name.replace('_', ' ')}: {value:.4f}")
+            continue
+        # Each [MASK] has a list of its own.
+        tables = value if name == "masks" else [value]
+        for rows in filter(None, tables):
+            table = Table(*rows[0])
+            for row in rows:
+                cells = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values())
+                # In a plain str, rich would read [MASK] as markup.
+                table.add_row(*map(Text, cells))
+            Console().print(table)
 
 
 def _warn(sentence: str) -> None:

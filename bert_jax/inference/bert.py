@@ -1,18 +1,19 @@
 """A trained model in memory: masked words, next sentences, scores, features and attention."""
 
 import math
+import operator
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference import POOLINGS, buckets
-from bert_jax.inference.arguments import checked, listed, no_attribute, whole_number
-from bert_jax.inference.compiled_forward import CompiledForward, Inputs
+from bert_jax.inference import POOLINGS, buckets, compiled_forward
+from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Text, encode
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import unflatten
@@ -99,8 +100,7 @@ class Bert:
         self.max_length = pretrained.max_length
         self.notes = pretrained.warnings
         self._missing = {term: pretrained.missing_head(term) for term in (MASKED_LM, NEXT_SENTENCE)}
-        params = unflatten(pretrained.weights, self.config)
-        self._forward = CompiledForward(self.config, params)
+        self._params = jax.device_put(unflatten(pretrained.weights, self.config))
         self._batch_tokens = _BATCH_TOKENS.get(jax.default_backend(), _ACCELERATOR_BATCH_TOKENS)
 
     def fill_mask(
@@ -121,11 +121,10 @@ class Bert:
             masked-LM head.
         """
         self._require("fill_mask", MASKED_LM)
-        sides = checked(text, text_b)
-        given = sum(side.count(MASK) for side in sides)
+        (row,) = self.rows([one_or_two(text, text_b)], masks=True)
+        given = _count_masks(text, text_b)
         if not given:
             raise UserError(f"{text[:40]!r} has no {MASK}; put one in the place of a word")
-        (row,) = self.rows([text if text_b is None else (text, text_b)], masks=True)
         guesses = self._guesses(row, top_k)
         if len(guesses) < given:
             raise UserError(
@@ -141,10 +140,9 @@ class Bert:
           UserError: A sentence is empty, or the model has no trained next-sentence head.
         """
         self._require("next_sentence", NEXT_SENTENCE)
-        checked(text, text_b)
         (term,) = make_terms([NEXT_SENTENCE])
-        rows = self.rows([(text, text_b)])
-        ((_, log_probs_2),) = self._run(rows, lambda inputs: self._forward.log_probs(term, inputs))
+        program = partial(compiled_forward.log_probs, self.config, self._params, term=term)
+        (log_probs_2,) = self._run(self.rows([(text, text_b)]), program)
         return float(np.exp(log_probs_2[0]))
 
     def encode(
@@ -176,7 +174,9 @@ class Bert:
         chosen = self.layers([layers] if one_layer else layers)
         if pooling not in POOLINGS:
             raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
-        features = self.features(self.rows(listed("encode", texts), max_length), chosen, pooling)
+        if isinstance(texts, str):
+            raise UserError("encode takes a list of texts; put one text in brackets")
+        features = self.features(self.rows(texts, max_length), chosen, pooling)
         if one_layer:
             features = [x[..., 0, :] for x in features]
         if pooling == "tokens":
@@ -193,7 +193,6 @@ class Bert:
           UserError: The text is empty, or the model has no trained masked-LM head.
         """
         self._require("score", MASKED_LM)
-        checked(text)
         (row,) = self.rows([text])
         # Without [CLS] and [SEP].
         ids = row.input_ids_L[1:-1].tolist()
@@ -205,9 +204,8 @@ class Bert:
             positions_B = np.argmax(inputs.input_ids_BxL == self.tokenizer.mask_id, axis=1)
             return self._masked_lm(inputs, positions_B[:, None].astype(np.int32))
 
-        log_probs = [0.0] * len(ids)
-        for i, log_probs_1xV in self._run(masked, program):
-            log_probs[i] = float(log_probs_1xV[0, ids[i]])
+        log_probs_1xV = self._run(masked, program)
+        log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xV, strict=True)]
         tokens = [self.tokenizer.id_to_token(i) for i in ids]
         return Score(math.fsum(log_probs), tokens, log_probs)
 
@@ -227,17 +225,15 @@ class Bert:
         Raises:
           UserError: A sentence is empty.
         """
-        given = sum(side.count(MASK) for side in checked(text, text_b))
-        (row,) = self.rows([text if text_b is None else (text, text_b)], max_length, masks=True)
+        (row,) = self.rows([one_or_two(text, text_b)], max_length, masks=True)
         missing = self._missing[MASKED_LM]
         guesses = {} if missing else self._guesses(row, top_k)
-        if given and missing:
-            warnings.warn(f"{missing}: no predictions for {MASK}", stacklevel=2)
-        elif len(guesses) < given:
-            warnings.warn(
-                f"{given - len(guesses)} {MASK} beyond the length: no predictions", stacklevel=2
-            )
-        ((_, probabilities_NxAxLxL),) = self._run([row], self._forward.attention)
+        without = _count_masks(text, text_b) - len(guesses)
+        if without:
+            cause = missing or "beyond the length"
+            warnings.warn(f"no predictions for {without} {MASK}: {cause}", stacklevel=2)
+        program = partial(compiled_forward.attention, self.config, self._params)
+        (probabilities_NxAxLxL,) = self._run([row], program)
         length = len(row.input_ids_L)
         return Attention(
             [self.tokenizer.id_to_token(i) for i in row.input_ids_L],
@@ -277,7 +273,6 @@ class Bert:
         """
         if max_length is None:
             return self.max_length
-        max_length = whole_number("max_length", max_length)
         if not _LEAST_LENGTH <= max_length <= self.max_length:
             raise UserError(
                 f"max_length is {max_length}; for {self.source} it must be from {_LEAST_LENGTH} "
@@ -292,61 +287,65 @@ class Bert:
           UserError: The model does not have one of them.
         """
         count = self.config.num_hidden_layers + 1
-        layers = [whole_number("layers", layer) for layer in layers]
-        for layer in layers:
-            if not -count <= layer < count:
-                raise UserError(
-                    f"layers has {layer}; {self.source} has the layers 0 (embeddings) to "
-                    f"{count - 1}, which are -{count} to -1 from the end"
-                )
-        if not layers:
-            raise UserError("layers is empty; name at least one, such as -1")
+        layers = [operator.index(layer) for layer in layers]
+        if not layers or not all(-count <= layer < count for layer in layers):
+            raise UserError(
+                f"layers is {layers}; it must be one or more of 0 (embeddings) to {count - 1}, "
+                f"which are -{count} to -1 from the end, for {self.source}"
+            )
         return tuple(layer % count for layer in layers)
 
     def features(
         self, rows: Sequence[TokenRow], layers: tuple[int, ...], pooling: str
     ) -> list[np.ndarray]:
         """Returns the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
-        features: list[np.ndarray] = [np.zeros(0)] * len(rows)
-
-        def program(inputs: Inputs) -> jax.Array:
-            return self._forward.features(inputs, layers, pooling)
-
-        for i, x in self._run(rows, program):
-            features[i] = x.swapaxes(0, 1)[: len(rows[i].input_ids_L)] if x.ndim == 3 else x
-        return features
+        program = partial(
+            compiled_forward.features, self.config, self._params, layers=layers, pooling=pooling
+        )
+        features = self._run(rows, program)
+        if pooling != "tokens":
+            return features
+        return [
+            states_KxLxD.swapaxes(0, 1)[: len(row.input_ids_L)]
+            for row, states_KxLxD in zip(rows, features, strict=True)
+        ]
 
     def _run(
         self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Runs all rows in batches; yields the index and the results of each row."""
+    ) -> list[np.ndarray]:
+        """Runs all rows in batches and returns the results of each row."""
         batches = buckets.plan(
             [len(row.input_ids_L) for row in rows],
             max_length=self.config.max_position_embeddings,
             batch_tokens=self._batch_tokens,
         )
+        results = [np.zeros(0)] * len(rows)
         running: deque[tuple[list[int], jax.Array]] = deque()
+
+        def copy_oldest():
+            indices, values = running.popleft()
+            for i, value in zip(indices, np.asarray(values), strict=False):
+                results[i] = value
+            if any(np.isnan(results[i]).any() for i in indices):
+                raise UserError(f"{self.source} computes NaN: its weights are damaged")
+
         for batch in batches:
             running.append((batch.indices, program(_padded(rows, batch))))
             if len(running) > _IN_FLIGHT:
-                yield from self._results(*running.popleft())
-        for indices, results in running:
-            yield from self._results(indices, results)
-
-    def _results(self, indices: list[int], results: jax.Array) -> Iterator[tuple[int, np.ndarray]]:
-        values = np.asarray(results)[: len(indices)]
-        if np.isnan(values).any():
-            raise UserError(f"{self.source} computes NaN: its weights are damaged")
-        yield from zip(indices, values, strict=True)
+                copy_oldest()
+        while running:
+            copy_oldest()
+        return results
 
     def _masked_lm(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
         """Returns log P(token) at some positions, float32 [B, M, W]."""
         (term,) = make_terms([MASKED_LM])
-        return self._forward.log_probs(term, inputs, {"masked_lm_positions": positions_BxM})
+        return compiled_forward.log_probs(
+            self.config, self._params, inputs, term=term, masked_lm_positions=positions_BxM
+        )
 
     def _guesses(self, row: TokenRow, top_k: int) -> dict[int, list[Guess]]:
         """Returns the most likely tokens of each masked position."""
-        top_k = whole_number("top_k", top_k)
         if not 1 <= top_k <= self.config.vocab_size:
             raise UserError(
                 f"top_k is {top_k}; it must be from 1 to the {self.config.vocab_size:,} entries of "
@@ -358,26 +357,28 @@ class Bert:
         # Padding the number of masks keeps the number of compiled shapes small.
         padded = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
         padded[0, : len(positions)] = positions
-
-        def program(inputs: Inputs) -> jax.Array:
-            return self._masked_lm(inputs, padded)
-
-        ((_, log_probs_MxW),) = self._run([row], program)
+        (log_probs_MxW,) = self._run([row], lambda inputs: self._masked_lm(inputs, padded))
         guesses = {}
-        log_probs_MxV = log_probs_MxW[:, : self.config.vocab_size]
-        for position, log_probs_V in zip(positions.tolist(), log_probs_MxV, strict=False):
+        for position, log_probs_W in zip(positions.tolist(), log_probs_MxW, strict=False):
+            log_probs_V = log_probs_W[: self.config.vocab_size]
             best = np.argsort(-log_probs_V, kind="stable")[:top_k]
             guesses[position] = [
                 Guess(self.tokenizer.id_to_token(i), math.exp(log_probs_V[i])) for i in best
             ]
         return guesses
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise no_attribute(self, name)
-
     def _require(self, method: str, term: str) -> None:
         if self._missing[term]:
             raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
+
+
+def one_or_two(text: str, text_b: str | None) -> Text:
+    """Returns a sentence, or a pair if there is a second one."""
+    return text if text_b is None else (text, text_b)
+
+
+def _count_masks(text: str, text_b: str | None) -> int:
+    return text.count(MASK) + (text_b or "").count(MASK)
 
 
 def _padded(rows: Sequence[TokenRow], batch: buckets.Batch) -> Inputs:

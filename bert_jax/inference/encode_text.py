@@ -33,41 +33,30 @@ def encode(
     if places is None:
         one = len(texts) == 1
         places = ["the text" if one else f"text {i + 1} of {len(texts)}" for i in range(len(texts))]
-    sentences: list[str] = []
-    for text, place in zip(texts, places, strict=True):
-        sides = text if isinstance(text, tuple) else (text,)
-        if isinstance(text, tuple) and len(sides) != 2:
+    pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
+    for sides, place in zip(pairs, places, strict=True):
+        if len(sides) > 2:
             raise UserError(f"{place} is a tuple of {len(sides)}; a pair has two")
         for side in sides:
             check_text(side, place)
-        sentences += sides
+    sentences = [side for sides in pairs for side in sides]
     if masks:
         ids = iter([tokenizer.encode_masked(sentence) for sentence in sentences])
     else:
         ids = iter(tokenizer.encode_batch(sentences))
     rows = []
-    for text, place in zip(texts, places, strict=True):
-        sides = text if isinstance(text, tuple) else (text,)
+    for sides, place in zip(pairs, places, strict=True):
         parts = [next(ids) for _ in sides]
         for part, side in zip(parts, sides, strict=True):
             if not len(part):
-                which = "has a sentence" if len(sides) > 1 else "is"
-                raise UserError(
-                    f"{place} {which} without a token: {side[:40]!r}; give it some text"
-                )
+                raise UserError(f"{place} has no token in {side[:40]!r}; give it some text")
         rows.append(tokenizer.join(*parts, max_length=max_length))
     return rows
 
 
 def check_text(text: str, place: str) -> None:
-    """Raises UserError if a value is not a text, or not valid Unicode.
-
-    Args:
-      text: The value.
-      place: Its place, for the message.
-    """
+    """Raises UserError if a value, whose place the message names, is not a Unicode text."""
     if not isinstance(text, str):
-        hint = "; a pair of texts is a tuple" if isinstance(text, list) else ""
-        raise UserError(f"{place} is not a text but a {type(text).__name__}{hint}")
+        raise UserError(f"{place} is a {type(text).__name__}; it must be a text or a pair (a, b)")
     if not is_unicode(text):
         raise UserError(f"{place} is not valid Unicode: it has a lone surrogate")

@@ -4,10 +4,10 @@ A window of texts is read, tokenized, computed in batches of similar length and 
 order of the file. The window bounds the memory, however large the file is.
 """
 
+import itertools
 import json
 import math
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -22,23 +22,18 @@ from bert_jax import files
 from bert_jax.data.bad_records import BadRecord
 from bert_jax.data.text_files import json_lines, open_text
 from bert_jax.errors import UserError
-from bert_jax.inference.arguments import open_output
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import Text, check_text, encode
 from bert_jax.tokenizers import TokenRow
 
-# The limits of a window. The last text may exceed the bytes.
+# The limits of a window.
 _WINDOW_FEATURE_BYTES = 2**26
-_WINDOW_TEXT_BYTES = 2**22
 _WINDOW_TEXTS = 4096
 # The number of texts that are tokenized together.
 _CHUNK_TEXTS = 256
 _COPY_BYTES = 2**16
 # Messages show this much of a wrong line.
 _SHOWN = 80
-_FIELDS = ("text", "text_b")
-# Every tokenizer has a token for these; some drop other characters.
-_HAS_TOKEN = re.compile("[0-9A-Za-z]")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
 
@@ -58,16 +53,15 @@ class Summary(NamedTuple):
 
 
 def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
-    """Refuses an output that cannot be written or would overwrite the input.
+    """Refuses an output that is of another kind, a directory, or the input.
 
     Raises:
-      UserError: It is neither FILE.npz nor FILE.jsonl, cannot be a file, or is the input.
+      UserError: It is one of these.
     """
-    path, given = open_output(output, _WRITERS), files.open_path(source, "--input")
-    same = path == given
-    if not (same or files.is_remote(path) or files.is_remote(given)):
-        same = path.exists() and given.exists() and path.samefile(given)
-    if same:
+    path, given = files.open_path(output, "--output"), files.open_path(source, "--input")
+    if path.suffix not in _WRITERS or path.is_dir():
+        raise UserError(f"--output is {path}; it must be FILE.npz or FILE.jsonl")
+    if path.resolve() == given.resolve():
         raise UserError(f"--output is {path}, the file of --input: it would be lost")
 
 
@@ -79,30 +73,14 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
       source: See `write_features`.
 
     Returns:
-      The number; None for a pipe, which can be read only once.
+      The number; None if it is not a file, such as a pipe, which can be read only once.
 
     Raises:
-      UserError: A line cannot be used (the message names file and line), or none has a text.
+      UserError: A line cannot be used; the message names file and line.
     """
-    path = files.open_path(source, "--input")
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if not files.open_path(source, "--input").is_file():
         return None
-    count = 0
-    for where, text in _texts(source):
-        count += 1
-        _check_segments(bert, where, text)
-        sides = text if isinstance(text, tuple) else (text,)
-        for side in sides:
-            check_text(side, where)
-        if not all(_HAS_TOKEN.search(side) for side in sides):
-            encode(bert.tokenizer, [text], None, places=[where])
-    if not count:
-        raise _no_text(source)
-    return count
-
-
-def _no_text(source: str | os.PathLike) -> UserError:
-    return UserError(f'{source} holds no text; write a line {{"text": "..."}} for each')
+    return sum(1 for _ in _texts(bert, source))
 
 
 def write_features(
@@ -151,8 +129,6 @@ def write_features(
             first_cut = first_cut or next(iter(cut), "")
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
-        if not num_texts:
-            raise _no_text(source)
         writer.finish()
     return Summary(num_texts, num_cut, first_cut)
 
@@ -161,76 +137,54 @@ def _windows(
     bert: Bert, source: str | os.PathLike, length: int, vector_size: int, pooling: str
 ) -> Iterator[list[tuple[str, TokenRow]]]:
     """Yields windows of FILE:LINE and tokens."""
+    texts = _texts(bert, source)
     window: list[tuple[str, TokenRow]] = []
     num_bytes = 0
-    for where, row in _rows(bert, source, length):
-        size = 4 * vector_size * (len(row.input_ids_L) if pooling == "tokens" else 1)
-        if window and (num_bytes + size > _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS):
-            yield window
-            window, num_bytes = [], 0
-        window.append((where, row))
-        num_bytes += size
+    while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
+        places = [where for where, _ in chunk]
+        rows = encode(bert.tokenizer, [text for _, text in chunk], length, places=places)
+        for where, row in zip(places, rows, strict=True):
+            window.append((where, row))
+            num_bytes += 4 * vector_size * (len(row.input_ids_L) if pooling == "tokens" else 1)
+            if num_bytes >= _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS:
+                yield window
+                window, num_bytes = [], 0
     if window:
         yield window
 
 
-def _rows(bert: Bert, source: str | os.PathLike, length: int) -> Iterator[tuple[str, TokenRow]]:
-    chunk: list[tuple[str, Text]] = []
-    num_bytes = 0
-    for where, text in _texts(source):
-        _check_segments(bert, where, text)
-        chunk.append((where, text))
-        num_bytes += len(text) if isinstance(text, str) else sum(map(len, text))
-        if len(chunk) >= _CHUNK_TEXTS or num_bytes > _WINDOW_TEXT_BYTES:
-            yield from _tokenized(bert, chunk, length)
-            chunk, num_bytes = [], 0
-    yield from _tokenized(bert, chunk, length)
-
-
-def _check_segments(bert: Bert, where: str, text: Text) -> None:
-    if isinstance(text, tuple) and bert.config.type_vocab_size < 2:
-        raise UserError(f"{where}: {bert.source} has one segment and takes no `text_b`")
-
-
-def _tokenized(
-    bert: Bert, chunk: list[tuple[str, Text]], length: int
-) -> Iterator[tuple[str, TokenRow]]:
-    places = [where for where, _ in chunk]
-    rows = encode(bert.tokenizer, [text for _, text in chunk], length, places=places)
-    return zip(places, rows, strict=True)
-
-
-def _texts(source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
+def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
     """Yields FILE:LINE and the text of every line that is not blank."""
     path = files.open_path(source, "--input")
-    if not path.exists():
-        raise UserError(f"--input is {path}: there is no such file")
-    if path.is_dir():
-        raise UserError(f"--input is {path}, which is a directory; it must be a file")
+    if not path.exists() or path.is_dir():
+        raise UserError(f"--input is {path}; it must be a file that exists")
+    is_empty = True
     with open_text(path) as (_, stream):
         for line in json_lines(stream):
+            is_empty = False
             where = f"{path}:{line.number}"
             try:
                 text = _sides(line.parse())
             except BadRecord as bad:
                 raise UserError(f"{where}: {bad.detail}") from None
+            if len(text) == 2 and bert.config.type_vocab_size < 2:
+                raise UserError(f"{where}: {bert.source} has one segment and takes no `text_b`")
+            for side in text:
+                check_text(side, where)
             yield where, text
+    if is_empty:
+        raise UserError(f'{path} holds no text; write a line {{"text": "..."}} for each')
 
 
-def _sides(values: dict[str, Any]) -> Text:
-    if "text" not in values:
-        fields = ", ".join(values)[:_SHOWN] or "none"
-        raise BadRecord("missing field", f"no field `text`; its fields: {fields}")
+def _sides(values: dict[str, Any]) -> tuple[str, ...]:
     # Tables without a second sentence often have a null for it.
-    names = [name for name in _FIELDS if values.get(name) is not None or name == "text"]
+    names = ["text", "text_b"] if values.get("text_b") is not None else ["text"]
     for name in names:
-        value = values[name]
-        if not isinstance(value, str):
-            shown = json.dumps(value)[:_SHOWN]
+        value = values.get(name)
+        if not isinstance(value, str) or not value.strip():
+            shown = json.dumps(value)[:_SHOWN] if name in values else "missing"
             raise BadRecord("not a text", f"`{name}` is {shown}; it must be a text")
-        if not value.strip():
-            raise BadRecord("empty", f"`{name}` is empty; give it some text")
-    return values["text"] if len(names) == 1 else (values["text"], values["text_b"])
+    return tuple(values[name] for name in names)
 
 
 class _JsonlWriter:

@@ -1,9 +1,9 @@
 """A fine-tuned BERT and the predictions of its head."""
 
-import os
 import unicodedata
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from bert_jax.errors import UserError
-from bert_jax.inference.arguments import checked, listed, whole_number
-from bert_jax.inference.bert import Bert
+from bert_jax.inference.bert import Bert, one_or_two
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import check_text, encode
 from bert_jax.interop import formats
@@ -90,20 +89,14 @@ class FineTuned(Bert):
         self._answering = defaults | trained.get("squad", {})
         self._texts = _texts_of(trained)
         model = make_task_model(
-            self.head,
-            len(self.labels),
-            self.config,
-            pretrained.features,
-            pretrained.bilstm_size,
+            self.head, len(self.labels), self.config, pretrained.features, pretrained.bilstm_size
         )
 
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
-            mask_BxL = jnp.arange(inputs.input_ids_BxL.shape[1]) < inputs.lengths_B[:, None]
-            arguments = inputs.input_ids_BxL, inputs.token_type_ids_BxL, mask_BxL
+            batch = inputs.fields()
             if self.head == "multiple_choice":
                 # Every choice is a row of its own; their logits are compared later.
-                arguments = tuple(x[:, None] for x in arguments)
-            batch = dict(zip(model.INPUTS, arguments, strict=True))
+                batch = {name: x[:, None] for name, x in batch.items()}
             by_name = model.apply({"params": params}, batch, deterministic=True)
             # "logits", or "end_logits" and "start_logits".
             return jnp.stack([by_name[name] for name in sorted(by_name)], axis=1)
@@ -119,17 +112,15 @@ class FineTuned(Bert):
           UserError: A sentence is empty, or the model has another head.
         """
         self._require_head("classify")
-        checked(text, text_b)
         if self._texts and self._texts != (1 if text_b is None else 2):
             what = "single sentences" if self._texts == 1 else "pairs of sentences"
             warnings.warn(f"{self.source} was fine-tuned on {what}", stacklevel=2)
-        rows = self.rows([text if text_b is None else (text, text_b)])
+        rows = self.rows([one_or_two(text, text_b)])
         ((logits_C,),) = self._outputs(rows)
         if not self.labels:
             return float(logits_C[0])
         probs_C = (expit if self.multi_label else softmax)(logits_C.astype(np.float64))
-        ranked = np.argsort(-probs_C, kind="stable").tolist()
-        return [Label(self.labels[i], float(probs_C[i])) for i in ranked]
+        return [Label(self.labels[i], float(probs_C[i])) for i in _ranked(probs_C)]
 
     def answer(
         self,
@@ -166,7 +157,6 @@ class FineTuned(Bert):
             )
         if with_no_answer is None:
             with_no_answer = version == "2.0"
-        n_best = whole_number("n_best", n_best)
         if n_best < 1:
             raise UserError(f"n_best is {n_best}; it must be at least 1")
         encode(self.tokenizer, [question, context], None, places=("the question", "the text"))
@@ -207,13 +197,11 @@ class FineTuned(Bert):
           UserError: There is no word, or the model has another head.
         """
         self._require_head("tag")
-        words = _words(text) if isinstance(text, str) else listed("tag", text)
+        words = _words(text) if isinstance(text, str) else list(text)
         for number, word in enumerate(words, 1):
             check_text(word, f"word {number}")
-            if not word.strip():
-                raise UserError(f"word {number} of {len(words)} is empty; leave it out")
-        if not words:
-            raise UserError("the text has no word to be tagged")
+        if not words or not all(word.strip() for word in words):
+            raise UserError("there must be a word to tag, and no word may be empty")
         rows = TaggedRows([words], None, self.tokenizer, self.max_length)
         logits = [x[0] for x in self._outputs(list(rows))]
         tagged = []
@@ -235,25 +223,16 @@ class FineTuned(Bert):
             another head.
         """
         self._require_head("choose")
-        choices = listed("choose", choices)
-        if len(choices) < 2:
+        if isinstance(choices, str) or len(choices) < 2:
             raise UserError("choose takes a list of two choices or more")
         rows = self.rows([(context, choice) for choice in choices])
         logits_C = np.concatenate([x[0] for x in self._outputs(rows)])
         probs_C = softmax(logits_C.astype(np.float64))
-        ranked = np.argsort(-probs_C, kind="stable").tolist()
-        return [Choice(choices[i], i, float(probs_C[i])) for i in ranked]
+        return [Choice(choices[i], i, float(probs_C[i])) for i in _ranked(probs_C)]
 
     def _outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Returns the head's outputs for each row, stacked in the order of their names."""
-
-        def program(inputs: Inputs) -> jax.Array:
-            return self._task_program(self._forward.params, inputs)
-
-        outputs: list[np.ndarray] = [np.zeros(0)] * len(rows)
-        for i, x in self._run(rows, program):
-            outputs[i] = x
-        return outputs
+        return self._run(rows, partial(self._task_program, self._params))
 
     def _require_head(self, method: str) -> None:
         if _METHODS[self.head] != method:
@@ -264,8 +243,6 @@ class FineTuned(Bert):
 
 def load_bert(path: str, step: int | None = None) -> Bert:
     """Reads a model; see `bert_jax.load`."""
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(f"the model is {path!r}; it must be a path")
     pretrained = formats.read(path, step=step)
     return (FineTuned if pretrained.head else Bert)(pretrained)
 
@@ -277,6 +254,11 @@ def _texts_of(trained: dict[str, Any]) -> int:
     if trained.get("task") == "table":
         return 2 if trained["table"]["text_b_column"] else 1
     return 0
+
+
+def _ranked(probs_C: np.ndarray) -> list[int]:
+    """Returns the indices of probabilities, the largest first."""
+    return np.argsort(-probs_C, kind="stable").tolist()
 
 
 def _words(text: str) -> list[str]:

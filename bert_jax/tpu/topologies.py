@@ -89,9 +89,10 @@ def find(name: str, num_slices: int = 1) -> Topology:
     if chip in CHIPS and re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         sizes = tuple(int(size) for size in shape.split("x"))
         return Topology(topology, CHIPS[chip], sizes, num_slices)
-    near = ", ".join(difflib.get_close_matches(name, [*ACCELERATORS, *ACCELERATORS.values()]))
+    near = difflib.get_close_matches(name, [*ACCELERATORS, *ACCELERATORS.values()])
+    similar = f" (similar: {', '.join(near)})" if near else ""
     raise UserError(
-        f"no TPU is called {name!r}{f' (similar: {near})' if near else ''}: give a topology such as "
+        f"no TPU is called {name!r}{similar}: give a topology such as "
         f"v5e:16x16 (chips: {', '.join(CHIPS)}) or an accelerator such as v4-128"
     )
 

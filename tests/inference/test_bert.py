@@ -62,15 +62,12 @@ def reference():
 
     def run(ids, num_first=None):
         ids_BxL = jnp.array([ids])
-        first = len(ids) if num_first is None else num_first
-        types_BxL = (jnp.arange(len(ids)) >= first).astype(jnp.int32)[None]
-        positions_BxM = jnp.arange(len(ids))[None]
-        mask_BxL = jnp.ones_like(ids_BxL)
+        positions_L = jnp.arange(len(ids))
         batch = {
             "input_ids": ids_BxL,
-            "token_type_ids": types_BxL,
-            "attention_mask": mask_BxL,
-            "masked_lm_positions": positions_BxM,
+            "token_type_ids": (positions_L >= (num_first or len(ids))).astype(jnp.int32)[None],
+            "attention_mask": jnp.ones_like(ids_BxL),
+            "masked_lm_positions": positions_L[None],
         }
         outputs = apply(batch, deterministic=True)
         return outputs | {"mlm": outputs["mlm"][..., : config.vocab_size]}
@@ -80,9 +77,7 @@ def reference():
 
 def without_heads(*heads):
     pretrained = make_pretrained()
-    for name in list(pretrained.weights):
-        if name.startswith(heads):
-            del pretrained.weights[name]
+    pretrained.drop_weights(*heads)
     return Bert(pretrained)
 
 
@@ -200,7 +195,7 @@ def test_the_order_and_the_company_of_texts_change_nothing(bert):
     assert together.shape == (7, 2, 12)
     for text, x in zip(texts, together, strict=True):
         np.testing.assert_allclose(bert.encode([text], layers=[1, -1])[0], x, atol=1e-5)
-    np.testing.assert_array_equal(bert.encode(texts, layers=np.int64(3)), bert.encode(iter(texts)))
+    np.testing.assert_array_equal(bert.encode(texts, layers=np.int8(3)), bert.encode(iter(texts)))
     assert bert.encode([]).shape == (0, 12)
 
 
@@ -237,58 +232,24 @@ def test_a_stage_that_has_not_begun_has_taught_no_positions():
     ("call", "words"),
     [
         (lambda b: b.fill_mask("a b"), r"has no \[MASK\]"),
-        (lambda b: b.fill_mask(""), r"has no \[MASK\]"),
-        (lambda b: b.fill_mask(7), "not a text but a int"),
-        (lambda b: b.fill_mask("[MASK]", ""), "a sentence without a token"),
+        (lambda b: b.fill_mask(7), "the text is a int; it must be a text"),
         (lambda b: b.fill_mask("a [MASK]", top_k=0), "top_k is 0"),
         (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
-        (lambda b: b.next_sentence("a", " "), "without a token"),
-        (lambda b: b.score(""), "without a token"),
-        (lambda b: b.encode(["a", ""]), "text 2 of 2"),
-        (lambda b: b.fill_mask("a [MASK]", top_k=1.5), "top_k is 1.5; it must be a whole number"),
-        (lambda b: b.score(("a", "b")), "the text is not a text but a tuple"),
-        (lambda b: b.next_sentence("a", None), "not a text but a NoneType"),
-        (lambda b: b.attention(("a", "b"), "c"), "the text is not a text but a tuple"),
+        (lambda b: b.next_sentence("a", None), "is a NoneType"),
+        (lambda b: b.score(""), "the text has no token"),
+        (lambda b: b.encode(["a", " \n"]), "text 2 of 2 has no token"),
+        (lambda b: b.encode([("a", "b", "c")]), "a tuple of 3; a pair has two"),
+        (lambda b: b.encode(["\ud800"]), "lone surrogate"),
         (lambda b: b.encode("a b"), "a list of texts"),
-        (lambda b: b.encode({"text": "a"}), "a list of texts, and not a dict"),
-        (lambda b: b.encode(None), "a list of texts, and not a NoneType"),
-        (lambda b: b.encode(["a"], layers="-1"), "layers is '-'; it must be a whole number"),
-        (lambda b: b.encode(["a"], layers=[1.5]), "layers is 1.5; it must be a whole number"),
-        (lambda b: b.encode(["a"], layers=None), "layers is None; it must be a whole number"),
-        (lambda b: b.encode(["a"], max_length="7"), "max_length is '7'; it must be a whole"),
-        (
-            lambda b: b.classify("a"),
-            "no head of a task: it must be a work directory of python -m ber",
-        ),
         (lambda b: b.encode(["a"], pooling="max"), "cls, mean, tokens"),
-        (lambda b: b.encode(["a"], layers=4), r"0 \(embeddings\) to 3"),
-        (lambda b: b.encode(["a"], layers=[-5]), "-4 to -1"),
-        (lambda b: b.encode(["a"], layers=[]), "layers is empty"),
+        (lambda b: b.encode(["a"], layers=4), r"layers is \[4\]; .* 0 \(embeddings\) to 3"),
+        (lambda b: b.encode(["a"], layers=[]), r"layers is \[\]"),
         (lambda b: b.encode(["a"], max_length=41), "from 5 to 40"),
-        (lambda b: b.encode(["a"], max_length=4), "from 5 to 40"),
     ],
 )
 def test_mistakes(bert, call, words):
     with pytest.raises(UserError, match=words):
         call(bert)
-
-
-def test_a_model_that_is_no_path():
-    with pytest.raises(UserError, match="the model is None; it must be a path"):
-        bert_jax.load(None)
-
-
-def test_layers_of_any_kind_of_numbers(bert):
-    expected = bert.encode(["a"], layers=[1, -1])
-    for layers in (np.array([1, -1]), iter([1, -1]), (np.int64(1), 3)):
-        np.testing.assert_array_equal(bert.encode(["a"], layers=layers), expected)
-    np.testing.assert_array_equal(bert.encode(["a"], layers=np.int8(1)), expected[:, 0])
-
-
-def test_what_a_task_answers_is_no_attribute(bert):
-    assert not hasattr(bert, "classify") and not hasattr(bert, "nothing")
-    with pytest.raises(AttributeError, match="Bert has no attribute 'nothing'"):
-        _ = bert.nothing
 
 
 def test_a_mask_that_is_cut_off(bert):
@@ -297,14 +258,14 @@ def test_a_mask_that_is_cut_off(bert):
         pytest.raises(UserError, match=r"1 \[MASK\] in it stands beyond"),
     ):
         bert.fill_mask("[MASK] " + "a " * 50 + "[MASK]")
-    with pytest.warns(UserWarning, match=r"1 \[MASK\] beyond the length: no predictions"):
+    with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: beyond the length"):
         assert len(bert.attention("[MASK] " + "a " * 50 + "[MASK]").guesses) == 1
 
 
 def test_an_encoder_alone_gives_features_and_attention():
     bare = without_heads("bert/pooler", "mlm", "nsp")
     assert np.isfinite(bare.encode(["a b"])).all()
-    with pytest.warns(UserWarning, match=r"no masked-LM head: no predictions for \[MASK\]"):
+    with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: .* no masked-LM head"):
         assert bare.attention("a [MASK]").guesses == {}
     for call, head in (
         (lambda: bare.fill_mask("a [MASK]"), "masked-LM head"),
@@ -318,22 +279,13 @@ def test_an_encoder_alone_gives_features_and_attention():
 
 def test_a_head_that_only_a_conversion_made_is_not_asked(tmp_path):
     pretrained = make_pretrained()
-    for name in list(pretrained.weights):
-        if name.startswith("mlm/"):
-            del pretrained.weights[name]
+    pretrained.drop_weights("mlm/")
     pretrained.complete()
     formats.write(pretrained, tmp_path / "native", "bert_jax")
     bert = bert_jax.load(tmp_path / "native")
     with pytest.raises(UserError, match="masked-LM head of .* never trained"):
         bert.fill_mask("a [MASK]")
     assert 0 <= bert.next_sentence("a", "b") <= 1
-
-
-@pytest.mark.parametrize("kind", ["bert_jax", "huggingface", "google"])
-def test_all_kinds_answer_alike(bert, kind, tmp_path):
-    formats.write(make_pretrained(), tmp_path / "model", kind)
-    loaded = bert_jax.load(tmp_path / "model")
-    assert loaded.fill_mask("a [MASK] c") == bert.fill_mask("a [MASK] c")
 
 
 def test_rows_that_pad_the_vocabulary_are_no_answers(bert):
@@ -347,9 +299,11 @@ def test_rows_that_pad_the_vocabulary_are_no_answers(bert):
     assert padded.fill_mask("a [MASK]", top_k=28) == bert.fill_mask("a [MASK]", top_k=28)
 
 
-def test_a_step_is_asked_for_where_there_are_steps(tmp_path):
+def test_a_model_is_loaded_by_its_path_and_step(bert, tmp_path):
     formats.write(make_pretrained(), tmp_path / "native", "bert_jax")
-    assert bert_jax.load(tmp_path / "native", step=0).source.endswith("0")
+    loaded = bert_jax.load(tmp_path / "native", step=0)
+    assert loaded.source.endswith("0")
+    assert loaded.fill_mask("a [MASK] c") == bert.fill_mask("a [MASK] c")
     with pytest.raises(UserError, match="no checkpoint of step 7"):
         bert_jax.load(tmp_path / "native", step=7)
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")

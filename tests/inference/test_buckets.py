@@ -27,9 +27,3 @@ def test_the_shapes_are_few_and_the_padding_is_small():
     assert len(shapes) <= len(buckets.LENGTHS) + 1
     padded = sum(batch.rows * batch.length for batch in batches)
     assert 1 - sum(lengths) / padded < 0.2
-
-
-def test_the_model_has_the_last_word_on_length():
-    assert buckets.bucket(35, 40) == 40
-    assert buckets.bucket(30, 40) == 32
-    assert buckets.bucket(600, 1024) == 1024

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax.data import text_files
 from bert_jax.errors import UserError
 from bert_jax.inference import features as features_lib
 from bert_jax.inference.bert import Bert
@@ -44,8 +43,9 @@ def read_npz(path):
         return dict(file)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
-@pytest.mark.parametrize("layers", [(-1,), (0, -1)])
+@pytest.mark.parametrize(
+    ("layers", "pooling"), [((-1,), "cls"), ((0, -1), "mean"), ((0, -1), "tokens")]
+)
 def test_the_files_hold_what_encode_returns(bert, source, tmp_path, monkeypatch, layers, pooling):
     # Two whole windows and half of one.
     monkeypatch.setattr(features_lib, "_WINDOW_TEXTS", 2)
@@ -100,18 +100,12 @@ def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
     ("line", "words"),
     [
         (b'{"text": "a"', "not a JSON object"),
-        (b'["a"]', "not a JSON object"),
-        (b'{"txt": "a"}', "no field `text`; its fields: txt"),
-        (b"{}", "no field `text`; its fields: none"),
-        (b'{"text": 7}', "`text` is 7"),
+        (b"{}", "`text` is missing; it must be a text"),
         (b'{"text": null}', "`text` is null"),
-        (b'{"text": "a", "text_b": ["b"]}', "`text_b` is"),
-        (b'{"text": "a", "text_b": ""}', "`text_b` is empty"),
-        (b'{"text": " "}', "`text` is empty"),
-        (b'{"text": "\\u0000"}', "without a token"),
+        (b'{"text": "a", "text_b": ["b"]}', "`text_b` is "),
+        (b'{"text": " "}', '`text` is " "'),
+        (b'{"text": "\\u0000"}', "has no token"),
         (b'{"text": "\\ud800"}', "lone surrogate"),
-        (b'{"text": "\xff"}', "not valid UTF-8"),
-        (b"[" * 100_000, "not a JSON object"),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
@@ -125,29 +119,20 @@ def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "f.npz"}
 
 
-def test_a_line_without_end(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 1000)
-    source = write_texts(tmp_path / "texts.jsonl", ["a", "b" * 2000])
-    with pytest.raises(UserError, match=f"{source}:2: the document is longer than"):
-        write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
-
-
 @pytest.mark.parametrize(
     ("source_name", "output_name", "words"),
     [
-        ("nothing.jsonl", "f.npz", "no such file"),
-        ("", "f.npz", "which is a directory; it must be a file"),
+        ("nothing.jsonl", "f.npz", "it must be a file that exists"),
+        ("", "f.npz", "it must be a file that exists"),
         ("texts.jsonl", "f.csv", "FILE.npz or FILE.jsonl"),
-        ("texts.jsonl", "none/f.npz", "there is no directory .*none"),
-        ("texts.jsonl", "folder.npz", "which is a directory"),
-        ("texts.jsonl", "texts.jsonl", "the file of --input: it would be lost"),
-        ("texts.jsonl", "linked.jsonl", "the file of --input: it would be lost"),
+        ("texts.jsonl", "folder.npz", "FILE.npz or FILE.jsonl"),
+        ("texts.jsonl", "linked.npz", "the file of --input: it would be lost"),
         ("texts.jsonl", "s3://bucket/f.npz", "s3:// paths are not supported"),
     ],
 )
 def test_files_that_cannot_be(bert, source, tmp_path, source_name, output_name, words):
     (tmp_path / "folder.npz").mkdir()
-    (tmp_path / "linked.jsonl").symlink_to("texts.jsonl")
+    (tmp_path / "linked.npz").symlink_to("texts.jsonl")
     before = source.read_bytes()
     output = output_name if "://" in output_name else tmp_path / output_name
     with pytest.raises(UserError, match=words):
@@ -155,8 +140,8 @@ def test_files_that_cannot_be(bert, source, tmp_path, source_name, output_name, 
     assert not list(tmp_path.glob("f.*")) and source.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])
-def test_a_pipe_is_read_once(bert, source, tmp_path, name):
+def test_a_pipe_is_read_once(bert, source, tmp_path):
+    name = "f.npz"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert count_texts(bert, pipe) is None
@@ -176,36 +161,21 @@ def test_a_pipe_is_read_once(bert, source, tmp_path, name):
 
 def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
     assert count_texts(bert, source) == len(TEXTS)
-    good = source.read_text()
-    for line, said in (
-        ("{}", "no field `text`"),
-        ('{"text": "\\u200b"}', "is without a token"),
-        ('{"text": "a", "text_b": "\\u0301"}', "has a sentence without a token"),
-        ('{"text": "a\\ud800"}', "is not valid Unicode"),
-    ):
-        source.write_text(f"{good}\n{line}\n")
-        with pytest.raises(UserError, match=f"{source}:7:? {said}"):
-            count_texts(bert, source)
-    source.write_text(good)
-    with pytest.raises(UserError, match="a test has one segment and takes no `text_b`"):
+    with source.open("a") as file:
+        file.write("\n{}\n")
+    with pytest.raises(UserError, match=f"{source}:7: `text` is missing"):
+        count_texts(bert, source)
+    with pytest.raises(UserError, match=f"{source}:2: a test has one segment"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
-    (tmp_path / "empty.jsonl").write_bytes(b"\n")
-    with pytest.raises(UserError, match="empty.jsonl holds no text"):
-        count_texts(bert, tmp_path / "empty.jsonl")
 
 
 def test_a_packed_file(bert, source, tmp_path):
     packed = tmp_path / "texts.jsonl.gz"
     packed.write_bytes(gzip.compress(source.read_bytes()))
-    assert count_texts(bert, packed) == len(TEXTS)
     for name in (source, packed):
         write_features(bert, name, tmp_path / f"{name.name}.npz", layers=(-1,), pooling="cls")
     found, expected = (read_npz(tmp_path / f"{p.name}.npz")["features"] for p in (packed, source))
     np.testing.assert_array_equal(found, expected)
-    for content in (source.read_bytes(), packed.read_bytes()[:-9]):
-        packed.write_bytes(content)
-        with pytest.raises(UserError, match=f"{packed} is not a whole gzip file"):
-            count_texts(bert, packed)
 
 
 def test_two_that_write_one_file_do_not_mix(bert, source, tmp_path):
@@ -223,12 +193,6 @@ def test_two_that_write_one_file_do_not_mix(bert, source, tmp_path):
     found = [json.loads(line)["features"] for line in output.read_text().splitlines()]
     np.testing.assert_allclose(found, bert.encode(TEXTS, pooling="cls"), atol=1e-5)
     assert {path.name for path in tmp_path.iterdir()} == {source.name, output.name, beside.name}
-
-
-def test_one_segment_takes_no_text_b(source, tmp_path):
-    bert = Bert(make_pretrained(type_vocab_size=1))
-    with pytest.raises(UserError, match=f"{source}:2: .*one segment"):
-        write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
 
 
 @pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])

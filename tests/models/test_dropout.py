@@ -1,31 +1,240 @@
 """Dropout: how much, where, and independent between layers, steps and examples.
 
-The weights are chosen such that the output shows which elements were dropped.
+Every call of it in a running step is observed, with its numbers, under scan, rematerialization
+and accumulated gradients.
 """
 
+import collections
+import contextlib
 import dataclasses
+import itertools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.dropout import Dropout, keeps, mask_keys
-from bert_jax.models.embeddings import BertEmbeddings
-from bert_jax.models.encoder import Block, Encoder
-from tests.models.common import ODD, PLAIN, apply, assert_independent, assert_share, compiled
+from bert_jax.models.layers import LayerNorm
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.weighted import WeightedTerms
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_train_step
+from tests.models.common import (
+    assert_independent,
+    assert_share,
+    init,
+    pretraining_model,
+    stacked,
+)
+from tests.small import random_batch, randomized
 
-RATE = 0.1
-RNGS = {"dropout": jax.random.key(0)}
-CONFIG = BertConfig(50, 64, 2, 2, 32, max_position_embeddings=64, attention_probs_dropout_prob=RATE)
+LAYERS, HIDDEN_RATE, PROBS_RATE = 2, 0.1, 0.2
+CONFIG = BertConfig(
+    50,
+    48,
+    LAYERS,
+    2,
+    40,
+    max_position_embeddings=32,
+    hidden_dropout_prob=HIDDEN_RATE,
+    attention_probs_dropout_prob=PROBS_RATE,
+)
+COMPILED = pytest.mark.parametrize(("scan_layers", "remat"), [(False, "none"), (True, "full")])
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of one module while the program ran."""
+
+    path: tuple[str, ...]
+    inputs: np.ndarray
+    output: np.ndarray
+
+    @property
+    def dropped(self):
+        return (self.output == 0) & (self.inputs != 0)
+
+
+@contextlib.contextmanager
+def watch(*neighbours, named=()):
+    """Yields a list of the calls of dropouts, also inside jit, scan and remat.
+
+    Also those of modules of the classes `neighbours` and of the names `named`.
+    """
+    calls = []
+
+    def intercept(method, args, kwargs, context):
+        output, module = method(*args, **kwargs), context.module
+        watched = isinstance(module, (Dropout, *neighbours)) or module.name in named
+        if watched and context.method_name == "__call__":
+
+            def record(inputs, output, path=module.path):
+                calls.append(Call(path, np.array(inputs), np.array(output)))
+
+            jax.debug.callback(record, args[0], output)
+        return output
+
+    with nn.intercept_methods(intercept):
+        yield calls
+        jax.effects_barrier()
+
+
+def is_embedding(call):
+    return call.path[-2:] == ("embeddings", "dropout")
+
+
+def is_probs(call):
+    return "attention" in call.path
+
+
+def rate(call):
+    return PROBS_RATE if is_probs(call) else HIDDEN_RATE
+
+
+@pytest.fixture(scope="module")
+def single():
+    """Parameters of single layers, none of them zero, and a batch without padding."""
+    batch = random_batch(0, batch_size=8, length=32, predictions=3, vocab_size=50)
+    batch["attention_mask"] = np.ones_like(batch["attention_mask"])
+    return randomized(init(CONFIG), seed=1, scale=0.1), batch
+
+
+def setting(single, scan_layers=False, remat="none"):
+    params, batch = single
+    model = pretraining_model(dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat))
+    return model, (stacked(params) if scan_layers else params), batch
+
+
+def forward(model, params, batch, deterministic=False):
+    rngs = {} if deterministic else {"dropout": jax.random.key(3)}
+    run = jax.jit(
+        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs)
+    )
+    return jax.block_until_ready(run(params))
+
+
+def close(one, other):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@COMPILED
+def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layers, remat):
+    with watch() as calls:
+        dropped = forward(*setting(single, scan_layers, remat))
+    assert len(calls) == 1 + 3 * LAYERS
+    assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
+    for call in calls:
+        assert_share(call.dropped, rate(call))
+        kept = ~call.dropped
+        np.testing.assert_allclose(
+            call.output[kept], call.inputs[kept] / (1 - rate(call)), rtol=1e-6
+        )
+    exact = forward(*setting(single, scan_layers, remat), deterministic=True)
+    assert np.abs(dropped["nsp"] - exact["nsp"]).max() > 1e-3
+
+
+def test_each_dropout_stands_where_bert_has_it(single):
+    model, params, batch = setting(single)
+    with watch(LayerNorm, SelfAttention, named=("output", "pooler")) as calls:
+        output = forward(model, params, batch)
+
+    def one(*suffix):
+        (call,) = (call for call in calls if call.path[-len(suffix) :] == suffix)
+        return call
+
+    # Embeddings: after their LayerNorm.
+    embedded = one("embeddings", "dropout")
+    close(embedded.inputs, one("embeddings", "layer_norm").output)
+    hidden = embedded.output
+    for i in range(LAYERS):
+        layer = f"layer_{i}"
+        attention = one(layer, "attention")
+        close(attention.inputs, hidden)
+        # Probabilities: after the softmax, and used as they come out.
+        probs = one(layer, "attention", "Dropout_0")
+        assert probs.inputs.min() >= 0
+        close(probs.inputs.sum(-1), 1.0)
+        p = params["bert"]["encoder"][layer]["attention"]
+        value = np.einsum("BLD,DAK->BALK", hidden, p["value_kernel"]) + p["value_bias"][:, None]
+        context = np.einsum("BAQL,BALK->BAQK", probs.output, value)
+        projected = np.einsum("BAQK,AKD->BQD", context, p["output_kernel"]) + p["output_bias"]
+        close(attention.output, projected)
+        # Both sublayers: their output alone, before the residual sum.
+        dropped = one(layer, "Dropout_0")
+        close(dropped.inputs, attention.output)
+        norm = one(layer, "attention_layer_norm")
+        close(norm.inputs, hidden + dropped.output)
+        dropped = one(layer, "Dropout_1")
+        close(dropped.inputs, one(layer, "output").output)
+        last = one(layer, "output_layer_norm")
+        close(last.inputs, norm.output + dropped.output)
+        hidden = last.output
+    # Nowhere else: both heads are what they are without dropout.
+    close(one("pooler").inputs, hidden)
+
+    def heads(m, hidden):
+        mlm = m.mlm(hidden, batch["masked_lm_positions"], m.bert.embeddings.word_embeddings)
+        return mlm, m.nsp(m.bert.pooler(hidden, batch["attention_mask"]))
+
+    mlm, nsp = model.apply({"params": params}, hidden, method=heads)
+    close(output["mlm"], mlm)
+    close(output["nsp"], nsp)
+
+
+@COMPILED
+def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat):
+    """Two steps of two microbatches: sites, layers, microbatches, steps, examples, heads."""
+    model, params, batch = setting(single, scan_layers, remat)
+    optimizer = optax.sgd(0.0)
+    objective = WeightedTerms(make_terms(), (1.0, 1.0))
+    schedule = optax.constant_schedule(0.0)
+    step = jax.jit(
+        make_train_step(model, optimizer, schedule, objective, seed=0, accumulation_steps=2)
+    )
+    with watch() as calls:
+        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        for _ in range(2):
+            state, _ = step(state, batch, {})
+        jax.block_until_ready(state)
+    masks = collections.Counter((is_probs(c), c.dropped.shape, c.dropped.tobytes()) for c in calls)
+    # A rematerialized block runs twice, and must drop the same both times.
+    runs = collections.Counter(masks.values())
+    blocks = 4 * 3 * LAYERS
+    assert runs == ({1: 4, 2: blocks} if remat == "full" else {1: 4 + blocks})
+    for probs in (False, True):
+        chosen = [
+            np.frombuffer(mask, bool).reshape(shape)
+            for is_probs_, shape, mask in masks
+            if is_probs_ == probs
+        ]
+        assert len(chosen) == 4 * (LAYERS if probs else 1 + 2 * LAYERS)
+        share = PROBS_RATE if probs else HIDDEN_RATE
+        for one, other in itertools.combinations(chosen, 2):
+            assert_independent(one, other, share)
+        for mask in chosen:
+            assert_independent(mask[:2], mask[2:], share)  # examples
+            assert_independent(mask[0], mask[1], share)
+            if probs:
+                assert_independent(mask[:, 0], mask[:, 1], share)  # heads
+
+
+def test_evaluation_drops_nothing(single):
+    with watch() as calls:
+        forward(*setting(single), deterministic=True)
+    assert len(calls) == 1 + 3 * LAYERS
+    for call in calls:
+        np.testing.assert_array_equal(call.inputs, call.output)
 
 
 def test_what_is_kept_is_scaled_as_exactly_as_bfloat16_can():
     x = jnp.full((1, 4, 8), 0.9, jnp.bfloat16)
-    values = set(np.asarray(Dropout(RATE).apply({}, x, False, rngs=RNGS), np.float64).ravel())
+    rngs = {"dropout": jax.random.key(0)}
+    values = set(np.asarray(Dropout(0.1).apply({}, x, False, rngs=rngs), np.float64).ravel())
     # Scaled by 1 / 0.9 rounded to bfloat16, which is 1.109375, it would be 0.9961.
     assert values == {0.0, 1.0}
 
@@ -36,141 +245,3 @@ def test_rates_at_the_ends(rate):
     places = jnp.arange(1000, dtype=jnp.int32)
     kept = keeps(places, mask_keys(jax.random.key(0), ()), rate)
     assert kept.all() if rate < 0.5 else not kept.any()
-
-
-def zeros(module, *arguments):
-    """The module's parameters, all zero but LayerNorm's scales."""
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *arguments))["params"]
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: (np.ones if "scale" in str(path[-1]) else np.zeros)(x.shape, np.float32),
-        nn.unbox(shapes),
-    )
-
-
-def test_embedding_dropout_follows_the_layer_norm():
-    module = BertEmbeddings(CONFIG)
-    ids = jnp.full((40, 64), 7)
-    variables = {"params": nn.unbox(module.init(jax.random.key(0), ids, ids * 0, True))["params"]}
-    exact = np.asarray(module.apply(variables, ids, ids * 0, True))
-    np.testing.assert_array_equal(exact[0], exact[1])
-
-    @jax.jit
-    def run(key):
-        rngs = {"dropout": jax.random.key(key)}
-        return module.apply(variables, ids, ids * 0, False, rngs=rngs)
-
-    output = np.asarray(run(1))
-    dropped = output == 0
-    # The kept elements are LayerNorm's output, scaled, so dropout came after it.
-    np.testing.assert_allclose(output[~dropped], exact[~dropped] / (1 - RATE), rtol=1e-5)
-    assert_share(dropped, RATE)
-    assert_independent(dropped[:20], dropped[20:])
-    assert_independent(dropped[:, :32], dropped[:, 32:])
-    assert_independent(dropped, np.asarray(run(2)) == 0)
-    np.testing.assert_array_equal(output, run(1))
-
-
-def test_attention_dropout_is_on_the_probabilities_of_every_head_and_example():
-    """One query, key and value arrangement under which the output *is* the probabilities."""
-    module, length, depth = SelfAttention(CONFIG), 64, 32
-    eye = jnp.eye(length)
-    weights = {
-        "query_kernel": jnp.zeros((64, 2, depth)),
-        "query_bias": jnp.zeros((2, depth)),
-        "key_kernel": jnp.zeros((64, 2, depth)),
-        "key_bias": jnp.zeros((2, depth)),
-        # Both heads show the probabilities of the first 32 keys.
-        "value_kernel": jnp.stack([eye[:, :depth]] * 2, axis=1),
-        "value_bias": jnp.zeros((2, depth)),
-        "output_kernel": eye.reshape(2, depth, length),
-        "output_bias": jnp.zeros(64),
-    }
-    hidden = jnp.tile(eye[None], (6, 1, 1))
-    bias = jnp.zeros((6, 1, 1, length))
-
-    @jax.jit
-    def run(key):
-        rngs = {"dropout": jax.random.key(key)}
-        output = module.apply({"params": weights}, hidden, bias, False, rngs=rngs)
-        return output.reshape(6, length, 2, depth)
-
-    output = np.asarray(run(1))
-    dropped = output == 0
-    np.testing.assert_allclose(output[~dropped], 1 / length / (1 - RATE), rtol=1e-5)
-    assert_share(dropped, RATE)
-    assert_independent(dropped[:3], dropped[3:])  # examples
-    assert_independent(dropped[:, :, 0], dropped[:, :, 1])  # heads
-    assert_independent(dropped[:, :32], dropped[:, 32:])  # queries
-    assert_independent(dropped, np.asarray(run(2)) == 0)  # steps
-    exact = module.apply({"params": weights}, hidden, bias, True)
-    np.testing.assert_allclose(exact, 1 / length, rtol=1e-5)
-
-
-@pytest.mark.parametrize("sublayer", ["attention", "feed-forward"])
-def test_sublayer_dropout_comes_before_the_residual_sum(sublayer):
-    module = Block(CONFIG, deterministic=False)
-    hidden = jnp.tile(jnp.linspace(-1, 1, 64), (8, 64, 1))
-    bias = jnp.zeros((8, 1, 1, 64))
-    weights = zeros(Block(CONFIG, deterministic=True), hidden, bias)
-    # The sublayer's output is 100 everywhere: beside it the residual is small.
-    if sublayer == "attention":
-        weights["attention"]["output_bias"] += 100.0
-    else:
-        weights["output"]["bias"] += 100.0
-
-    rngs = {"dropout": jax.random.key(1)}
-    output = jax.jit(lambda p: module.apply({"params": p}, hidden, bias, rngs=rngs))(weights)
-    output = np.asarray(output)
-    # LayerNorm leaves two clusters, far apart: kept above, dropped below.
-    dropped = output < 0.5 * (output.max(-1, keepdims=True) + output.min(-1, keepdims=True))
-    assert_share(dropped, RATE)
-    assert_independent(dropped[:4], dropped[4:])
-    # The residual was not dropped: within a cluster the input's order is left.
-    kept_row = output[0, 0][~dropped[0, 0]]
-    assert np.all(np.diff(kept_row) > 0)
-    dropped_row = output[0, 0][dropped[0, 0]]
-    assert np.all(np.diff(dropped_row) > 0)
-
-
-@pytest.mark.parametrize("remat", ["none", "full"])
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_layers_and_sublayers_draw_masks_of_their_own(scan_layers, remat):
-    config = dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat)
-    hidden, mask = jnp.zeros((8, 64, 64)), jnp.ones((8, 64), jnp.int32)
-    module = Encoder(config)
-    shapes = zeros(Encoder(dataclasses.replace(config, remat="none")), hidden, mask, True)
-    rngs = {"dropout": jax.random.key(5)}
-    run = jax.jit(lambda p: module.apply({"params": p}, hidden, mask, False, rngs=rngs))
-
-    def dropped(layer, path):
-        """The mask of one sublayer of one layer: only its output is not zero."""
-
-        def mark(keys, x):
-            names, x = [key.key for key in keys], x.copy()
-            if tuple(names[-2:]) == path:
-                x[layer if scan_layers else ...] = scan_layers or names[0] == f"layer_{layer}"
-            return x
-
-        return np.asarray(run(jax.tree_util.tree_map_with_path(mark, shapes))) < 0
-
-    masks = [
-        dropped(layer, path)
-        for layer in (0, 1)
-        for path in (("attention", "output_bias"), ("output", "bias"))
-    ]
-    for i, one in enumerate(masks):
-        assert_share(one, RATE)
-        for other in masks[:i]:
-            assert_independent(one, other)
-
-
-def test_deterministic_needs_no_key_and_drops_nothing(params, batch):
-    one, other = compiled(ODD)(params, batch), compiled(PLAIN)(params, batch)
-    np.testing.assert_array_equal(one["mlm"], other["mlm"])
-
-
-@pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_each_rate_controls_its_own_dropout(params, batch, name):
-    config = dataclasses.replace(PLAIN, **{name: 0.1})
-    active = apply(config, params, batch, deterministic=False, rngs=RNGS)
-    assert np.abs(active["nsp"] - compiled(ODD)(params, batch)["nsp"]).max() > 1e-3

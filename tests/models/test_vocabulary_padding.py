@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.objectives.terms.masked_lm import MaskedLM
@@ -18,19 +17,17 @@ CONFIG = BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32)
 BATCH = random_batch(0, batch_size=3)
 
 
-@pytest.mark.parametrize(
-    ("vocab_size", "rows"), [(1, 128), (127, 128), (128, 128), (129, 256), (30522, 30592)]
-)
-def test_rows_are_the_next_multiple_of_128(vocab_size, rows):
-    config = dataclasses.replace(CONFIG, vocab_size=vocab_size)
-    assert config.padded_vocab_size == rows
+def test_rows_are_the_next_multiple_of_128():
+    sizes = {1: 128, 127: 128, 128: 128, 129: 256, 30522: 30592}
+    for vocab_size, rows in sizes.items():
+        assert dataclasses.replace(CONFIG, vocab_size=vocab_size).padded_vocab_size == rows
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_padding_has_no_probability_no_gradient_and_no_influence(dtype):
+def test_padding_has_no_probability_no_gradient_and_no_influence():
     # Random in the padding too, where a model has zeros.
     params = randomized(init(CONFIG), seed=1)
-    model = pretraining_model(dataclasses.replace(CONFIG, dtype=dtype))
+    # Of the two dtypes, bfloat16 has the fewer finite numbers.
+    model = pretraining_model(dataclasses.replace(CONFIG, dtype=jnp.bfloat16))
 
     def loss(params):
         logits_BxMxW = model.apply({"params": params}, BATCH, deterministic=True)["mlm"]
@@ -47,9 +44,8 @@ def test_padding_has_no_probability_no_gradient_and_no_influence(dtype):
         assert not gradient[name][98:].any() and gradient[name][:98].any(), name
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_the_padding_stays_zero_in_training(optimizer):
-    overrides = {"model.num_hidden_layers": 1, "optimizer.name": optimizer}
+def test_the_padding_stays_zero_in_training():
+    overrides = {"model.num_hidden_layers": 1, "optimizer.name": "lamb"}
     trainer = make_trainer(small_config(**overrides), jax.devices()[:1])
     state = trainer.init_state()
     first = flat(jax.device_get(state.params))
