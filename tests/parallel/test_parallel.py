@@ -13,8 +13,8 @@ import pytest
 
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
-from tests.parallel.eight_devices import CASES, KERNEL_MESHES, MESHES, SMALL, STEPS, restore
-from tests.small import LENGTH, flat, random_batch, small_config
+from tests.parallel.eight_devices import CASES, MESHES, SMALL, STEPS, restore
+from tests.small import LENGTH, flat, small_config
 
 # Eight devices, and the least optimization: nearly all the time is compilation.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
@@ -29,7 +29,7 @@ def trainer():
 def folder(tmp_path_factory, trainer):
     """The files that the process with eight devices wrote."""
     folder = tmp_path_factory.mktemp("parallel")
-    state, _ = trainer.train_step(trainer.init_state(), random_batch(0))
+    state = jax.tree.map(lambda leaf: leaf + 1, trainer.init_state())
     checkpointer = Checkpointer(folder / "one")
     checkpointer.save(1, state, {})
     checkpointer.wait()
@@ -84,14 +84,8 @@ def test_the_state_is_donated_without_a_warning(results, case):
         ("fsdp=8", "bert/encoder/layer_0/attention/output_kernel", (1, 1, 8)),
         ("fsdp=8", "bert/encoder/layer_0/intermediate/kernel", (8, 1)),
         ("fsdp=8", "bert/encoder/layer_0/output/kernel", (1, 8)),
-        ("fsdp=2,data=4", "mlm/transform/kernel", (2, 1)),
-        ("tp model=2", "bert/embeddings/word_embeddings", (2, 1)),
-        ("tp model=2", "bert/encoder/layer_0/attention/value_kernel", (1, 2, 1)),
-        ("tp model=2", "bert/encoder/layer_0/attention/value_bias", (2, 1)),
-        ("tp model=2", "bert/encoder/layer_0/attention/output_kernel", (2, 1, 1)),
-        ("tp model=2", "bert/encoder/layer_0/intermediate/kernel", (1, 2)),
-        ("tp model=2", "bert/encoder/layer_0/output/kernel", (2, 1)),
-        ("tp model=2", "mlm/output_bias", (2,)),
+        ("fsdp_tp", "mlm/transform/kernel", (2, 1)),
+        ("fsdp_tp", "mlm/output_bias", (2,)),
         ("fsdp_tp", "bert/encoder/layer_0/intermediate/kernel", (2, 2)),
         ("fsdp_tp", "bert/embeddings/word_embeddings", (2, 2)),
         ("accumulated, fsdp=4", "bert/encoder/layers/layer/intermediate/kernel", (1, 4, 1)),
@@ -126,25 +120,23 @@ def test_nothing_is_copied_whole_to_be_cut_again(folder):
     assert "rematerialization" not in warnings, warnings
 
 
-@pytest.mark.parametrize("target", ["one", *MESHES])
-@pytest.mark.parametrize("source", ["one", *MESHES])
-def test_a_checkpoint_of_any_mesh_restores_on_any_other(results, source, target):
-    assert results["restored"][f"{source} -> {target}"] == {"equal": True, "laid out": True}
+@pytest.mark.parametrize("source", MESHES)
+def test_a_checkpoint_of_a_mesh_restores_on_another(results, source):
+    assert results["restored"][source] == {"equal": True, "laid out": True}
 
 
-@pytest.mark.parametrize("case", MESHES)
-def test_a_checkpoint_of_eight_devices_restores_where_there_is_one(folder, trainer, case):
+def test_a_checkpoint_of_eight_devices_restores_where_there_is_one(folder, trainer):
     assert len(jax.devices()) == 1
+    case = "fsdp_tp"
     assert restore(folder, case, trainer) == {"equal": True, "laid out": True}
     state, resume = Checkpointer(folder / case).restore_newest(trainer.abstract_state())
     assert resume == {"name": case} and int(state.step) == STEPS
     assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("preset", KERNEL_MESHES)
-def test_the_attention_kernel_gives_the_same_on_every_mesh(results, preset):
+def test_the_attention_kernel_gives_the_same_on_a_mesh(results):
     """Each device runs it on its own sequences and heads, with its own dropout masks."""
-    found = results["kernel"][preset]
+    found = results["kernel"]
     assert found["divided"]
     # bfloat16 has 8 bits; another mask would be off by 1.
     assert found["difference"] < 2**-6
