@@ -5,9 +5,6 @@ import logging
 import os
 import random
 import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import jax
@@ -119,18 +116,6 @@ def test_training_on_at_once_does_not_change_what_is_saved(tmp_path, trainer, st
     assert_same(restored, states[3])
 
 
-def test_every_checkpoint_lists_every_file_that_matters(saved):
-    for step in ("1", "2"):
-        sums = json.loads((saved / step / CHECKSUMS).read_text())
-        files = {name for name in listing(saved / step) if name != CHECKSUMS}
-        assert set(sums) <= files
-        # What orbax adds when it commits holds no values.
-        rest = {Path(name).name for name in files - set(sums)}
-        assert rest <= {"_CHECKPOINT_METADATA", "commit_success.txt"}
-        for name, (size, _) in sums.items():
-            assert (saved / step / name).stat().st_size == size
-
-
 def damage_truncate(file):
     os.truncate(file, file.stat().st_size // 2)
 
@@ -188,13 +173,6 @@ def test_any_damaged_file_means_the_one_before_or_the_right_values(
     assert skipped >= 6
 
 
-@pytest.mark.parametrize("content", [b"[]", b'{"a": 1}', b"\xff\xfe"])
-def test_garbage_for_a_checksum_file(copy, trainer, states, content):
-    (copy / "2" / CHECKSUMS).write_bytes(content)
-    state, _ = restore(copy, trainer)
-    assert_same(state, states[1])
-
-
 def test_folders_that_are_no_checkpoints_are_not_taken_for_one(copy, trainer, states):
     (copy / "7").mkdir()
     (copy / "8").mkdir()
@@ -242,7 +220,7 @@ def test_read_only_changes_nothing(copy, trainer, states):
 
 @pytest.mark.parametrize(
     ("keep", "keep_every_steps", "left"),
-    [(1, 0, [10]), (2, 0, [8, 10]), (2, 4, [4, 8, 10]), (1, 6, [6, 10])],
+    [(1, 0, [10]), (2, 4, [4, 8, 10])],
 )
 def test_which_checkpoints_stay(tmp_path, states, keep, keep_every_steps, left):
     checkpointer = Checkpointer(
@@ -254,69 +232,6 @@ def test_which_checkpoints_stay(tmp_path, states, keep, keep_every_steps, left):
     assert checkpointer.steps() == left
     checkpointer.close()
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == left
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 1.2 MB: room for the checkpoints of `saved`, not for many more."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_is_one_sentence_and_loses_nothing(small_disk, saved, trainer, states):
-    folder = small_disk / "checkpoints"
-    shutil.copytree(saved, folder)
-    checkpointer = Checkpointer(folder, keep=100)
-    with pytest.raises(UserError, match="could not be written") as error:
-        for step in range(3, 40):
-            checkpointer.save(step, states[3], {"step": step})
-            checkpointer.wait()
-    message = str(error.value)
-    assert str(folder) in message and "make room" in message and "\n" not in message
-    last = checkpointer.steps()[-1]
-    assert f"the last good one is of step {last};" in message
-    # A new process finds the same.
-    state, resume = restore(folder, trainer, read_only=True)
-    assert resume["step"] == last
-    assert_same(state, states[min(last, 3)])
-    for step in (1, 2):
-        for name in listing(saved / str(step)):
-            one, other = folder / str(step) / name, saved / str(step) / name
-            assert one.read_bytes() == other.read_bytes(), name
-
-
-def test_a_process_prints_one_warning_and_no_trace(copy):
-    """A terminal shows one line, without orbax's own messages."""
-    damage_truncate(max((copy / "2" / "state").rglob("d/*"), key=lambda f: f.stat().st_size))
-    (copy / "2" / CHECKSUMS).unlink()  # orbax itself must find the damage
-    code = f"""
-    from bert_jax.pretraining import make_trainer
-    from bert_jax.training.checkpoint import Checkpointer
-    from tests.small import small_config
-    trainer = make_trainer(small_config(scan_layers=True))
-    state, resume = Checkpointer({str(copy)!r}).restore_newest(trainer.abstract_state())
-    print("restored", int(state.step))
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["restored", "1"]
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1 and "is damaged" in lines[0], done.stderr
 
 
 # In a bucket.
@@ -383,34 +298,6 @@ def test_a_save_that_was_killed_is_not_taken(read_only, in_bucket, trainer):
     assert not read_only or files.list_files(in_bucket).keys() == before
 
 
-@pytest.mark.parametrize("to_bucket", [True, False])
-def test_copied_between_a_disk_and_a_bucket(
-    to_bucket,
-    bucket,
-    trainer,
-    states,
-    tmp_path,
-):
-    source, target = epath.Path(tmp_path) / "a", epath.Path(f"gs://{bucket}/a")
-    if not to_bucket:
-        source, target = target, source
-    save(source, states)
-    if to_bucket:
-        files.filesystem().put(str(source), str(target), recursive=True)
-    else:
-        files.filesystem().get(str(source), str(target), recursive=True)
-    state, resume = restore(target, trainer)
-    assert resume["step"] == 2
-    assert_same(state, states[2])
-    if to_bucket:
-        path = largest(target / "2")
-    else:
-        paths = Path(target / "2" / "state").rglob("d/*")
-        path = epath.Path(max(paths, key=lambda path: path.stat().st_size))
-    path.write_bytes(bytes(path.stat().length))
-    assert restore(target, trainer)[1]["step"] == 1
-
-
 def test_a_bucket_that_cannot_be_written_to(in_bucket, states, monkeypatch):
     checkpointer = Checkpointer(in_bucket, keep=3)
 
@@ -420,3 +307,15 @@ def test_a_bucket_that_cannot_be_written_to(in_bucket, states, monkeypatch):
     monkeypatch.setattr(checkpointer._manager, "save", fail)
     with pytest.raises(UserError, match="could not be written to gs://.*Forbidden"):
         checkpointer.save(3, jax.tree.map(lambda x: x, states[3]), RESUME)
+
+
+def test_copied_from_a_disk_to_a_bucket(bucket, trainer, states, tmp_path):
+    source, target = epath.Path(tmp_path) / "a", epath.Path(f"gs://{bucket}/a")
+    save(source, states)
+    files.filesystem().put(str(source), str(target), recursive=True)
+    state, resume = restore(target, trainer)
+    assert resume["step"] == 2
+    assert_same(state, states[2])
+    path = largest(target / "2")
+    path.write_bytes(bytes(path.stat().length))
+    assert restore(target, trainer)[1]["step"] == 1
