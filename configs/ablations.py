@@ -3,26 +3,25 @@
     python -m bert_jax.main --config=configs/ablations.py:ltr --workdir=DIR \\
         --config.data.store=STORE
 
-The argument names the ablation. Each changes BERT-base (configs/base.py) in one respect; with
-`_tiny` after the name it changes BERT-tiny (configs/tiny.py), which trains in minutes on two
-cores with the built-in corpus.
+The argument names the ablation, which changes BERT-base (configs/base.py) in one respect. With
+`_tiny` after the name, as in `ltr_tiny`, it changes BERT-tiny (configs/tiny.py) instead, which
+trains in minutes on two cores with the built-in corpus.
 
 | argument | change | source |
 |---|---|---|
-| no_nsp | the same rows, the next-sentence loss has weight 0 | Table 5 |
+| no_nsp | weight 0 for the next-sentence loss; the rows are the same | Table 5 |
 | single_segment | rows of one segment, no next-sentence loss | not in the paper |
 | ltr | causal attention, next token everywhere, no next-sentence loss | Table 5 |
-| mask_A_B_C | shares of chosen tokens that become [MASK], stay, become random | Table 8 |
+| mask_A_B_C | percentages of the chosen tokens that become [MASK], stay, become random | Table 8 |
 
-The shares are 100_0_0, 80_0_20, 80_20_0, 0_20_80 and 0_0_100.
+A_B_C is one of 100_0_0, 80_0_20, 80_20_0, 0_20_80 or 0_0_100.
 
-The last row of Table 5, a BiLSTM above the fine-tuned LTR encoder, is
-`--config.train.bilstm_size=768` in fine-tuning. A causal model stays causal in fine-tuning, and
-classification reads its last token. Held-out evaluation always masks 15 % with shares of
-80/10/10.
+For the last row of Table 5, a BiLSTM above the LTR encoder, fine-tune the `ltr` model with
+`--config.train.bilstm_size=768`. A causal model stays causal in fine-tuning, and classification
+reads its last token. Held-out evaluation always masks 15 % with shares of 80/10/10.
 
-Hardware meant: as for configs/base.py; `_tiny`: two CPU cores.
-Expected, dev scores of the paper, not reproduced here:
+Hardware: as for configs/base.py; two CPU cores for `_tiny`.
+Expected: the paper's dev scores; not reproduced here.
 
 | Table 5 | MNLI-m | QNLI | MRPC | SST-2 | SQuAD F1 |
 |---|---|---|---|---|---|
@@ -72,7 +71,7 @@ def get_config(arg: str = ""):
             f"--config ends in :{arg}; it must name an ablation: {', '.join(ABLATIONS)}, with "
             f"{_TINY} after it for a run of minutes"
         )
-    # The file beside this one, from whichever directory the command runs.
+    # Works from any current directory.
     file = Path(__file__).with_name("tiny.py" if arg.endswith(_TINY) else "base.py")
     c = runpy.run_path(str(file))["get_config"]()
     with c.unlocked():

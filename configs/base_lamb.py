@@ -1,4 +1,4 @@
-"""BERT-base with LAMB in large batches; large_lamb.py explains the recipe.
+"""BERT-base with LAMB and large batches; large_lamb.py describes the recipe.
 
 Paper: You et al. 2020 (arXiv:1904.00962). It gives the recipe for BERT-large; using it unchanged
 for BERT-base is our choice.

@@ -1,9 +1,9 @@
-"""BERT-large with LAMB in large batches: the 76-minute recipe.
+"""BERT-large with LAMB and large batches: the 76-minute recipe.
 
 Paper: You et al. 2020, "Large Batch Optimization for Deep Learning" (arXiv:1904.00962), section 4,
 mixed-batch training: 7,038 steps of 64k sequences with 128 tokens, then 1,563 steps of 32k
-sequences with 512 tokens. Each stage has its own warm-up and decay. Rates, warm-ups and the power
-of the decay are those of NVIDIA's DeepLearningExamples.
+sequences with 512 tokens. Each stage has its own warm-up and decay. The learning rates, warm-ups
+and the power of the decay come from NVIDIA's DeepLearningExamples.
 
     python -m bert_jax.main --config=configs/large_lamb.py --workdir=/runs/large_lamb \\
         --config.data.store=/data/wikipedia

@@ -1,7 +1,7 @@
-"""BERT-small (L4 H512): the paper's recipe for a small encoder.
+"""BERT-small (L4 H512): BERT's recipe with a small encoder.
 
 Paper: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the size;
-Devlin et al. 2019 (arXiv:1810.04805) for batch, rate and stages.
+Devlin et al. 2019 (arXiv:1810.04805) for batch size, learning rate and stages.
 
     python -m bert_jax.main --config=configs/small.py --workdir=DIR \\
         --config.data.input='TEXT/*.txt'

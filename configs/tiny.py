@@ -1,11 +1,11 @@
 """BERT-tiny (L2 H128): a first run on a laptop, and a smoke test of a machine.
 
 Paper: Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), for the size. The
-recipe is ours, for a run of minutes; comments mark where it differs from the paper's.
+recipe for a run of minutes is ours; comments mark where it differs from the paper's.
 
     python -m bert_jax.main --config=configs/tiny.py --workdir=/tmp/bert_tiny
 
-Hardware: two CPU cores and 2 GB of memory, for 5 minutes.
+Hardware: two CPU cores and 2 GB of memory, for a few minutes.
 Expected: a held-out masked-LM loss at least 0.8 nats below the unigram baseline. Reproduced with
 this code; README.md shows the figures of a run.
 """
@@ -22,11 +22,12 @@ def get_config(arg: str = ""):
     c.model.num_hidden_layers = 2
     c.model.num_attention_heads = 2
     c.model.intermediate_size = 512
-    # 0.02 suits a width of 768. At 128 it would leave the attention flat for most of the run.
+    # BERT's 0.02 suits a width of 768. With a width of 128, attention would stay nearly uniform for
+    # most of the run.
     c.model.initializer_range = 0.06
-    # With BERT's random positions, so short a run learns little more than word frequencies.
+    # With BERT's random positions, such a short run learns little more than word frequencies.
     c.sinusoidal_positions = 0.25
-    # So short a run cannot overfit.
+    # Such a short run cannot overfit.
     c.model.hidden_dropout_prob = 0.0
     c.model.attention_probs_dropout_prob = 0.0
     c.train.num_steps = 2500
@@ -35,8 +36,8 @@ def get_config(arg: str = ""):
         stage(fraction=0.9, max_seq_length=32, max_predictions_per_seq=5),
         stage(fraction=0.1, max_seq_length=64, max_predictions_per_seq=10),
     )
-    # Without the correction, Adam's first few hundred steps are several times too large. BERT's
-    # 10,000 steps of warm-up hide that; 100 steps do not.
+    # Without bias correction, Adam's first few hundred updates are several times too large. BERT's
+    # 10,000 steps of warm-up make up for that; 100 steps do not.
     c.optimizer.bias_correction = True
     c.schedule.peak_learning_rate = 1e-3
     c.schedule.warmup_steps = 100.0

@@ -2,14 +2,14 @@
 
 TASK is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli or ax.
 
-Source: Devlin et al. 2019, section 4.1: batch 32, 3 epochs, and the learning rate that is best on
-the dev set: 5e-5, 4e-5, 3e-5 or 2e-5 (`--sweep`).
+Source: Devlin et al. 2019, section 4.1: batches of 32, 3 epochs, and whichever learning rate of
+5e-5, 4e-5, 3e-5 and 2e-5 is best on the dev set (`--sweep`).
 
     python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
         --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
 
 `glue.py:all` (--config.data.input=glue_data) trains one task after another and prints the table.
-`ax` trains on MNLI and predicts the diagnostic set. Its folder must be beside MNLI's.
+`ax` trains on MNLI and predicts the diagnostic set, whose folder must be beside MNLI's.
 
 Hardware: one GPU or one TPU chip. A laptop is enough for a small model and the small tasks (CoLA,
 MRPC, STS-B, RTE, WNLI) with --config.dtype=float32.
