@@ -3,13 +3,13 @@
     python benchmarks/against_scratch.py --model=PATH --data=DATA --tasks=sst2:1,mrpc:3 \\
         --learning_rates=2e-4,5e-4 --seeds=3 --workdir=DIR [--output=TABLE.md]
 
-Both sides have the same shape, vocabulary, rows, learning rates and seeds (`config.from_scratch`)
-and run `python -m bert_jax.finetune --sweep`. The score is that of the last step. Each side is
-shown at its best learning rate, by the median over the seeds.
+Both sides have the same shape, vocabulary, rows, learning rates and seeds, and run
+`python -m bert_jax.finetune --sweep`, one side with `config.from_scratch`. The score is that of the
+last step. The table shows each side at the learning rate with the best median over the seeds.
 
 An entry of --tasks is TASK:EPOCHS. TASK is a GLUE task (read from DATA/glue/MRPC, ...), squad,
 ner or multiple_choice (read from DATA/squad, ...). SQuAD and multiple choice need only the dev
-file: every fourth article or question is held out for the scores, and the rest is trained on.
+file: every fourth article or question is held out for scoring, and the model trains on the rest.
 
 Runs that are already finished in `--workdir` are not repeated.
 """
@@ -30,7 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True, help="a value of config.init_from")
+    parser.add_argument(
+        "--model", required=True, help="the pre-trained model, as in config.init_from"
+    )
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--tasks", required=True, help="TASK:EPOCHS, ...")
     parser.add_argument("--learning_rates", default="2e-4")
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--workdir", required=True, type=Path)
     parser.add_argument("--output", type=Path, help="the table, in Markdown")
-    parser.add_argument("overrides", nargs="*", help="more of finetune's flags, after --")
+    parser.add_argument("overrides", nargs="*", help="further flags of bert_jax.finetune, after --")
     args = parser.parse_args()
     lines = ["| task | epochs | metric | pre-trained | from scratch |", "|---" * 5 + "|"]
     for task, epochs in (entry.split(":") for entry in args.tasks.split(",")):
@@ -57,7 +59,7 @@ def main() -> None:
 
 
 def prepare(args: argparse.Namespace, task: str) -> str:
-    """Returns a task's config.data.input; divides the dev file if there is no other."""
+    """Returns a task's config.data.input; splits the dev file of SQuAD and multiple choice."""
     if task in SPECS:
         return str(args.data / "glue" / SPECS[task].folder)
     if task == "ner":

@@ -3,8 +3,9 @@
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
         --torch_python=OTHER_VENV/bin/python
 
-The two sides run alternately in separate processes, with the same shapes, float32, all dropout,
-optimizer and clipping. The speed of a machine drifts, so the result is the ratio of each turn.
+The two sides run alternately in separate processes, with the same shapes, optimizer and clipping,
+all dropout, and float32. The speed of a machine drifts, so each turn (one run of each side) gives
+one ratio; the result is the median ratio.
 torch and transformers may be installed in another virtual environment.
 """
 
@@ -33,7 +34,9 @@ def main() -> None:
     )
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--stage", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps in each turn")
+    parser.add_argument(
+        "--steps", type=int, default=10, help="timed steps of each side in each turn"
+    )
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
 

@@ -4,18 +4,19 @@
     python benchmarks/features_speed.py --model=HF_DIRECTORY --config=configs/base.py \\
         --sentences=500 --torch_python=OTHER_VENV/bin/python
 
-The features are the last layer's mean over the tokens of each sentence. Our side runs
-`predict features`, file to file. The other side tokenizes, pads batches of 32 to their longest
-sentence and runs under inference_mode, once in the order of the file (the usual way) and once
-sorted by length. With --config the model has that config's shape and random weights, and --model
-gives the tokenizer. The sentences are drawn from the State of the Union addresses or read from
---input.
+The features are the mean of the last layer over the tokens of each sentence. Our side runs the code
+of `predict features`, from file to file. The other side tokenizes, pads batches of 32 to their
+longest sentence and runs under inference_mode, once in the order of the file (the usual way) and
+once sorted by length. With --config, the model has that config's shape and random weights, and
+--model only supplies the tokenizer. The sentences are drawn from the State of the Union addresses
+or read from --input.
 
-The sides run in turns, each in its own process, and each encodes its sentences twice. `first`
+The sides run alternately, each in its own process, and encode all sentences twice. `first`
 includes loading and compilation, `warm` does not, and `cpu` is `warm` measured in CPU seconds.
-The speed of a machine drifts, so the result is the ratio of each turn. On a shared machine,
-torch's threads wait longest for each other; start the command with `taskset -c 0` to give each
-side one core and one thread. The benchmark fails if the features of the sides differ.
+The speed of a machine drifts, so each turn gives one ratio; the result is the median. On a shared
+machine, torch's threads lose much time waiting for each other; start the command with
+`taskset -c 0` to give each side one core and one thread. The benchmark fails if the features of
+the sides differ.
 """
 
 import argparse
@@ -44,7 +45,7 @@ RATES = ("first", "warm", "cpu")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="a Hugging Face directory")
-    parser.add_argument("--config", help="a config file; gives another shape, with random weights")
+    parser.add_argument("--config", help="a config file with another shape; the weights are random")
     parser.add_argument(
         "--torch_python", default=sys.executable, help="a Python that has torch and transformers"
     )

@@ -3,16 +3,16 @@
     python benchmarks/finetune_against_transformers.py --model=HF_DIRECTORY --glue=glue_data \\
         --workdir=DIR --torch_python=OTHER_VENV/bin/python [--output=TABLE.md]
 
-Each side runs each task with `--seeds` seeds: ours with `python -m bert_jax.finetune --sweep`,
-theirs with transformers_finetune.py, on rows that our readers write out. The score is that of the
-last step. Both sides use float32, AdamW with bias correction and a decay of 0.01 (none on biases
-and LayerNorm), gradients clipped at 1, and a linear schedule with a tenth of the steps as
-warm-up.
+Each side fine-tunes each task with `--seeds` seeds: bert_jax with `python -m bert_jax.finetune
+--sweep`, transformers with transformers_finetune.py, on the rows that bert_jax's readers return.
+The score is that of the last step. Both sides use float32, AdamW with bias correction and a decay
+of 0.01 (none on biases and LayerNorm), gradients clipped at 1, and a linear schedule with a tenth
+of the steps as warm-up.
 
-Each side draws heads, dropout and the order of rows from its own generator. If the
-implementations agree, the scores are two samples of one distribution. The table compares medians,
-and the p-value of a Mann-Whitney test: the probability that the ranks of the seeds lie this far
-apart by chance.
+Each side uses its own random numbers for heads, dropout and the order of rows. If the
+implementations agree, the scores are two samples of one distribution. The table has the medians and
+the p-value of a Mann-Whitney test: the probability that the ranks of the scores lie this far apart
+by chance.
 
 Runs that are already finished in `--workdir` are not repeated.
 """
@@ -50,7 +50,9 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=2e-4)
     parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--sides", default="ours,theirs", help="ours, theirs, or both")
+    parser.add_argument(
+        "--sides", default="ours,theirs", help="sides to run: ours, theirs, or ours,theirs"
+    )
     parser.add_argument("--output", type=Path, help="the table, in Markdown")
     args = parser.parse_args()
     epochs = {task: float(count) for task, count in (t.split(":") for t in args.tasks.split(","))}

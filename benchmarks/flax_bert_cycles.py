@@ -3,18 +3,18 @@
     PYTHONPATH=. OTHER_VENV/bin/python benchmarks/flax_bert_cycles.py --batch_size=64 \\
         --length=128 --predictions=20
 
-docs/performance.md compares bert_jax with these figures. Like `bert_jax.compile_check`, this uses
-the cycle counts of the TPU compiler and needs no TPU. OTHER_VENV has 'transformers<5' (the last
-releases with Flax classes), 'jax[tpu]', flax and optax.
+docs/performance.md compares bert_jax with these figures. Like `bert_jax.compile_check`, this adds
+up the cycle counts of the TPU compiler and needs no TPU. OTHER_VENV needs 'transformers<5' (the
+last releases with Flax classes), 'jax[tpu]', flax and optax.
 
 The step is FlaxBertForPreTraining unchanged: bfloat16 with float32 parameters, all dropout (flax
 draws one attention mask for all sequences and heads), masked-LM head and loss on every position,
-next-sentence loss, global-norm clipping and AdamW from optax. The 24 unrolled layers take ten
-minutes to compile on one core. --depths=4,8 compiles models of 4 and 8 layers instead and
+next-sentence loss, global-norm clipping and AdamW from optax. Compiling the 24 unrolled layers
+takes ten minutes on one core. --depths=4,8 compiles models of 4 and 8 layers instead and
 extrapolates to 24.
 
-MFU is printed twice: with the FLOPs of the masked positions in the head, as for bert_jax, and
-with those of all positions, which this head computes.
+MFU is printed twice: counting the FLOPs of only the masked positions in the head, as for bert_jax,
+and counting all positions, which this head computes.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.tpu import hlo, topologies
 from bert_jax.training import flops
 
-# BERT-large. Both configurations have the same defaults for everything else.
+# BERT-large. The two BertConfig classes have the same defaults for everything else.
 LAYERS = 24
 SIZES = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--topology", default="v5e:1x1", help="a topology of one chip")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--predictions", type=int, default=20, help="masked positions a sequence")
+    parser.add_argument(
+        "--predictions", type=int, default=20, help="masked positions in each sequence"
+    )
     parser.add_argument(
         "--depths", default=str(LAYERS), help="depths to compile: 24, or two such as 4,8"
     )

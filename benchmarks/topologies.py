@@ -1,11 +1,11 @@
-"""Compiles BERT for TPU slices and prints the tables of docs/performance.md and docs/pods.md.
+"""Compiles BERT for TPU slices and prints the figures of docs/performance.md.
 
     python benchmarks/topologies.py --directory=/tmp/topologies
     python benchmarks/topologies.py --directory=/tmp/topologies --only=v5e -- --config.remat=dots
 
-Each row is one run of `bert_jax.compile_check`, which takes a minute or more and writes a JSON
-file into the directory. Rows whose file exists are not compiled again, so the command can be
-stopped and repeated. Flags after `--` are passed to every run.
+Each row is one run of `bert_jax.compile_check`, which may take minutes and writes a JSON file into
+the directory. Rows whose file exists are not compiled again, so you can stop the command and run it
+again. Flags after `--` are passed to every run.
 """
 
 import argparse
@@ -33,20 +33,24 @@ SHARDED = [
     for topology in ("v5e:16x16", "v5p:8x8x8", "v6e:16x16")
     for preset, axes in MESHES.items()
 ]
-# Weak scaling: the same work a chip on more and more chips.
+# Weak scaling: the same work per chip on more and more chips.
 SCALING = [
     (f"large {topology} data parallel", "large", topology, [])
     for topology in ("v5e:1x1", "v5e:4x4", "v5e:8x8", "v5p:2x2x1", "v5p:4x4x4")
 ]
-COLUMNS = ("what", "chips", "batch a chip", "HBM a chip, GiB", "of", "collectives, ms")
-COLUMNS += ("waited for, ms", "step, ms", "sequences/s a chip", "MFU", "compiled in, s")
+COLUMNS = ("what", "chips", "batch per chip", "HBM per chip, GiB", "of", "collectives, ms")
+COLUMNS += ("waited for, ms", "step, ms", "sequences/s per chip", "MFU", "compiled in, s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, required=True, help="directory of the JSON files")
     parser.add_argument("--only", default="", help="compile only rows whose name contains this")
-    parser.add_argument("--batch_size_per_chip", default="64", help="for all but the paper's rows")
+    parser.add_argument(
+        "--batch_size_per_chip",
+        default="64",
+        help="sequences per chip in all rows but those of the paper's setup",
+    )
     parser.add_argument("rest", nargs="*", help="flags of compile_check, after --")
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
@@ -61,11 +65,11 @@ def main() -> None:
 
 
 def check(name: str, config: str, topology: str, flags: list[str], directory: Path) -> dict:
-    """Returns the figures of one compilation, or its `error`."""
+    """Returns the results of one compilation, or its `error`."""
     output = directory / f"{name.replace(' ', '_').replace(':', '_')}.json"
     if not output.exists():
         command = [sys.executable, "-m", "bert_jax.compile_check", f"--topology={topology}"]
-        # Scanned layers compile an hour faster, but their step takes more memory and time.
+        # Scanned layers save hours of compilation, but their step takes more memory and time.
         command += [f"--config=configs/{config}.py", "--config.scan_layers", f"--output={output}"]
         command += flags
         done = subprocess.run(command, capture_output=True, text=True)

@@ -1,8 +1,8 @@
-"""Times transformers' PyTorch BERT on sentence features; run by features_speed.py.
+"""Times sentence features with transformers' PyTorch BERT; run by features_speed.py.
 
 This needs torch and transformers, but not bert_jax. Batches of 32 are padded to their longest
-sentence, in the order of the file or sorted by length. The features are the last layer's mean
-over the tokens.
+sentence, in the order of the file or sorted by length. The features are the mean of
+the last layer over the tokens.
 """
 
 import argparse

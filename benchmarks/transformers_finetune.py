@@ -45,7 +45,7 @@ def main() -> None:
     ]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, eps=1e-6)
     warmup = int(0.1 * num_steps)
-    # As in google-research/bert, the decay counts from step 0: the rate drops after the warm-up.
+    # As in google-research/bert, the decay counts from step 0, so the rate drops after the warm-up.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: step / warmup if step < warmup else 1 - step / num_steps
     )
