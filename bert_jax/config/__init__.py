@@ -1,7 +1,7 @@
 """The configuration: every key with its default, its meaning and its range.
 
-`pretraining`, `stages` and `finetuning` define the keys, and `common` those that pre-training and
-fine-tuning share. A file in configs/ starts from `default_config()` or `finetune_config(task)`,
+`pretraining`, `stages` and `finetuning` define the keys; `common` defines those that pre-training
+and fine-tuning share. A file in configs/ starts from `default_config()` or `finetune_config(task)`,
 changes some values and returns it locked. Flags override single values:
 `--config.model.num_hidden_layers=6`. A command validates the finished config once, before any
 work; all other code trusts the values.
@@ -41,10 +41,10 @@ __all__ = [
 
 
 def refuse_argument(arg: str) -> None:
-    """Refuses the argument of FILE.py:ARG, for a config file that takes none.
+    """Refuses an argument (FILE.py:ARG) in a config file that takes none.
 
     Raises:
-      UserError: There is one.
+      UserError: There is an argument.
     """
     if arg:
         raise UserError(f"--config ends in :{arg}, but that file takes no argument; leave it out")

@@ -45,10 +45,10 @@ COMMON: Section = {
     "sinusoidal_positions": Field(
         0.0,
         "If above 0, the learned position table starts as sinusoids of this amplitude (Vaswani et "
-        "al. 2017, section 3.5), with which attention is learned in fewer steps. This helps runs "
-        "of minutes or hours; 4 times model.initializer_range worked best (docs/short_runs.md). "
-        "If 0, the table starts at random, as BERT's does. Weights from init_from or a checkpoint "
-        "bring their own table.",
+        "al. 2017, section 3.5). Short runs then learn attention in fewer steps and reach a lower "
+        "loss, but fine-tuning may score lower (docs/short_runs.md). About 4 times "
+        "model.initializer_range worked best. If 0, the table starts at random, as in BERT. The "
+        "key has no effect on weights from init_from or a checkpoint.",
         at_least=0,
     ),
     "dtype": Field(
@@ -60,42 +60,42 @@ COMMON: Section = {
     ),
     "sharding": Field(
         "dp",
-        "Preset that lays parameters out over the mesh: dp replicates them, fsdp divides them over "
-        "the axis fsdp, tp over the axis model, and fsdp_tp over both.",
+        "How parameters are laid out over the mesh: dp replicates them, fsdp divides them over the "
+        "axis fsdp, tp over the axis model, and fsdp_tp over both.",
         choices=("dp", "fsdp", "tp", "fsdp_tp"),
     ),
     "sharding_rules": Field(
         (),
-        'Rules that take precedence over the preset, such as ("mlp=fsdp", "vocab="): a logical '
-        "axis of the model and the mesh axis to divide it over, or nothing to keep it whole. "
-        "bert_jax/parallel/sharding.py lists the names. Separate rules with commas on the command "
-        "line.",
+        'Rules that take precedence over config.sharding, such as ("mlp=fsdp", "vocab="). Each has '
+        "a logical axis of the model and the mesh axis to divide it over, or nothing to keep it "
+        "whole. bert_jax/parallel/sharding.py lists the names. Separate rules with commas on the "
+        "command line.",
     ),
     "max_replicated_share": Field(
         0.05,
-        "Largest share of the parameter bytes that may stay undivided on an axis over which the "
-        "preset divides parameters; a run that exceeds it is refused. What is never divided "
-        "(LayerNorm, most biases; with tp also the pooler and the position table) is 1.5 % of "
-        "BERT-base.",
+        "Largest share of the parameter bytes that may stay undivided on an axis over which "
+        "config.sharding divides parameters. A run that exceeds it is refused. Parameters that are "
+        "never divided (LayerNorm, most biases; with tp also the pooler and the position table) "
+        "make up 1.5 % of BERT-base.",
         at_least=0,
         at_most=1,
     ),
     "scan_layers": Field(
         False,
-        "Whether the blocks run as one lax.scan over stacked parameters, so that compile time "
-        "does not grow with depth. Steps are slower.",
+        "Whether the blocks run as one lax.scan over stacked parameters. Compile time then does "
+        "not grow with depth, but steps are slower.",
     ),
     "fused_attention": Field(
         True,
         "Whether a TPU (v4 or later) computes attention in one kernel that never writes the "
         "probabilities to memory. The kernel needs bfloat16, a sequence length that is a multiple "
-        "of 128 up to 512, and heads per device that fill multiples of 128 (two of depth 64). "
-        "Otherwise the key has no effect.",
+        "of 128 and at most 512, and heads whose total width on each device is a multiple of 128 "
+        "(two heads of depth 64, for example). Otherwise the key has no effect.",
     ),
     "remat": Field(
         "none",
-        "What the backward pass computes again instead of storing: none, dots (everything but "
-        "matrix products) or full (everything but the input of each block).",
+        "What the backward pass recomputes to save memory: none, dots (everything but matrix "
+        "products) or full (everything but the input of each block).",
         choices=("none", "dots", "full"),
     ),
     "optimizer": {
@@ -106,14 +106,15 @@ COMMON: Section = {
         ),
         "b1": Field(0.9, "Decay rate of the first moment.", at_least=0, below=1),
         "b2": Field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
-        "eps": Field(1e-6, "Added to the root of the second moment, outside the root.", above=0),
+        "eps": Field(1e-6, "Added to the square root of the second moment.", above=0),
         "weight_decay": Field(
             0.01,
             "Decoupled weight decay. It is not applied to LayerNorm parameters and biases.",
             at_least=0,
         ),
         "bias_correction": Field(
-            False, "Whether moments are divided by 1 - b^t. The original BERT does not do so."
+            False,
+            "Whether Adam's moments are divided by 1 - b^t. The original BERT does not do this.",
         ),
         "max_grad_norm": Field(
             1.0,
@@ -155,7 +156,7 @@ COMMON: Section = {
         "keep": Field(3, "Number of newest checkpoints to keep.", above=0),
         "keep_every_steps": Field(
             0,
-            "Checkpoints whose step is a multiple of this are kept as well. 0 keeps no others.",
+            "Also keep checkpoints whose step is a multiple of this. 0 keeps only the newest ones.",
             at_least=0,
         ),
     },
@@ -169,7 +170,7 @@ COMMON: Section = {
         ),
         "num_steps": Field(
             0,
-            "Number of steps to trace; 0 for none. A few are enough, and many make a large trace.",
+            "Number of steps to trace; 0 for none. A few are enough; the trace of many is large.",
             at_least=0,
         ),
     },
@@ -177,7 +178,7 @@ COMMON: Section = {
 
 
 def check_mesh(mesh: ConfigDict) -> None:
-    """Refuses sizes that no number of devices has."""
+    """Refuses a mesh with impossible sizes, or with several sizes to infer."""
     for axis, size in mesh.items():
         if size != -1 and size < 1:
             raise UserError(f"config.mesh.{axis} is {size}; it must be above 0, or -1")

@@ -1,4 +1,4 @@
-"""Checks of a config against what is known only at run time: devices and vocabulary."""
+"""Checks a config against what is known only at run time: devices and vocabulary."""
 
 import math
 
@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
     """Refuses a model whose embedding and vocabulary differ in size.
 
-    An id beyond the embedding would not fail on a device: it would train on garbage.
+    On a device, an id beyond the embedding raises no error; the model would train on garbage.
     """
     if config.model.vocab_size != vocab_size:
         raise UserError(

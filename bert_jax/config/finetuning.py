@@ -21,7 +21,7 @@ from bert_jax.config.pretraining import MODEL
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.errors import UserError
 
-# The GLUE tasks with training data. AX has none: MNLI's model predicts it.
+# The GLUE tasks with training data. AX has none: a model trained on MNLI predicts it.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
 # All GLUE tasks, one after another.
@@ -40,23 +40,23 @@ def _common(path: str, default: Any, comment: str = "") -> Field:
 # The sections of single tasks, such as `config.squad`.
 TASK_SECTIONS: dict[str, Section] = {
     "table": {
-        "text_column": Field("text", "Column of the sentence."),
+        "text_column": Field("text", "Column of the text."),
         "text_b_column": Field(
-            "", "Column of the second sentence of a pair. If empty, rows are single sentences."
+            "", "Column of the second text of a pair. If empty, rows have one text each."
         ),
-        "label_column": Field("label", "Column of the label, or of the number."),
+        "label_column": Field("label", "Column of the label, or of the number to predict."),
         "labels": Field(
             (),
             "Names of the labels in the order of the logits (separated by commas on the command "
-            "line). If empty, those of the training file, sorted.",
+            "line). If empty, the labels of the training file, sorted.",
         ),
         "regression": Field(False, "Whether the label is a number to predict."),
         "metric": Field(
             "",
             "Metric that decides which checkpoint is best. For labels: accuracy; with two labels "
-            "also f1 (of the second), f1_accuracy (their mean) and matthews. For numbers: "
-            "pearson_spearman (their mean), pearson, spearman and negative_mean_squared_error. "
-            "If empty, the first of these.",
+            "also f1 (of the second), f1_accuracy (the mean of both) and matthews. For numbers: "
+            "pearson_spearman (the mean of both), pearson, spearman and "
+            "negative_mean_squared_error. If empty, the first of these.",
         ),
     },
     "squad": {
@@ -67,37 +67,37 @@ TASK_SECTIONS: dict[str, Section] = {
         ),
         "doc_stride": Field(
             128,
-            "Tokens from the start of one window to the start of the next, in a context too long "
-            "for one sequence.",
+            "Tokens from the start of one window to the start of the next. A context that is too "
+            "long for one sequence is divided into windows.",
             above=0,
         ),
         "max_query_length": Field(
-            64, "Number of tokens of a question that are kept, from its start.", above=0
+            64, "Largest number of tokens in a question. Longer questions are truncated.", above=0
         ),
         "n_best": Field(
             20,
-            "Number of best starts and best ends of a window that are combined, and of answers "
-            "that are kept.",
+            "Number of best starts and of best ends in each window that are combined into answers, "
+            "and number of answers that are kept.",
             above=0,
         ),
         "max_answer_length": Field(30, "Largest number of tokens in an answer.", above=0),
         "null_threshold": Field(
             0.0,
             "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds that of the best "
-            "span by more than this. The results name the best value on the validation set.",
+            "span by more than this. The results include the best value on the validation set.",
         ),
     },
     "ner": {
         "scheme": Field(
             "auto",
-            "Scheme of the tags in the files; iobes includes BILOU. auto takes the one that fits "
-            "the training set. The labels are those of IOB2 in any case.",
+            "Tagging scheme of the files; iobes includes BILOU. auto takes the one that fits the "
+            "training set. The model always predicts IOB2 tags.",
             choices=("auto", "iob1", "iob2", "iobes"),
         ),
         "types": Field(
             (),
-            "Types of the entities in the order of the labels (separated by commas on the command "
-            "line). If empty, those of the training set, sorted.",
+            "Entity types in the order of the labels (separated by commas on the command line). If "
+            "empty, the types of the training set, sorted.",
         ),
     },
 }
@@ -112,14 +112,14 @@ FINETUNING: Section = {
     ),
     "from_scratch": Field(
         False,
-        "Whether config.init_from supplies only the shape and the vocabulary, and the weights are "
-        "drawn from the seed. This is the baseline to compare pre-training with.",
+        "Whether the weights start at random. config.init_from then supplies only the shape and "
+        "the vocabulary. This is a baseline that shows what pre-training gains.",
     ),
     # The remaining keys of the model come from config.init_from.
     "model": {
         "hidden_dropout_prob": dataclasses.replace(
             HIDDEN_DROPOUT,
-            comment=f"{HIDDEN_DROPOUT.comment} The head's input always has the original's 0.1.",
+            comment=f"{HIDDEN_DROPOUT.comment} Dropout before the head is always 0.1.",
         ),
         "attention_probs_dropout_prob": ATTENTION_DROPOUT,
     },
@@ -132,36 +132,36 @@ FINETUNING: Section = {
         "max_seq_length": Field(
             128,
             "Largest number of tokens in a sequence, including [CLS] and [SEP]. Longer texts are "
-            "truncated; SQuAD and NER divide them over several sequences.",
+            "truncated; SQuAD and NER divide them into several sequences.",
             at_least=5,
         ),
         "length_multiple": Field(
             32,
-            "Batches are cut to their longest sequence, rounded up to a multiple of this, because "
-            "padding costs as much as tokens do. Each length is compiled once. 0 uses one length "
-            "for all batches.",
+            "Each batch is padded only to its longest sequence, rounded up to a multiple of this. "
+            "Each length is compiled once. 0 pads all batches to the same length.",
             at_least=0,
         ),
         "group_by_length": Field(
             0,
-            "Number of steps whose examples are sorted by length together, so that batches have "
-            "less padding; with 50, SST-2 takes half the time. 0 draws batches at random, as the "
-            "original does.",
+            "Number of steps whose examples are sorted by length together. Batches then have less "
+            "padding: with 50, SST-2 takes less than half the time on a CPU. 0 draws batches at "
+            "random, as the original does.",
             at_least=0,
         ),
         "bad_rows": Field(
             "refuse",
-            "What happens to a row that cannot be used (missing columns, an unknown label, an "
-            "empty sentence, an answer that is not in its context). refuse ends the run and names "
-            "file and line; skip counts and reports it, and repairs NER tags that do not follow "
-            "from those before. Rows of a test set are never left out.",
+            "What to do with a row that cannot be used (missing columns, an unknown label, an "
+            "empty sentence, an answer that is not in its context). refuse ends the run with an "
+            "error that names the file and line; skip counts such rows and reports the number. "
+            "skip also repairs NER tags that may not follow the tag before them. Rows of a test "
+            "set are never left out.",
             choices=("refuse", "skip"),
         ),
     },
     "train": {
         "num_epochs": Field(
             3.0,
-            "Number of times that each example is seen. The run has examples * epochs / batch_size "
+            "Number of passes over the training set. The run has examples * epochs / batch_size "
             "steps, rounded down.",
             above=0,
         ),
@@ -169,16 +169,16 @@ FINETUNING: Section = {
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "features": Field(
             "",
-            "Layers whose states the head reads side by side while the encoder is frozen: the "
-            'feature-based approach of the paper (section 5.3), whose best was "-4,-3,-2,-1". 0 '
-            "is the embeddings, 1 the first block and -1 the last. Tasks with one label per "
-            "sequence read the states of [CLS]. The learning rate should be 10 to 100 times "
-            "higher. If empty, everything is fine-tuned.",
+            "Layers of a frozen encoder whose states the head reads, concatenated: the "
+            "feature-based approach of the paper (section 5.3), which worked best with "
+            '"-4,-3,-2,-1". 0 is the embeddings, 1 the first block and -1 the last. Tasks with one '
+            "label per sequence read the states of [CLS]. Use a learning rate 10 to 100 times "
+            "higher than for fine-tuning. If empty, the encoder is fine-tuned.",
         ),
         "bilstm_size": Field(
             0,
-            "Units in each direction of two BiLSTM layers between features and output layer, for "
-            "ner and squad. The paper's have 768. 0 means no BiLSTM.",
+            "Units in each direction of two BiLSTM layers before the output layer, for ner and "
+            "squad. The paper uses 768. 0 means no BiLSTM.",
             at_least=0,
         ),
     },
@@ -186,16 +186,16 @@ FINETUNING: Section = {
         **COMMON["optimizer"],
         "layer_decay": Field(
             1.0,
-            "Factor of the learning rate from each block to the one below. The head and the pooler "
-            "have the full rate and the embeddings the lowest. 1 gives all the same rate, as BERT "
-            "does.",
+            "Factor by which the learning rate falls from each block to the one below. The head "
+            "and the pooler have the full rate, the embeddings the lowest. 1 uses the same rate "
+            "everywhere, as BERT does.",
             above=0,
             at_most=1,
         ),
         "frozen_layers": Field(
             -1,
-            "Number of blocks, from the first, that keep their pre-trained weights, together with "
-            "the embeddings. 0 freezes the embeddings only; -1 trains everything.",
+            "Number of blocks, counted from the first, that are frozen together with the "
+            "embeddings. 0 freezes the embeddings only; -1 trains everything.",
             at_least=-1,
         ),
     },
@@ -215,8 +215,8 @@ FINETUNING: Section = {
         "keep": _common(
             "checkpoint.keep",
             2,
-            "Number of newest checkpoints to keep; with two, a damaged newest one leaves another. "
-            "The parameters with the best validation score are kept as well, in WORKDIR/best.",
+            "Number of newest checkpoints to keep. With two, a run can continue if the newest is "
+            "damaged. The parameters with the best validation score are kept too, in WORKDIR/best.",
         ),
     },
     "log": {"every_steps": _common("log.every_steps", 20)},
@@ -229,9 +229,9 @@ FINETUNING: Section = {
         "batch_size": EVAL_BATCH_SIZE,
         "predict": Field(
             "",
-            "Splits that the best checkpoint predicts at the end, into WORKDIR/predictions, in the "
-            "format of the task's leaderboard: test, or all, which adds the validation splits (as "
-            "SQuAD's own scripts expect). If empty, none.",
+            "Splits to predict at the end with the best checkpoint, in the format of the task's "
+            "leaderboard, into WORKDIR/predictions: test, or all, which adds the validation splits "
+            "(SQuAD's own scripts read them). If empty, none.",
             choices=("", "test", "all"),
         ),
     },
@@ -340,7 +340,7 @@ def validate(config: ConfigDict) -> None:
 
 
 def _check_features(config: ConfigDict) -> None:
-    """Refuses keys that have no effect with features, or without them."""
+    """Refuses keys that have no effect on this task or with frozen features."""
     layers, size = feature_layers(config), config.train.bilstm_size
     for key in ("frozen_layers", "layer_decay"):
         value, default = config.optimizer[key], FINETUNING["optimizer"][key].default

@@ -69,8 +69,8 @@ PRETRAINING: Section = {
     ),
     "family": Field(
         "bert",
-        "Family of models whose names and config keys an export uses. This and the names of parts "
-        'below are built-in names or "MODULE:NAME" of your own.',
+        "Model family, which decides the names and config keys of an export. A built-in name or "
+        '"MODULE:NAME" of your own, like the names of terms, rows and corruptions below.',
     ),
     "model": MODEL,
     "objective": {
@@ -126,13 +126,14 @@ PRETRAINING: Section = {
         ),
         "bad_documents": Field(
             "refuse",
-            "What happens to a document that cannot be read (invalid UTF-8, broken JSON, no text). "
-            "refuse ends the run and names file and line; skip counts and reports it.",
+            "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text). "
+            "refuse ends the run with an error that names the file and line; skip counts such "
+            "documents and reports the number.",
             choices=("refuse", "skip"),
         ),
         "heldout_fraction": Field(
             0.05,
-            "Share of the documents that is held out for evaluation and never trained on.",
+            "Share of the documents that is held out: used for evaluation and never for training.",
             at_least=0,
             at_most=0.5,
         ),
@@ -144,11 +145,13 @@ PRETRAINING: Section = {
         ),
         "rows": Field(
             "pairs",
-            "What a row of the batch is made of: pairs ([CLS] A [SEP] B [SEP]), segments "
-            "([CLS] A [SEP]), or your own.",
+            "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
+            "or your own.",
         ),
         "corruption": Field(
-            "masked_lm", "How tokens are chosen and replaced for prediction, or your own way."
+            "masked_lm",
+            "How tokens are chosen for prediction and replaced: masked_lm, none (no token is "
+            "replaced), or your own.",
         ),
         "masked_lm_prob": Field(
             0.15,
@@ -168,14 +171,14 @@ PRETRAINING: Section = {
         ),
         "short_seq_prob": Field(
             0.1,
-            "Share of the documents whose sequences aim at a random shorter length.",
+            "Share of the documents whose sequences get a random shorter target length.",
             at_least=0,
             below=1,
         ),
         "shuffle_sentences": Field(
             2**20,
-            "Number of sentences that are planned and shuffled at a time. It bounds the memory of "
-            "the pipeline (about 15 bytes per sentence) and the distance that shuffling covers.",
+            "Number of sentences in a window; rows are shuffled within windows. A larger window "
+            "shuffles better and needs more memory (about 15 bytes per sentence).",
             above=0,
         ),
         "num_threads": Field(2, "Number of threads that assemble and mask batches.", above=0),
@@ -192,8 +195,8 @@ PRETRAINING: Section = {
                 {"fraction": 0.9, "max_seq_length": 128, "max_predictions_per_seq": 20},
                 {"fraction": 0.1, "max_seq_length": 512, "max_predictions_per_seq": 80},
             ),
-            "Parts of the run, each made by `stage()`. Their fractions add up to 1; a stage of "
-            "fraction 0 is skipped.",
+            "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
+            "with fraction 0 is skipped.",
             entries=STAGE,
         ),
     },
@@ -208,12 +211,14 @@ PRETRAINING: Section = {
         ),
         "batch_size": EVAL_BATCH_SIZE,
         "seed": Field(
-            12345, "Seed of the fixed pairs and masks. No other seed affects them.", at_least=0
+            12345,
+            "Seed of the evaluation's fixed pairs and masks. No other seed affects them.",
+            at_least=0,
         ),
     },
 }
 
-# Keys of `data` without effect on rows that were written with their pairs and masks.
+# Keys of `data` that have no effect on rows with fixed pairs and masks.
 _NOT_OF_STATIC_DATA = (
     "text_field",
     "bad_documents",

@@ -1,7 +1,7 @@
-"""How a config key is defined, and what follows from its definition.
+"""Defines config keys: their types, defaults and ranges.
 
 A section of a config is a dict from names to `Field`s and further sections. `build` makes a
-ConfigDict of a section, and `check` refuses a ConfigDict that does not fit it.
+ConfigDict from a section, and `check` refuses a ConfigDict that does not fit the section.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Field:
     The bounds, the choices and `is_path` hold for each element of a tuple.
 
     Attributes:
-      default: The value unless a config or a flag sets another.
+      default: The value if no config file or flag sets another.
       comment: What the key means, in full sentences, with the unit.
       above: The value must be greater than this.
       at_least: The value must be this or greater.
@@ -102,7 +102,7 @@ class Field:
 
 
 def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> ConfigDict:
-    """Makes an unlocked ConfigDict of a section.
+    """Makes an unlocked ConfigDict from a section.
 
     Args:
       section: The fields.
@@ -200,7 +200,7 @@ def _has_type(value: Any, default: Any) -> bool:
 
 
 def _element(default: tuple) -> Any:
-    """A value of the type that a tuple's elements have: text, where the tuple is empty."""
+    """Returns a value of the type of a tuple's elements; text if the tuple is empty."""
     return default[0] if default else ""
 
 

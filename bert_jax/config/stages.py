@@ -22,8 +22,8 @@ STAGE: Section = {
     ),
     "peak_learning_rate": Field(
         0.0,
-        "If above 0, the stage has a schedule of its own with this peak, counted from the stage's "
-        "first step; the optimizer's moments continue. 0 means the schedule of the run.",
+        "If above 0, the stage has its own schedule with this peak, which starts at the stage's "
+        "first step; the optimizer keeps its moments. 0 means the schedule of the run.",
         at_least=0,
     ),
     "warmup_steps": Field(
@@ -61,7 +61,7 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
 
 
 def check_stages(stages: Sequence[ConfigDict], max_position_embeddings: int) -> None:
-    """Refuses stages that are not the whole run, or whose sequences the model cannot take."""
+    """Refuses stages that do not add up to the run, or whose sequences are too long."""
     total = sum(entry.fraction for entry in stages)
     if not math.isclose(total, 1, abs_tol=1e-6):
         raise UserError(f"the fractions of config.train.stages add up to {total:g}; it must be 1")
