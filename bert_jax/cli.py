@@ -1,7 +1,7 @@
-"""Runs a command: parses its flags and turns a user's mistake into one sentence.
+"""Runs a command: parses its flags and reports a user's mistake in one sentence.
 
-Exit status: 0; 1 for a mistake in values or data, and for a bug, which keeps its traceback;
-2 for a mistake in the flags; 130 after Ctrl-C.
+Exit status: 0 on success; 1 for a mistake in values or data, or for a bug, which is shown with its
+traceback; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for a bug in one of several processes.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
     Args:
       main: Takes the program's name and, with `words`, the arguments that are not flags.
-      words: Whether such arguments are allowed, anywhere among the flags.
+      words: Whether arguments that are not flags are allowed, anywhere among the flags.
     """
     # Show letters that the output's encoding lacks as escapes.
     sys.stdout.reconfigure(errors="backslashreplace")
@@ -56,24 +56,28 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
 
 def end_on_sigterm() -> None:
-    """Makes SIGTERM raise SystemExit, as Ctrl-C raises KeyboardInterrupt: files are cleaned up."""
+    """Makes SIGTERM raise SystemExit, so that the process removes its temporary files."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags by which the processes of a run find each other; see `joined_hosts`."""
-    text = "For a run in several processes that no cluster starts: "
+    """Defines the flags with which the processes of a run find each other; see `joined_hosts`."""
+    text = "For several processes that no cluster starts: "
     flags.DEFINE_string("coordinator", None, f"{text}HOST:PORT of process 0.", flag_values=values)
-    flags.DEFINE_integer("num_processes", None, f"{text}their number.", flag_values=values)
-    flags.DEFINE_integer("process_id", None, f"{text}this one's, from 0.", flag_values=values)
+    flags.DEFINE_integer(
+        "num_processes", None, f"{text}the number of processes.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "process_id", None, f"{text}the number of this process, from 0.", flag_values=values
+    )
 
 
 @contextlib.contextmanager
 def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     """Joins the other processes of the run for the `with` block, if there are any.
 
-    Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere three
-    flags describe how to join. An error in the block ends all processes of the run.
+    Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere, the flags
+    of `define_host_flags` are needed. An error in the block ends all processes of the run.
 
     Raises:
       UsageError: The flags are incomplete.
@@ -112,10 +116,10 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         case KeyboardInterrupt():
             return "interrupted", 130
         case BrokenPipeError():
-            # The reader (`| head`) has gone. Python would complain when it flushes stdout.
+            # The reader of stdout (`| head`) has ended. Python's own flush would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return "", 1
-        # XLA's, which is a RuntimeError; its list of buffers fills pages.
+        # XLA raises a RuntimeError with a list of buffers that fills pages.
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
             cause = str(error).partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0].rstrip(".")
             return (

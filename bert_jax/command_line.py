@@ -1,4 +1,4 @@
-"""Parses flags, and config files with overrides, into values or one-sentence errors."""
+"""Parses flags and config files, and reports mistakes in one sentence."""
 
 import difflib
 import importlib.machinery
@@ -15,7 +15,7 @@ from ml_collections.config_flags import config_flags, config_path
 
 from bert_jax.errors import UserError
 
-# Flags that absl defines for every program; a misspelt flag never meant one of these.
+# Flags that absl defines for every program. They are never suggested for a misspelt flag.
 _ABSL_FLAGS = frozenset(flags.FLAGS)
 
 
@@ -77,7 +77,7 @@ def parse(
 
 
 def _with_home(argument: str) -> str:
-    """Expands ~/ where a path begins inside a flag, which shells leave alone."""
+    """Expands ~/ at the start of a path inside a flag, which shells do not expand."""
     if not argument.startswith("-"):
         return argument
     return re.sub(r"(?<=[=,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
@@ -87,8 +87,8 @@ def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> li
     """Loads the file of a config flag and checks the overridden keys.
 
     Returns:
-      `argv`, with plain text quoted where it is given for a tuple of texts, such as
-      `data.input`. ml_collections would refuse a path with a blank.
+      `argv`, with quotes around values for tuples of texts, such as `data.input`. Without
+      quotes, ml_collections would refuse a path with a space.
     """
     argv = list(argv)
     given = list(_flags_in(argv))
@@ -178,7 +178,7 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
     """Returns "; did you mean ...?", or nothing if no name is similar."""
-    # The right key in the wrong section, or without one.
+    # Also suggest the same key in another section.
     same_end = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
     best = next(iter([*difflib.get_close_matches(name, known, 1), *same_end]), None)
     return f"; did you mean {prefix}{best}?" if best else ""

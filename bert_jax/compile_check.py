@@ -4,9 +4,10 @@
     python -m bert_jax.compile_check --config=configs/large.py --topology=v4-128 \\
         --stage=2 --batch_size_per_chip=auto --output=large.json
 
-The step and the compiler (`pip install -e '.[tpu]'`) are those of a real run on the slice, so
-the memory is exact. The time is an estimate from the compiler's cost model and, for
-collectives and Pallas kernels, from documented peaks; see `bert_jax.tpu.estimate`.
+This compiles the same step with the same compiler (`pip install -e '.[tpu]'`) as a run on the
+slice, and reports the memory that the compiler allocates. The time is an estimate from the
+compiler's cost model and, for collectives and Pallas kernels, from documented peaks; see
+`bert_jax.tpu.estimate`.
 
 Exit status: 0 if the step fits; 1 if it does not, or for a mistake in the config.
 """
@@ -24,15 +25,15 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "topology",
         None,
-        "The slice: v5e:16x16, v4:4x4x4, ..., or an accelerator: v5litepod-256, v4-128, ...",
+        "The slice (v5e:16x16, v4:4x4x4, ...) or accelerator type (v5litepod-256, v4-128, ...).",
         required=True,
     )
-    flags.DEFINE_integer("num_slices", 1, "The number of such slices.", lower_bound=1)
+    flags.DEFINE_integer("num_slices", 1, "Number of such slices.", lower_bound=1)
     flags.DEFINE_integer("stage", 1, "Which of config.train.stages, counted from 1.")
     flags.DEFINE_string(
         "batch_size_per_chip",
         "",
-        "Sequences a chip and step, or `auto` for the most that fit; by default the config's.",
+        "Sequences per chip and step, or `auto` for the most that fit; by default the config's.",
     )
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_string("hlo_output", "", "Write the compiled program's text to this file.")

@@ -63,14 +63,16 @@ def convert(
 def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("input", "", "The model to convert.")
-    flags.DEFINE_string("output", "", "Directory to write; must not exist yet, or be empty.")
+    flags.DEFINE_string("output", "", "Directory to write. It must be empty or not exist yet.")
     flags.DEFINE_string("to", "", f"Kind of the output: {', '.join(KINDS)}.")
-    flags.DEFINE_string("vocab", "", "A vocab.txt, for an input that has no tokenizer.")
-    flags.DEFINE_bool("lowercase", None, "Whether that vocabulary, or Google's, is uncased.")
+    flags.DEFINE_string("vocab", "", "A vocab.txt, for an input without a tokenizer.")
+    flags.DEFINE_bool(
+        "lowercase", None, "Whether --vocab, or a Google checkpoint's vocabulary, is uncased."
+    )
     flags.DEFINE_string(
         "family",
         "",
-        "Model family, a name or MODULE:NAME; by default the one of the input.",
+        "Model family: a name or MODULE:NAME; by default the input's.",
     )
 
 

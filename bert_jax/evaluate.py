@@ -1,4 +1,4 @@
-"""Scores a run on held-out or other text, beside baselines.
+"""Scores a run on held-out or other text and compares it with baselines.
 
 python -m bert_jax.evaluate --workdir=DIR [--data=GLOB] [--output=FILE.json]
 """
@@ -16,7 +16,9 @@ def define_flags() -> None:
     flags.DEFINE_string("data", "", "Globs of text to score; by default the held-out documents.")
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_integer(
-        "max_sequences", None, "Sequences at the most, 0 for all; by default the config's."
+        "max_sequences",
+        None,
+        "Largest number of sequences, 0 for all; by default config.eval.max_sequences.",
     )
     cli.define_host_flags()
 

@@ -22,15 +22,17 @@ def define_flags() -> None:
     flags.DEFINE_string("store", "", "Directory of the token store.")
     flags.DEFINE_string("output", "", "New or empty directory for the files.")
     flags.DEFINE_enum("split", "train", ["train", "heldout"], "The split of the store to write.")
-    flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence.", lower_bound=5)
-    flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked tokens at the most.", lower_bound=1)
-    flags.DEFINE_integer("dupe_factor", 10, "Epochs, each with other pairs.", lower_bound=1)
-    flags.DEFINE_integer("num_shards", 1, "Files, which get records in turn.", lower_bound=1)
-    flags.DEFINE_integer("seed", 0, "Seed of pairs and masks.", lower_bound=0)
+    flags.DEFINE_integer("max_seq_length", 128, "Tokens in each sequence.", lower_bound=5)
+    flags.DEFINE_integer(
+        "max_predictions_per_seq", 20, "Most masked tokens in a sequence.", lower_bound=1
+    )
+    flags.DEFINE_integer("dupe_factor", 10, "Number of epochs to write.", lower_bound=1)
+    flags.DEFINE_integer("num_shards", 1, "Number of files.", lower_bound=1)
+    flags.DEFINE_integer("seed", 0, "Seed of the pairs and masks.", lower_bound=0)
     share = {"lower_bound": 0.0, "upper_bound": 1.0}
     flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of tokens masked.", **share)
     flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter rows.", **share)
-    flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Choose whole words.")
+    flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Mask whole words.")
 
 
 def main(_) -> None:

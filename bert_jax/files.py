@@ -1,9 +1,8 @@
 """Files on a disk or in Google Cloud Storage (gs://).
 
-`open_path` checks a path once; after that pathlib and `etils.epath` do most of the work. This
-module adds what they lack: files that are whole or absent, directory locks, local copies of
-remote files and remote copies of local ones. Such copies live in the system's temporary directory;
-set TMPDIR to place them elsewhere.
+`open_path` checks a path once and returns a pathlib or `etils.epath` path. This module adds what
+those libraries lack: atomic writes, directory locks, and copies between local and remote storage.
+Copies are made in the system's temporary directory; set TMPDIR to use another.
 """
 
 import contextlib
@@ -27,10 +26,12 @@ from bert_jax.errors import UserError, naming
 SCHEME = "gs://"
 # Ends the name of a file that is still being written.
 PARTIAL = ".partial"
-# etils would load TensorFlow, which takes seconds; gcsfs would ask for each bucket's kind by gRPC.
+# By default, etils loads TensorFlow, which takes seconds, and gcsfs queries the kind of each bucket
+# by gRPC.
 os.environ.setdefault("EPATH_USE_TF", "false")
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-# Other processes write to the bucket too. Set at import, this also holds for etils' file system.
+# Other processes write to the bucket too. Because it is set at import, etils' file system uses it
+# as well.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
 # Packages whose exceptions mean that storage or the network failed.
@@ -43,7 +44,7 @@ def is_remote(path: epath.PathLike) -> bool:
 
 
 def check_scheme(path: epath.PathLike, what: str) -> None:
-    """Refuses s3://, hdfs:// and the like, which pathlib would take for a directory.
+    """Refuses s3://, hdfs:// and other schemes, which pathlib would treat as directories.
 
     Args:
       path: As the user gave it.
@@ -84,7 +85,7 @@ def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
 
 @contextlib.contextmanager
 def new_file(path: epath.PathLike, partial_suffix: str = PARTIAL) -> Iterator[BinaryIO]:
-    """Yields a seekable file that takes its name, whole, when the block ends without an error.
+    """Yields a seekable file that appears under its name once the block ends without an error.
 
     Args:
       path: The file.
@@ -160,13 +161,13 @@ def list_files(folder: epath.PathLike) -> dict[str, dict[str, Any]]:
 def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iterator[Path]:
     """Yields the local path, or a scratch copy of a remote file or directory.
 
-    Memory maps of the copy stay valid after the block; its disk space is freed with them. Copying
-    everything once is faster, and far simpler, than fetching blocks when they are first needed:
-    training reads all of its data in random order.
+    Memory maps of the copy stay valid after the block; its disk space is freed when they are
+    closed. Training reads all of its data in random order, so one copy is faster and simpler than
+    fetching blocks on demand.
 
     Args:
       path: A file or a directory.
-      names: The directory's files that are needed; None: all.
+      names: The files of the directory to copy; None copies all.
     """
     if not is_remote(path):
         yield Path(path)
@@ -226,10 +227,10 @@ def move_directory(folder: epath.PathLike, target: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
-    """Holds a directory's lock during the block; object storage has none.
+    """Locks a directory during the block. Object storage has no locks.
 
     Raises:
-      UserError: `refusal`; another process holds the lock.
+      UserError: Another process holds the lock. The message is `refusal`.
     """
     if is_remote(directory):
         yield
@@ -237,7 +238,7 @@ def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
-            # The lock ends with the process, even a killed one.
+            # The system releases the lock when the process ends, even if it is killed.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(refusal) from None
@@ -281,7 +282,7 @@ def filesystem() -> Any:
         ) from None
     token = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
     fsspec.config.conf["gcs"].setdefault("token", token)
-    # They also log, with a stack trace, the errors that they raise.
+    # These packages also log the errors that they raise, with a stack trace.
     for name in ("gcsfs", "google.auth"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # The same arguments as in etils give the same instance.

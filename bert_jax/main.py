@@ -25,8 +25,7 @@ def main(_) -> None:
     if not workdir:
         raise UserError("--workdir is missing: the directory where the run is to be written")
     validate(args.config)
-    # The checks come first: a wrong value is reported before other hosts are waited for and
-    # before JAX and TensorFlow are imported.
+    # Report a wrong value before waiting for other hosts and before importing JAX and TensorFlow.
     with cli.joined_hosts():
         from bert_jax import train
 

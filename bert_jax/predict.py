@@ -183,7 +183,7 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "with_no_answer",
         None,
-        "answer: whether to allow no answer; by default only after fine-tuning on SQuAD 2.0.",
+        "answer: allow 'no answer'; by default only for models fine-tuned on SQuAD 2.0.",
     )
     flags.DEFINE_bool("json", False, "Print one JSON object; not for features and attention.")
     flags.DEFINE_string("input", "", 'features: JSON lines, {"text": ..., "text_b": ...}.')
@@ -191,12 +191,12 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "layers", ["-1"], "features: 0 is the embeddings' output, n the n-th block's, -1 the last."
     )
-    pooling = "features: those of [CLS], the mean over tokens, or all tokens."
+    pooling = "features: the features of [CLS], their mean over the tokens, or those of all tokens."
     flags.DEFINE_enum("pooling", "mean", inference.POOLINGS, pooling)
     flags.DEFINE_integer(
         "max_length",
         None,
-        "Most tokens of a text; by default the model's limit for features, and "
+        "Most tokens in a text; by default the model's limit for features, and "
         f"{_ATTENTION_LENGTH} for attention.",
     )
 

@@ -24,16 +24,16 @@ from bert_jax.errors import UserError
 
 _FLAG_HELP = {
     "input": 'Globs of text files, separated by commas; "sotu"; or tfds:NAME[:FIELD].',
-    "format": "auto, documents, sentences, jsonl or google_tfrecord.",
+    "format": "Format: auto, documents, sentences, jsonl or google_tfrecord.",
     "text_field": "Field of a JSON line or TFDS example that holds the text.",
     "tokenizer": "wordpiece or sentencepiece.",
-    "vocab": "A vocab.txt or .model to use; without it one is trained.",
+    "vocab": "A vocab.txt or .model file; if empty, a vocabulary is trained.",
     "lowercase": "Lower-case and strip accents.",
-    "max_input_chars_per_word": "A longer word becomes [UNK] (wordpiece).",
-    "sentencepiece_type": "What sentencepiece trains: unigram or bpe.",
-    "bad_documents": "refuse or skip.",
-    "heldout_fraction": "Share of the documents set aside for evaluation.",
-    "num_processes": "Processes that tokenize; 0: one a core.",
+    "max_input_chars_per_word": "Longer words become [UNK] (wordpiece only).",
+    "sentencepiece_type": "Kind of sentencepiece model to train: unigram or bpe.",
+    "bad_documents": "What to do with unreadable documents: refuse or skip.",
+    "heldout_fraction": "Share of the documents held out for evaluation.",
+    "num_processes": "Processes that tokenize; 0 means one per core.",
 }
 
 

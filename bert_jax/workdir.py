@@ -1,4 +1,4 @@
-"""The work directory: the run that it belongs to, and the names of its files."""
+"""The work directory: the names of its files, and checks that it belongs to a run."""
 
 import contextlib
 import io
@@ -33,8 +33,9 @@ SWEEP = "sweep.json"
 RUNS = "runs"
 PROFILE = "profile"
 
-# Keys, or beginnings of keys, that may differ from one start to the next: they change where and
-# how the run is computed, stored or watched, never what it computes.
+# Keys, or beginnings of keys, that may differ from one start to the next. They change where and how
+# the run is computed, stored or monitored, but not its result. train.num_steps is an exception;
+# train.py checks it.
 _FREE = (
     "workdir",
     "sharding",
@@ -51,7 +52,7 @@ _FREE = (
     "data.prefetch_batches",
     "train.num_steps",
 )
-# Fine-tuning takes the best of these steps as its result.
+# The result of fine-tuning is the best of these steps, so this key must not change.
 _FIXED_IN_FINE_TUNING = ("eval.every_steps",)
 
 
@@ -63,10 +64,10 @@ def claim(workdir: epath.PathLike, config: ConfigDict) -> None:
 
 
 def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
-    """Checks, without writing anything, that a work directory is new or this config's.
+    """Checks that a work directory is new or belongs to this config. Writes nothing.
 
     Returns:
-      Warnings, a sentence each, about changes that are allowed but matter.
+      Warnings, one sentence each, about changes that are allowed but affect the run.
 
     Raises:
       UserError: The directory holds another run; the message names the difference.
@@ -128,18 +129,18 @@ def has_checkpoints(workdir: epath.PathLike) -> bool:
 
 
 def newest_checkpoint(workdir: epath.PathLike) -> int | None:
-    """Returns the last step that was saved in a directory, undamaged or not."""
+    """Returns the last step that was saved in a directory, even if it is damaged."""
     folder = epath.Path(workdir) / CHECKPOINTS
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[str, ...]) -> None:
-    """Checks that another run's state means the same under this config.
+    """Checks that this config can continue from another run's state.
 
     Args:
       other: The other run's work directory.
-      config: This run's.
+      config: The config of this run.
       also_free: Keys, or beginnings of keys, that may differ in addition to those that may
         differ between two starts of one run.
 
@@ -164,7 +165,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
 
 
 def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
-    """Refuses the data position of a run that was trained on another corpus."""
+    """Refuses to continue from a run that was trained on another corpus."""
     corpora = (files.read_json(epath.Path(path) / CORPUS) for path in (other, workdir))
     if difference := _difference(*corpora):
         key, old, new = difference
@@ -181,7 +182,7 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
     A new directory in which nothing was written is removed again. Object storage has no locks.
 
     Raises:
-      UserError: It is a file, or another process is training in it.
+      UserError: The path is a file, or another process is training in the directory.
     """
     path = epath.Path(workdir)
     _check_directory(path)
@@ -241,7 +242,7 @@ def claim_corpus(
     tokenizer: Tokenizer,
     token_counts_V: np.ndarray | None,
 ) -> None:
-    """Checks the corpus against the run's, or copies what is needed without the token store.
+    """Checks that the run began with this corpus; a new run saves what later commands need of it.
 
     Args:
       workdir: The work directory.
@@ -274,7 +275,7 @@ def claim_corpus(
 
 
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
-    """Returns the tokenizer and token_counts_V (int64); None instead for converted weights."""
+    """Returns the tokenizer and token_counts_V (int64), which is None for converted weights."""
     path = epath.Path(workdir)
     if not (path / TOKENIZER).exists():
         raise UserError(f"{path} has no {TOKENIZER}/: no run has begun in it")
@@ -300,7 +301,7 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """Returns the first key that differs and its two values; for lists, only an entry's."""
+    """Returns the first key that differs and its two values; for lists, one differing entry."""
     for key, (old, new) in config_lib.differences(before, now).items():
         if isinstance(old, list) and isinstance(new, list):
             only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
