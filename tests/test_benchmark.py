@@ -7,9 +7,7 @@ import jax
 import pytest
 
 from bert_jax import benchmark
-from bert_jax.errors import UserError
 from tests import runs
-from tests.refusals import command
 from tests.small_run import small_run, write_documents
 
 FIGURES = (
@@ -61,15 +59,3 @@ def test_input_reads_the_store_of_a_work_directory(tmp_path):
         assert figures["sequences_per_second"] > 0
         # The median and the mean of the same batches, on a machine that may be busy.
         assert 4 / figures["step_seconds_median"] > figures["sequences_per_second"] / 20
-
-
-@pytest.mark.parametrize("stage", [0, 2])
-@pytest.mark.parametrize("action", [benchmark.benchmark_step, benchmark.benchmark_input])
-def test_a_stage_that_does_not_exist_is_refused(stage, action):
-    with pytest.raises(UserError, match=f"--stage is {stage}; this config has the stages 1$"):
-        action(small_run("sotu"), stage, 3)
-
-
-@pytest.mark.parametrize("flag", ["--what=speed", "--steps=1"])
-def test_wrong_flags_are_refused(flag):
-    assert flag in command("benchmark", "--config=configs/tiny.py", flag)

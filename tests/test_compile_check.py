@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from bert_jax import cli, compile_check
 from tests import runs
 from tests.refusals import one_sentence
 
@@ -36,7 +35,7 @@ def command(*flags, **overrides):
 @pytest.mark.parametrize(
     "flags, status, words",
     [
-        (["--topology=v5e:4x4", "--batch_size_per_chip=many"], 2, "--batch_size_per_chip=many"),
+        (["--topology=v5e:4x4", "--batch_size_per_chip=0"], 2, "must be auto, or 1 or more"),
         (["--topology=v4-127"], 1, "v4-128"),
     ],
 )
@@ -44,14 +43,6 @@ def test_mistakes(flags, status, words):
     finished = runs.run([*COMMAND, *flags])
     assert finished.returncode == status
     assert words in one_sentence(finished.returncode, finished.stderr)
-
-
-@pytest.mark.parametrize("given", ["0", "-1", "1.5", "AUTO", "²"])
-def test_batch_size_per_chip(given):
-    with pytest.raises(cli.UsageError, match="must be auto, or 1 or more"):
-        compile_check._batch_size_per_chip(given)
-    assert compile_check._batch_size_per_chip("auto") is None
-    assert compile_check._batch_size_per_chip("12") == 12
 
 
 @needs_libtpu

@@ -68,7 +68,7 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
         if not name.endswith(_SLOTS) and name not in _COUNTERS
     }
     names = foreign_names(family.names, "google", model["num_hidden_layers"])
-    shapes = expected_shapes(BertConfig.from_dict(model), terms)
+    shapes = expected_shapes(BertConfig(**model), terms)
     weights, warnings = collect_weights(shapes, names, found, tensors.read, family, prefix)
     return Pretrained(
         source=str(path),

@@ -76,7 +76,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     terms = read_terms(training, family, model["causal"])
     num_layers = model["num_hidden_layers"]
     names = foreign_names(family.names, "huggingface", num_layers)
-    shapes = expected_shapes(BertConfig.from_dict(model), terms)
+    shapes = expected_shapes(BertConfig(**model), terms)
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         _drop_repeated(tensors, family, file)

@@ -65,7 +65,7 @@ class Pretrained:
 
     @property
     def model_config(self) -> BertConfig:
-        return BertConfig.from_dict(self.model)
+        return BertConfig(**self.model)
 
     def complete(self, seed: int = 0, terms: Sequence[str] | None = None) -> None:
         """Makes it a model for pre-training, with a vocabulary that is not padded.

@@ -1,8 +1,7 @@
 """The model's hyperparameters, named as in BERT's own bert_config.json."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -35,11 +34,6 @@ class BertConfig:
     remat: str = "none"
     # Has an effect on TPUs only.
     fused_attention: bool = False
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], **extra: Any) -> Self:
-        """Builds a config from the keys of bert_config.json; unknown keys are an error."""
-        return cls(**dict(values), **extra)
 
     @property
     def head_depth(self) -> int:

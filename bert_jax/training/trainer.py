@@ -99,8 +99,8 @@ class Trainer:
             `config.sharding_rules` cannot be followed.
         """
         mesh = mesh_lib.make_mesh(config.mesh, devices)
-        model_config = BertConfig.from_dict(
-            config.model,
+        model_config = BertConfig(
+            **config.model,
             sinusoidal_positions=config.sinusoidal_positions,
             dtype=jnp.dtype(config.dtype),
             scan_layers=config.scan_layers,

@@ -166,53 +166,6 @@ def test_the_mean_the_other_direction_and_without_special_tokens(browser, view):
     np.testing.assert_allclose(near, 100 * left / left.sum(), atol=1)
 
 
-def test_what_is_left_without_special_tokens_is_exact(browser):
-    """Though each is a thousandth of what [SEP] takes, as in many a head of a real model."""
-    tokens = ["[CLS]", *(f"t{i}" for i in range(60)), "[SEP]"]
-    weights = np.random.default_rng(1).dirichlet([0.3] * 60) * 0.01
-    row = np.concatenate([[0.0], weights, [0.99]]).astype(np.float32)
-    view = Attention(tokens, len(tokens), np.tile(row, (1, 1, len(tokens), 1)), {})
-    script = '(point(buttons[3]), $("plain").click(), texts(".token small"))'
-    shown = [float(text.strip("<% ")) for text in browser(attention_page(view), script)]
-    np.testing.assert_allclose(shown[1:-1], 10_000 * weights, atol=1)
-    assert shown[0] == shown[-1] == 0
-
-
-def test_the_keyboard_alone_will_do(browser, view):
-    script = """(buttons[0].focus(), press("ArrowRight"), press("ArrowRight"),
-        [document.activeElement === buttons[2], $("weights-title").textContent,
-         (document.activeElement.click(), press("ArrowRight"), $("weights-title").textContent),
-         buttons.map((b) => b.getAttribute("aria-pressed")).join(),
-         (press("Escape"), $("weights-title").textContent),
-         buttons.filter((b) => b.tabIndex === 0).length,
-         (document.querySelector("#heads button").focus(), press("ArrowDown"), press("ArrowRight"),
-          $("layer").value + $("head").value),
-         document.activeElement.getAttribute("aria-label")])"""
-    assert browser(attention_page(view), script) == [
-        True,
-        "<!-- (3) attends to",
-        "<!-- (3) attends to",
-        "false,false,true,false,false,false",
-        "[SEP] (4) attends to",
-        1,
-        "22",
-        "layer 2, head 2",
-    ]
-
-
-def test_an_address_says_what_is_shown(browser, view):
-    script = '[$("layer").value, $("head").value, $("weights-title").textContent, location.hash]'
-    page = attention_page(view)
-    kept = "#layer=1&head=2&token=4&direction=to&plain=0"
-    assert browser(page, script, "#layer=1&head=2&token=4&direction=to") == [
-        "1",
-        "2",
-        "[SEP] (4) is attended to by",
-        kept,
-    ]
-    assert browser(page, script, "#layer=99&head=x&token=-1")[:3] == ["2", "0", "No token chosen"]
-
-
 def test_the_command_writes_a_page(tmp_path):
     from bert_jax.interop import formats
 
@@ -233,11 +186,3 @@ def test_the_command_writes_a_page(tmp_path):
     assert data["tokens"] == expected.tokens
     (guesses,) = [guesses for _, guesses in data["guesses"]]
     assert [token for token, _ in guesses] == [guess.token for guess in expected.guesses[2]]
-
-
-def test_a_long_text_is_cut_to_what_can_be_looked_at():
-    bert = Bert(make_pretrained())
-    with pytest.warns(UserWarning, match="longer than 16 tokens"):
-        view = bert.attention("a " * 30, max_length=16)
-    assert view.probabilities_NxAxLxL.shape == (3, 3, 16, 16)
-    np.testing.assert_allclose(view.probabilities_NxAxLxL.sum(-1), 1, atol=1e-5)

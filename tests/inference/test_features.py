@@ -1,6 +1,5 @@
 """A file of texts to a file of features."""
 
-import gzip
 import json
 import os
 import threading
@@ -167,32 +166,6 @@ def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
         count_texts(bert, source)
     with pytest.raises(UserError, match=f"{source}:2: a test has one segment"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
-
-
-def test_a_packed_file(bert, source, tmp_path):
-    packed = tmp_path / "texts.jsonl.gz"
-    packed.write_bytes(gzip.compress(source.read_bytes()))
-    for name in (source, packed):
-        write_features(bert, name, tmp_path / f"{name.name}.npz", layers=(-1,), pooling="cls")
-    found, expected = (read_npz(tmp_path / f"{p.name}.npz")["features"] for p in (packed, source))
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_two_that_write_one_file_do_not_mix(bert, source, tmp_path):
-    """The last to end is there, whole; and a file of any name beside it stays."""
-    output, beside = tmp_path / "f.jsonl", tmp_path / "f.jsonl.partial"
-    beside.write_bytes(source.read_bytes())
-    inner = []
-
-    def advance(_):
-        if not inner:
-            inner.append(write_features(bert, source, output, layers=(0,), pooling="cls").num_texts)
-
-    write_features(bert, beside, output, layers=(-1,), pooling="cls", advance=advance)
-    assert inner == [len(TEXTS)]
-    found = [json.loads(line)["features"] for line in output.read_text().splitlines()]
-    np.testing.assert_allclose(found, bert.encode(TEXTS, pooling="cls"), atol=1e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {source.name, output.name, beside.name}
 
 
 @pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])

@@ -35,14 +35,14 @@ def make_tokenizer(**options) -> WordPieceTokenizer:
 def make_pretrained(seed: int = 0, terms: tuple[str, ...] = BERT_TERMS, **model) -> Pretrained:
     """Random everywhere: zeros and ones would hide a tensor that got lost."""
     values = MODEL | model
-    shapes = expected_shapes(BertConfig.from_dict(values), terms)
+    shapes = expected_shapes(BertConfig(**values), terms)
     weights = _random(shapes, seed)
     return Pretrained("a test", values, weights, make_tokenizer(), [], {}, terms=terms)
 
 
 def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pretrained:
     """The same with the head of a task."""
-    model = make_task_model(head, len(labels), BertConfig.from_dict(MODEL))
+    model = make_task_model(head, len(labels), BertConfig(**MODEL))
     weights = _random(model_shapes(model), seed)
     return Pretrained(
         "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels

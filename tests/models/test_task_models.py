@@ -7,12 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.task_models import TASK_MODELS, make_task_model
-from bert_jax.parallel.sharding import PARAMETER_AXES
+from bert_jax.models.task_models import make_task_model
 from bert_jax.training.state import init_params
 from tests.small import randomized
 
@@ -163,24 +161,3 @@ def test_what_the_head_reads_is_dropped_in_training_alone():
     # Each of 48 numbers is kept with 0.9: the mean over many draws is the undropped one.
     mean = np.mean([logits(seed) for seed in range(300)], axis=0)
     np.testing.assert_allclose(mean, run(model, params)["logits"], atol=0.05)
-
-
-def test_bilstm_without_features_trains_the_encoder():
-    model, params = built("token_classification", bilstm_size=7)
-    gradients = gradient(model, params)
-    for name in ("bert", "bilstm", "classifier"):
-        assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients[name])), name
-
-
-@pytest.mark.parametrize("head", TASK_MODELS)
-def test_every_axis_has_a_name_that_the_layout_knows(head):
-    boxed = jax.eval_shape(lambda: init_params(make_task_model(head, 3, CONFIG), 0))
-    for spec in jax.tree.leaves(nn.get_partition_spec(boxed)):
-        assert set(spec) <= set(PARAMETER_AXES)
-
-
-def test_the_new_layer_starts_as_bert_does():
-    kernel = nn.unbox(init_params(make_task_model("sequence_classification", 3, CONFIG), 3))
-    dense = kernel["classifier"]["dense"]
-    assert not np.any(dense["bias"])
-    assert 0 < np.abs(dense["kernel"]).max() <= 2 * CONFIG.initializer_range

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.objectives.task_losses import Labels, Number, Span, make_objective
+from bert_jax.objectives.task_losses import Labels, Number, Span
 
 RNG = np.random.default_rng(0)
 
@@ -64,17 +64,3 @@ def test_parts_of_a_batch_add_up_to_it():
     total = jax.tree.map(lambda a, b: a + b, *parts)
     assert float(total["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
     assert total["accuracy"] == whole["accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("head", "num_labels", "loss"),
-    [
-        ("sequence_classification", 3, Labels),
-        ("sequence_classification", 0, Number),
-        ("token_classification", 9, Labels),
-        ("multiple_choice", 0, Labels),
-        ("question_answering", 0, Span),
-    ],
-)
-def test_loss_of_a_head(head, num_labels, loss):
-    assert type(make_objective(head, num_labels)) is loss

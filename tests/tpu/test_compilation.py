@@ -1,23 +1,8 @@
-import jax
 import pytest
 
-from bert_jax.pretraining import make_trainer
 from bert_jax.tpu.compilation import needed_bytes
-from tests.small import random_batch, small_config
 
 GIB = 2**30
-
-
-def test_the_abstract_batch_is_the_pipelines():
-    config = small_config()
-    trainer = make_trainer(config, jax.devices()[:1])
-    (stage,) = trainer.stages
-    abstract = trainer.abstract_batch(stage)
-    real = random_batch(0, batch_size=stage.batch_size)
-    assert {k: (v.shape, v.dtype) for k, v in abstract.items()} == {
-        k: (v.shape, v.dtype) for k, v in real.items()
-    }
-    assert {v.sharding for v in abstract.values()} == {trainer.layout.batch}
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,3 @@ def test_kernels(operations):
     assert operations["untold.1"].kernel == hlo.Kernel(0, 0, 0)
     others = [o for o in operations.values() if o.kernel is None]
     assert len(others) == len(operations) - 2
-
-
-@pytest.mark.parametrize("text", ["", "HloModule jit_f", "not a program\n"])
-def test_what_is_no_program(text):
-    with pytest.raises(ValueError, match="no ENTRY computation"):
-        hlo.read_operations(text)
