@@ -62,14 +62,10 @@ def test_a_step_of_a_slice(tmp_path):
     assert found["hbm_total_bytes"] == total < 0.1 * GIB
     # Parameters and both moments on each of the two devices, plus the padding of tiles.
     assert found["hbm_argument_bytes"] > 2 * 3 * 4 * 98 * 32
-    assert found["collectives"]["all-reduce"]["count"] >= 1
     # At least the gradients of the word embeddings, bfloat16 or float32.
     assert found["collectives"]["all-reduce"]["bytes"] > 2 * 98 * 32
     seconds = found["estimated_step_seconds"]
-    assert 0 < seconds < 0.1 and found["compile_seconds"] > 0
-    estimate = found["estimate"]
-    parts = ("compute_seconds", "kernel_seconds", "exposed_collective_seconds")
-    assert seconds == pytest.approx(sum(estimate[part] for part in parts))
+    assert 0 < seconds < 0.1
     rate = found["estimated_sequences_per_second_per_chip"]
     assert rate == pytest.approx(4 / seconds)
     # DESIGN's formula: S 16, L 1, H 32, F 40, P 4, V 98.
