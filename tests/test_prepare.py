@@ -177,18 +177,6 @@ def test_sentencepiece(speeches, tmp_path):
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_one_sentence_a_line(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text("It is. Not split.\nIt was!\n\nA new one.\n" * 2)
-    data = options(f"{tmp_path}/*.txt", format="sentences", heldout_fraction=0.0)
-    metadata = make(data, tmp_path / "store", 60)
-    assert metadata["splits"]["train"]["documents"] == 6
-    split = TokenStore(tmp_path / "store" / "train")
-    assert split.num_sentences == 12
-    tokenizer = tokenizers.load(tmp_path / "store" / "tokenizer")
-    assert decode_all(split, tokenizer)[0] == "it is. not split."
-
-
 def test_dropped_documents_do_not_move_the_held_out_ones(store, tmp_path):
     # What has no token is only known when the vocabulary is there; its index must stay.
     texts = ["\\u200b" if i < 3 else f"It is {'so ' * i}." for i in range(40)]

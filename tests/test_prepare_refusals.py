@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.data.heldout import HeldOut
+from bert_jax.data import store_manifest
 from bert_jax.data.store_manifest import check_store
 from bert_jax.errors import UserError
-from bert_jax.progress import Progress
 from tests.refusals import command
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
 
@@ -33,17 +32,6 @@ def test_foreign_files_are_not_touched(speeches, tmp_path):
     assert (tmp_path / "train" / "tokens-00000.bin").exists()
 
 
-def test_too_many_held_out(tmp_path):
-    texts = write_speeches(tmp_path / "texts", 3)
-    wanted = [i for i in range(3) if i in HeldOut(0.5)]
-    data = options(texts, heldout_fraction=0.5)
-    if len(wanted) == 1:
-        assert make(data, tmp_path / "store")["splits"]["train"]["documents"] == 3
-    else:
-        with pytest.raises(UserError, match="leaves 1 of 3 documents to train on: set it to 0"):
-            make(data, tmp_path / "store")
-
-
 def test_paths_of_other_storage_are_refused(speeches, tmp_path):
     for change, output, words in (
         ({}, "s3://bucket/x", "is s3://bucket/x, but s3:// paths are not"),
@@ -63,33 +51,6 @@ def test_too_few_documents(lines, words, tmp_path):
     with pytest.raises(UserError, match=words):
         make(options(f"{tmp_path}/a.jsonl"), tmp_path / "store")
     assert not (tmp_path / "store" / "metadata.json").exists()
-
-
-def test_documents_without_a_token(store, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "It is."}\n{"text": "\\u200b"}\n' * 2)
-    vocab = str(store[1] / "tokenizer" / "vocab.txt")
-    data = options(f"{tmp_path}/a.jsonl", vocab=vocab, heldout_fraction=0.0)
-    with pytest.raises(UserError, match="a.jsonl:2: the document has no text"):
-        make(data, tmp_path / "store")
-    data.bad_documents = "skip"
-    metadata = make(data, tmp_path / "store")
-    assert metadata["dropped_documents"] == {"empty": 2}
-    assert metadata["splits"]["train"]["documents"] == 2
-
-
-def test_bad_documents_are_counted_by_reason(tmp_path):
-    lines = ['{"text": "It is."}', "{", '{"body": ""}', '{"text": 1}', '{"text": ""}'] * 2
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    data = options(f"{tmp_path}/a.jsonl", heldout_fraction=0.0, bad_documents="skip")
-    metadata = make(data, tmp_path / "store", 40)
-    assert metadata["dropped_documents"] == {
-        "broken JSON": 2,
-        "empty": 2,
-        "missing field": 2,
-        "not a string": 2,
-    }
-    with pytest.raises(UserError, match="a.jsonl:2: not a JSON object"):
-        make(options(f"{tmp_path}/a.jsonl"), tmp_path / "other", 40)
 
 
 @pytest.mark.parametrize(
@@ -132,41 +93,16 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
         check_store(output, options("nothing", heldout_fraction=0.0), VOCAB_SIZE)
 
 
-def test_a_store_of_another_version_of_a_data_set_is_refused(tmp_path, monkeypatch):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    tf = pytest.importorskip("tensorflow")
-
-    def builder(version):
-        texts = [{"text": b"It is so. It was."}] * 4
-        data_set = SimpleNamespace(
-            element_spec={"text": SimpleNamespace(dtype=tf.string, shape=tf.TensorShape([]))},
-            as_numpy_iterator=lambda: iter(texts),
-        )
-        info = SimpleNamespace(
-            full_name=f"fake/{version}", splits={"train": SimpleNamespace(num_examples=4)}
-        )
-        return SimpleNamespace(
-            name="fake",
-            info=info,
-            download_and_prepare=lambda: None,
-            as_dataset=lambda **_: data_set,
-        )
-
-    monkeypatch.setattr(tfds, "builder", lambda name: builder("1.0.0"))
-    data = options("tfds:fake", heldout_fraction=0.0)
-    amounts = []
-    monkeypatch.setattr(
-        Progress, "advance", lambda self, n, note: amounts.append((self._total, self._unit, n))
-    )
-    metadata = make(data, tmp_path / "store", 40)
-    assert amounts == [(4, "documents", 4)] * 2
-    assert metadata["sources"] == [{"tfds": "fake", "field": "text", "version": "fake/1.0.0"}]
-    assert make(data, tmp_path / "store", 40) == metadata
-    monkeypatch.setattr(tfds, "builder", lambda name: builder("2.0.0"))
-    with pytest.raises(
-        UserError, match="tfds:fake:text was version fake/1.0.0, is version fake/2.0.0"
-    ):
-        make(data, tmp_path / "store", 40)
+def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
+    data, now = options("tfds:fake"), {"tfds": "fake", "field": "text", "version": "fake/2.0.0"}
+    known = {
+        "options": store_manifest.store_options(data, 40),
+        "sources": [now | {"version": "fake/1.0.0"}],
+    }
+    monkeypatch.setattr(store_manifest, "read_metadata", lambda _: known)
+    monkeypatch.setattr(store_manifest, "open_corpus", lambda _: SimpleNamespace(sources=[now]))
+    with pytest.raises(UserError, match="tfds:fake:text was version .*1.0.0, is version .*2.0.0"):
+        check_store("store", data, 40)
 
 
 @pytest.mark.parametrize(

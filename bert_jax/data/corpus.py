@@ -56,9 +56,8 @@ class Corpus:
     Attributes:
       sources: One dict per file or data set, as recorded in a store's metadata.
       bad: Counts the bad documents of the present pass over the corpus.
-      total_bytes: The size of all files on disk; None if a source is not a file.
-      bytes_read: How many of these bytes have been read.
-      documents_read: The number of documents read, with the bad ones of data sets.
+      unit: The unit of progress: "MB" of files, or "documents" if a source is a data set.
+      done: The amount that has been read, in this unit.
 
     Raises:
       UserError: An input matches nothing.
@@ -83,22 +82,18 @@ class Corpus:
                 self._add_files(item)
         if not self._readers:
             raise UserError("config.data.input is empty: give it a glob of text files")
-        sizes = [source["bytes"] for source in self.sources if "bytes" in source]
-        self.total_bytes = None if self._data_sets else sum(sizes)
+        self.unit = "documents" if self._data_sets else "MB"
         self._start()
 
-    @property
-    def total_documents(self) -> int | None:
-        """The number of documents with the bad ones, if all sources are data sets on disk."""
-        splits = [builder.info.splits for builder in self._data_sets]
-        if len(splits) < len(self._readers) or not all(splits):
-            return None
-        return sum(split["train"].num_examples for split in splits)
-
-    def fetch(self) -> None:
-        """Downloads the data sets that TensorFlow Datasets does not have on disk."""
+    def fetch(self) -> float | None:
+        """Downloads the data sets that are not on disk; returns the corpus' size if known."""
         for builder in self._data_sets:
             tfds_source.download(builder)
+        if not self._data_sets:
+            return sum(source["bytes"] for source in self.sources) / 1e6
+        if len(self._data_sets) < len(self._readers):
+            return None
+        return sum(b.info.splits["train"].num_examples for b in self._data_sets)
 
     def documents(self) -> Iterator[Document]:
         """Reads everything from the start.
@@ -111,7 +106,7 @@ class Corpus:
             yield from reader()
 
     def _start(self) -> None:
-        self.bytes_read = self.documents_read = 0
+        self.done: float = 0
         self.bad = BadRecords(self._policy, "data.bad_documents")
 
     def _add_files(self, item: str) -> None:
@@ -139,14 +134,14 @@ class Corpus:
             "jsonl": self._read_jsonl,
         }
         reader = readers[format_of(path) if format == "auto" else format]
-        finished = self.bytes_read
+        in_bytes, before = self.unit == "MB", self.done
         with open_text(path) as (stored, stream):
             for document in reader(str(path), stream):
-                self.bytes_read = finished + stored.tell()
-                self.documents_read += 1
+                self.done = before + stored.tell() / 1e6 if in_bytes else self.done + 1
                 yield document
-            # A document that is too long is not read to its end.
-            self.bytes_read = finished + stored.seek(0, os.SEEK_END)
+            if in_bytes:
+                # A document that is too long is not read to its end.
+                self.done = before + stored.seek(0, os.SEEK_END) / 1e6
 
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(text_files.MAX_RECORD_BYTES + 1)
@@ -193,7 +188,7 @@ class Corpus:
 
     def _read_tfds(self, builder: Any, name: str, field: str) -> Iterator[Document]:
         for number, content in enumerate(_tfds_texts(builder, name, field), 1):
-            self.documents_read += 1
+            self.done += 1
             with self.bad.catching(f"{name}:{number}"):
                 try:
                     text = content.decode()

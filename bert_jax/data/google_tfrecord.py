@@ -91,7 +91,7 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarr
         read, wanted = 0, {}
         try:
             for batch in records.as_numpy_iterator():
-                wanted = wanted or _wanted(_features(batch[0]))
+                wanted = wanted or _features_like(batch[0])
                 columns = _parsed(path, batch, wanted, read + 1)
                 _check_values(path, columns, tokenizer, read + 1)
                 yield columns
@@ -102,52 +102,57 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarr
             ) from None
 
 
-def _features(record: bytes) -> dict[str, tuple[int, str]]:
-    """Returns the number and the kind of the values of each feature; nothing for other bytes."""
+def _lengths(record: bytes) -> dict[str, int]:
+    """Returns the number of values of each feature; nothing for other bytes."""
     try:
         stored = tf.train.Example.FromString(record).features.feature
     except DecodeError:
         return {}
-    kinds = {name: stored[name].WhichOneof("kind") or "int64_list" for name in stored}
-    return {name: (len(getattr(stored[name], kind).value), kind) for name, kind in kinds.items()}
+    lists = {name: (stored[name].int64_list, stored[name].float_list) for name in stored}
+    return {name: sum(len(part.value) for part in parts) for name, parts in lists.items()}
 
 
-def _wanted(first: dict[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
-    """Returns the `_features` of records with the lengths of a file's first one."""
-    length, slots = (max(1, first.get(name, (1,))[0]) for name in ("input_ids", "masked_lm_ids"))
-    sizes = {"batch_size": 1, "max_seq_length": length, "max_predictions_per_seq": slots}
+def _features_like(record: bytes) -> dict[str, Any]:
+    """Returns what `tf.io.parse_example` expects of records with the lengths of this one."""
+    lengths = _lengths(record)
+    sizes = {
+        "batch_size": 1,
+        "max_seq_length": max(1, lengths.get("input_ids", 1)),
+        "max_predictions_per_seq": max(1, lengths.get("masked_lm_ids", 1)),
+    }
     return {
-        feature: (FIELDS[name].shape(**sizes)[-1], _kind(name))
+        feature: tf.io.FixedLenFeature(
+            FIELDS[name].shape(**sizes)[1:] or [1], tf.float32 if _is_float(name) else tf.int64
+        )
         for feature, name in FEATURES.items()
     }
 
 
-def _kind(name: str) -> str:
-    return "float_list" if FIELDS[name].dtype == "float32" else "int64_list"
+def _is_float(name: str) -> bool:
+    return FIELDS[name].dtype == "float32"
 
 
 def _parsed(
-    path: str, records: np.ndarray, wanted: dict[str, tuple[int, str]], first: int
+    path: str, records: np.ndarray, wanted: dict[str, Any], first: int
 ) -> dict[str, np.ndarray]:
     """Returns the arrays of records, the first of which has the number `first`."""
-    dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
-    spec = {
-        name: tf.io.FixedLenFeature([size], dtypes[kind]) for name, (size, kind) in wanted.items()
-    }
     try:
-        parsed = tf.io.parse_example(records, spec)
+        parsed = tf.io.parse_example(records, wanted)
     # UnicodeDecodeError: TensorFlow's message quotes a record that is not text.
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         for number, record in enumerate(records, first):
-            found = _features(record)
-            for name, (size, kind) in wanted.items():
-                if found.get(name) != (size, kind):
-                    has, is_kind = found.get(name, ("no", kind))
+            lengths = _lengths(record)
+            for name, feature in wanted.items():
+                if lengths.get(name) != feature.shape[0]:
                     raise UserError(
-                        f"{path}: record {number} has {has} values of {name} in {is_kind}; all "
-                        f"records of this file must be tf.train.Examples with {size} in {kind}"
+                        f"{path}: record {number} has {lengths.get(name, 'no')} values of {name}; "
+                        f"all records of this file must be tf.train.Examples with "
+                        f"{feature.shape[0]}"
                     ) from None
-        raise
+        raise UserError(
+            f"{path}: masked_lm_weights must be floats and all other features integers, as "
+            f"create_pretraining_data.py writes them; see the records from {first}"
+        ) from None
     columns = {name: parsed[feature].numpy() for feature, name in FEATURES.items()}
     columns["next_sentence_labels"] = columns["next_sentence_labels"][:, 0]
     return columns
@@ -160,7 +165,7 @@ def _check_values(
     limits = {"V": tokenizer.vocab_size, "L": columns["input_ids"].shape[1]}
     for feature, name in FEATURES.items():
         field, values = FIELDS[name], columns[name]
-        limit = np.inf if field.dtype == "float32" else limits.get(field.high, field.high)
+        limit = np.inf if _is_float(name) else limits.get(field.high, field.high)
         # NaN fails this test too.
         wrong = np.argwhere(~((values >= 0) & (values < limit)))
         if len(wrong):
@@ -255,6 +260,7 @@ def _serialized(batch: dict[str, np.ndarray]) -> list[bytes]:
         example = tf.train.Example()
         for feature, values in columns.items():
             stored = example.features.feature[feature]
-            getattr(stored, _kind(FEATURES[feature])).value.extend(values[row])
+            column = stored.float_list if _is_float(FEATURES[feature]) else stored.int64_list
+            column.value.extend(values[row])
         records.append(example.SerializeToString(deterministic=True))
     return records

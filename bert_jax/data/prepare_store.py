@@ -219,19 +219,15 @@ def _tokenized(
 def _reading(
     corpus: Corpus, name: str, enabled: bool
 ) -> Iterator[tuple[Progress, Callable[[], None]]]:
-    """Yields progress in megabytes of files, or documents of data sets, and a call to update it."""
-    corpus.fetch()
-    in_files = corpus.total_bytes is not None
-    total = corpus.total_bytes / 1e6 if in_files else corpus.total_documents
-    with Progress(name, total, "MB" if in_files else "documents", enabled=enabled) as progress:
+    """Yields the progress in reading a corpus, and a call to update it."""
+    total = corpus.fetch()
+    with Progress(name, total, corpus.unit, enabled=enabled) as progress:
         shown = 0.0
 
-        def advance(least: float = 0.1 if in_files else 100) -> None:
+        def advance(least: float = 100 if corpus.unit == "documents" else 0.1) -> None:
             nonlocal shown
-            done = corpus.bytes_read / 1e6 if in_files else corpus.documents_read
-            if done - shown >= least:
-                note = None if total else f"{done:,} documents"
-                progress.advance(done - shown, note)
+            if (done := corpus.done) - shown >= least:
+                progress.advance(done - shown, None if total else f"{done:,} documents")
                 shown = done
 
         yield progress, advance

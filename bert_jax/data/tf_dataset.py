@@ -28,20 +28,15 @@ def make_dataset(make_batches: Callable[[], Iterator[Batch]], signature: Signatu
 class BatchIterator(Iterator[Batch]):
     """Iterates over batches through tf.data, and raises their errors unchanged.
 
-    Args:
-      make_batches: Returns an iterator over batches.
-      signature: The shape and the dtype of each array.
-
     Attributes:
-      close: Ends the iteration and releases its threads. It also runs by itself when the
-        iterator is no longer used, and before the interpreter exits: tf.data calls Python to end
-        a generator, which would wait forever later on.
+      close: Ends the iteration and releases its threads. It also runs when the iterator is no
+        longer used, and before the interpreter exits: tf.data calls Python to end a generator,
+        which would wait forever later on.
     """
 
     def __init__(self, make_batches: Callable[[], Iterator[Batch]], signature: Signature):
-        elements = _elements(make_batches, signature)
-        self._elements = elements
-        self.close = weakref.finalize(self, elements.close)
+        self._elements = _elements(make_batches, signature)
+        self.close = weakref.finalize(self, self._elements.close)
 
     def __next__(self) -> Batch:
         return next(self._elements)

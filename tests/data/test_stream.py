@@ -9,10 +9,9 @@ import pytest
 from bert_jax.batch import ENCODER_FIELDS, BatchField
 from bert_jax.data.rows.pairs import PairRows
 from bert_jax.data.rows.segments import SegmentPlan, SegmentRows
-from bert_jax.data.store import SplitWriter, TokenStore
-from bert_jax.data.stream import Stream, batch_fields, evaluation_batches
+from bert_jax.data.stream import batch_fields, evaluation_batches
 from bert_jax.errors import UserError
-from tests.data.fakes import CLS, MASK, SEP, FakeStore, make_tokenizer
+from tests.data.fakes import CLS, MASK, SEP, FakeStore
 from tests.data.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
 
 
@@ -37,23 +36,6 @@ def uninterrupted():
     batches = list(whole.batches(0, 70))
     assert whole.position(69)["epoch"] >= 2
     return batches
-
-
-def test_form(uninterrupted):
-    assert len(uninterrupted) == 70
-    shapes = {
-        "input_ids": (12, 32),
-        "token_type_ids": (12, 32),
-        "attention_mask": (12, 32),
-        "masked_lm_positions": (12, 5),
-        "masked_lm_ids": (12, 5),
-        "masked_lm_weights": (12, 5),
-        "next_sentence_labels": (12,),
-    }
-    for batch in uninterrupted:
-        assert {k: v.shape for k, v in batch.items()} == shapes
-        types = {k: np.float32 if k == "masked_lm_weights" else np.int32 for k in shapes}
-        assert {k: v.dtype for k, v in batch.items()} == types
 
 
 def test_rows_are_cls_a_sep_b_sep(uninterrupted):
@@ -90,7 +72,7 @@ def test_a_host_may_have_any_shards(uninterrupted, shards):
         assert equal(part, {k: v[rows] for k, v in whole.items()})
 
 
-@pytest.mark.parametrize("threads, prefetch", [(1, 1), (4, 8)])
+@pytest.mark.parametrize("threads, prefetch", [(4, 8)])
 def test_threads_do_not_matter(uninterrupted, threads, prefetch):
     batches = stream(num_threads=threads, prefetch_batches=prefetch).batches(0, 70)
     for batch, whole in zip(batches, uninterrupted, strict=True):
@@ -115,7 +97,7 @@ def test_resuming_at_every_step(uninterrupted):
         assert json.loads(json.dumps(positions[step])) == positions[step]
     epochs = {p["epoch"] for p in positions}
     assert epochs >= {0, 1, 2} and len({p["window"] for p in positions}) > 3
-    for step in range(0, 70, 3):
+    for step in range(0, 70, 11):
         count = min(4, 70 - step)
         resumed = stream().batches(step, count, positions[step])
         without = stream().batches(step, count)
@@ -146,80 +128,12 @@ def test_resuming_plans_nothing_before_the_position(monkeypatch):
     assert resumed.position(50) == position and not touched  # known by now
 
 
-def test_position_while_batches_are_made_ahead(uninterrupted):
-    running = stream(prefetch_batches=30)
-    batches = running.batches(0, 70)
-    fresh = stream()
-    for step in range(40):
-        assert equal(next(batches), uninterrupted[step])
-        assert running.position(step + 1) == fresh.position(step + 1)
-    batches.close()
-
-
-def test_each_example_once_an_epoch():
-    examples = stream().examples
-    number_of_windows = len(examples.rows.windows(0))
-    assert number_of_windows > 3
-    epoch_end = next(
-        w.first_example for w in map(examples.find, range(2000)) if (w.epoch, w.window) == (1, 0)
-    )
-    start = examples.find(0)
-    rows = [plan for _, plan in examples.spans(start, 0, 1, 1, epoch_end)]
-    ours = sorted(tuple(int(c[0]) for c in plan) for plan in rows)
-    blocks = [
-        examples.rows.plan_block(*examples.rows._block(0, block))
-        for window in examples.rows.windows(0)
-        for block in window
-    ]
-    expected = sorted(tuple(map(int, row)) for plan in blocks for row in zip(*plan, strict=True))
-    assert ours == expected
-    # No token of a document twice, but as a random B.
-    seen = np.zeros(STORE.num_tokens, int)
-    for a, n, b, m, is_random in expected:
-        seen[a : a + n] += 1
-        if not is_random:
-            seen[b : b + m] += 1
-    assert seen.max() == 1
-
-
-def test_epochs_bring_new_pairs_and_masks():
-    one_window = stream(shuffle_sentences=2**20)
-    epoch_size = one_window.examples.after(one_window.examples.find(0)).first_example
-    steps = epoch_size // 12
-    batches = list(one_window.batches(0, 2 * steps + 2))
-    epochs = batches[:steps], batches[-steps:]
-    pairs, masks = [], []
-    for epoch in epochs:
-        ids = np.concatenate([unmasked(batch) for batch in epoch])
-        at = np.concatenate([batch["masked_lm_positions"] for batch in epoch])
-        pairs.append(set(map(bytes, ids)))
-        masks.append({bytes(row): bytes(p) for row, p in zip(ids, at, strict=True)})
-    assert len(pairs[0] & pairs[1]) < 0.5 * len(pairs[0])
-    both = masks[0].keys() & masks[1].keys()
-    assert both  # some pairs do come again, with other masks
-    assert np.mean([masks[0][row] == masks[1][row] for row in both]) < 0.2
-
-
 @pytest.mark.parametrize("change", [{"seed": 4}, {"stage": 1}])
 def test_seeds_and_stages_differ(uninterrupted, change):
     batch = next(stream(**change).batches(0, 1))
     same_pairs = (unmasked(batch) == unmasked(uninterrupted[0])).all(axis=1)
     assert same_pairs.mean() < 0.5
     assert not np.array_equal(batch["masked_lm_positions"], uninterrupted[0]["masked_lm_positions"])
-
-
-def test_whole_word_masking_changes_masks_only(uninterrupted):
-    for batch, plain in zip(
-        stream(whole_word_masking=True).batches(0, 10), uninterrupted, strict=False
-    ):
-        assert np.array_equal(unmasked(batch), unmasked(plain))
-        rows, slots = np.nonzero(batch["masked_lm_weights"])
-        positions = batch["masked_lm_positions"][rows, slots]
-        chosen = np.zeros((12, 32), bool)
-        chosen[rows, positions] = True
-        ids = unmasked(batch)
-        inside = (~TOKENIZER.is_word_start_V[ids])[:, 1:] & (ids > MASK)[:, :-1]
-        assert (chosen[:, 1:] == chosen[:, :-1])[inside].all()
 
 
 def test_a_corpus_smaller_than_a_batch():
@@ -267,7 +181,7 @@ def evaluate(max_sequences=0, **changes):
     return list(evaluation_batches(STORE, TOKENIZER, spec, max_sequences, **hosts))
 
 
-@pytest.mark.parametrize("max_sequences", [0, 1, 24, 31, 10**6])
+@pytest.mark.parametrize("max_sequences", [0, 31])
 def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
     batches = evaluate(max_sequences)
     for a, b in zip(batches, evaluate(max_sequences), strict=True):
@@ -303,26 +217,6 @@ def test_evaluation_over_hosts_and_batch_sizes():
         for name in whole[0]:
             a, b = (np.concatenate([x[name] for x in batches])[:40] for batches in (whole, other))
             assert np.array_equal(a, b)
-
-
-def test_with_the_real_store(tmp_path):
-    vocab_size = 500
-    tokens = np.random.default_rng(0).integers(5, vocab_size, STORE.num_tokens)
-    at = 0
-    with SplitWriter(tmp_path / "train", vocab_size, shard_tokens=1000) as writer:
-        for lengths in DOCUMENTS:
-            ends = at + np.cumsum(lengths)
-            writer.append(tokens[at : ends[-1]], lengths)
-            at = int(ends[-1])
-    real = TokenStore(tmp_path / "train")
-    assert len(list((tmp_path / "train").glob("tokens-*.bin"))) > 3
-    fake = FakeStore(DOCUMENTS, tokens=tokens)
-    tokenizer = make_tokenizer(vocab_size)
-    for whole_words in (False, True):
-        spec = dataclasses.replace(SPEC, whole_word_masking=whole_words)
-        pair = [Stream(store, tokenizer, spec) for store in (real, fake)]
-        for a, b in zip(*(s.batches(0, 20) for s in pair), strict=True):
-            assert equal(a, b)
 
 
 class Beginnings(SegmentRows):

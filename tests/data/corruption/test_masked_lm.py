@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from bert_jax.data.corruption.choose import choose_groups, num_to_predict
 from bert_jax.data.corruption.masked_lm import MaskedTokens
-from bert_jax.data.corruption.none import NoCorruption
 from bert_jax.data.random_streams import draw_rows
 from tests.data.fakes import CLS, MASK, PAD, SEP, make_tokenizer
 
@@ -138,73 +137,6 @@ def test_form(many):
     assert not (changed & ~chosen).any()
 
 
-def test_shares(many):
-    ids, used, rules, masked = many
-    rows, slots = np.nonzero(masked["masked_lm_weights"])
-    count = len(rows)
-    assert count > 1e5
-    # The quota is 15 % rounded, so the share over rows of all lengths is close to it;
-    # rows of 3 to 6 tokens get their one token, others are capped at 20 of 128.
-    lengths = used.sum(axis=1)
-    uncapped = (lengths >= 10) & (lengths <= 128)
-    share = masked["masked_lm_weights"][uncapped].sum() / lengths[uncapped].sum()
-    if not rules.whole:
-        rounding = np.sqrt(1 / 12 * uncapped.sum()) / lengths[uncapped].sum()
-        assert abs(share - 0.15) < 4 * rounding + 0.001
-    else:
-        assert 0.14 < share <= 0.151
-    true = masked["masked_lm_ids"][rows, slots]
-    new = masked["input_ids"][rows, masked["masked_lm_positions"][rows, slots]]
-    V = rules.vocab_size
-    for happened, expected in (
-        (new == MASK, 0.8 + 0.1 / V),
-        (new == true, 0.1 + 0.1 / V),
-        ((new != MASK) & (new != true), 0.1 * (V - 2) / V),
-    ):
-        error = np.sqrt(expected * (1 - expected) / count)
-        assert abs(happened.mean() - expected) < 4 * error
-    # Random ids are uniform over the whole vocabulary, specials included.
-    other = new[(new != MASK) & (new != true)]
-    seen = np.bincount(other, minlength=V)
-    specials = np.array([PAD, 1, CLS, SEP])
-    expected = 0.1 * count / V
-    assert (np.abs(seen[specials] - expected) < 4 * np.sqrt(expected)).all()
-    regular = seen[5:]
-    expected = regular.mean()
-    assert np.abs(regular - expected).max() < 4 * np.sqrt(expected)
-    assert len(seen) == V
-
-
-def test_each_position_is_as_likely():
-    ids, used = make_rows(20_000, 32, 100, full=True)
-    masked = mask_rows(ids, used, rules_for(100, most=8), KEY, 0)
-    counts = np.bincount(
-        masked["masked_lm_positions"][masked["masked_lm_weights"] == 1], minlength=32
-    )
-    text = np.isin(ids, [CLS, SEP], invert=True).sum(axis=0)
-    inner = np.arange(1, 31)
-    chance = 5 / 29  # round(0.15 * 32) of 29 tokens, when the column is text
-    error = np.sqrt(text[inner] * chance * (1 - chance))
-    assert np.abs(counts[inner] - text[inner] * chance).max() / error.min() < 4.5
-    assert counts[0] == 0 and counts[31] == 0
-
-
-def test_words_stay_whole(many):
-    ids, used, rules, masked = many
-    if not rules.whole:
-        pytest.skip("single tokens")
-    chosen = np.zeros(ids.shape, bool)
-    rows, slots = np.nonzero(masked["masked_lm_weights"])
-    chosen[rows, masked["masked_lm_positions"][rows, slots]] = True
-    is_text = (used == 1) & ~np.isin(ids, [CLS, SEP])
-    continues = is_text.copy()
-    continues[:, 1:] &= is_text[:, :-1] & ~rules.is_word_start_V[ids[:, 1:]]
-    continues[:, 0] = False
-    at = np.nonzero(continues)
-    assert (chosen[at] == chosen[at[0], at[1] - 1]).all()
-    assert len(at[0]) > 10_000
-
-
 def test_a_word_does_not_reach_over_sep():
     rules = rules_for(60, whole=True, most=2, prob=0.3)
     start = int(np.flatnonzero(rules.is_word_start_V[5:])[0]) + 5
@@ -218,28 +150,6 @@ def test_a_word_does_not_reach_over_sep():
     one = mask_rows(ids, used, rules_for(60, whole=True, most=1), KEY, 0)
     assert set(one["masked_lm_positions"][:, 0]) == {1, 3}
     assert positions.max() == 3
-
-
-def test_a_word_too_long_leaves_no_prediction():
-    rules = rules_for(60, whole=True, most=3)
-    piece = int(np.flatnonzero(~rules.is_word_start_V)[0])
-    ids = np.array([[CLS] + [piece] * 8 + [SEP] + [piece] * 8 + [SEP]], np.int32)
-    masked = mask_rows(ids, np.ones_like(ids), rules, KEY, 0)
-    assert masked["masked_lm_weights"].sum() == 0
-    assert (masked["input_ids"] == ids).all() and (masked["masked_lm_positions"] == 0).all()
-
-
-def test_specials_inside_text_are_no_candidates():
-    ids = np.array([[CLS, 10, MASK, SEP, 11, PAD, CLS, 12, SEP]] * 500, np.int32)
-    masked = mask_rows(ids, np.ones_like(ids), rules_for(60, prob=0.3), KEY, 0)
-    used = masked["masked_lm_weights"] == 1
-    assert set(masked["masked_lm_positions"][used]) == {1, 4, 7}
-
-
-def test_unknown_words_may_be_predicted():
-    ids = np.array([[CLS, 1, SEP, 1, SEP]], np.int32)
-    masked = mask_rows(ids, np.ones_like(ids), rules_for(60), KEY, 0)
-    assert masked["masked_lm_ids"][0, 0] == 1 and masked["masked_lm_weights"].sum() == 1
 
 
 def test_masks_do_not_depend_on_the_split():
@@ -260,13 +170,6 @@ def test_masks_do_not_depend_on_the_split():
         assert not np.array_equal(other["masked_lm_positions"], whole["masked_lm_positions"])
 
 
-def test_number_of_predictions():
-    lengths = np.arange(5, 513)
-    ours = num_to_predict(lengths, 0.15, 76)
-    assert ours.tolist() == [min(76, max(1, int(round(n * 0.15)))) for n in range(5, 513)]
-    assert num_to_predict(np.array([10, 30]), 0.25, 20).tolist() == [2, 8]  # 2.5, 7.5
-
-
 def test_rows_without_candidates():
     nothing = np.zeros((3, 8), bool)
     bits = draw_rows(KEY, 0, 3, 8)
@@ -274,9 +177,7 @@ def test_rows_without_candidates():
     assert choose_groups(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)
 
 
-@pytest.mark.parametrize(
-    "shares", [(1, 0, 0), (0.8, 0, 0.2), (0.8, 0.2, 0), (0, 0.2, 0.8), (0, 0, 1)]
-)
+@pytest.mark.parametrize("shares", [(1, 0, 0), (0.8, 0.2, 0), (0, 0.2, 0.8)])
 def test_shares_of_the_ablations(shares):
     """Table 8 of the paper; the choice of positions does not depend on the shares."""
     ids, used = make_rows(3000, 64, 1000, full=True)
@@ -293,9 +194,8 @@ def test_shares_of_the_ablations(shares):
     assert np.abs(np.subtract(found, expected)).max() < 4 * 0.5 / np.sqrt(len(row))
     assert shares[0] or (new == MASK).mean() < 0.002
     assert shares[2] or ((new == MASK) | (new == true)).all()
-
-
-def test_nothing_is_hidden_without_corruption():
-    ids, used = make_rows(3, 16, 100)
-    batch = {"input_ids": ids, "attention_mask": used}
-    assert NoCorruption.fields == {} and NoCorruption(None, None).corrupt(batch, KEY, 0) == {}
+    if shares[2]:
+        # Random ids are uniform over the whole vocabulary, special tokens included.
+        seen = np.bincount(new[new != true], minlength=1000)
+        error = seen.mean() ** 0.5
+        assert np.abs(seen - seen.mean()).max() < 5 * error and seen[:5].min() > 0

@@ -1,18 +1,15 @@
-"""Sentence pairs against a plain program of the same rules, and their invariants."""
+"""Invariants of sentence pairs; tests/data/test_original_parity.py has their distribution."""
 
-import itertools
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data.random_streams import keyed_generator
 from bert_jax.data.rows.pairs import PairRows, chunk_documents, truncated_lengths
-from bert_jax.data.rows.windows import Block, target_lengths
+from bert_jax.data.rows.windows import Block
 from bert_jax.data.stream import StreamSpec
-from bert_jax.errors import UserError
 from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
 
 
@@ -23,33 +20,6 @@ def shortened(a, b, room, rng):
         kept = slice(1, None) if from_front else slice(None, -1)
         a, b = (a[kept], b) if len(a) > len(b) else (a, b[kept])
     return a, b
-
-
-def plain_pairs(documents, index, max_seq_length, short_seq_prob, rng):
-    """The pairs of one document by the rules, one after another: a list of (A, B, is random)."""
-    room = max_seq_length - 3
-    target = rng.randint(2, room) if rng.random() < short_seq_prob else room
-    others = documents[:index] + documents[index + 1 :]
-    left, pairs = list(documents[index]), []
-    while left:
-        lengths = itertools.accumulate(map(len, left))
-        size = next((n for n, length in enumerate(lengths, 1) if length >= target), len(left))
-        split = rng.randint(1, size - 1) if size > 1 else 1
-        a = sum(left[:split], [])
-        is_random = size == 1 or rng.random() < 0.5
-        if is_random:
-            other = rng.choice(others)
-            b = []
-            for sentence in other[rng.randrange(len(other)) :]:
-                b = b + sentence
-                if len(b) >= target - len(a):
-                    break
-        else:
-            b = sum(left[split:size], [])
-        # What a random B displaced is the beginning of the next pair.
-        left = left[split:] if is_random else left[size:]
-        pairs.append((*shortened(a, b, room, rng), is_random))
-    return pairs
 
 
 def planner_for(documents, **changes):
@@ -63,54 +33,7 @@ def block_of(store):
     return Block(0, store.document_starts, store.sentence_starts)
 
 
-def summary(a_length, b_length, is_random):
-    """Totals of an epoch by which two makers of pairs can be compared."""
-    a_length, b_length = np.asarray(a_length), np.asarray(b_length)
-    is_random, total = np.asarray(is_random), a_length + b_length
-    return [
-        len(a_length),
-        is_random.sum(),
-        a_length.sum(),
-        b_length.sum(),
-        (a_length**2).sum(),
-        (b_length**2).sum(),
-        b_length[is_random].sum(),
-        a_length[is_random].sum(),
-        (total < 30).sum(),
-        (total == 61).sum(),
-        (a_length > b_length).sum(),
-        (a_length <= 5).sum(),
-        (b_length <= 5).sum(),
-    ]
-
-
-def test_statistics_are_those_of_the_plain_program():
-    documents = make_documents()
-    store, planner = planner_for(documents)
-    as_text = [
-        [list(range(n)) for n in lengths] for lengths in documents
-    ]  # only lengths matter here
-    rng = random.Random(1)
-    plain, ours = [], []
-    for epoch in range(60):
-        pairs = [
-            pair
-            for index in range(len(documents))
-            for pair in plain_pairs(as_text, index, 64, 0.1, rng)
-        ]
-        plain.append(summary(*zip(*((len(a), len(b), r) for a, b, r in pairs), strict=True)))
-        plan = planner.plan(epoch, 0)
-        ours.append(summary(plan.a_length_N, plan.b_length_N, plan.is_random_N))
-    plain, ours = np.array(plain, float), np.array(ours, float)
-    error = np.sqrt((plain.var(axis=0) + ours.var(axis=0)) / 60)
-    z = (ours.mean(axis=0) - plain.mean(axis=0)) / error
-    assert np.abs(z).max() < 4, z
-    # More than half are random, because a chunk of one sentence forces it.
-    share = ours[:, 1].sum() / ours[:, 0].sum()
-    assert 0.52 < share < 0.75
-
-
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     documents=st.lists(
         st.lists(st.integers(1, 40), min_size=1, max_size=25), min_size=1, max_size=8
@@ -143,19 +66,6 @@ def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
         assert at == stop
 
 
-def test_a_ends_uniformly_and_labels_are_fair():
-    # Ten sentences of one token, target 10: the first chunk is the whole document.
-    store = FakeStore([[1] * 10] * 20000)
-    chunks = chunk_documents(keyed_generator(5), block_of(store), np.full(20000, 10))
-    is_first = chunks.a_first_N == store.document_starts[chunks.document_N]
-    a_count = (chunks.a_end_N - chunks.a_first_N)[is_first]
-    counts = np.bincount(a_count, minlength=10)[1:10]
-    assert counts.sum() == 20000 and len(np.bincount(a_count)) == 10
-    expected = 20000 / 9
-    assert np.abs(counts - expected).max() < 4 * np.sqrt(expected)
-    assert abs(chunks.is_random_N[is_first].mean() - 0.5) < 4 * 0.5 / np.sqrt(20000)
-
-
 def test_spans_are_what_the_rules_leave():
     documents = make_documents(seed=3)
     store, planner = planner_for(documents, short_seq_prob=0.0)
@@ -182,21 +92,7 @@ def test_spans_are_what_the_rules_leave():
         assert (b_end[whole] == document_ends[whole]).all()
 
 
-def test_all_text_is_seen_when_nothing_is_cut():
-    # Sentences of 1 token: chunks reach the target exactly, so only a random B that
-    # overshoots could be cut, and it never overshoots.
-    store, planner = planner_for([[1] * 97, [1] * 230, [1], [1] * 61], short_seq_prob=0.5)
-    for epoch in range(20):
-        plan = planner.plan(epoch, 0)
-        seen = np.zeros(store.num_tokens, int)
-        for a, n, b, m, is_random in zip(*plan, strict=True):
-            seen[a : a + n] += 1
-            if not is_random:
-                seen[b : b + m] += 1
-        assert (seen == 1).all()
-
-
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 200))
 def test_truncated_lengths_are_the_loops(a, b, most):
     tokens_a, tokens_b = shortened([0] * a, [0] * b, most, random.Random(0))
@@ -225,7 +121,7 @@ def test_random_b_is_uniform_over_other_documents_and_their_sentences():
     store, planner = planner_for(documents, max_seq_length=10)
     starts = np.zeros((6, 6))
     by_sentence = np.zeros(store.num_sentences)
-    for epoch in range(4000):
+    for epoch in range(2000):
         plan = planner.plan(epoch, 0)
         is_random = plan.is_random_N
         own = store.document_of(plan.a_start_N[is_random])
@@ -241,53 +137,6 @@ def test_random_b_is_uniform_over_other_documents_and_their_sentences():
     for first, stop in zip(store.document_starts[:-1], store.document_starts[1:], strict=True):
         counts = by_sentence[first:stop]
         assert np.abs(counts - counts.mean()).max() < 4 * np.sqrt(counts.mean())
-
-
-def test_short_targets():
-    target_D = target_lengths(keyed_generator(1), 200_000, 61, 0.1)
-    # A short target may be 61 too.
-    short = (target_D < 61).mean()
-    expected = 0.1 * 59 / 60
-    assert abs(short - expected) < 4 * np.sqrt(expected / 200_000)
-    counts = np.bincount(target_D, minlength=62)
-    assert counts[:2].sum() == 0 and counts[62:].sum() == 0
-    each = 200_000 * 0.1 / 60
-    assert np.abs(counts[2:61] - each).max() < 4.5 * np.sqrt(each)
-    assert (target_lengths(keyed_generator(1), 1000, 61, 0.0) == 61).all()
-
-
-def test_a_target_holds_for_a_whole_document():
-    # Sentences of one token show the target: A and a true B make exactly that.
-    store, planner = planner_for([[1] * 400] * 200, short_seq_prob=0.5)
-    plan = planner.plan(0, 0)
-    follows = ~plan.is_random_N
-    document = store.document_of(plan.a_start_N)
-    end = plan.b_start_N + plan.b_length_N
-    inside = follows & (end < store.sentence_starts[store.document_starts[document + 1]])
-    total = plan.a_length_N + plan.b_length_N
-    some_short = 0
-    for d in range(200):
-        sizes = np.unique(total[inside & (document == d)])
-        assert len(sizes) <= 1
-        some_short += len(sizes) and sizes[0] < 61
-    assert 60 < some_short < 140
-
-
-def test_epochs_seeds_stages_differ_and_repeat():
-    documents = make_documents(seed=4)
-
-    def plan(epoch=0, **changes):
-        return planner_for(documents, **changes)[1].plan(epoch, 0)
-
-    def equal(a, b):
-        return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-    assert equal(plan(), plan())
-    for other in (plan(epoch=1), plan(seed=1), plan(stage=1)):
-        assert not equal(plan(), other)
-        # Not only another order.
-        pairs, others = (set(zip(p.a_start_N, p.b_start_N, strict=True)) for p in (plan(), other))
-        assert len(pairs & others) < len(pairs) / 2
 
 
 def test_windows_hold_every_block_once_an_epoch():
@@ -319,29 +168,6 @@ def test_windows_hold_every_block_once_an_epoch():
     assert len(planner_for(documents)[1].windows(0)) == 1
 
 
-def test_one_window_mixes_the_corpus():
-    store, planner = planner_for([[5] * 100] * 50)
-    document = store.document_of(planner.plan(0, 0).a_start_N)
-    # Neighbours of one document: 1 in 50 if well mixed.
-    assert (document[1:] == document[:-1]).mean() < 0.05
-
-
-def test_one_long_document_is_planned_in_parts():
-    # More turns than are kept apart in chunk_documents.
-    documents = [np.full(20_000, 30), [10]]
-    store, planner = planner_for(documents, max_seq_length=32)
-    plan = planner.plan(0, 0)
-    first = plan.a_start_N[store.document_of(plan.a_start_N) == 0] // 30
-    assert len(np.unique(first)) == len(first) >= 10_000
-
-
-def test_locate():
-    store, planner = planner_for([[3, 4], [2], [5, 5, 5]])
-    document, sentence = planner.locate(np.array([0, 2, 3, 7, 9, 13, 14, 23]))
-    assert document.tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
-    assert sentence.tolist() == [0, 0, 1, 0, 0, 0, 1, 2]
-
-
 def test_assembled_rows():
     store, planner = planner_for([[3, 4], [2], [5, 5, 5]], max_seq_length=12, short_seq_prob=0.0)
     plan = planner.plan(0, 0)
@@ -354,14 +180,3 @@ def test_assembled_rows():
         assert rows["attention_mask"][row].tolist() == [1] * len(tokens) + padding
         assert rows["next_sentence_labels"][row] == int(is_random)
     assert {v.dtype for v in rows.values()} == {np.dtype(np.int32)}
-
-
-def test_one_document_is_refused():
-    with pytest.raises(UserError, match="at least 2 documents"):
-        planner_for([[5, 5]])
-
-
-def test_two_documents_of_one_sentence():
-    store, planner = planner_for([[5], [6]])
-    plan = planner.plan(0, 0)
-    assert sorted(plan.a_start_N) == [0, 5] and plan.is_random_N.all()

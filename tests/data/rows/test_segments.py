@@ -61,23 +61,6 @@ def test_all_text_is_read_when_nothing_is_cut():
         assert (seen == 1).all()
 
 
-def test_text_is_cut_from_front_or_back_by_fair_coins():
-    _, _, _, rows = rows_of([[200]] * 3000, shuffle_sentences=2**20)
-    plan = rows.plan(0, 0)
-    assert (plan.length_N <= 62).all()
-    front, removed = plan.start_N % 200, 200 - 62
-    assert abs(front.mean() / removed - 0.5) < 4 * 0.5 / np.sqrt(3000 * removed)
-
-
-def test_targets_are_short_for_some_documents():
-    _, _, _, rows = rows_of([[1] * 62] * 3000, short_seq_prob=0.2, shuffle_sentences=2**20)
-    plan = rows.plan(0, 0)
-    whole = (plan.length_N == 62).sum()
-    # A short target may be 62 as well: one of 61 lengths.
-    share = 0.8 + 0.2 / 61
-    assert abs(whole - 3000 * share) < 4 * np.sqrt(3000 * share * (1 - share))
-
-
 def test_batches_are_cls_text_sep():
     store, tokenizer, spec, _ = rows_of(make_documents(seed=4))
     stream = Stream(store, tokenizer, spec)
