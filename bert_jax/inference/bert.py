@@ -140,9 +140,8 @@ class Bert:
           UserError: A sentence is empty, or the model has no trained next-sentence head.
         """
         self._require("next_sentence", NEXT_SENTENCE)
-        (term,) = make_terms([NEXT_SENTENCE])
-        program = partial(compiled_forward.log_probs, self.config, self._params, term=term)
-        (log_probs_2,) = self._run(self.rows([(text, text_b)]), program)
+        rows = self.rows([(text, text_b)])
+        (log_probs_2,) = self._run(rows, lambda inputs: self._log_probs(inputs, NEXT_SENTENCE))
         return float(np.exp(log_probs_2[0]))
 
     def encode(
@@ -202,7 +201,8 @@ class Bert:
 
         def program(inputs: Inputs) -> jax.Array:
             positions_B = np.argmax(inputs.input_ids_BxL == self.tokenizer.mask_id, axis=1)
-            return self._masked_lm(inputs, positions_B[:, None].astype(np.int32))
+            positions_Bx1 = positions_B[:, None].astype(np.int32)
+            return self._log_probs(inputs, MASKED_LM, masked_lm_positions=positions_Bx1)
 
         log_probs_1xV = self._run(masked, program)
         log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xV, strict=True)]
@@ -337,12 +337,10 @@ class Bert:
             copy_oldest()
         return results
 
-    def _masked_lm(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
-        """Returns log P(token) at some positions, float32 [B, M, W]."""
-        (term,) = make_terms([MASKED_LM])
-        return compiled_forward.log_probs(
-            self.config, self._params, inputs, term=term, masked_lm_positions=positions_BxM
-        )
+    def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
+        """Returns the log-probabilities that a term's head predicts from some more fields."""
+        (term,) = make_terms([name])
+        return compiled_forward.log_probs(self.config, self._params, inputs, term, **fields)
 
     def _guesses(self, row: TokenRow, top_k: int) -> dict[int, list[Guess]]:
         """Returns the most likely tokens of each masked position."""
@@ -357,7 +355,8 @@ class Bert:
         # Padding the number of masks keeps the number of compiled shapes small.
         padded = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
         padded[0, : len(positions)] = positions
-        (log_probs_MxW,) = self._run([row], lambda inputs: self._masked_lm(inputs, padded))
+        program = partial(self._log_probs, name=MASKED_LM, masked_lm_positions=padded)
+        (log_probs_MxW,) = self._run([row], program)
         guesses = {}
         for position, log_probs_W in zip(positions.tolist(), log_probs_MxW, strict=False):
             log_probs_V = log_probs_W[: self.config.vocab_size]

@@ -12,19 +12,5 @@ only `bert_jax.parallel` maps them to the axes of a mesh.
 from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
-from bert_jax.models.task_models import (
-    BertForMultipleChoice,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
 
-__all__ = [
-    "BertConfig",
-    "BertEncoder",
-    "BertForMultipleChoice",
-    "BertForQuestionAnswering",
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "PreTrainingModel",
-]
+__all__ = ["BertConfig", "BertEncoder", "PreTrainingModel"]

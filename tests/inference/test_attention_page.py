@@ -71,7 +71,7 @@ class Browser:
         self._command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
         self._folder = folder
 
-    def __call__(self, page, script="null", address=""):
+    def __call__(self, page, script="null"):
         path = self._folder / "page.html"
         probe = """<script>
         const errors = [];
@@ -79,8 +79,6 @@ class Browser:
         addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
         </script>"""
         ask = f"""<script>
-        const press = (key) => document.activeElement.dispatchEvent(
-            new KeyboardEvent("keydown", {{ key, bubbles: true }}));
         const point = (node) => node.dispatchEvent(new PointerEvent("pointerenter"));
         const choose = (id, value) => {{
             $(id).value = value; $(id).dispatchEvent(new Event("change")); }};
@@ -94,7 +92,7 @@ class Browser:
         page = page.replace("<body>", f"<body>{probe}").replace("</body>", f"{ask}</body>")
         path.write_text(page, encoding="utf-8")
         finished = subprocess.run(
-            [*self._command, "--dump-dom", f"{path.as_uri()}{address}"],
+            [*self._command, "--dump-dom", path.as_uri()],
             capture_output=True,
             text=True,
             timeout=120,
