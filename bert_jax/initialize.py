@@ -9,9 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import jax
 from etils import epath
-from flax import linen as nn
 from ml_collections import ConfigDict
 
 from bert_jax import files, workdir
@@ -20,10 +18,10 @@ from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import Weights, flatten, initial_weights, unflatten
+from bert_jax.interop.weights import Weights, unflatten
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.state import TrainState, init_params
+from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 # Keys in which a run may differ from the one whose state it takes over: they affect the steps
@@ -86,26 +84,18 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
     )
 
 
-def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
-    """Returns the weights of a model: the given ones, and the others drawn from the seed.
-
-    Also returns the names of the weights that were drawn. Given weights that the model does
-    not have are left out.
-    """
-    names = set(jax.eval_shape(lambda: flatten(nn.unbox(init_params(model, 0)), model.config)))
-    missing = names - given.keys()
-    weights = initial_weights(model, seed, missing.__contains__) if missing else {}
-    return weights | {name: given[name] for name in names & given.keys()}, sorted(missing)
-
-
-def check(config: ConfigDict, directory: epath.PathLike) -> None:
+def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
     """Refuses, before any work is done, a start of pre-training that cannot succeed.
 
+    Returns:
+      What `config.init_from` names; None if the run does not begin with it.
+
     Raises:
-      UserError: What `config.init_from` or `config.resume_from` names does not fit the config.
+      UserError: What `config.init_from` or `config.resume_from` names does not fit the config,
+        or the vocabulary of the weights is not named.
     """
     if workdir.has_checkpoints(directory):
-        return
+        return None
     if config.resume_from:
         workdir.check_same_run(config.resume_from, config, _STEERING)
         step = workdir.newest_checkpoint(config.resume_from)
@@ -115,47 +105,41 @@ def check(config: ConfigDict, directory: epath.PathLike) -> None:
                 f"config.train.num_steps is {config.train.num_steps:,}: nothing is left to do "
                 "(for a new run with its weights, set config.init_from)"
             )
-    if config.init_from:
-        check_weights(config)
-
-
-def check_weights(config: ConfigDict) -> None:
-    """Refuses weights that do not fit the config, or whose vocabulary is not named.
-
-    A vocabulary trained on the run's own text would give every id another meaning.
-    """
+    if not config.init_from:
+        return None
     pretrained = formats.read(config.init_from)
     pretrained.fit_vocabulary()
-    check_model(config, pretrained.model)
+    _check_model(config, pretrained.model)
     if config.data.vocab:
         tokenizer = given_tokenizer(config.data, config.model.vocab_size)
-        check_tokenizer(config, pretrained, tokenizer)
+        _check_tokenizer(config, pretrained, tokenizer)
     elif not config.data.store:
+        # A vocabulary trained on the run's own text would give every id another meaning.
         raise UserError(
             "config.init_from brings weights, whose vocabulary must come with them: set "
             + _vocabulary_flags(
                 files.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
             )
         )
+    return pretrained
 
 
-def read_weights(
-    config: ConfigDict, trainer: Trainer, tokenizer: Tokenizer, say: Callable[[str], None]
+def take_weights(
+    config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer, say: Callable[[str], None]
 ) -> Weights:
-    """Reads what `config.init_from` names for pre-training.
+    """Takes the weights for pre-training out of what `check` returned.
 
     Heads that it lacks are drawn from the seed, with a warning.
     """
-    pretrained = formats.read(config.init_from)
+    _check_tokenizer(config, pretrained, tokenizer)
     pretrained.complete(config.seed, objective_terms(config))
-    check_model(config, pretrained.model)
-    check_tokenizer(config, pretrained, tokenizer)
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
-    return fit_weights(trainer.model, pretrained.weights, config.seed)[0]
+    weights, pretrained.weights = pretrained.weights, {}
+    return weights
 
 
-def check_model(config: ConfigDict, model: dict[str, Any]) -> None:
+def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     """Refuses a config whose model is not that of the weights, and names every difference."""
     wrong = {
         key: value
@@ -167,7 +151,7 @@ def check_model(config: ConfigDict, model: dict[str, Any]) -> None:
         raise UserError(f"the weights of {config.init_from} are of another model: set {flags}")
 
 
-def check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> None:
+def _check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> None:
     """Refuses a vocabulary other than the one that the weights were trained with."""
     theirs = pretrained.tokenizer
     if theirs is None or theirs.fingerprint == tokenizer.fingerprint:

@@ -14,6 +14,7 @@ from bert_jax.config import check_batch
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, open_run_input, resume_point, training_batches
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -50,13 +51,19 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """
     with ExitStack() as stack:
         # Check everything that can be checked before any work is done.
-        trainer, warnings = multihost.run_on_all(lambda: _checked(config, directory, stack))
+        trainer, pretrained, warnings = multihost.run_on_all(
+            lambda: _checked(config, directory, stack)
+        )
         # The directory stays locked until the results are written.
-        return _train(config, directory, trainer, warnings)
+        return _train(config, directory, trainer, pretrained, warnings)
 
 
 def _train(
-    config: ConfigDict, directory: epath.PathLike, trainer: Trainer, warnings: list[str]
+    config: ConfigDict,
+    directory: epath.PathLike,
+    trainer: Trainer,
+    pretrained: Pretrained | None,
+    warnings: list[str],
 ) -> dict[str, Any] | None:
     path = epath.Path(directory)
     is_first = multihost.is_first()
@@ -66,7 +73,7 @@ def _train(
         checkpointer = stack.enter_context(closing(initialize.open_checkpoints(config, directory)))
 
         # Start or continue.
-        state, resume = _initialize(config, directory, trainer, checkpointer, run_input)
+        state, resume = _initialize(config, directory, trainer, checkpointer, run_input, pretrained)
         step, num_steps = int(state.step), config.train.num_steps
         _check_stage(config, trainer, step, resume)
         # A start that failed on its input leaves the directory unclaimed.
@@ -199,14 +206,13 @@ class _Batches:
 
 def _checked(
     config: ConfigDict, directory: epath.PathLike, stack: ExitStack
-) -> tuple[Trainer, list[str]]:
-    """Checks the batch and the work directory, and locks the directory."""
+) -> tuple[Trainer, Pretrained | None, list[str]]:
+    """Checks the batch, the work directory, which it locks, and the weights to begin with."""
     trainer = make_trainer(config)
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = workdir.check(directory, config)
     stack.enter_context(workdir.lock(directory))
-    initialize.check(config, directory)
-    return trainer, warnings
+    return trainer, initialize.check(config, directory), warnings
 
 
 def _initialize(
@@ -215,6 +221,7 @@ def _initialize(
     trainer: Trainer,
     checkpointer: Checkpointer,
     run_input: RunInput,
+    pretrained: Pretrained | None,
 ) -> tuple[TrainState, dict[str, Any]]:
     if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_corpus(config.resume_from, directory)
@@ -222,8 +229,8 @@ def _initialize(
         trainer,
         checkpointer,
         other_run=config.resume_from,
-        weights=(lambda: initialize.read_weights(config, trainer, run_input.tokenizer, say))
-        if config.init_from
+        weights=(lambda: initialize.take_weights(config, pretrained, run_input.tokenizer, say))
+        if pretrained
         else None,
     )
 

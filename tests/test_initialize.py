@@ -50,7 +50,8 @@ def begin(config, trained):
     """Returns the trainer and step 0 of a run that begins with given weights."""
     tokenizer, _ = workdir.load_vocabulary(trained)
     trainer = make_trainer(config)
-    weights = initialize.read_weights(config, trainer, tokenizer, print)
+    pretrained = formats.read(config.init_from)
+    weights = initialize.take_weights(config, pretrained, tokenizer, print)
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 

@@ -133,7 +133,6 @@ def _make_tokenizer(
 ) -> tokenizers.Tokenizer:
     if data.vocab:
         return given_tokenizer(data, vocab_size)
-    tokenizers.check_kind(data.tokenizer)
     sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
     with _reading(corpus, "reading for the vocabulary", show_progress) as (progress, advance):
         index = -1

@@ -17,11 +17,10 @@ from bert_jax import tokenizers, workdir
 from bert_jax.config.finetuning import TASK_SECTIONS, feature_layers
 from bert_jax.errors import UserError
 from bert_jax.finetuning.example_order import all_rows
-from bert_jax.initialize import fit_weights
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import Weights
+from bert_jax.interop.weights import Weights, fit_weights
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_objective

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bert_jax.tokenizers import SPECIAL_TOKENS, SpecialTokens
+
 
 class Names(NamedTuple):
     """A table of weight names, each below a prefix.
@@ -55,6 +57,20 @@ class TaskClass(NamedTuple):
     pipeline: str
 
 
+class TokenizerClass(NamedTuple):
+    """A class of `transformers` for tokenizers of some kind.
+
+    Attributes:
+      name: The class.
+      options: Maps keys of a tokenizer_config.json to the tokenizer's options that they hold.
+      settings: Further keys, and the values that are written.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """All that is specific to a model family in the files of other programs.
@@ -66,6 +82,8 @@ class Family:
       pretraining_classes: The first class that fits a model is used. Weights that are read
         without further information are taken for a model of the first class.
       task_classes: The class for each head of fine-tuning.
+      tokenizer_classes: The class for each kind of tokenizer.
+      special_tokens: How a vocabulary of another program spells the special tokens.
       config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
         which they are written.
       optional_config_keys: The same for keys that are written only if their value is not the
@@ -93,6 +111,8 @@ class Family:
     config_keys: Mapping[str, str]
     activations: Mapping[str, str]
     encoder_prefixes: tuple[str, ...]
+    tokenizer_classes: Mapping[str, TokenizerClass]
+    special_tokens: SpecialTokens = SPECIAL_TOKENS
     base_prefixes: tuple[str, ...] = ()
     optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Reads and writes models in any format; the format of a source is recognised."""
 
+import contextlib
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, RESULTS, SWEEP, TOKENIZER
+from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, SWEEP, TOKENIZER
 
 WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
     "bert_jax": write_native,
@@ -47,11 +47,7 @@ def read(
     path = files.open_path(path, "the model to read")
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
-            raise UserError(
-                f"{path} is not a work directory with checkpoints: it has no step {step}"
-            )
-        if step < 0:
-            raise UserError(f"step is {step}; it must be that of a checkpoint in {path}")
+            raise UserError(f"{path} is no work directory with checkpoints: it has no step {step}")
         # The best checkpoint of fine-tuning has its own folder.
         kept = path / BEST / str(step)
         path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
@@ -67,7 +63,12 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     # A directory, or the prefix of a checkpoint's files.
     names = files.list_files(path)
     folder, prefix = (path, "") if names else (path.parent, path.name)
-    names = [name for name in names or files.list_files(folder) if _is_wanted(name)]
+    # A folder may hold much else.
+    names = [
+        name
+        for name in names or files.list_files(folder)
+        if "/" not in name and (name.endswith(_SUFFIXES) or ".data-" in name)
+    ]
     if any(name.endswith(".safetensors") for name in names):
         names = [name for name in names if not name.endswith(".bin")]
     with files.local_copy(folder, names) as local:
@@ -79,14 +80,8 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     return dataclasses.replace(pretrained, source=str(path), warnings=warnings)
 
 
-def _is_wanted(name: str) -> bool:
-    """Returns whether a file may belong to a model; a folder may hold much else."""
-    return "/" not in name and (name.endswith(_SUFFIXES) or ".data-" in name)
-
-
 def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretrained:
-    is_ours_or_huggingface = is_native(path) or is_huggingface(path)
-    if is_ours_or_huggingface and lowercase is not None:
+    if lowercase is not None and (is_native(path) or is_huggingface(path)):
         raise UserError(f"{path} has a setting for lower-casing; leave --lowercase out")
     if is_native(path):
         return read_native(path, family)
@@ -98,10 +93,10 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
         raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
     if (path / SWEEP).exists():
         raise UserError(f"{path} holds a sweep; give one of its runs: {SWEEP} names the best_run")
-    if all((path / name).exists() for name in (CONFIG, TOKENIZER, RESULTS)):
-        raise UserError(f"{path} has no checkpoints: only the best run of a sweep keeps them")
     if all((path / name).exists() for name in (CONFIG, TOKENIZER)):
-        raise UserError(f"{path} has no checkpoint yet: its run has only started")
+        raise UserError(
+            f"{path} has no checkpoint: its run has only started, or was not the best of a sweep"
+        )
     raise UserError(
         f"{path} holds no known model: it must be a work directory of bert_jax, a Hugging Face "
         "directory (model.safetensors or pytorch_model.bin), or a Google checkpoint "
@@ -110,7 +105,9 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
-    """Writes a directory; its config comes last. Uses up the weights.
+    """Writes a directory; its config, without which it is not a model, comes last.
+
+    Uses up the weights. If it fails, nothing remains.
 
     Raises:
       UserError: The directory is not empty or cannot be written to, or the model is
@@ -121,47 +118,28 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
             f"{pretrained.source} is fine-tuned; only --to=huggingface has a class for it"
         )
     path = files.open_path(path, "the directory to write")
-    if files.is_remote(path):
-        _write_remote(pretrained, path, kind)
-        return
-    path = path.resolve()
-    unfinished = path / _UNFINISHED
-    if path.exists() and (not path.is_dir() or set(path.iterdir()) - {unfinished}):
-        raise UserError(f"{path} exists already; give a new or empty directory")
-    is_new = not path.exists()
-    # Left by a conversion that was killed.
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        WRITERS[kind](pretrained, unfinished)
-        # Renaming within the directory never crosses disks. Without its config, which is moved
-        # last, a directory is not a model.
-        for part in sorted(unfinished.iterdir(), key=lambda part: part.name in _CONFIGS):
-            part.rename(path / part.name)
-        unfinished.rmdir()
-    except BaseException:
-        shutil.rmtree(path if is_new else unfinished, ignore_errors=True)
-        raise
-
-
-def _write_remote(pretrained: Pretrained, path: epath.Path, kind: str) -> None:
-    """Writes to object storage; the config, without which it is not a model, comes last."""
+    if not files.is_remote(path):
+        path = path.resolve()
     mark = path / _UNFINISHED
     if mark.exists():
         # Everything in it was left by a conversion that was killed.
         files.remove_directory(path)
-    if files.list_files(path):
+    is_new = not path.exists()
+    if not is_new and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists already; give a new or empty directory")
+    path.mkdir(parents=True, exist_ok=True)
     files.write_whole(mark, b"")
     try:
-        if kind == "bert_jax":
-            write_native(pretrained, path)
-        else:
-            with files.local_output(path, last=_CONFIGS) as local:
-                WRITERS[kind](pretrained, local)
+        # orbax writes to object storage itself.
+        native = contextlib.nullcontext(path)
+        output = native if kind == "bert_jax" else files.local_output(path, last=_CONFIGS)
+        with output as directory:
+            WRITERS[kind](pretrained, directory)
         mark.unlink()
     except BaseException:
         files.remove_directory(path)
+        if not is_new:
+            path.mkdir()
         raise
 
 

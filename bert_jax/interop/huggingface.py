@@ -1,39 +1,28 @@
 """Directories that `transformers` reads and writes: config.json, weights, tokenizer."""
 
 import shutil
+import warnings as python_warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from bert_jax import files
 from bert_jax.errors import UserError, naming
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
-from bert_jax.interop.huggingface_heads import Head, check_head, head_config, read_head
+from bert_jax.interop.huggingface_heads import check_head, head_config, read_head
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.model_keys import (
-    MODEL_KEYS,
-    check_constants,
-    read_model_keys,
-    write_model_keys,
-)
-from bert_jax.interop.names import foreign_names
-from bert_jax.interop.pretrained import (
-    Pretrained,
-    collect_weights,
-    read_object,
-    read_terms,
-    read_training,
-    write_object,
-    write_training,
-)
+from bert_jax.interop.model_keys import MODEL_KEYS, read_model_keys, write_model_keys
+from bert_jax.interop.names import Tensor, collect_weights, foreign_names
+from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
-from bert_jax.interop.torch_file import read_torch_file
-from bert_jax.interop.weights import expected_shapes, output_shapes
+from bert_jax.interop.weights import expected_shapes
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import num_outputs
 
@@ -44,32 +33,26 @@ _INDEX = ".index.json"
 _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
 
 
-class Tensor(NamedTuple):
-    """A tensor of a file, which is read by calling `read`."""
-
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
-
-
 def is_huggingface(path: Path) -> bool:
     """Returns whether a directory looks like one that `save_pretrained` wrote."""
     return any((path / name).exists() for name in _WEIGHT_FILES)
 
 
 def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
-    """Reads a model with whatever heads it has, those of pre-training or of a task.
-
-    Args:
-      path: The directory.
-      family_name: As `config.family`; by default found by the `model_type` of config.json.
-
-    Raises:
-      UserError: The files are damaged, or hold another model than their config describes.
-    """
-    config = read_object(path / CONFIG)
-    family_name = family_name or _family_name(config, path / CONFIG)
+    """Reads a model with its heads, those of pre-training or of a task; see `formats.read`."""
+    config = files.read_json(path / CONFIG)
+    # Config files of the first year have no model_type; all of them are BERT's.
+    model_type = config.get("model_type", "bert")
+    family_name = family_name or family_of_type(model_type)
+    if not family_name:
+        raise UserError(
+            f"{path / CONFIG}: model_type is {model_type!r}; it must be one of "
+            f"{', '.join(FAMILIES)}, or --family must name its family"
+        )
     family = load_family(family_name)
-    check_constants(config, family, path / CONFIG)
+    for key, value in family.constants.items():
+        if config.get(key, value) != value:
+            raise UserError(f"{path / CONFIG}: {key} is {config[key]!r}; it must be {value!r}")
     keys = {**family.config_keys, **family.optional_config_keys}
     model = read_model_keys(config, keys, family.activations, path / CONFIG)
     training = read_training(path)
@@ -77,33 +60,31 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     num_layers = model["num_hidden_layers"]
     names = foreign_names(family.names, "huggingface", num_layers)
     shapes = expected_shapes(BertConfig(**model), terms)
+    head, warnings = {}, []
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         _drop_repeated(tensors, family, file)
-        found = {name: tensor.shape for name, tensor in tensors.items()}
-        head, problem = read_head(config, found, family, model["causal"])
-        if head.name:
-            output = family.task_classes[head.name].output
+        try:
+            head = read_head(config, tensors, family, model["causal"])
+        except UserError as problem:
+            warnings = [f"{path}: {problem}: it is read without its head"]
+        if head:
+            output = family.task_classes[head["head"]].output
             names |= foreign_names([output], "huggingface", num_layers)
-            num = num_outputs(head.name, len(head.labels))
-            shapes |= output_shapes(model["hidden_size"], num)
-        weights, warnings = collect_weights(
-            shapes, names, found, lambda name: tensors[name].read(), family, file
-        )
-        if problem:
-            warnings.append(f"{path}: {problem}: it is read without its head")
+            width = num_outputs(head["head"], len(head.get("labels", ())))
+            shapes["classifier/dense/kernel"] = (model["hidden_size"], width)
+            shapes["classifier/dense/bias"] = (width,)
+        weights, left_out = collect_weights(tensors, names, shapes, family, file)
     return Pretrained(
         source=str(path),
         model=model,
         weights=weights,
-        tokenizer=read_huggingface_tokenizer(path),
-        warnings=warnings,
+        tokenizer=read_huggingface_tokenizer(path, family),
+        warnings=left_out + warnings,
         training=training,
         family=family_name,
         terms=terms,
-        head=head.name,
-        labels=head.labels,
-        multi_label=head.multi_label,
+        **head,
     )
 
 
@@ -143,30 +124,19 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         **write_model_keys(model, family.config_keys),
         **family.written,
         **write_model_keys(model, optional),
-        **head_config(Head(pretrained.head, pretrained.labels, pretrained.multi_label)),
+        **(head_config(pretrained) if pretrained.head else {}),
     }
     if pretrained.tokenizer:
         config["pad_token_id"] = pretrained.tokenizer.pad_id
-        write_huggingface_tokenizer(pretrained.tokenizer, path, model["max_position_embeddings"])
-    write_object(path / CONFIG, config)
-    # safetensors makes its file readable by its owner alone.
-    shutil.copymode(path / CONFIG, path / SAFETENSORS)
+        max_length = model["max_position_embeddings"]
+        write_huggingface_tokenizer(pretrained.tokenizer, path, family, max_length)
     write_training(pretrained, path)
     with naming(path / "README.md"):
         card = model_card(pretrained, family, class_name, pipeline)
         (path / "README.md").write_text(card, encoding="utf-8")
-
-
-def _family_name(config: dict[str, Any], path: Path) -> str:
-    # Config files of the first year have no model_type; all of them are BERT's.
-    model_type = config.get("model_type", "bert")
-    name = family_of_type(model_type)
-    if not name:
-        raise UserError(
-            f"{path}: model_type is {model_type!r}; it must be one of {', '.join(FAMILIES)}, or "
-            "--family must name its family"
-        )
-    return name
+    # safetensors makes its file readable by its owner alone.
+    shutil.copymode(path / "README.md", path / SAFETENSORS)
+    files.write_json(path / CONFIG, config)
 
 
 def _current_name(name: str, family: Family) -> str:
@@ -195,41 +165,26 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
 def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     """Yields the file that holds or lists the weights, and all tensors by name."""
     file = next(path / name for name in _WEIGHT_FILES if (path / name).exists())
-    parts = _sharded(file) if file.name.endswith(_INDEX) else [file]
+    index = _read_index(file) if file.name.endswith(_INDEX) else {}
     tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:
-        for part in parts:
-            opened = _torch(part) if ".bin" in part.name else _safetensors(part, stack)
-            twice = sorted(tensors.keys() & opened.keys())
-            if twice:
-                raise UserError(f"{part}: {twice[0]} is in two files of {file}")
-            tensors.update(opened)
-        if len(parts) > 1 or file.name.endswith(_INDEX):
-            _check_index(file, tensors)
+        for part in sorted(set(index.values())) or [file.name]:
+            tensors |= _torch(path / part) if ".bin" in part else _safetensors(path / part, stack)
+        missing = sorted(index.keys() - tensors.keys())
+        if missing:
+            raise UserError(f"{file} names {', '.join(missing)}, which none of its files holds")
         yield file, tensors
 
 
-def _sharded(index: Path) -> list[Path]:
-    parts = _weight_map(index).values()
-    for part in parts:
-        # An index must not refer to files elsewhere.
-        if not isinstance(part, str) or not part or Path(part).name != part:
-            raise UserError(f"{index}: {part!r} is not the name of a file beside it")
-        if not (index.parent / part).exists():
-            raise UserError(f"{index} names {part}, which does not exist")
-    return [index.parent / part for part in sorted(set(parts))]
-
-
-def _check_index(index: Path, tensors: dict[str, Tensor]) -> None:
-    missing = sorted(_weight_map(index).keys() - tensors.keys())
-    if missing:
-        raise UserError(f"{index} names {', '.join(missing)}, which none of its files holds")
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    weight_map = read_object(index).get("weight_map")
+def _read_index(index: Path) -> dict[str, str]:
+    """Returns the file of each tensor. A file must not lie outside the index's directory."""
+    weight_map = files.read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index} is damaged: it has no weight_map")
+    for part in weight_map.values():
+        is_name = isinstance(part, str) and part and Path(part).name == part
+        if not is_name or not (index.parent / part).exists():
+            raise UserError(f"{index}: {part!r} is not the name of a file beside it")
     return weight_map
 
 
@@ -257,10 +212,32 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
 
 
 def _torch(path: Path) -> dict[str, Tensor]:
-    def reader(tensor: Any) -> Callable[[], np.ndarray]:
-        # numpy has no bfloat16; float32 holds the shorter floats exactly.
-        is_short = tensor.is_floating_point() and tensor.itemsize < 4
-        return lambda: (tensor.float() if is_short else tensor).detach().numpy()
+    """Reads a PyTorch state dict, where torch is installed.
 
-    tensors = read_torch_file(path)
-    return {name: Tensor(tuple(x.shape), reader(x)) for name, x in tensors.items()}
+    `weights_only` limits the file to tensors and plain values: nothing in it is executed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UserError(
+            f"{path} can only be read with torch, which is not installed: pip install -e "
+            "'.[torch]', or save the model as model.safetensors"
+        ) from None
+    try:
+        with python_warnings.catch_warnings(action="ignore"):
+            # Files from before torch 1.6 are not zip archives and cannot be mapped.
+            mmap = zipfile.is_zipfile(path)
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        return {str(name): _torch_tensor(value) for name, value in state.items()}
+    except Exception as error:  # Arbitrary bytes raise almost anything.
+        raise UserError(
+            f"{path} is damaged, or holds something other than named tensors, which is not "
+            "loaded because it could run code"
+        ) from error
+
+
+def _torch_tensor(tensor: Any) -> Tensor:
+    # numpy has no bfloat16; float32 holds the shorter floats exactly.
+    is_short = tensor.is_floating_point() and tensor.itemsize < 4
+    read = lambda: (tensor.float() if is_short else tensor).detach().numpy()  # noqa: E731
+    return Tensor(tuple(tensor.shape), read)

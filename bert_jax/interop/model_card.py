@@ -15,16 +15,13 @@ _COMMON_RESULTS = {
     "num_sequences": "sequences",
     "max_seq_length": "maximum sequence length (tokens)",
 }
+_NOT_MEASURED = ["## Results", "", "Not measured.", ""]
 
 
 def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline: str) -> str:
     """Returns Markdown with the front matter that the Hugging Face Hub reads.
 
-    Args:
-      pretrained: The model.
-      family: Its family.
-      class_name: The class of `transformers` that loads it.
-      pipeline: The `pipeline_tag`, for a model whose heads are trained.
+    A model with an untrained head gets no `pipeline_tag`: it would fill masks at random.
     """
     model, training = pretrained.model, pretrained.training
     tags = [family.model_types[0]]
@@ -34,13 +31,11 @@ def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline
         terms = make_terms(pretrained.terms)
         tags += [term.label.lower().replace(" ", "-") for term in terms]
         first = head_labels(pretrained.model_config, pretrained.terms[:1]).values()
-        # An untrained head would fill masks at random.
         if set(first) & set(pretrained.untrained_heads):
             pipeline = ""
         results = _results(terms, training.get("results") or {}, training.get("step"))
     described = {key: model[key] for key in family.config_keys}
-    described |= {"causal": True} if model["causal"] else {}
-    described |= {"labels": pretrained.labels} if pretrained.labels else {}
+    described |= {"causal": model["causal"] or None, "labels": pretrained.labels or None}
     lines = [
         "---",
         "library_name: transformers",
@@ -53,26 +48,19 @@ def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline
         f"Written by bert_jax. Load it with `transformers.{class_name}` and `AutoTokenizer`.",
         "",
         *_table("Model", described),
-        *_tokenizer(pretrained),
-        *_training(training),
-        *results,
     ]
+    if tokenizer := pretrained.tokenizer:
+        lines += _table("Tokenizer", tokenizer.options | {"entries": tokenizer.vocab_size})
+    lines += [*_training(training), *results]
     if pretrained.warnings:
         lines += ["## Caveats", "", *(f"- {warning}" for warning in pretrained.warnings), ""]
     return "\n".join(lines)
 
 
-def _tokenizer(pretrained: Pretrained) -> list[str]:
-    tokenizer = pretrained.tokenizer
-    if tokenizer is None:
-        return []
-    return _table("Tokenizer", {**tokenizer.options, "entries": tokenizer.vocab_size})
-
-
 def _training(training: dict[str, Any]) -> list[str]:
     if not training.get("config"):
         return ["## Training", "", "Unknown: the weights were imported.", ""]
-    config, corpus = training.get("config") or {}, training.get("corpus") or {}
+    config, corpus = training["config"], training.get("corpus") or {}
     facts: dict[str, Any] = {"steps": training.get("step")}
     # Set if the run did not start from scratch.
     facts |= {key: config.get(key) or None for key in ("init_from", "resume_from")}
@@ -104,7 +92,7 @@ def _results(terms: Sequence[Term], results: dict[str, Any], step: int | None) -
                 baseline = f"{_number(results[metric.baseline])} ({metric.baseline_label})"
             rows[metric.label] = f"{_number(results[metric.name])} | {baseline}"
     if not rows:
-        return ["## Results", "", "Not measured.", ""]
+        return _NOT_MEASURED
     where = "On held-out documents, with fixed pairs and masks"
     where += f", after step {step:,}." if step is not None else "."
     common = {text: results[key] for key, text in _COMMON_RESULTS.items() if key in results}
@@ -120,7 +108,7 @@ def _results(terms: Sequence[Term], results: dict[str, Any], step: int | None) -
 def _task_results(results: dict[str, Any], step: int | None) -> list[str]:
     """Returns the scores of a fine-tuned model, by the names of the task's metrics."""
     if not results:
-        return ["## Results", "", "Not measured.", ""]
+        return _NOT_MEASURED
     scores = {name: f"{value:.4g}" for name, value in results.items()}
     return ["## Results", "", f"On the validation split, step {step:,}.", "", *_table("", scores)]
 

@@ -6,15 +6,24 @@ bert_jax does. Our attention kernels keep the heads as an axis of their own, [D,
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interop.family import Family, Names
-from bert_jax.interop.weights import head_of
+from bert_jax.interop.weights import Shapes, Weights, head_of
 
 Shape = tuple[int, ...]
+
+
+class Tensor(NamedTuple):
+    """A tensor of a file, which is read by calling `read`."""
+
+    shape: Shape
+    read: Callable[[], np.ndarray]
 
 
 class Layout(NamedTuple):
@@ -66,12 +75,9 @@ class ForeignTensor(NamedTuple):
 def foreign_names(
     tables: Iterable[Names], program: str, num_hidden_layers: int
 ) -> dict[str, ForeignTensor]:
-    """Maps our flat names to a program's tensors; weights without a tensor are absent.
+    """Maps our flat names to the tensors of "huggingface" or "google".
 
-    Args:
-      tables: The tables of a family.
-      program: "huggingface" or "google".
-      num_hidden_layers: Layers of the model.
+    Weights without a tensor there are absent.
     """
     names = {}
     for table in tables:
@@ -79,61 +85,59 @@ def foreign_names(
         for line in table.rows.strip().splitlines():
             kind, ours, huggingface, google = line.split()
             theirs = {"huggingface": huggingface, "google": google}[program]
-            if theirs == "-":
-                continue
-            layout = LAYOUTS[kind]
-            for i in layers:
+            transposed = program in LAYOUTS[kind].transposed
+            for i in layers if theirs != "-" else ():
+                prefix = getattr(table, program).format(i)
                 names[table.ours.format(i) + ours] = ForeignTensor(
-                    getattr(table, program).format(i) + theirs,
-                    layout.merged,
-                    program in layout.transposed,
+                    prefix + theirs, LAYOUTS[kind].merged, transposed
                 )
     return names
 
 
-def match(
-    found: Mapping[str, Shape],
+def collect_weights(
+    tensors: Mapping[str, Tensor],
     names: Mapping[str, ForeignTensor],
-    shapes: Mapping[str, Shape],
+    shapes: Shapes,
     family: Family,
-    source: str,
-) -> tuple[list[str], list[str]]:
-    """Compares the tensors of a file with those of the model that its config describes.
-
-    Args:
-      found: Names and shapes of the file's tensors.
-      names: What each of our weights is called there.
-      shapes: The shapes of the model's weights.
-      family: The model's family.
-      source: The file, for messages.
+    source: Path,
+) -> tuple[Weights, list[str]]:
+    """Reads the weights of a model from another program's file.
 
     Returns:
-      Our names of the weights in the file (a head may be missing as a whole), and the file's
-      tensors that do not belong to the model.
+      Flat float32 weights of these shapes (a head may be missing as a whole), and a sentence
+      about the tensors that are left out.
 
     Raises:
-      UserError: Tensors are missing, have another shape, or are unknown within the encoder.
-        The message names all of them.
+      UserError: Tensors are missing, have another shape or type, or are unknown within the
+        encoder.
     """
-    present = {head_of(name) for name in shapes if name in names and names[name].name in found}
-    wanted = [n for n in shapes if n in names and (head_of(n) in present or not head_of(n))]
-    missing = [names[name].name for name in wanted if names[name].name not in found]
-    misshapen = [
-        f"{theirs.name} is {list(found[theirs.name])}, not {list(theirs.shape(shapes[name]))}"
-        for name, theirs in ((name, names[name]) for name in wanted)
-        if theirs.name in found and tuple(found[theirs.name]) != theirs.shape(shapes[name])
-    ]
-    read = {names[ours].name for ours in wanted}
-    others = [name for name in found if name not in read]
+    present = {head_of(n) for n in shapes if n in names and names[n].name in tensors} | {""}
+    wanted = {n: names[n] for n in shapes if n in names and head_of(n) in present}
+    read = {theirs.name for theirs in wanted.values()}
+    others = [name for name in tensors if name not in read]
     known = {theirs.name for theirs in names.values()}
-    unknown = [n for n in others if n.startswith(family.encoder_prefixes) and n not in known]
-    problems = []
-    if missing:
-        problems.append(f"missing: {', '.join(missing)}")
-    if unknown:
-        problems.append(f"unknown: {', '.join(unknown)}")
-    if misshapen:
-        problems.append(f"of another shape: {', '.join(misshapen)}")
-    if problems:
-        raise UserError(f"{source} is not the model of its config: {'; '.join(problems)}")
-    return wanted, others
+    problems = {
+        "missing": [theirs.name for theirs in wanted.values() if theirs.name not in tensors],
+        "unknown": [n for n in others if n.startswith(family.encoder_prefixes) and n not in known],
+        "of another shape": [
+            f"{theirs.name} is {list(tensors[theirs.name].shape)}, not "
+            f"{list(theirs.shape(shapes[ours]))}"
+            for ours, theirs in wanted.items()
+            if theirs.name in tensors and tensors[theirs.name].shape != theirs.shape(shapes[ours])
+        ],
+    }
+    if any(problems.values()):
+        listed = [f"{kind}: {', '.join(found)}" for kind, found in problems.items() if found]
+        raise UserError(f"{source} is not the model of its config: {'; '.join(listed)}")
+    weights = {}
+    for ours, theirs in wanted.items():
+        value = tensors[theirs.name].read()
+        # A conversion to float32 must not change any value.
+        if value.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16):
+            raise UserError(
+                f"{source}: {theirs.name} is {value.dtype}; weights must be float32, bfloat16 or "
+                "float16"
+            )
+        weights[ours] = theirs.restore(value.astype(np.float32, copy=False), shapes[ours])
+    left_out = f"{source}: {', '.join(others)} are of no use here and are left out"
+    return weights, [left_out] if others else []

@@ -37,15 +37,7 @@ def is_native(path: Path | epath.Path) -> bool:
 
 
 def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
-    """Reads the best or newest checkpoint of a work directory, or the one that is named.
-
-    Args:
-      path: The work directory or a checkpoint in it.
-      family_name: As `config.family`, which is the default.
-
-    Raises:
-      UserError: There is no checkpoint, or it is damaged.
-    """
+    """Reads the best or newest checkpoint of a work directory, or the one that `path` names."""
     directory, folder, step = _split(path)
     config = workdir.load_config(directory)
     family_name = family_name or config.get("family", DEFAULT)
@@ -61,25 +53,25 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
             "features": feature_layers(config),
             "bilstm_size": config.train.bilstm_size,
         }
-        num_labels = len(config.labels)
         model = make_task_model(
-            config.head, num_labels, model_config, head["features"], head["bilstm_size"]
+            config.head,
+            len(config.labels),
+            model_config,
+            head["features"],
+            head["bilstm_size"],
         )
     abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
-    checkpoints = Checkpointer(folder, read_only=True)
-    with closing(checkpoints):
+    with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(abstract, step)
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
-    tokenizer = None
-    if (directory / workdir.TOKENIZER).exists():
-        tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
+    has_tokenizer = (directory / workdir.TOKENIZER).exists()
     return Pretrained(
         source=str(path),
         model={key: config.model[key] for key in MODEL_KEYS},
         weights=flatten(params, model_config),
-        tokenizer=tokenizer,
+        tokenizer=tokenizers.load(directory / workdir.TOKENIZER) if has_tokenizer else None,
         warnings=[],
         training=_training(directory, step),
         family=family_name,
@@ -117,9 +109,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     files.write_json(path / workdir.CONFIG, config_lib.to_dict(config))
 
 
-def _split(
-    path: Path | epath.Path,
-) -> tuple[Path | epath.Path, Path | epath.Path, int | None]:
+def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, Path | epath.Path, int | None]:
     """Returns the work directory, the folder of its checkpoints, and the step if one is named."""
     if path.parent.name in _CHECKPOINTS and path.name.isdecimal():
         return path.parent.parent, path.parent, int(path.name)
@@ -140,19 +130,13 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     config = workdir.load_config(directory)
     results: dict[str, Any] = {}
     for line in read_metrics(directory):
-        scores = {
-            k.removeprefix(_EVALUATION): v for k, v in line.items() if k.startswith(_EVALUATION)
-        }
+        scores = [key for key in line if key.startswith(_EVALUATION)]
         if line["step"] == step and scores:
-            results = scores
+            results = {key.removeprefix(_EVALUATION): line[key] for key in scores}
     if results and not workdir.is_finetuning(config):
         # The scores depend on it: held-out documents are cut to the stage's length.
         stages = resolve_stages(config.train)
         stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
         results["max_seq_length"] = stage.max_seq_length
-    return {
-        "step": step,
-        "config": config_lib.to_dict(config),
-        "corpus": corpus,
-        "results": results,
-    }
+    values = config_lib.to_dict(config)
+    return {"step": step, "config": values, "corpus": corpus, "results": results}

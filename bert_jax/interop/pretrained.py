@@ -1,24 +1,19 @@
 """A model on its way from one program to another."""
 
 import dataclasses
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from bert_jax import config as config_lib
-from bert_jax import workdir
-from bert_jax.errors import UserError, naming
+from bert_jax import files, workdir
+from bert_jax.errors import UserError
 from bert_jax.interop import families
 from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.family import Family
-from bert_jax.interop.names import ForeignTensor, match
-from bert_jax.interop.weights import Shapes, Weights
-from bert_jax.models import BertConfig
-from bert_jax.objectives.terms import BERT_TERMS
+from bert_jax.interop.weights import Weights
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 
@@ -26,6 +21,7 @@ from bert_jax.training.stages import resolve_stages
 UNTRAINED = "untrained_heads"
 # The file beside the weights, in every format, that describes their training.
 TRAINING = "bert_jax_training.json"
+_TYPES = {"config": dict, "corpus": dict, "results": dict, UNTRAINED: list}
 
 
 @dataclasses.dataclass
@@ -70,27 +66,21 @@ class Pretrained:
     def complete(self, seed: int = 0, terms: Sequence[str] | None = None) -> None:
         """Makes it a model for pre-training, with a vocabulary that is not padded.
 
-        The head of a fine-tuned model and the heads of other terms are dropped. Missing heads
-        are initialised.
-
-        Args:
-          seed: The seed of the new heads.
-          terms: The terms that it is going to be trained with; by default its own.
-
-        Raises:
-          UserError: The embeddings and the vocabulary do not belong together.
+        The head of a fine-tuned model and the heads of terms other than the given ones (by
+        default its own) are dropped. Missing heads are drawn from the seed.
         """
         if self.head:
             self.drop_head()
         self.terms = tuple(terms or self.terms)
+        model = PreTrainingModel(self.model_config, make_terms(self.terms))
+        self.weights, drawn = weights_lib.fit_weights(model, self.weights, seed)
+        heads = {weights_lib.head_of(name) for name in drawn}
         labels = weights_lib.head_labels(self.model_config, self.terms)
-        present = dict.fromkeys(map(weights_lib.head_of, self.weights))
-        self.drop_weights(*(f"{head}/" for head in present if head and head not in labels))
-        missing = weights_lib.add_missing_heads(self.weights, self.model_config, self.terms, seed)
+        missing = list(dict.fromkeys(labels[head] for head in labels if head in heads))
         if missing:
-            heads = " and no ".join(missing)
             self.warnings.append(
-                f"{self.source} has no {heads}: initialised at random, train before use"
+                f"{self.source} has no {' and no '.join(missing)}: initialised at random, train "
+                "before use"
             )
         earlier = self.untrained_heads
         if earlier:
@@ -106,14 +96,10 @@ class Pretrained:
     def drop_head(self) -> None:
         """Drops the head of a fine-tuned model, with a warning."""
         self.warnings.append(f"the task head of {self.source} is left out")
-        self.drop_weights("classifier/", "bilstm/")
+        heads = ("classifier/", "bilstm/")
+        self.weights = {n: x for n, x in self.weights.items() if not n.startswith(heads)}
         self.head, self.labels, self.multi_label = "", (), False
         self.features, self.bilstm_size = (), 0
-
-    def drop_weights(self, *prefixes: str) -> None:
-        """Drops the weights whose names begin with one of the prefixes."""
-        for name in [name for name in self.weights if name.startswith(prefixes)]:
-            del self.weights[name]
 
     def drop_unnamed(self, names: Collection[str], target: str) -> None:
         """Drops the weights that have no name in another program, with a warning."""
@@ -129,8 +115,23 @@ class Pretrained:
         Raises:
           UserError: The embeddings and the vocabulary do not belong together.
         """
-        if self.tokenizer and self.tokenizer.vocab_size != self.model["vocab_size"]:
-            self._cut_vocabulary(self.tokenizer.vocab_size)
+        rows = self.model["vocab_size"]
+        entries = self.tokenizer.vocab_size if self.tokenizer else rows
+        if entries == rows:
+            return
+        # Programs pad embeddings to a multiple of 8 to 128 for the hardware.
+        if rows not in {-(-entries // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}:
+            raise UserError(
+                f"{self.source} has {rows} rows of word embeddings but a vocabulary of {entries} "
+                "entries, which no padding explains: the vocabulary is cut short or belongs to "
+                "another model"
+            )
+        weights_lib.cut_vocabulary(self.weights, entries)
+        self.model["vocab_size"] = entries
+        self.warnings.append(
+            f"{self.source} has {rows} rows for a vocabulary of {entries}: the last "
+            f"{rows - entries}, beyond the vocabulary, are left out"
+        )
 
     @property
     def max_length(self) -> int:
@@ -167,23 +168,6 @@ class Pretrained:
                 )
         return ""
 
-    def _cut_vocabulary(self, entries: int) -> None:
-        rows = self.model["vocab_size"]
-        # Programs pad embeddings to a multiple of 8 to 128 for the hardware.
-        paddings = {-(-entries // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}
-        if rows not in paddings:
-            raise UserError(
-                f"{self.source} has {rows} rows of word embeddings but a vocabulary of {entries} "
-                "entries, which no padding explains: the vocabulary is cut short or belongs to "
-                "another model"
-            )
-        weights_lib.cut_vocabulary(self.weights, entries)
-        self.model["vocab_size"] = entries
-        self.warnings.append(
-            f"{self.source} has {rows} rows for a vocabulary of {entries}: the last "
-            f"{rows - entries}, beyond the vocabulary, are left out"
-        )
-
 
 def read_terms(training: Mapping[str, Any], family: Family, causal: bool) -> tuple[str, ...]:
     """Returns the terms of a model that was read, by its training or else by its family."""
@@ -191,74 +175,6 @@ def read_terms(training: Mapping[str, Any], family: Family, causal: bool) -> tup
     if config and not workdir.is_finetuning(config):
         return config_lib.objective_terms(config_lib.from_dict(config))
     return family.pretraining_class(causal, terms=None).terms
-
-
-def collect_weights(
-    shapes: Shapes,
-    names: Mapping[str, ForeignTensor],
-    found: Shapes,
-    read: Callable[[str], np.ndarray],
-    family: Family,
-    source: Path,
-) -> tuple[Weights, list[str]]:
-    """Reads the weights of a model from another program's file.
-
-    Args:
-      shapes: The shapes of the model's weights.
-      names: What each weight is called in the file.
-      found: The file's tensors and their shapes.
-      read: Reads one of them.
-      family: The model's family.
-      source: The file, for messages.
-
-    Returns:
-      Flat float32 weights, and a sentence about the tensors that are left out.
-
-    Raises:
-      UserError: Tensors are missing, unknown, or of another shape or type.
-    """
-    present, others = match(found, names, shapes, family, str(source))
-    weights = {}
-    for ours in present:
-        value = _to_float32(read(names[ours].name), names[ours].name, source)
-        weights[ours] = names[ours].restore(value, shapes[ours])
-    if not others:
-        return weights, []
-    return weights, [f"{source}: {', '.join(others)} are of no use here and are left out"]
-
-
-def _to_float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
-    """Returns the array as float32, if that loses nothing."""
-    if array.dtype == np.float32:
-        return array
-    if array.dtype in (np.float16, ml_dtypes.bfloat16):
-        return array.astype(np.float32)
-    raise UserError(
-        f"{path}: {name} is {array.dtype}; weights must be float32, bfloat16 or float16"
-    )
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-      UserError: The file does not hold one.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged: it should hold a JSON object")
-    return values
-
-
-def write_object(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON object, indented."""
-    with naming(path):
-        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def read_training(directory: Path) -> dict[str, Any]:
@@ -270,23 +186,18 @@ def read_training(directory: Path) -> dict[str, Any]:
     path = directory / TRAINING
     if not path.exists():
         return {}
-    training = read_object(path)
+    training = files.read_json(path)
     try:
+        if not all(isinstance(training.get(key, kind()), kind) for key, kind in _TYPES.items()):
+            raise UserError("bert_jax did not write it")
         if training.get("config"):
             workdir.parse_config(training["config"])
-        whole = all(isinstance(training.get(key, {}), dict) for key in ("corpus", "results"))
-        heads = training.get(UNTRAINED, [])
-        is_list = isinstance(heads, list) and all(isinstance(head, str) for head in heads)
-        if not whole or not is_list:
-            raise UserError("bert_jax did not write it")
-    except (UserError, TypeError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}); remove the file, the weights do not need it"
-        ) from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}; remove the file, the weights do not need it") from error
     return training
 
 
 def write_training(pretrained: Pretrained, directory: Path) -> None:
     """Writes how the model was trained, if that is known."""
     if pretrained.training:
-        write_object(directory / TRAINING, pretrained.training)
+        files.write_json(directory / TRAINING, pretrained.training)

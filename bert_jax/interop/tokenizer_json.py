@@ -24,7 +24,7 @@ from tokenizers import (
 )
 
 from bert_jax.errors import UserError
-from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers import Tokenizer as OurTokenizer
 from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -32,7 +32,7 @@ _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _Trainer = sentencepiece_model_pb2.TrainerSpec
 
 
-def to_library(tokenizer: WordPieceTokenizer | SentencePieceTokenizer) -> Tokenizer:
+def to_library(tokenizer: OurTokenizer) -> Tokenizer:
     """Returns the library's tokenizer that gives the same ids.
 
     It adds special tokens as BERT does, [CLS] A [SEP] B [SEP], with token types 0 and 1.
@@ -44,14 +44,12 @@ def to_library(tokenizer: WordPieceTokenizer | SentencePieceTokenizer) -> Tokeni
         library = _sentencepiece(tokenizer)
     else:
         library = _wordpiece(tokenizer)
-    library.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL_TOKENS])
+    library.add_special_tokens([AddedToken(t, normalized=False) for t in tokenizer.special_tokens])
     library.post_processor = _post_processor(tokenizer)
     return library
 
 
-def _post_processor(
-    tokenizer: WordPieceTokenizer | SentencePieceTokenizer,
-) -> processors.TemplateProcessing:
+def _post_processor(tokenizer: OurTokenizer) -> processors.TemplateProcessing:
     template = tokenizer.template
     before, between, after = (
         [tokenizer.id_to_token(i) for i in ids]
@@ -73,7 +71,7 @@ def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
     library = Tokenizer(
         models.WordPiece(
             {token: i for i, token in enumerate(tokenizer.tokens)},
-            unk_token="[UNK]",
+            unk_token=tokenizer.special_tokens.unk,
             max_input_chars_per_word=options["max_input_chars_per_word"],
         )
     )
@@ -96,8 +94,8 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     if model.trainer_spec.model_type == _Trainer.UNIGRAM:
         library = Tokenizer(models.Unigram(pieces, unk_id=tokenizer.unk_id, byte_fallback=False))
     else:
-        ids = {piece: i for i, (piece, _) in enumerate(pieces)}
-        library = Tokenizer(models.BPE(ids, _merges(model), unk_token="[UNK]", fuse_unk=True))
+        ids, unk = {piece: i for i, (piece, _) in enumerate(pieces)}, tokenizer.special_tokens.unk
+        library = Tokenizer(models.BPE(ids, _merges(model), unk_token=unk, fuse_unk=True))
     library.normalizer = normalizers.Sequence(_normalizers(model, tokenizer.options["lowercase"]))
     # Splitting at words is faster, but changes the result if a piece spans several words or if
     # unknown characters of several words would become one [UNK].

@@ -6,8 +6,7 @@ stacked tensor; in the flat form every layer stands alone. The model pads its vo
 the flat form has the rows of the vocabulary alone.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -79,48 +78,33 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
 
 def expected_shapes(config: BertConfig, terms: Sequence[str] = BERT_TERMS) -> Shapes:
     """Returns the name and shape of every flat weight of a pre-training model."""
-    return model_shapes(PreTrainingModel(_unscanned(config), make_terms(terms)))
+    return model_shapes(PreTrainingModel(config, make_terms(terms)))
 
 
 def model_shapes(model: nn.Module) -> Shapes:
     """Returns the name and shape of every flat weight of a model."""
-
-    def fresh() -> dict[str, jax.Array]:
-        return flatten(nn.unbox(init_params(model, 0)), model.config)
-
-    return {name: leaf.shape for name, leaf in jax.eval_shape(fresh).items()}
+    drawn = jax.eval_shape(lambda: _initial_weights(model, 0))
+    return {name: leaf.shape for name, leaf in drawn.items()}
 
 
-def output_shapes(hidden_size: int, num_outputs: int) -> Shapes:
-    """Returns the flat weights of a fine-tuned model's output layer, which reads one state."""
-    return {
-        "classifier/dense/kernel": (hidden_size, num_outputs),
-        "classifier/dense/bias": (num_outputs,),
-    }
+def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
+    """Returns the weights of a model: the given ones, and the others drawn from the seed.
 
-
-def initial_weights(model: nn.Module, seed: int, wanted: Callable[[str], bool]) -> Weights:
-    """Draws the flat weights of a model whose names are wanted."""
-
-    def fresh() -> dict[str, jax.Array]:
-        flat = flatten(nn.unbox(init_params(model, seed)), model.config)
-        return {name: x for name, x in flat.items() if wanted(name)}
-
-    # Under jit, weights that are not wanted are not computed either.
-    return {name: np.asarray(x) for name, x in jax.jit(fresh)().items()}
-
-
-def add_missing_heads(
-    weights: Weights, config: BertConfig, terms: Sequence[str], seed: int
-) -> list[str]:
-    """Initialises, in place, the heads that the weights lack entirely; returns their labels."""
-    present = {head_of(name) for name in weights}
-    labels = head_labels(config, terms)
-    missing = [head for head in labels if head not in present]
+    Also returns the names of the weights that were drawn. Given weights that the model does
+    not have are left out.
+    """
+    names = model_shapes(model)
+    weights = {name: value for name, value in given.items() if name in names}
+    missing = sorted(names.keys() - weights.keys())
     if missing:
-        model = PreTrainingModel(_unscanned(config), make_terms(terms))
-        weights.update(initial_weights(model, seed, lambda name: head_of(name) in missing))
-    return [labels[head] for head in missing]
+        # Under jit, weights that are not wanted are not computed either.
+        def draw() -> dict[str, jax.Array]:
+            fresh = _initial_weights(model, seed)
+            return {name: fresh[name] for name in missing}
+
+        drawn = jax.jit(draw)()
+        weights |= {name: np.asarray(value) for name, value in drawn.items()}
+    return weights, missing
 
 
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
@@ -129,11 +113,11 @@ def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
         weights[name] = weights[name][:vocab_size]
 
 
+def _initial_weights(model: nn.Module, seed: int) -> dict[str, jax.Array]:
+    return flatten(nn.unbox(init_params(model, seed)), model.config)
+
+
 def _has_vocabulary(name: str) -> bool:
     """Returns whether a weight has a row for each entry of the vocabulary."""
     is_decoder_bias = name.endswith("/output_bias") and not name.startswith(ENCODER)
     return name == _WORD_EMBEDDINGS or is_decoder_bias
-
-
-def _unscanned(config: BertConfig) -> BertConfig:
-    return dataclasses.replace(config, scan_layers=False)

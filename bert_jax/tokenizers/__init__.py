@@ -1,7 +1,7 @@
 """WordPiece and SentencePiece tokenizers behind one interface."""
 
-from bert_jax.tokenizers.base import MASK, SPECIAL_TOKENS, Tokenizer
-from bert_jax.tokenizers.factory import KINDS, check_kind, from_file, load, train
+from bert_jax.tokenizers.base import MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.factory import KINDS, from_file, load, train
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 __all__ = [
@@ -9,9 +9,9 @@ __all__ = [
     "MASK",
     "SPECIAL_TOKENS",
     "SequenceTemplate",
+    "SpecialTokens",
     "TokenRow",
     "Tokenizer",
-    "check_kind",
     "from_file",
     "load",
     "train",

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -14,8 +14,19 @@ from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
-MASK = "[MASK]"
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
+
+class SpecialTokens(NamedTuple):
+    """How a vocabulary spells the special tokens; BERT's spellings are the defaults."""
+
+    pad: str = "[PAD]"
+    unk: str = "[UNK]"
+    cls: str = "[CLS]"
+    sep: str = "[SEP]"
+    mask: str = "[MASK]"
+
+
+SPECIAL_TOKENS = SpecialTokens()
+MASK = SPECIAL_TOKENS.mask
 OPTIONS_FILE = "tokenizer.json"
 
 
@@ -24,9 +35,13 @@ class Tokenizer(abc.ABC):
 
     Attributes:
       kind: "wordpiece" or "sentencepiece".
+      options: `kind` and the options of its kind; special tokens only if they are not BERT's.
+      tokens: The vocabulary in the order of its ids.
       vocab_size: The number of entries; every id is below it.
+      special_tokens: Their spellings.
       pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text never
         produces any of them but unk_id, even if it spells their names.
+      special_ids: These five.
       template: The places of the special tokens in a sequence.
       is_word_start_V: bool [V]: whether the entry begins a word, for whole-word masking.
         Special tokens count as words.
@@ -35,14 +50,22 @@ class Tokenizer(abc.ABC):
 
     kind: str
 
-    def __init__(self, options: dict[str, Any], vocabulary: bytes, tokens: Sequence[str]):
+    def __init__(
+        self,
+        options: dict[str, Any],
+        vocabulary: bytes,
+        tokens: Sequence[str],
+        special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    ):
         self.options = {"kind": self.kind, **options}
+        if special_tokens != SPECIAL_TOKENS:
+            self.options["special_tokens"] = list(special_tokens)
+        self.tokens = list(tokens)
         self.vocab_size = len(tokens)
-        self._tokens = list(tokens)
+        self.special_tokens = special_tokens
         ids = {token: i for i, token in enumerate(tokens)}
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            ids[token] for token in SPECIAL_TOKENS
-        )
+        self.special_ids = tuple(ids[token] for token in special_tokens)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.template = SequenceTemplate(
             before=(self.cls_id,), between=(self.sep_id,), after=(self.sep_id,)
         )
@@ -52,21 +75,12 @@ class Tokenizer(abc.ABC):
         ).hexdigest()
 
     @property
-    def special_ids(self) -> tuple[int, ...]:
-        return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
-
-    @property
-    def tokens(self) -> list[str]:
-        """The vocabulary in the order of its ids."""
-        return list(self._tokens)
-
-    @property
     def num_unused(self) -> int:
         """The number of entries that only fill up the vocabulary: "[unused0]", ..."""
-        return sum(token.startswith("[unused") for token in self._tokens)
+        return sum(token.startswith("[unused") for token in self.tokens)
 
     def id_to_token(self, token_id: int) -> str:
-        return self._tokens[token_id]
+        return self.tokens[token_id]
 
     def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:
         """Writes a directory that `bert_jax.tokenizers.load` can read.
@@ -81,9 +95,8 @@ class Tokenizer(abc.ABC):
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
         (directory / options_file).write_bytes(text.encode())
 
-    @staticmethod
     @abc.abstractmethod
-    def is_word_start(token: str) -> bool:
+    def is_word_start(self, token: str) -> bool:
         """Returns whether a vocabulary entry begins a word."""
 
     @abc.abstractmethod
@@ -128,11 +141,19 @@ class Tokenizer(abc.ABC):
         """Writes vocab.txt or sentencepiece.model into a directory."""
 
 
-def require_special_tokens(tokens: Sequence[str], path: str | Path) -> None:
+def read_vocabulary_file(path: epath.PathLike) -> bytes:
+    """Returns the content of a vocab.txt or SentencePiece model."""
+    try:
+        return files.open_path(path, "the vocabulary").read_bytes()
+    except OSError as e:
+        reason = e.strerror or "no such file"
+        raise UserError(f"cannot read the vocabulary {path}: {reason}") from None
+
+
+def require_special_tokens(
+    tokens: Sequence[str], special_tokens: SpecialTokens, path: epath.PathLike
+) -> None:
     """Raises UserError if the vocabulary lacks special tokens."""
-    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    missing = [token for token in special_tokens if token not in tokens]
     if missing:
-        raise UserError(
-            f"the vocabulary {path} has no {' '.join(missing)}: BERT needs all of "
-            f"{' '.join(SPECIAL_TOKENS)}"
-        )
+        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}, which BERT needs")

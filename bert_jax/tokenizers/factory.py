@@ -1,6 +1,5 @@
 """Makes tokenizers: saved ones, ones of given vocabularies, and newly trained ones."""
 
-import json
 from collections.abc import Iterable
 
 from etils import epath
@@ -8,14 +7,14 @@ from etils import epath
 from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import sentencepiece, training, wordpiece
-from bert_jax.tokenizers.base import OPTIONS_FILE, Tokenizer
+from bert_jax.tokenizers.base import OPTIONS_FILE, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 
-KINDS = ("wordpiece", "sentencepiece")
-# The options of each kind and their types.
-_OPTIONS = {
-    "wordpiece": {"lowercase": bool, "max_input_chars_per_word": int},
-    "sentencepiece": {"lowercase": bool},
+# The vocabulary file and the options of each kind.
+_KINDS = {
+    "wordpiece": (wordpiece.VOCABULARY_FILE, {"lowercase", "max_input_chars_per_word"}),
+    "sentencepiece": (sentencepiece.MODEL_FILE, {"lowercase"}),
 }
+KINDS = tuple(_KINDS)
 
 
 def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokenizer:
@@ -27,39 +26,43 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
     directory = files.open_path(directory, "the tokenizer's directory")
     path = directory / options_file
     try:
-        options = json.loads(path.read_bytes())
-        kind = options.pop("kind")
+        options = files.read_json(path)
     except FileNotFoundError:
         raise UserError(f"{directory} holds no tokenizer: {options_file} is missing") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is damaged: it should be a JSON object with a `kind`") from None
-    check_kind(kind)
-    types = {name: type(value) for name, value in options.items()}
-    if types != _OPTIONS[kind]:
-        wanted = ", ".join(f"`{name}` ({t.__name__})" for name, t in _OPTIONS[kind].items())
-        raise UserError(f"{path} is damaged: beside `kind` it should have {wanted}, no more")
-    if kind == "wordpiece":
-        tokens = wordpiece.read_vocabulary(directory / wordpiece.VOCABULARY_FILE)
-        return wordpiece.WordPieceTokenizer(tokens, **options)
-    model = sentencepiece.read_model(directory / sentencepiece.MODEL_FILE)
-    return sentencepiece.SentencePieceTokenizer(model, **options)
+    special_tokens = SpecialTokens(*options.pop("special_tokens", SPECIAL_TOKENS))
+    kind = options.pop("kind", None)
+    vocabulary_file, names = _KINDS.get(kind, ("", None))
+    if options.keys() != names:
+        raise UserError(
+            f"{path} is damaged: it must have the `kind` of a tokenizer and its options"
+        )
+    vocabulary = directory / vocabulary_file
+    return from_file(kind, vocabulary, special_tokens=special_tokens, **options)
 
 
 def from_file(
-    kind: str, path: epath.PathLike, *, lowercase: bool, max_input_chars_per_word: int
+    kind: str,
+    path: epath.PathLike,
+    *,
+    lowercase: bool,
+    max_input_chars_per_word: int = 200,
+    special_tokens: SpecialTokens = SPECIAL_TOKENS,
 ) -> Tokenizer:
-    """Makes a tokenizer of a user's vocab.txt (wordpiece) or .model (sentencepiece).
+    """Makes a tokenizer of a vocab.txt (wordpiece) or .model (sentencepiece).
 
     Raises:
       UserError: The file cannot be used; see `read_vocabulary` and `read_model`.
     """
     if kind == "sentencepiece":
-        model = sentencepiece.read_model(path)
-        return sentencepiece.SentencePieceTokenizer(model, lowercase=lowercase)
+        model = sentencepiece.read_model(path, special_tokens)
+        return sentencepiece.SentencePieceTokenizer(
+            model, lowercase=lowercase, special_tokens=special_tokens
+        )
     return wordpiece.WordPieceTokenizer(
-        wordpiece.read_vocabulary(path),
+        wordpiece.read_vocabulary(path, special_tokens),
         lowercase=lowercase,
         max_input_chars_per_word=max_input_chars_per_word,
+        special_tokens=special_tokens,
     )
 
 
@@ -94,9 +97,3 @@ def train(
         lowercase=lowercase,
         max_input_chars_per_word=max_input_chars_per_word,
     )
-
-
-def check_kind(kind: str) -> None:
-    """Raises UserError unless `kind` is one of KINDS."""
-    if kind not in KINDS:
-        raise UserError(f"config.data.tokenizer is {kind!r}; it must be one of {', '.join(KINDS)}")

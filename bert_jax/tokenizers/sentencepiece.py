@@ -14,10 +14,15 @@ import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.alignment import decompose, monotone
-from bert_jax.tokenizers.base import SPECIAL_TOKENS, Tokenizer, require_special_tokens
+from bert_jax.tokenizers.base import (
+    SPECIAL_TOKENS,
+    SpecialTokens,
+    Tokenizer,
+    read_vocabulary_file,
+    require_special_tokens,
+)
 
 MODEL_FILE = "sentencepiece.model"
 WORD_START = "▁"
@@ -29,21 +34,24 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
 
-    def __init__(self, model: bytes, *, lowercase: bool):
+    def __init__(
+        self, model: bytes, *, lowercase: bool, special_tokens: SpecialTokens = SPECIAL_TOKENS
+    ):
         self.model = model
         self._lowercase = lowercase
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
         tokens = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
-        super().__init__({"lowercase": lowercase}, model, tokens)
+        super().__init__({"lowercase": lowercase}, model, tokens, special_tokens)
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
         """Encodes text that continues a word, behind a mask."""
-        return sentencepiece.SentencePieceProcessor(model_proto=_unprefixed(self.model))
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        model.normalizer_spec.add_dummy_prefix = False
+        return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
-    @staticmethod
-    def is_word_start(token: str) -> bool:
-        return token.startswith(WORD_START) or token in SPECIAL_TOKENS
+    def is_word_start(self, token: str) -> bool:
+        return token.startswith(WORD_START) or token in self.special_tokens
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         if self._lowercase:
@@ -99,13 +107,6 @@ class SentencePieceTokenizer(Tokenizer):
         (directory / MODEL_FILE).write_bytes(self.model)
 
 
-def _unprefixed(model: bytes) -> bytes:
-    """Returns the model without the space that it puts before a text."""
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    proto.normalizer_spec.add_dummy_prefix = False
-    return proto.SerializeToString()
-
-
 def fold(text: str) -> str:
     """Lower-cases and strips accents (NFD without its nonspacing marks), as BERT does."""
     text = text.lower()
@@ -129,7 +130,7 @@ def fold_aligned(text: str) -> tuple[str, list[int]]:
     return "".join(part for part, _ in kept), [index for _, index in kept]
 
 
-def read_model(path: epath.PathLike) -> bytes:
+def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
     """Returns a serialized model whose special tokens cannot be spelled by text.
 
     Raises:
@@ -137,19 +138,14 @@ def read_model(path: epath.PathLike) -> bytes:
         token.
     """
     model = sentencepiece_model_pb2.ModelProto()
+    content = read_vocabulary_file(path)
     try:
-        model.ParseFromString(files.open_path(path, "the SentencePiece model").read_bytes())
-    except OSError as e:
-        raise UserError(
-            f"cannot read the SentencePiece model {path}: {e.strerror or 'no such file'}"
-        ) from None
+        model.ParseFromString(content)
     except Exception:  # protobuf's DecodeError, whose module is not public
         raise UserError(f"{path} is not a SentencePiece model") from None
-    if not model.pieces:
-        raise UserError(f"{path} is not a SentencePiece model, or an empty one")
-    require_special_tokens([piece.piece for piece in model.pieces], path)
+    require_special_tokens([piece.piece for piece in model.pieces], special_tokens, path)
     for piece in model.pieces:
         # In ALBERT's models, "[MASK]" in the text becomes the token.
-        if piece.piece in SPECIAL_TOKENS and piece.type != _Piece.UNKNOWN:
+        if piece.piece in special_tokens and piece.type != _Piece.UNKNOWN:
             piece.type = _Piece.CONTROL
     return model.SerializeToString()

@@ -1,7 +1,6 @@
 """Trains vocabularies. The same texts give the same bytes in every run."""
 
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -97,19 +96,24 @@ def train_sentencepiece(
             num_threads=_SENTENCEPIECE_THREADS,
             max_sentence_length=8 * _SENTENCEPIECE_LINE,
             minloglevel=2,
-            **_special_token_options(),
+            # These pieces never match text.
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=SPECIAL_TOKENS.pad,
+            unk_piece=SPECIAL_TOKENS.unk,
+            bos_piece=SPECIAL_TOKENS.cls,
+            eos_piece=SPECIAL_TOKENS.sep,
+            control_symbols=[SPECIAL_TOKENS.mask],
         )
     except RuntimeError as e:
-        raise UserError(_explain(str(e), vocab_size)) from None
+        # "INTERNAL: FILE.cc(638) [CONDITION] REASON"
+        reason = str(e).partition("] ")[2].strip() or "it has no text"
+        raise UserError(
+            f"sentencepiece cannot train {vocab_size} entries on this corpus: {reason}"
+        ) from None
     return model.getvalue()
-
-
-def _special_token_options() -> dict:
-    """Returns the options for ids 0 to 4. These pieces never match text."""
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS
-    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
-    names = {"pad_piece": pad, "unk_piece": unk, "bos_piece": cls, "eos_piece": sep}
-    return {**ids, **names, "control_symbols": [mask]}
 
 
 def _lines(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
@@ -118,21 +122,3 @@ def _lines(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
         for line in text.splitlines():
             for start in range(0, len(line), _SENTENCEPIECE_LINE):
                 yield line[start : start + _SENTENCEPIECE_LINE]
-
-
-def _explain(error: str, vocab_size: int) -> str:
-    too_high = re.search(r"value <= (\d+)", error)
-    if too_high:
-        return (
-            f"a sentencepiece vocabulary of {vocab_size} entries is too large for this corpus: "
-            f"it has text for at most {too_high[1]}"
-        )
-    if "required_chars" in error:
-        needed = re.search(r"(\d+) vs (\d+)", error)
-        return (
-            f"a sentencepiece vocabulary of {vocab_size} entries is too small for this corpus"
-            + (f": its characters alone take {needed[2]}" if needed else "")
-        )
-    if "sentences_.empty()" in error or "all_chars_count" in error:
-        return "there is no text to train a vocabulary on"
-    return f"sentencepiece cannot train a vocabulary of {vocab_size} entries: {error.strip()}"

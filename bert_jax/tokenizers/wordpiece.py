@@ -3,6 +3,7 @@
 The `tokenizers` library finds the match, and a cache keeps the pieces of each word.
 """
 
+import functools
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,10 +12,15 @@ import numpy as np
 from etils import epath
 from tokenizers import decoders, models
 
-from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.alignment import monotone
-from bert_jax.tokenizers.base import Tokenizer, require_special_tokens
+from bert_jax.tokenizers.base import (
+    SPECIAL_TOKENS,
+    SpecialTokens,
+    Tokenizer,
+    read_vocabulary_file,
+    require_special_tokens,
+)
 from bert_jax.tokenizers.words import WordSplitter
 
 VOCABULARY_FILE = "vocab.txt"
@@ -27,28 +33,34 @@ class WordPieceTokenizer(Tokenizer):
 
     kind = "wordpiece"
 
-    def __init__(self, tokens: Sequence[str], *, lowercase: bool, max_input_chars_per_word: int):
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        *,
+        lowercase: bool,
+        max_input_chars_per_word: int,
+        special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    ):
         options = {"lowercase": lowercase, "max_input_chars_per_word": max_input_chars_per_word}
-        super().__init__(options, "\n".join(tokens).encode(), tokens)
+        super().__init__(options, "\n".join(tokens).encode(), tokens, special_tokens)
         splitter = WordSplitter(lowercase)
         self._split, self._split_aligned = splitter.split, splitter.split_aligned
-        self._word_ids = _WordIds(
-            models.WordPiece(
-                {token: i for i, token in enumerate(tokens)},
-                unk_token="[UNK]",
-                max_input_chars_per_word=max_input_chars_per_word,
-            )
+        model = models.WordPiece(
+            {token: i for i, token in enumerate(tokens)},
+            unk_token=special_tokens.unk,
+            max_input_chars_per_word=max_input_chars_per_word,
+        )
+        self._word_ids = functools.lru_cache(_CACHE_WORDS)(
+            lambda word: [token.id for token in model.tokenize(word)]
         )
         self._decoder = decoders.WordPiece(cleanup=True)
 
-    @staticmethod
-    def is_word_start(token: str) -> bool:
+    def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        ids_of = self._word_ids.__getitem__
         return [
-            np.fromiter(chain.from_iterable(map(ids_of, self._split(sentence))), np.int32)
+            np.fromiter(chain.from_iterable(map(self._word_ids, self._split(sentence))), np.int32)
             for sentence in sentences
         ]
 
@@ -56,9 +68,9 @@ class WordPieceTokenizer(Tokenizer):
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         for word in self._split_aligned(text):
-            first, piece_ids = 0, self._word_ids["".join(word.characters)]
+            first, piece_ids = 0, self._word_ids("".join(word.characters))
             for piece_id in piece_ids:
-                length = len(self._tokens[piece_id].removeprefix("##"))
+                length = len(self.tokens[piece_id].removeprefix("##"))
                 # A single piece covers the whole word. It may be [UNK], or spell "##".
                 stop = first + length if len(piece_ids) > 1 else len(word.characters)
                 spans.append((min(word.starts[first:stop]), max(word.ends[first:stop])))
@@ -70,51 +82,30 @@ class WordPieceTokenizer(Tokenizer):
         return self._decoder.decode([self.id_to_token(int(i)) for i in ids])
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        text = "".join(f"{token}\n" for token in self._tokens)
+        text = "".join(f"{token}\n" for token in self.tokens)
         (directory / VOCABULARY_FILE).write_bytes(text.encode())
 
 
-class _WordIds(dict):
-    """A cache of the ids of each word's pieces."""
-
-    def __init__(self, model: models.WordPiece):
-        super().__init__()
-        self._model = model
-
-    def __missing__(self, word: str) -> list[int]:
-        if len(self) >= _CACHE_WORDS:
-            self.clear()
-        ids = [token.id for token in self._model.tokenize(word)]
-        self[word] = ids
-        return ids
-
-
-def read_vocabulary(path: epath.PathLike) -> list[str]:
+def read_vocabulary(
+    path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS
+) -> list[str]:
     """Returns the entries of a vocab.txt in the order of their ids.
 
     Raises:
-      UserError: The file cannot be read, is empty, has a blank or repeated line, or lacks a
-        special token.
+      UserError: The file cannot be read, has a blank or repeated line, or lacks a special
+        token.
     """
     try:
-        text = files.open_path(path, "the vocabulary").read_bytes().decode()
-    except OSError as e:
-        raise UserError(
-            f"cannot read the vocabulary {path}: {e.strerror or 'no such file'}"
-        ) from None
+        text = read_vocabulary_file(path).decode()
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1
         raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
     # Only "\n" ends a line, as vocabularies have other line separators as entries.
     tokens = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
-    if tokens == [""]:
-        raise UserError(f"the vocabulary {path} is empty: it needs one entry a line")
-    seen: dict[str, int] = {}
+    seen: set[str] = set()
     for number, token in enumerate(tokens, 1):
-        if not token:
-            raise UserError(f"{path}:{number}: blank line in the vocabulary; remove it")
-        if token in seen:
-            raise UserError(f"{path}:{number}: {token!r} is already on line {seen[token]}")
-        seen[token] = number
-    require_special_tokens(tokens, path)
+        if not token or token in seen:
+            raise UserError(f"{path}:{number}: the entry {token!r} is blank or repeated; remove it")
+        seen.add(token)
+    require_special_tokens(tokens, special_tokens, path)
     return tokens

@@ -5,19 +5,13 @@ dropped, CJK characters spaced apart (cased and uncased alike), lower-casing wit
 accents stripped, punctuation split off. Like the original they use Python's Unicode tables:
 characters that are newer than these are unassigned, and dropped.
 
-Uncased, the words are those of `transformers`' slow `BertTokenizer` for every text.
-The known differences to other tokenizers, which tests/tokenizers/test_parity.py checks:
+Uncased, the words are those of `transformers`' slow `BertTokenizer` for every text. Other
+tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
 
-* Cased, the slow `BertTokenizer` composes the text (NFC): "e" with a combining accent
-  becomes "é". Neither the original nor `transformers`' fast tokenizer does that.
-* The original under Python 3 lower-cases whole words: a capital sigma at a word's end
-  becomes a final one. Both of `transformers`' tokenizers, and this one,
-  lower-case each character by itself.
-* The `tokenizers` library (`transformers`' fast tokenizers) has older tables. It keeps
-  unassigned characters and 13 format characters (U+0890, U+0891, U+08E2, U+110CD,
-  U+13430 to U+13438). It does not know punctuation and combining marks newer than Unicode 8.
-  U+166D and U+111C9 are punctuation; uncased, U+1734 is dropped and
-  U+11938 not decomposed. It also does not space U+2B820 to U+2B91F, CJK, apart.
+* Cased, the slow `BertTokenizer` composes the text (NFC): "e" with a combining accent becomes "é".
+* The original under Python 3 lower-cases whole words: a capital sigma at a word's end becomes a
+  final one. All others lower-case each character by itself.
+* The `tokenizers` library (`transformers`' fast tokenizers) has the tables of Unicode 8.
 """
 
 import unicodedata
@@ -105,11 +99,7 @@ class _CharacterTable(dict):
             return f" {character} "
         if self._lowercase and category == "Mn":
             return ""
-        if _is_punctuation(character, category):
+        # ASCII symbols such as $ and ^ count as punctuation.
+        if category[0] == "P" or (category[0] == "S" and character.isascii()):
             return f" {character} "
         return character.lower() if self._lowercase else character
-
-
-def _is_punctuation(character: str, category: str) -> bool:
-    """Returns whether it is Unicode punctuation or an ASCII symbol such as $ or ^."""
-    return category[0] == "P" or (category[0] == "S" and character.isascii())

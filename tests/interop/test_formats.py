@@ -1,12 +1,10 @@
 """Conversions between all kinds of directories, and what is written in them."""
 
-import itertools
 import json
 import shutil
 
 import numpy as np
 import pytest
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
@@ -26,15 +24,14 @@ KINDS = tuple(formats.WRITERS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.mark.parametrize("chain", itertools.combinations(KINDS, 2), ids="-".join)
-def test_a_chain_of_conversions_returns_every_bit(chain, tmp_path):
-    pretrained = make_pretrained(seed=len(chain[0]))
+def test_a_chain_of_conversions_returns_every_bit(tmp_path):
+    pretrained = make_pretrained(seed=1)
     # Values that arithmetic would change.
     pretrained.weights["bert/pooler/dense/bias"][:4] = [1e-42, -0.0, np.float32(1) / 3, 3e38]
     training = {"step": 7, "config": {}, "corpus": {"documents": 3}, "results": {"mlm_loss": 2.5}}
     original = copies(pretrained.weights)
     pretrained.training = training
-    for i, kind in enumerate([*chain, chain[0]]):
+    for i, kind in enumerate([*KINDS, *KINDS[::-1]]):
         formats.write(pretrained, tmp_path / str(i), kind)
         pretrained = formats.read(tmp_path / str(i))
         assert pretrained.warnings == []
@@ -82,23 +79,22 @@ def test_the_variables_of_google(tmp_path):
     assert len(shapes) == 5 + 16 * 3 + 2 + 5 + 2
 
 
-@each_kind
-def test_a_padded_vocabulary_is_cut(tmp_path, kind):
+def test_a_padded_vocabulary_is_cut(tmp_path):
     pretrained = make_pretrained(vocab_size=32)
     full = copies(pretrained.weights)
     pretrained.complete()
     assert "the last 4" in pretrained.warnings[0]
-    formats.write(pretrained, tmp_path / "out", kind)
+    formats.write(pretrained, tmp_path / "out", "huggingface")
     found = formats.read(tmp_path / "out")
     assert found.model["vocab_size"] == 28
     for name in ("bert/embeddings/word_embeddings", "mlm/output_bias"):
         np.testing.assert_array_equal(found.weights[name], full[name][:28])
 
 
-@pytest.mark.parametrize("rows", [27, 30, 156])
-def test_other_differences_are_not_padding(rows):
-    with pytest.raises(UserError, match=f"{rows} rows of word embeddings but .* 28 entries"):
-        make_pretrained(vocab_size=rows).complete()
+def test_other_differences_are_not_padding():
+    for rows in (27, 30, 156):
+        with pytest.raises(UserError, match=f"{rows} rows of word embeddings but .* 28 entries"):
+            make_pretrained(vocab_size=rows).complete()
 
 
 def test_untrained_heads_are_remembered(tmp_path):
@@ -120,28 +116,17 @@ def test_untrained_heads_are_remembered(tmp_path):
 
 
 @each_kind
-def test_a_failed_conversion_leaves_nothing(tmp_path, kind, monkeypatch):
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_failed_conversion_leaves_nothing(tmp_path, kind, exists, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "no space left on device")
 
     pretrained = make_pretrained()
-    monkeypatch.setattr(type(pretrained.tokenizer), "save", fail)
-    monkeypatch.setattr("bert_jax.interop.huggingface.write_object", fail)
-    with pytest.raises(OSError, match="no space"):
-        formats.write(pretrained, tmp_path / "out", kind)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_full_disk(tmp_path, monkeypatch, exists):
-    def fail(*args, **kwargs):
-        raise SafetensorError("No space left on device")
-
     if exists:
         (tmp_path / "out").mkdir()
-    monkeypatch.setattr("bert_jax.interop.huggingface.save_file", fail)
-    with pytest.raises(UserError, match="model.safetensors could not be written: No space"):
-        formats.write(make_pretrained(), tmp_path / "out", "huggingface")
+    monkeypatch.setattr(type(pretrained.tokenizer), "save_vocabulary", fail)
+    with pytest.raises(OSError, match="no space"):
+        formats.write(pretrained, tmp_path / "out", kind)
     assert list(tmp_path.rglob("*")) == ([tmp_path / "out"] if exists else [])
 
 
@@ -153,11 +138,13 @@ def test_files_are_not_overwritten(tmp_path):
     assert (tmp_path / "out" / "thesis.txt").read_text() == "months of work"
 
 
-def test_an_empty_directory_is_filled_and_an_unfinished_one_replaced(tmp_path):
-    (tmp_path / "out" / "unfinished_conversion" / "checkpoints").mkdir(parents=True)
+def test_an_unfinished_directory_is_replaced(tmp_path):
+    (tmp_path / "out" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "out" / "unfinished_conversion").touch()
     (tmp_path / "link").symlink_to(tmp_path / "out")
-    formats.write(make_pretrained(), tmp_path / "link", "bert_jax")
+    formats.write(make_pretrained(), tmp_path / "link", "google")
     assert not (tmp_path / "out" / "unfinished_conversion").exists()
+    assert not (tmp_path / "out" / "checkpoints").exists()
     assert same_weights(formats.read(tmp_path / "out").weights, make_pretrained().weights)
 
 
@@ -182,7 +169,7 @@ def test_other_directories(tmp_path):
         formats.read(tmp_path / "x")
     make_tokenizer().save(tmp_path / "run" / "tokenizer")
     (tmp_path / "run" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="run has no checkpoint yet: its run has only started"):
+    with pytest.raises(UserError, match="run has no checkpoint: its run has only started"):
         formats.read(tmp_path / "run")
 
 
@@ -197,9 +184,7 @@ def test_lowercase_is_for_google_alone(tmp_path):
         formats.read(tmp_path / "huggingface", lowercase=True)
 
 
-@pytest.mark.parametrize("kind", ["google", "bert_jax"])
-def test_fine_tuned_models_are_for_huggingface_alone(tmp_path, kind):
+def test_fine_tuned_models_are_for_huggingface_alone(tmp_path):
     pretrained = make_finetuned("sequence_classification", ("no", "yes"))
     with pytest.raises(UserError, match="a test is fine-tuned.*--to=huggingface"):
-        formats.write(pretrained, tmp_path / "out", kind)
-    assert not (tmp_path / "out").exists()
+        formats.write(pretrained, tmp_path / "out", "google")

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
-from tests.interop.small_bert import drop_tensors, edit_json, make_pretrained, same_weights
+from tests.interop.small_bert import drop_tensors, make_pretrained, same_weights
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +72,14 @@ def test_wrong_variables_are_named(google):
 
 
 @pytest.mark.parametrize("name", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"])
-@pytest.mark.parametrize("keep", [0, 0.3, 0.95])
-def test_truncated_files(google, name, keep):
-    content = (google / name).read_bytes()
-    (google / name).write_bytes(content[: int(len(content) * keep)])
-    with pytest.raises(UserError, match="damaged"):
-        formats.read(google)
-
-
-def test_changed_values_are_noticed(google):
-    path = google / "bert_model.ckpt.data-00000-of-00001"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="damaged"):
-        formats.read(google)
+def test_damaged_files(google, name):
+    whole = (google / name).read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (b"", whole[: len(whole) // 3], whole[:-20], flipped):
+        (google / name).write_bytes(damaged)
+        with pytest.raises(UserError, match="damaged"):
+            formats.read(google)
 
 
 def test_several_checkpoints_in_one_directory(google):
@@ -99,22 +92,10 @@ def test_several_checkpoints_in_one_directory(google):
     assert same_weights(formats.read(google / "model.ckpt-20").weights, make_pretrained().weights)
 
 
-def test_unknown_activations(google):
-    edit_json(google / "bert_config.json", hidden_act="swish")
-    with pytest.raises(UserError, match="hidden_act is 'swish'; it must be one of gelu"):
-        formats.read(google)
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ({"hidden_act": "gelu_new"}, 'no hidden_act "gelu_new"'),
-        ({"layer_norm_eps": 1e-5}, "always uses 1e-12"),
-        ({"causal": True}, "causal is True"),
-    ],
-)
-def test_differences_from_googles_program(tmp_path, model, words):
-    pretrained = make_pretrained(**model)
+def test_differences_from_googles_program(tmp_path):
+    changed = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "causal": True}
+    pretrained = make_pretrained(**changed)
     formats.write(pretrained, tmp_path / "google", "google")
-    assert words in pretrained.warnings[0]
+    for (key, value), warning in zip(changed.items(), pretrained.warnings, strict=True):
+        assert f"{key} is {value}" in warning
     assert formats.read(tmp_path / "google").model == pretrained.model | {"causal": False}

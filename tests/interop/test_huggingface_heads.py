@@ -1,5 +1,6 @@
 """Fine-tuned models in the format of `transformers`, without `transformers`."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,7 +9,14 @@ from safetensors.numpy import load_file
 
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
-from tests.interop.small_bert import copies, edit_json, edit_tensors, make_finetuned, same_weights
+from tests.interop.small_bert import (
+    MODEL,
+    copies,
+    edit_json,
+    edit_tensors,
+    make_finetuned,
+    same_weights,
+)
 
 LABELS = ("no", "perhaps", "yes")
 HEADS = [
@@ -40,14 +48,11 @@ def test_a_classifier_and_its_labels(tmp_path):
     assert "pipeline_tag: text-classification" in card and "no, perhaps, yes" in card
 
 
-def test_regression_has_one_output(tmp_path):
-    config, tensors = export(make_finetuned("sequence_classification"), tmp_path / "hf")
+def test_other_heads(tmp_path):
+    config, tensors = export(make_finetuned("sequence_classification"), tmp_path / "regression")
     assert config["problem_type"] == "regression" and len(config["id2label"]) == 1
     assert tensors["classifier.weight"].shape == (1, 12)
-
-
-def test_spans_have_another_name(tmp_path):
-    config, tensors = export(make_finetuned("question_answering"), tmp_path / "hf")
+    config, tensors = export(make_finetuned("question_answering"), tmp_path / "spans")
     assert config["architectures"] == ["BertForQuestionAnswering"] and "id2label" not in config
     assert tensors["qa_outputs.weight"].shape == (2, 12)
     assert not [name for name in tensors if "pooler" in name]
@@ -85,18 +90,11 @@ def test_labels_as_transformers_writes_them(tmp_path, values, labels):
     ("head", "values", "lost", "words"),
     [
         ("sequence_classification", {}, "classifier.", "has no classifier.weight, classifier.bias"),
-        ("sequence_classification", {}, "bert.pooler.", "has no pooler"),
+        ("sequence_classification", {}, "bert.pooler.", "has no bert.pooler.dense.weight"),
         ("sequence_classification", {"problem_type": "regression"}, "", "3 numbers at once"),
         ("sequence_classification", {"problem_type": "x"}, "", "problem_type is 'x'"),
         ("sequence_classification", {"is_decoder": True}, "", "pools the first token"),
         ("token_classification", {"id2label": {"0": "a"}}, "", "does not name the 3 labels"),
-        ("token_classification", {"id2label": ["a", "b", "c"]}, "", "does not name"),
-        (
-            "token_classification",
-            {"id2label": {"0": "a", "1": "\ud800", "2": "c"}},
-            "",
-            "lone surrogate",
-        ),
         (
             "sequence_classification",
             {"architectures": ["BertForMultipleChoice"]},
@@ -116,12 +114,12 @@ def test_an_unusable_head_leaves_its_encoder(tmp_path, head, values, lost, words
     assert words in " ".join(again.warnings) and "without its head" in " ".join(again.warnings)
 
 
-@pytest.mark.parametrize("architectures", [None, [], "BertForSequenceClassification", [7], ["X"]])
-def test_a_config_without_a_known_head(tmp_path, architectures):
+def test_a_config_without_a_known_head(tmp_path):
     export(make_finetuned("sequence_classification", LABELS), tmp_path / "hf")
-    edit_json(tmp_path / "hf" / "config.json", architectures=architectures)
-    again = formats.read(tmp_path / "hf")
-    assert not again.head and "classifier.weight" in " ".join(again.warnings)
+    for architectures in (None, [], ["X"]):
+        edit_json(tmp_path / "hf" / "config.json", architectures=architectures)
+        again = formats.read(tmp_path / "hf")
+        assert not again.head and "classifier.weight" in " ".join(again.warnings)
 
 
 def test_pre_training_replaces_the_head():
@@ -137,14 +135,12 @@ def test_pre_training_replaces_the_head():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: setattr(p, "features", (-1, -2)), r"config.train.features\), which no class"),
-        (lambda p: setattr(p, "bilstm_size", 8), "config.train.bilstm_size"),
-        (lambda p: p.model.update(causal=True), "causal and pools the last token"),
+        ({"features": (-1, -2)}, r"config.train.features\), which no class"),
+        ({"bilstm_size": 8}, "config.train.bilstm_size"),
+        ({"model": MODEL | {"causal": True}}, "causal and pools the last token"),
     ],
 )
 def test_models_that_transformers_lacks(tmp_path, change, words):
-    pretrained = make_finetuned("sequence_classification", LABELS)
-    change(pretrained)
+    pretrained = dataclasses.replace(make_finetuned("sequence_classification", LABELS), **change)
     with pytest.raises(UserError, match=words):
         formats.write(pretrained, tmp_path / "out", "huggingface")
-    assert not (tmp_path / "out").exists()

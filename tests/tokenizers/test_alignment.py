@@ -71,35 +71,28 @@ def test_the_slice_of_any_words_gives_their_pieces(wordpiece):
     @given(TEXT, st.data())
     def check(text, data):
         ids, spans = check_shape(wordpiece, text)
+        covered = {i for start, end in spans for i in range(start, end)}
+        between = "".join(c if i not in covered else " " for i, c in enumerate(text))
+        assert wordpiece.encode_batch([between])[0].size == 0
         starts = [i for i, token in enumerate(ids) if wordpiece.is_word_start_V[token]]
         if not starts:
             return
         first = data.draw(st.integers(0, len(starts) - 1))
         last = data.draw(st.integers(first, len(starts) - 1))
         i, j = starts[first], [*starts, len(ids)][last + 1]
-        there = text[spans[i][0] : spans[j - 1][1]]
-        assert wordpiece.encode_batch([there])[0].tolist() == ids[i:j]
-
-    check()
-
-
-def test_what_no_piece_stands_for_is_nothing(wordpiece):
-    @given(TEXT)
-    def check(text):
-        _, spans = check_shape(wordpiece, text)
-        covered = {i for start, end in spans for i in range(start, end)}
-        between = "".join(c if i not in covered else " " for i, c in enumerate(text))
-        assert wordpiece.encode_batch([between])[0].size == 0
+        words = text[spans[i][0] : spans[j - 1][1]]
+        assert wordpiece.encode_batch([words])[0].tolist() == ids[i:j]
 
     check()
 
 
 def test_every_character_by_itself(wordpiece):
-    text = " ".join(ALL)
+    # Every seventh: the whole of Unicode takes 20 seconds.
+    text = " ".join(ALL[::7])
     ids, spans = check_shape(wordpiece, text)
     # Each piece of it lies on one character, which is every second one.
     assert all(start % 2 == 0 and (end - start) in (1, 3) for start, end in spans)
-    assert len({start for start, _ in spans}) > 140_000
+    assert len({start for start, _ in spans}) > 20_000
 
 
 def test_sentencepiece(sentencepiece):

@@ -143,15 +143,9 @@ def test_text_cannot_spell_special_tokens(trained):
 def test_trained_vocabulary_has_the_size_and_the_specials_first(trained):
     assert trained.vocab_size == 700
     assert trained.special_ids == (0, 1, 2, 3, 4)
-    assert [trained.id_to_token(i) for i in range(5)] == SPECIALS
-    assert len({trained.id_to_token(i) for i in range(700)}) == 700
-
-
-def test_ids_are_int32_and_below_the_size(trained):
+    assert trained.tokens[:5] == SPECIALS and len(set(trained.tokens)) == 700
     batch = trained.encode_batch(["The President of the Senate.", "", "Zebra! ☃"])
-    assert [ids.dtype for ids in batch] == [np.int32] * 3
-    assert batch[1].size == 0
-    assert all(0 <= i < trained.vocab_size for ids in batch for i in ids)
+    assert [ids.dtype for ids in batch] == [np.int32] * 3 and batch[1].size == 0
 
 
 def test_round_trip(trained):
@@ -224,7 +218,7 @@ def test_training_gives_the_same_bytes_in_every_process(kind, model_type, tmp_pa
     assert len(digests) == 1
 
 
-def test_small_corpus_is_filled_up_with_unused_entries():
+def test_a_small_corpus_is_filled_up_with_unused_entries():
     tokenizer = train("wordpiece", ["to be or not to be", "that is the question"], 1000)
     assert tokenizer.vocab_size == 1000
     assert 900 < tokenizer.num_unused < 1000
@@ -240,83 +234,64 @@ def test_alphabet_is_bounded_by_frequency():
 
 
 @pytest.mark.parametrize(
-    "kind, size, words",
+    "kind, texts, size, words",
     [
-        ("wordpiece", 30, "too small for this corpus"),
-        ("sentencepiece", 20, "too small for this corpus"),
-        ("sentencepiece", 100_000, "too large for this corpus: it has text for at most"),
+        ("wordpiece", sample_texts(1), 30, "30 entries is too small for this corpus"),
+        ("sentencepiece", sample_texts(1), 20, "smaller than required_chars. 20 vs"),
+        ("sentencepiece", sample_texts(1), 100_000, "set it to a value <= "),
+        ("wordpiece", [" ", ""], 100, "no text to train"),
+        ("sentencepiece", [" ", ""], 100, "it has no text"),
     ],
 )
-def test_sizes_that_cannot_be_trained(kind, size, words):
+def test_corpora_and_sizes_that_cannot_be_trained(kind, texts, size, words):
     with pytest.raises(UserError, match=words):
-        train(kind, sample_texts(1), size)
-
-
-@pytest.mark.parametrize("kind", tokenizers.KINDS)
-def test_no_text_to_train_on(kind):
-    with pytest.raises(UserError, match="no text to train"):
-        train(kind, [" ", ""], 100)
+        train(kind, texts, size)
 
 
 @pytest.mark.parametrize(
-    "tokens, words",
+    "kind, content, words",
     [
-        (["[PAD]", "[UNK]", "[CLS]", "a"], r"has no \[SEP\] \[MASK\]: BERT needs all of"),
-        ([*SPECIALS, "a", "b", "a"], r"vocab.txt:8: 'a' is already on line 6"),
-        ([*SPECIALS, "", "b"], r"vocab.txt:6: blank line"),
-        ([], "is empty"),
+        ("wordpiece", b"[PAD]\n[UNK]\n[CLS]\na\n", r"has no \[SEP\] \[MASK\], which BERT needs"),
+        ("wordpiece", b"[PAD]\n[UNK]\na\na\n", "vocabulary:4: the entry 'a' is blank or repeated"),
+        ("wordpiece", b"[PAD]\n\nb\n", "vocabulary:2: the entry '' is blank or repeated"),
+        ("wordpiece", b"", "vocabulary:1: the entry ''"),
+        ("wordpiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "vocabulary:3: .* not valid UTF-8"),
+        ("sentencepiece", b"[PAD]\n[UNK]\n\xff\xfe\n", "is not a SentencePiece model"),
+        ("wordpiece", None, "cannot read .*vocabulary: No such file"),
     ],
 )
-def test_vocabularies_that_cannot_be_used(tokens, words, tmp_path):
+def test_vocabularies_that_cannot_be_used(kind, content, words, tmp_path):
+    path = tmp_path / "vocabulary"
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(UserError, match=words):
-        from_file("wordpiece", write_vocabulary(tmp_path, tokens))
+        from_file(kind, path)
 
 
-def test_vocabulary_files_that_cannot_be_read(tmp_path):
-    for kind in tokenizers.KINDS:
-        with pytest.raises(UserError, match="cannot read .*nothing: No such file"):
-            from_file(kind, tmp_path / "nothing")
-    bad = tmp_path / "bad.txt"
-    bad.write_bytes(b"[PAD]\n[UNK]\n\xff\xfe\n")
-    with pytest.raises(UserError, match=r"bad.txt:3: the vocabulary is not valid UTF-8"):
-        from_file("wordpiece", bad)
-    with pytest.raises(UserError, match="is not a SentencePiece model"):
-        from_file("sentencepiece", bad)
+def test_special_tokens_may_have_other_spellings(tmp_path):
+    others = tokenizers.SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    path = write_vocabulary(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
+    tokenizer = tokenizers.from_file("wordpiece", path, lowercase=True, special_tokens=others)
+    assert tokenizer.special_ids == (1, 3, 0, 2, 5)
+    assert tokenizer.encode_masked("a [MASK] b").tolist() == [4, 5, 3]
+    tokenizer.save(tmp_path / "saved")
+    again = tokenizers.load(tmp_path / "saved")
+    assert again.fingerprint == tokenizer.fingerprint and again.special_tokens == others
 
 
-@pytest.fixture
-def train_library(tmp_path):
-    """Trains a model with the library's own options; returns its path."""
-
-    def train(**options):
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample_texts(2)),
-            model_prefix=str(tmp_path / "model"),
-            vocab_size=300,
-            minloglevel=2,
-            **options,
-        )
-        return tmp_path / "model.model"
-
-    return train
-
-
-def test_sentencepiece_model_without_the_specials(train_library):
-    with pytest.raises(UserError, match=r"has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"):
-        from_file("sentencepiece", train_library())
-
-
-def test_text_cannot_spell_user_defined_specials(train_library):
-    path = train_library(
-        pad_id=0,
-        pad_piece="[PAD]",
-        unk_id=1,
-        unk_piece="[UNK]",
+def test_text_cannot_spell_user_defined_specials(tmp_path):
+    options = {"pad_id": 0, "pad_piece": "[PAD]", "unk_id": 1, "unk_piece": "[UNK]"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample_texts(2)),
+        model_prefix=str(tmp_path / "model"),
+        vocab_size=300,
+        minloglevel=2,
         bos_id=-1,
         eos_id=-1,
         user_defined_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        **options,
     )
-    tokenizer = from_file("sentencepiece", path)
+    tokenizer = from_file("sentencepiece", tmp_path / "model.model")
     (ids,) = tokenizer.encode_batch(["the [MASK] of the [CLS]"])
     assert not {tokenizer.mask_id, tokenizer.cls_id} & set(ids.tolist())
 
@@ -324,38 +299,10 @@ def test_text_cannot_spell_user_defined_specials(train_library):
 def test_load_needs_a_saved_tokenizer(tmp_path):
     with pytest.raises(UserError, match="tokenizer.json is missing"):
         tokenizers.load(tmp_path)
-    for content in (
-        "[1]",
-        "{",
-        '{"kind": "wordpiece"}',
-        '{"kind": "sentencepiece", "lowercase": 1}',
-    ):
-        (tmp_path / "tokenizer.json").write_text(content)
-        with pytest.raises(UserError, match="tokenizer.json is damaged"):
+    for content in (b"[1]", b"{", b'{"kind": "wordpiece"}', b'{"kind": "x"}', b'{"kind": "\xff"}'):
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(UserError, match="tokenizer.json is (damaged|not valid JSON)"):
             tokenizers.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_bytes(b'{"kind": "\xff"}')
-    with pytest.raises(UserError, match="tokenizer.json is damaged"):
-        tokenizers.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name, size, lowercase",
-    [
-        ("bert-base-uncased", 30522, True),
-        ("bert-base-cased", 28996, False),
-        ("bert-base-multilingual-cased", 119547, False),
-        ("bert-base-chinese", 21128, True),
-    ],
-)
-def test_released_vocabularies(name, size, lowercase, shared_data):
-    path = shared_data / "vocab" / name / "vocab.txt"
-    tokenizer = from_file("wordpiece", path, lowercase)
-    assert tokenizer.vocab_size == size
-    vocabulary = set(path.read_text(encoding="utf-8").split("\n"))
-    texts = [*sample_texts(2), "John Johanson's café — naïve 東京, 3.14%!", "“Wait…” he said"]
-    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
-        tokens = [tokenizer.id_to_token(i) for i in ids]
-        assert tokens == reference_tokens(text, vocabulary, lowercase, 200)
 
 
 def test_known_ids_of_bert_base_uncased(shared_data):

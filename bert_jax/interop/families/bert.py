@@ -1,6 +1,6 @@
 """BERT: google-research/bert, and the Bert classes of `transformers`."""
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass, TokenizerClass
 
 # layout, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
@@ -47,6 +47,11 @@ vector dense/bias bias output_bias
 _CLASSIFIER = """
 classes dense/kernel weight -
 vector dense/bias bias -
+"""
+_CONFIG_KEYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
+hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size
+initializer_range layer_norm_eps
 """
 
 _CLASSIFIER_NAMES = Names("classifier/", "classifier.", "-", _CLASSIFIER)
@@ -97,23 +102,28 @@ BERT = Family(
         ),
         "multiple_choice": TaskClass("BertForMultipleChoice", _CLASSIFIER_NAMES, "multiple-choice"),
     },
-    config_keys={
-        key: key
-        for key in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "hidden_act",
-            "hidden_dropout_prob",
-            "attention_probs_dropout_prob",
-            "max_position_embeddings",
-            "type_vocab_size",
-            "initializer_range",
-            "layer_norm_eps",
-        )
+    tokenizer_classes={
+        "wordpiece": TokenizerClass(
+            "BertTokenizer",
+            options={"do_lower_case": "lowercase"},
+            settings={
+                "do_basic_tokenize": True,
+                "never_split": None,
+                "strip_accents": None,
+                "tokenize_chinese_chars": True,
+                "clean_up_tokenization_spaces": True,
+            },
+        ),
+        "sentencepiece": TokenizerClass(
+            "PreTrainedTokenizerFast",
+            options={},
+            settings={
+                "clean_up_tokenization_spaces": False,
+                "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            },
+        ),
     },
+    config_keys={key: key for key in _CONFIG_KEYS.split()},
     optional_config_keys={"causal": "is_decoder"},
     constants={"position_embedding_type": "absolute", "add_cross_attention": False},
     written={"position_embedding_type": "absolute", "torch_dtype": "float32", "use_cache": True},
