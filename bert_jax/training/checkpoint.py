@@ -120,7 +120,14 @@ class Checkpointer:
         # One process sets damaged checkpoints aside; the others wait for its choice.
         step = multihost.run_on_process_zero(lambda: self._newest_whole(self.steps()))
         self._manager.reload()
-        return None if step is None else self._restore(step, abstract_state)
+        if step is None:
+            return None
+        self._check_shapes(step, abstract_state.params)
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(abstract_state), resume=ocp.args.JsonRestore()
+        )
+        restored = self._manager.restore(step, args=args)
+        return restored["state"], restored["resume"]
 
     def restore_params(
         self, abstract_params: Any, step: int | None = None
@@ -183,14 +190,6 @@ class Checkpointer:
                 f"{damaged[0][1]}); start again in another work directory"
             )
         return None
-
-    def _restore(self, step: int, abstract_state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        self._check_shapes(step, abstract_state.params)
-        args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(abstract_state), resume=ocp.args.JsonRestore()
-        )
-        restored = self._manager.restore(step, args=args)
-        return restored["state"], restored["resume"]
 
     def _check_shapes(self, step: int, abstract_params: Any) -> None:
         """Refuses parameters of other shapes, which another version of bert_jax wrote."""

@@ -44,10 +44,10 @@ def pretraining_flops_per_sequence(
 def task_flops_per_sequence(
     model: TaskModel, length: int, rates: LayerRates | None = None
 ) -> float:
-    """Returns the same for the model of a task; only what its gradients need is counted.
+    """Returns the same for the model of a task.
 
-    Blocks above the highest layer of `model.features` do not run. Frozen weights have no
-    gradient, and a product above frozen weights alone needs no gradient of its input.
+    Blocks above the highest layer of `model.features` do not run. Frozen weights have no backward
+    pass; that of all others counts twice their forward pass.
 
     Args:
       model: The encoder and the head.
@@ -56,33 +56,16 @@ def task_flops_per_sequence(
     """
     c, width = model.config, model.config.hidden_size
     rates = rates or LayerRates(c.num_hidden_layers)
-    block = _block(c, length)
     depths = [layer % (c.num_hidden_layers + 1) for layer in model.features]
     num_run = max(depths, default=c.num_hidden_layers)
     num_frozen = num_run if rates.frozen_encoder else min(max(rates.frozen_layers, 0), num_run)
-    num_trained = num_run - num_frozen
-    embeddings_trained = rates.frozen_layers < 0 and not rates.frozen_encoder
-    encoder_trained = num_trained > 0 or embeddings_trained
     has_pooler = model.POOLED and not model.features
-    pooler = 2 * width**2 * has_pooler
     head_width = width * max(1, len(model.features))
-    bilstm, of_features = _bilstm(head_width, model.bilstm_size, length)
-    if encoder_trained:
-        # The input of the BiLSTM needs a gradient too.
-        of_features = 0
+    trained = 2 * width**2 * has_pooler + _bilstm(head_width, model.bilstm_size, length)
     head_width = 2 * model.bilstm_size or head_width
-    head = 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
-
-    forward = num_run * block + pooler + bilstm + head
-    of_weights = head + bilstm + pooler
-    of_inputs = head * bool(has_pooler or bilstm or encoder_trained) + pooler * encoder_trained
-    of_inputs += bilstm - of_features
-    # The two products of attention have two inputs and no weights.
-    blocks = 2 * num_trained * block
-    if num_trained and not embeddings_trained:
-        # Query, key and value of the lowest block.
-        blocks -= 2 * length * 3 * width**2
-    return float(forward + of_weights + of_inputs + blocks)
+    trained += 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
+    trained += (num_run - num_frozen) * _block(c, length)
+    return float(num_frozen * _block(c, length) + 3 * trained)
 
 
 def _block(config: BertConfig, length: int) -> int:
@@ -92,12 +75,9 @@ def _block(config: BertConfig, length: int) -> int:
     return products + 4 * length**2 * width
 
 
-def _bilstm(width: int, size: int, length: int) -> tuple[int, int]:
-    """Returns the FLOPs of a BiLSTM's forward pass, and those of the products with its input."""
-    # Four gates in two directions.
-    each = 2 * length * 2 * 4 * size
-    of_features = each * width
-    return of_features + each * (size + (NUM_LAYERS - 1) * 3 * size), of_features
+def _bilstm(width: int, size: int, length: int) -> int:
+    """Returns the FLOPs of a BiLSTM's forward pass, with four gates in two directions."""
+    return 2 * length * 2 * 4 * size * (width + size + (NUM_LAYERS - 1) * 3 * size)
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

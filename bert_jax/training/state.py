@@ -1,6 +1,5 @@
 """The state that training changes from step to step, and how it is created."""
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import flax.linen as nn
@@ -8,6 +7,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+
+from bert_jax.parallel.sharding import Layout
 
 
 @flax.struct.dataclass
@@ -29,54 +30,18 @@ def init_params(model: nn.Module, seed: int) -> Any:
     return model.init(jax.random.key(seed), batch, deterministic=True)["params"]
 
 
-def init_state(
-    model: nn.Module,
-    optimizer: optax.GradientTransformation,
-    seed: int,
-    shardings: TrainState,
-) -> TrainState:
-    """Creates the state in place: no device ever holds more than its own part."""
-
-    def create() -> TrainState:
-        return TrainState.create(nn.unbox(init_params(model, seed)), optimizer)
-
-    return jax.jit(create, out_shardings=shardings)()
-
-
 def state_shardings(
-    model: nn.Module,
-    optimizer: optax.GradientTransformation,
-    shardings_of: Callable[[Any], Any],
-    replicated: jax.sharding.Sharding,
+    model: nn.Module, optimizer: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
-    """Returns the shardings of the whole state; moments lie where their parameters lie.
-
-    Args:
-      model: The model.
-      optimizer: Its optimizer.
-      shardings_of: Maps abstract, boxed parameters to a tree of shardings.
-      replicated: The sharding of scalars.
-    """
+    """Returns the shardings of the whole state; moments lie where their parameters lie."""
     boxed = jax.eval_shape(lambda: init_params(model, 0))
-    params = shardings_of(boxed)
+    params = layout.params(boxed)
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))
     opt_state = optax.tree_utils.tree_map_params(
         optimizer,
         lambda _, sharding: sharding,
         opt_state,
         params,
-        transform_non_params=lambda _: replicated,
+        transform_non_params=lambda _: layout.replicated,
     )
-    return TrainState(replicated, params, opt_state)
-
-
-def abstract_state(
-    model: nn.Module, optimizer: optax.GradientTransformation, shardings: TrainState
-) -> TrainState:
-    """Returns shapes, dtypes and shardings of the state, for restoring a checkpoint."""
-    state = jax.eval_shape(lambda: TrainState.create(nn.unbox(init_params(model, 0)), optimizer))
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        state,
-        shardings,
-    )
+    return TrainState(layout.replicated, params, opt_state)

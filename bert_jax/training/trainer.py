@@ -19,12 +19,11 @@ from bert_jax.objectives.objective import Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training import flops
-from bert_jax.training import state as state_lib
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.stages import Stage
-from bert_jax.training.state import TrainState
+from bert_jax.training.state import TrainState, init_params, state_shardings
 from bert_jax.training.step import make_eval_step, make_train_step
 
 # Batches already on the devices while a step runs.
@@ -81,17 +80,12 @@ class Trainer:
         rates: LayerRates | None = None,
         devices: Sequence[jax.Device] | None = None,
     ) -> Self:
-        """Builds a trainer.
+        """Builds the trainer of a validated config of pre-training or fine-tuning.
 
         Args:
-          config: A validated config of pre-training or fine-tuning.
-          make_model: Builds the model.
-          objective: What it is trained for.
-          stages: The stages of the run.
-          flops_per_sequence: Returns the FLOPs of training on one sequence of a stage.
-          fields: The fields of a training batch, for compiling without data.
-          frozen: Returns the parameters that are not trained.
-          rates: Where learning rates differ between layers.
+          config: The config.
+          make_model, objective, stages, flops_per_sequence, fields, frozen, rates: What gives the
+            attributes of these names; `fields` is needed only to compile without data.
           devices: The devices of the mesh; by default all.
 
         Raises:
@@ -114,7 +108,7 @@ class Trainer:
         schedule = make_schedule(config.schedule, stages)
         optimizer = make_optimizer(config.optimizer, schedule, rates.scaling() if rates else None)
         rows, everywhere = layout.batch, layout.replicated
-        shardings = state_lib.state_shardings(model, optimizer, layout.params, everywhere)
+        shardings = state_shardings(model, optimizer, layout)
         train_step = make_train_step(
             model,
             optimizer,
@@ -170,21 +164,25 @@ class Trainer:
         return self.layout.mesh
 
     def init_state(self) -> TrainState:
-        """Returns step 0 with fresh weights from the seed, each created in place."""
-        return state_lib.init_state(self.model, self.optimizer, self.seed, self.shardings)
+        """Returns step 0 with fresh weights from the seed, each created where it will lie."""
+        return jax.jit(self._create_state, out_shardings=self.shardings)()
 
     def state_of(self, params: Any) -> TrainState:
         """Returns step 0 with given weights (arrays of the host) and zero moments."""
-
-        def create(params: Any) -> TrainState:
-            return TrainState.create(params, self.optimizer)
-
         placed = jax.device_put(params, self.shardings.params)
+        create = functools.partial(TrainState.create, optimizer=self.optimizer)
         return jax.jit(create, out_shardings=self.shardings)(placed)
 
     def abstract_state(self) -> TrainState:
         """Returns shapes, dtypes and shardings of the state, for restoring a checkpoint."""
-        return state_lib.abstract_state(self.model, self.optimizer, self.shardings)
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            jax.eval_shape(self._create_state),
+            self.shardings,
+        )
+
+    def _create_state(self) -> TrainState:
+        return TrainState.create(nn.unbox(init_params(self.model, self.seed)), self.optimizer)
 
     def abstract_batch(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes, dtypes and shardings of the batches of a pre-training stage."""
@@ -229,7 +227,7 @@ class Trainer:
     def num_parameters(self) -> int:
         """Returns the number of parameters, without the rows that only pad the vocabulary."""
         c = self.model_config
-        boxed = jax.eval_shape(lambda: state_lib.init_params(self.model, 0))
+        boxed = jax.eval_shape(lambda: init_params(self.model, 0))
         total = 0
         for box in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)):
             is_padded = isinstance(box, nn.LogicallyPartitioned) and "vocab" in box.names

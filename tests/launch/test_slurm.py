@@ -39,12 +39,8 @@ def test_the_real_command_is_the_dry_runs(tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (("train", "--name=bert", *MAIN), "--workdir is missing: where the run is"),
-        (("train", "--workdir=/w", *MAIN), "--name is missing"),
         (("train", *TRAIN, "--gpus_per_node=no", *MAIN), "--gpus_per_node is 'no'; it must be a"),
         (("train", *TRAIN, "--time=soon", *MAIN), "--time is 'soon'; it must be a time"),
-        (("train", *TRAIN), "the flags of bert_jax.main are missing"),
-        (("train", *TRAIN, *MAIN, "--workdir=/w"), "--workdir belongs before the --"),
         (("start", *TRAIN), "the first argument is 'start'; it must be train, status"),
     ],
 )

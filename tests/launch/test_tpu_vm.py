@@ -1,7 +1,6 @@
 """launch/tpu_vm.sh: a run's life on TPU VMs that come and go."""
 
 import io
-import shlex
 import tarfile
 
 import pytest
@@ -58,19 +57,11 @@ def test_a_dry_run_walks_through_a_runs_life():
     ]
 
 
-def test_the_remote_shell_gets_the_flags_as_they_were_given():
-    arguments = shlex.split(START[-1].removeprefix("--command="))
-    assert arguments == ["bash", SCRIPT, "start", "gs://bucket/run", *MAIN[1:]]
-
-
 @pytest.mark.parametrize(
     "accelerator, version",
     [
-        ("v2-8", "tpu-ubuntu2204-base"),
-        ("v3-128", "tpu-ubuntu2204-base"),
         ("v4-128", "tpu-ubuntu2204-base"),
         ("v5litepod-16", "v2-alpha-tpuv5-lite"),
-        ("v5p-1024", "v2-alpha-tpuv5"),
         ("v6e-256", "v2-alpha-tpuv6e"),
     ],
 )
@@ -103,25 +94,17 @@ def test_the_other_commands():
     "arguments, words",
     [
         (("train", *TRAIN, "--accelerator=v5e-16", *MAIN), "--accelerator is 'v5e-16'; it must be"),
-        (("train", *TRAIN, "--accelerator=v4", *MAIN), "and a size, such as v5litepod-256"),
         (("train", *IDENTITY, *MAIN), "--accelerator is missing: the TPU, such as v5litepod-256"),
-        (("train", *TRAIN[:-1], *MAIN), "--workdir is missing: where the run is, gs://"),
-        (("train", *TRAIN, "--workdir=runs/x", *MAIN), "--workdir is 'runs/x'; it must be a direc"),
         (("train", *TRAIN, "--workdir=gs://bucket", *MAIN), "--workdir is 'gs://bucket'; it must"),
         (("train", *TRAIN[1:], *MAIN), "--name is missing: a name for the TPU"),
-        (("train", *TRAIN, "--zone=", *MAIN), "--zone is missing: where the TPU is"),
         (("train", *TRAIN, "--zone=us-central1", *MAIN), "--zone is 'us-central1'; it must be a z"),
-        (("train", *TRAIN, "--project=", *MAIN), "--project is missing: the ID of the Google"),
         (("train", *TRAIN, "--name=Bert", *MAIN), "--name is 'Bert'; it must be at most 40 lower"),
-        (("train", *TRAIN), "end with -- --config=configs/large.py"),
-        (("train", *TRAIN, "--", "--config.seed=1"), "the flags of bert_jax.main are missing"),
         (("train", *TRAIN, *MAIN, "--workdir=gs://b/c"), "--workdir belongs before the --"),
         (("train", *TRAIN, "--acelerator=v4-8", *MAIN), "unknown flag --acelerator"),
         (("train", *TRAIN, "--spot=yes", *MAIN), "--spot is a switch: it takes no value"),
         (("train", *TRAIN, "--slices", *MAIN), "--slices needs a value: --slices=VALUE"),
         (("train", *TRAIN, "--slices=two", *MAIN), "--slices is 'two'; it must be a number"),
         (("train", *TRAIN, "now", *MAIN), "unexpected argument 'now': flags are written --name=v"),
-        (("run", *TRAIN), "the first argument is 'run'; it must be train, status, logs or delete"),
         ((), "the first argument is ''; it must be train, status, logs or delete"),
     ],
 )
@@ -235,16 +218,6 @@ def test_what_someone_else_deleted_is_not_asked_for_again(cloud):
     assert cloud.calls() == [LIST, CREATE, LIST, STATUS, LIST, LIST]
 
 
-def test_one_that_failed_later_is_asked_for_again(cloud):
-    done = train(
-        cloud,
-        states=["ACTIVE", "FAILED", "", "ACTIVE", "ACTIVE"],
-        statuses=["running", "absent", "finished"],
-    )
-    assert done.returncode == 0, done.stderr
-    assert cloud.calls()[2:5] == [LIST, DELETE, LIST] and cloud.calls()[5] == CREATE
-
-
 def test_it_does_not_try_for_ever(cloud):
     answers = {"states": ["ACTIVE"] * 5, "statuses": ["running"] + ["!"] * 4}
     done = train(cloud, "--max_failures=3", nodes=["REPAIRING"] * 4, **answers)
@@ -260,8 +233,6 @@ def test_it_does_not_try_for_ever(cloud):
     [
         ("create", "the TPU could not be requested"),
         ("storage cp", "bert_jax could not be installed and started"),
-        ("worker.sh install", "bert_jax could not be installed and started"),
-        ("worker.sh start", "bert_jax could not be installed and started"),
         ("list", "gcloud does not answer"),
     ],
 )

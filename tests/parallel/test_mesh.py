@@ -2,7 +2,6 @@
 
 import re
 
-import jax
 import numpy as np
 import pytest
 from jax.experimental import topologies
@@ -12,15 +11,6 @@ from bert_jax.parallel.mesh import make_mesh, num_data_shards, num_slices
 from bert_jax.pretraining import make_trainer
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
-
-
-def test_on_one_device():
-    devices = jax.devices()[:1]
-    mesh = make_mesh({"data": -1, "fsdp": 1, "model": 1}, devices)
-    assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "model": 1}
-    assert num_data_shards(mesh) == 1
-    with pytest.raises(UserError, match=r"model=2.*1 available device"):
-        make_mesh({"data": -1, "fsdp": 1, "model": 2}, devices)
 
 
 def test_what_remains_is_inferred():
@@ -59,12 +49,6 @@ def test_neighbours_along_model_are_neighbours_in_the_torus():
         for row in mesh.devices.reshape(-1, 4):
             coords = np.array([device.coords for device in row])
             assert (np.abs(np.diff(coords, axis=0)).sum(axis=1) == 1).all()
-
-
-def test_axes_that_split_the_torus_are_possible():
-    # No product of sides of 4 x 4 is 2 or 8.
-    mesh = make_mesh({"data": 2, "fsdp": 8, "model": 1}, slices(1, 4, 4))
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 8, "model": 1}
 
 
 @pytest.mark.parametrize(("data", "fsdp"), [(1, 16), (2, 8)])

@@ -15,7 +15,7 @@ from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.parallel.parameter_table import parameter_rows, parameter_table, print_parameters
+from bert_jax.parallel.parameter_table import parameter_rows, parameter_table
 from bert_jax.parallel.sharding import (
     ACTIVATION_AXES,
     PARAMETER_AXES,
@@ -118,12 +118,6 @@ class TestRules:
         assert own["bert/embeddings/position_embeddings"].spec == ("data", "fsdp")
         assert own[TABLE] == plain[TABLE]
 
-    def test_one_axis_is_not_taken_twice(self):
-        """The first rule has it: of embed and mlp the one that is named before."""
-        rows = rows_of(sharded_trainer("fsdp", sharding_rules=("mlp=fsdp",)))
-        assert rows["bert/encoder/layer_*/intermediate/kernel"].spec == ("", "fsdp")
-        assert rows["bert/encoder/layer_*/attention/query_kernel"].spec == ("fsdp", "", "")
-
     @pytest.mark.parametrize(
         ("rule", "words"),
         [
@@ -179,17 +173,6 @@ class TestPromise:
         with pytest.raises(UserError, match=r"25.0% .* \(the largest: a, 64 bytes\)"):
             Layout.create(mesh, "tp", ["mlp="], limit - 1e-6).params(boxed)
 
-    def test_dp_promises_nothing_and_one_device_has_nothing_to_divide(self):
-        sharded_trainer("dp", max_replicated_share=0.0)
-        config = small_config(sharding="fsdp_tp", max_replicated_share=0.0)
-        make_trainer(config, slices(1, 1, 1))
-
-    @pytest.mark.parametrize("preset", PRESETS)
-    @pytest.mark.parametrize("name", record_sharding.CONFIGS)
-    def test_base_and_large_keep_it_as_they_are(self, name, preset):
-        assert record_sharding.CONFIGS[name]().max_replicated_share == 0.05
-        record_sharding.sharding(name, preset)
-
     def test_devices_that_would_do_the_same_are_refused(self):
         mesh = make_mesh({"data": 4, "fsdp": 1, "model": 2}, slices())
         with pytest.raises(UserError, match="model=1 --config.mesh.data=-1"):
@@ -239,11 +222,6 @@ class TestReport:
         assert f"all parameters: {everything:,} bytes {here:,}" in lines
         # Two moments, and two counters of steps: Adam's and the schedule's.
         assert f"optimizer state: {2 * everything + 8:,} bytes {2 * here + 8:,}" in lines
-
-    def test_it_is_printed_whole_into_a_file(self, capsys):
-        trainer = sharded_trainer("dp")
-        print_parameters(trainer.abstract_state(), trainer.mesh, "dp")
-        assert "bert/encoder/layer_*/attention_layer_norm/scale" in capsys.readouterr().out
 
 
 def test_without_rules_the_constraints_do_nothing():

@@ -309,13 +309,29 @@ def test_a_bucket_that_cannot_be_written_to(in_bucket, states, monkeypatch):
         checkpointer.save(3, jax.tree.map(lambda x: x, states[3]), RESUME)
 
 
-def test_copied_from_a_disk_to_a_bucket(bucket, trainer, states, tmp_path):
+@pytest.mark.parametrize("to_bucket", [True, False])
+def test_copied_between_a_disk_and_a_bucket(
+    to_bucket,
+    bucket,
+    trainer,
+    states,
+    tmp_path,
+):
     source, target = epath.Path(tmp_path) / "a", epath.Path(f"gs://{bucket}/a")
+    if not to_bucket:
+        source, target = target, source
     save(source, states)
-    files.filesystem().put(str(source), str(target), recursive=True)
+    if to_bucket:
+        files.filesystem().put(str(source), str(target), recursive=True)
+    else:
+        files.filesystem().get(str(source), str(target), recursive=True)
     state, resume = restore(target, trainer)
     assert resume["step"] == 2
     assert_same(state, states[2])
-    path = largest(target / "2")
+    if to_bucket:
+        path = largest(target / "2")
+    else:
+        paths = Path(target / "2" / "state").rglob("d/*")
+        path = epath.Path(max(paths, key=lambda path: path.stat().st_size))
     path.write_bytes(bytes(path.stat().length))
     assert restore(target, trainer)[1]["step"] == 1

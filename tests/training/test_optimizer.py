@@ -144,19 +144,6 @@ def test_the_variants_differ_by_more_than_the_tolerance(start, gradients):
         assert max(np.abs(one[key] - other[key]).max() for key in one) > 1e-3
 
 
-def test_defaults_are_berts():
-    optimizer = default_config().optimizer
-    assert optimizer.to_dict() == {
-        "name": "adamw",
-        "b1": 0.9,
-        "b2": 0.999,
-        "eps": 1e-6,
-        "weight_decay": 0.01,
-        "bias_correction": False,
-        "max_grad_norm": 1.0,
-    }
-
-
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_scanned_layers_are_optimized_as_single_ones(name):
     """Stacked layers do not change LAMB: each layer has its own ratio."""

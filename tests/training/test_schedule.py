@@ -35,16 +35,6 @@ def test_berts_schedule():
     assert rate(1_000_000) == 0 and rate(1_000_001) == 0
 
 
-def test_decay_power_and_warmup_as_a_share():
-    config = default_config()
-    config.train.num_steps = 1000
-    config.schedule.update(peak_learning_rate=1.0, warmup_steps=0.25, decay_power=0.5)
-    rate, _ = schedule_of(config)
-    np.testing.assert_allclose(rate(125), 0.5, rtol=1e-6)
-    np.testing.assert_allclose(rate(250), 0.75**0.5, rtol=1e-6)
-    np.testing.assert_allclose(rate(999), 0.001**0.5, rtol=1e-4)
-
-
 def test_each_stage_of_lambs_recipe_has_its_own_curve():
     """You et al. 2020: 7,038 + 1,563 steps, 6e-3 and 4e-3, warm-up .2843 and .128."""
     config = default_config()
