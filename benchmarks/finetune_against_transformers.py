@@ -112,12 +112,8 @@ def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
 
 def make_task(args: argparse.Namespace, task: str) -> GlueTask:
     tokenizer = formats.read(args.model).tokenizer
-    return GlueTask(
-        task,
-        str(args.glue / SPECS[task].folder),
-        tokenizer,
-        max_seq_length=args.max_seq_length,
-    )
+    source = str(args.glue / SPECS[task].folder)
+    return GlueTask(task, source, tokenizer, {}, max_seq_length=args.max_seq_length)
 
 
 def report(args: argparse.Namespace, epochs: dict[str, float]) -> str:

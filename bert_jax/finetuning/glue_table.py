@@ -15,7 +15,7 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
-from bert_jax.tasks.glue import SPECS, check_source
+from bert_jax.tasks.glue import SPECS, find_splits
 
 TABLE = "glue.json"
 
@@ -86,13 +86,13 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
 
 def check_folders(configs: dict[str, ConfigDict]) -> None:
     """Refuses a folder that lacks a task's data, before hours of training."""
-    for config in configs.values():
-        source = config.data.input
-        if not source.startswith(TFDS_PREFIX):
-            folder = files.open_path(source, "config.data.input")
-            if not folder.exists():
-                raise UserError(f"config.data.input has no {folder.name}: {folder} does not exist")
-            check_source(config.task, source, with_test=config.eval.predict == "test")
+    for task, config in configs.items():
+        if not config.data.input.startswith(TFDS_PREFIX):
+            found = find_splits(task, config.data.input)
+            if config.eval.predict == "test" and not any(s.startswith("test") for s in found):
+                raise UserError(
+                    f"config.eval.predict is test, but {config.data.input} has no test split"
+                )
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:

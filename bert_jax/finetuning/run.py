@@ -1,7 +1,6 @@
 """One run of fine-tuning."""
 
 import math
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -14,7 +13,7 @@ from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.best import BestKeeper, remove_later
+from bert_jax.finetuning.best import BestKeeper, Predict, remove_later
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
@@ -29,9 +28,7 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
-from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
-from bert_jax.training.trainer import Trainer
 
 
 def finetune(
@@ -54,18 +51,23 @@ def finetune(
     with ExitStack() as stack:
         run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
         guard = stack.enter_context(PreemptionGuard())
-        results = multihost.run_on_process_zero(run.finished_results)
-        if not results:
-            results = _train(run, guard)
+
+        def predict_rows(params: Any, rows: Rows) -> dict[str, Any] | None:
+            return predict(
+                run.trainer,
+                params,
+                rows,
+                batch_size=run.config.eval.batch_size,
+                stop=guard.poll,
+                length_multiple=run.config.data.length_multiple,
+            )
+
+        results = multihost.run_on_process_zero(lambda: _finished_results(run))
+        results = results or _train(run, guard, predict_rows)
         if not results:
             return None
-        write_predictions(
-            run.config,
-            run.directory,
-            run.task,
-            run.trainer.abstract_state().params,
-            lambda params, rows: run.predict(params, rows, guard),
-        )
+        params = run.trainer.abstract_state().params
+        write_predictions(run.config, run.directory, run.task, params, predict_rows)
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
@@ -94,7 +96,7 @@ class _Run:
         self.stage = task_setup.make_stage(self.config, self.rows)
         self.num_steps = self.stage.num_steps
         check_profile(self.config.profile, self.num_steps)
-        self.trainer: Trainer = task_setup.make_trainer(self.config, self.stage)
+        self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.order = ExampleOrder(
             self.rows,
             batch_size=config.train.batch_size,
@@ -103,13 +105,7 @@ class _Run:
             window=config.data.group_by_length,
         )
 
-    def claim(self, step: int) -> None:
-        """Claims the directory and removes what a killed process left after `step`."""
-        workdir.claim(self.directory, self.config)
-        self._claim_data()
-        remove_later(self.directory, step)
-
-    def _claim_data(self) -> None:
+    def claim_data(self) -> None:
         """Refuses data that differ from those at the beginning of the run."""
         identity = self.setup.data_identity
         workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
@@ -123,46 +119,6 @@ class _Run:
         # The steps that hold the last example of an epoch.
         num_rows, size = len(self.rows), self.config.train.batch_size
         return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
-
-    def batches(self, first_step: int, end_step: int) -> Iterator[tuple[Stage, dict[str, Any]]]:
-        """Yields the stage and the batch of every step."""
-        for batch in training_batches(
-            self.rows,
-            self.order,
-            self.trainer,
-            first_step=first_step,
-            end_step=end_step,
-            length_multiple=self.config.data.length_multiple,
-        ):
-            yield self.stage, batch
-
-    def predict(self, params: Any, rows: Rows, guard: PreemptionGuard) -> dict[str, Any] | None:
-        """Returns the outputs for all rows, or None if the run must stop."""
-        return predict(
-            self.trainer,
-            params,
-            rows,
-            self.config.eval.batch_size,
-            guard.poll,
-            self.config.data.length_multiple,
-        )
-
-    def finished_results(self) -> dict[str, Any] | None:
-        """Reprints and returns the results of a finished run; None if it is not finished."""
-        path = self.directory / workdir.RESULTS
-        if not path.exists():
-            return None
-        self._claim_data()
-        try:
-            results = files.read_json(path)
-            if results["step"] != self.num_steps:
-                return None
-            say(f"This run is finished: step {self.num_steps:,} is done.")
-            self.summarize(results)
-        except (UserError, KeyError):
-            # The file is damaged and is written again.
-            return None
-        return results
 
     def summarize(self, results: dict[str, Any]) -> None:
         summarize(results, self.directory)
@@ -181,7 +137,25 @@ def _open_run(
     return _Run(config, directory, own, is_in_sweep=setup is not None)
 
 
-def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
+def _finished_results(run: _Run) -> dict[str, Any] | None:
+    """Reprints and returns the results of a finished run; None if it is not finished."""
+    path = run.directory / workdir.RESULTS
+    if not path.exists():
+        return None
+    run.claim_data()
+    try:
+        results = files.read_json(path)
+        if results["step"] != run.num_steps:
+            return None
+        say(f"This run is finished: step {run.num_steps:,} is done.")
+        run.summarize(results)
+    except (UserError, KeyError):
+        # The file is damaged and is written again.
+        return None
+    return results
+
+
+def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str, Any] | None:
     """Trains and scores; returns None if the run was stopped."""
     config, directory, trainer = run.config, run.directory, run.trainer
     is_first = multihost.is_first()
@@ -197,7 +171,14 @@ def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
             else lambda: task_setup.read_weights(config, trainer, run.setup),
         )
         step = int(state.step)
-        multihost.run_on_process_zero(lambda: run.claim(step))
+
+        def claim() -> None:
+            workdir.claim(directory, config)
+            run.claim_data()
+            # A killed process may have left best checkpoints of later steps.
+            remove_later(directory, step)
+
+        multihost.run_on_process_zero(claim)
         announce(config, run.task, trainer, run.num_steps, directory, step, run.warnings)
         progress = stack.enter_context(
             Progress("finetune", run.num_steps, "steps", done=step, enabled=is_first)
@@ -217,7 +198,7 @@ def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
         )
 
         def evaluate(step: int, state: TrainState) -> None:
-            best.judge(state, lambda params, rows: run.predict(params, rows, guard), recorder)
+            best.judge(state, predict_rows, recorder)
 
         best.forget_lost(is_finished=step == run.num_steps)
         if step and run.is_scored(step) and best.last_step < step:
@@ -225,12 +206,20 @@ def _train(run: _Run, guard: PreemptionGuard) -> dict[str, Any] | None:
             evaluate(step, state)
         # If the run is stopped again, the next start scores the step.
         end_step = step if guard.poll() else run.num_steps
+        batches = training_batches(
+            run.rows,
+            run.order,
+            trainer,
+            first_step=step,
+            end_step=end_step,
+            length_multiple=config.data.length_multiple,
+        )
         try:
             state = train_loop(
                 config,
                 trainer,
                 state,
-                run.batches(step, end_step),
+                ((run.stage, batch) for batch in batches),
                 num_steps=run.num_steps,
                 recorder=recorder,
                 profiler=profiler,

@@ -95,12 +95,6 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
     )
-    for split in ("train", "validation"):
-        if not any(name.startswith(split) for name in task.splits):
-            raise UserError(
-                f"config.data.input is {config.data.input}, which has no {split} split; it has: "
-                + ", ".join(task.splits)
-            )
     return TaskSetup(model, tokenizer, task, pretrained)
 
 

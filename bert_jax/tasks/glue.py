@@ -5,7 +5,7 @@ of TensorFlow Datasets.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.data import tfds_source
-from bert_jax.data.bad_records import BadRecord
 from bert_jax.errors import UserError
-from bert_jax.tasks import sources
-from bert_jax.tasks.sentence_task import Example, SentenceTask, check_not_empty
-from bert_jax.tasks.table_files import TableRow, as_number, read_rows
-from bert_jax.tokenizers import Tokenizer
+from bert_jax.tasks.example_task import SentenceTask, sentence_example
+from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
+from bert_jax.tasks.table_files import TableRow
+from bert_jax.tasks.token_rows import Example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Spec:
     tfds: tuple[str, ...] = ()
 
 
-# The highest score of STS-B.
-_HIGHEST = 5
+# The scores of STS-B.
+_LIMITS = (0, 5)
 # The first column of a test set (QQP's is `id`), which submissions repeat.
 _INDEX = ("index", "id")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -113,58 +112,55 @@ class GlueTask(SentenceTask):
       name: A key of SPECS. "ax" is "mnli" that must have the diagnostic set.
       source: The task's folder, its files as "train=FILE,validation=FILE,test=FILE", or
         "tfds:glue/NAME".
-
-    Raises:
-      UserError: The data do not exist.
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: str,
-        tokenizer: Tokenizer,
-        *,
-        max_seq_length: int = 128,
-        bad_rows: str = "refuse",
-    ):
-        self._spec = spec = SPECS[name]
-        self._files: sources.SplitFiles = {}
-        if source.startswith(tfds_source.TFDS_PREFIX):
-            self._builders = _tfds_splits(name, source)
-            found = self._builders
-        else:
-            found = self._files = sources.find_files(source, _file_names(name))
-        _check_splits(name, source, found)
-        super().__init__(
-            name,
-            spec.labels,
-            spec.metric,
-            tuple(split for split in _file_names(name) if split in found),
-            tokenizer,
-            max_seq_length=max_seq_length,
-            bad_rows=bad_rows,
-        )
+    limits = _LIMITS
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._spec = spec = SPECS[self.name]
+        self.labels, self.metric = spec.labels, spec.metric
+        self.text_columns, self.label_column = spec.texts, spec.label
+        self.label_values = spec.values
+
+    def open_sources(self, source: str) -> dict[str, Source]:
+        return find_splits(self.name, source)
+
+    def header(self, split: str) -> Sequence[str]:
+        return () if split.startswith("test") else self._spec.header
+
+    def id_of(self, row: TableRow, split: str) -> str:
+        """Returns the index that the leaderboard requires, the first column of a test set."""
+        if not split.startswith("test"):
+            return str(row.number)
+        column, index = next(iter(row.values.items()))
+        if column not in _INDEX:
+            raise UserError(
+                f"{row.where}: the first column is {column!r}, but that of a test split must be "
+                f"{' or '.join(_INDEX)}, which predictions repeat"
+            )
+        return index
 
     def examples(self, split: str) -> Iterator[Example]:
-        is_test = split.startswith("test")
-        if not self._files:
-            yield from self._tfds_examples(split, is_test)
+        source = self._sources[split]
+        if not isinstance(source, TfdsSplit):
+            yield from super().examples(split)
             return
-        spec = self._spec
-        rows = read_rows(
-            self._files[split],
-            spec.texts if is_test else (*spec.texts, spec.label),
-            self._bad_rows,
-            must_stay=is_test,
-            header=() if is_test else spec.header,
-        )
-        for row in rows:
-            with self._bad_rows.catching(row.where, must_stay=is_test):
-                label = None if is_test else self._label(row.values[spec.label])
-                index = _index(row) if is_test else str(row.number)
-                text, *others = (row.values[column] for column in spec.texts)
-                example = Example(text, others[0] if others else None, label, index)
-                yield check_not_empty(example, is_test)
+        spec, is_test = self._spec, split.startswith("test")
+        names = source.builder.info.features["label"]
+        examples = (example for _, example in source.examples())
+        # The order of the original files.
+        for example in sorted(examples, key=lambda e: int(e["idx"])):
+            index = str(int(example["idx"]))
+            texts = [example[column].decode() for column in spec.tfds or spec.texts]
+            label = None
+            if not is_test:
+                label = float(example["label"])
+                if spec.labels:
+                    # The order of MNLI's labels differs in TensorFlow Datasets.
+                    label = spec.labels.index(names.int2str(int(label)))
+            with self._bad_rows.catching(f"{source}:{index}", must_stay=is_test):
+                yield sentence_example(index, texts, label, is_test)
 
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -174,8 +170,8 @@ class GlueTask(SentenceTask):
         if self.labels:
             texts = [self._spec.values[i] for i in predictions_N]
         else:
-            texts = [f"{value:.3f}" for value in np.clip(predictions_N, 0, _HIGHEST)]
-        lines = zip(self.rows(split).index_N, texts, strict=True)
+            texts = [f"{value:.3f}" for value in np.clip(predictions_N, *_LIMITS)]
+        lines = zip(self.rows(split).ids, texts, strict=True)
         content = "index\tprediction\n" + "".join(f"{i}\t{text}\n" for i, text in lines)
         files.write_whole(path, content.encode())
 
@@ -184,89 +180,29 @@ class GlueTask(SentenceTask):
         default = self._spec.folder if split == "test" else f"{self._spec.folder}-{split}"
         return f"{_SUBMISSIONS.get(split, default)}.tsv"
 
-    def _label(self, text: str) -> int | float:
-        spec = self._spec
-        if spec.labels:
-            if text not in spec.values:
-                known = ", ".join(spec.values)
-                raise BadRecord("unknown label", f"the label is {text!r}, not one of {known}")
-            return spec.values.index(text)
-        number = as_number(text)
-        if number is None or not 0 <= number <= _HIGHEST:
-            detail = f"{spec.label} is {text!r}, not a number from 0 to {_HIGHEST}"
-            raise BadRecord("not a number", detail)
-        return number
 
-    def _tfds_examples(self, split: str, is_test: bool) -> Iterator[Example]:
-        """Yields the examples in the order of the original files."""
-        spec, (builder, tfds_split) = self._spec, self._builders[split]
-        names = builder.info.features["label"]
-        examples = tfds_source.examples(builder, tfds_split)
-        for example in sorted(examples, key=lambda e: int(e["idx"])):
-            index = str(int(example["idx"]))
-            text, *others = (example[column].decode() for column in spec.tfds or spec.texts)
-            label = None
-            if not is_test:
-                label = float(example["label"])
-                if spec.labels:
-                    # The order of MNLI's labels differs in TensorFlow Datasets.
-                    label = spec.labels.index(names.int2str(int(label)))
-            where = f"{builder.info.full_name} {tfds_split}:{index}"
-            with self._bad_rows.catching(where, must_stay=is_test):
-                example = Example(text, others[0] if others else None, label, index)
-                yield check_not_empty(example, is_test)
+def find_splits(name: str, source: str) -> dict[str, Source]:
+    """Returns the source of each split of a task.
 
-
-def check_source(name: str, source: str, *, with_test: bool) -> None:
-    """Raises UserError if a task's folder, or the files named, lack a split."""
-    if source.startswith(tfds_source.TFDS_PREFIX):
-        return
-    names = _file_names(name)
-    found = sources.find_files(source, names)
-    _check_splits(name, source, found)
-    tests = [split for split in names if split.startswith("test")]
-    if with_test and not set(tests) & set(found):
+    Raises:
+      UserError: The task's data are missing, or are those of another task.
+    """
+    names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
+    is_tfds = source.startswith(tfds_source.TFDS_PREFIX)
+    mnli = source.replace("glue/ax", "glue/mnli") if is_tfds else source
+    found = open_splits(mnli, names)
+    if is_tfds:
+        _check_builder(name, found["train"].builder)
+        diagnostic = mnli.replace("glue/mnli", "glue/ax")
+        # With MNLI it is used if it is on disk: nothing is downloaded that was not asked for.
+        if name == "ax" or name == "mnli" and tfds_source.is_on_disk(diagnostic):
+            found["test_ax"] = TfdsSplit(tfds_source.open_downloaded(diagnostic), "test")
+    if name == "ax" and "test_ax" not in found:
         raise UserError(
-            f"config.eval.predict needs the test split, but {source} has no {names[tests[0]][0]}"
+            f"config.data.input is {source}, which has no test_ax split "
+            f"({', '.join(names['test_ax'])})"
         )
-
-
-def _file_names(name: str) -> dict[str, tuple[str, ...]]:
-    return _MNLI_FILES if SPECS[name] is _MNLI else _FILES
-
-
-def _check_splits(name: str, source: str, found: Mapping[str, Any]) -> None:
-    for split, names in _file_names(name).items():
-        optional = split.startswith("test") or "mismatched" in split
-        if split not in found and (not optional or name == "ax" and split == "test_ax"):
-            raise UserError(
-                f"config.data.input is {source}, where {' or '.join(names)} is missing, "
-                f"the {split} split of {name}"
-            )
-
-
-def _index(row: TableRow) -> str:
-    """Returns the leaderboard's name of a row of a test set, which is in its first column."""
-    name, index = next(iter(row.values.items()))
-    if name not in _INDEX:
-        raise UserError(
-            f"{row.where}: the first column is {name!r}, but that of a test split must be "
-            f"{' or '.join(_INDEX)}, which predictions repeat"
-        )
-    return index
-
-
-def _tfds_splits(name: str, source: str) -> dict[str, tuple[Any, str]]:
-    """Returns the builder and the name of each split in TensorFlow Datasets."""
-    mnli = source.replace("glue/ax", "glue/mnli") if name == "ax" else source
-    builder = tfds_source.open_downloaded(mnli)
-    _check_builder(name, builder)
-    splits = {s: (builder, s) for s in _file_names(name) if s in builder.info.splits}
-    diagnostic = mnli.replace("glue/mnli", "glue/ax")
-    # With MNLI it is used if it is on disk: nothing is downloaded that was not asked for.
-    if name == "ax" or name == "mnli" and tfds_source.is_on_disk(diagnostic):
-        splits["test_ax"] = tfds_source.open_downloaded(diagnostic), "test"
-    return splits
+    return found
 
 
 def _check_builder(name: str, builder: Any) -> None:

@@ -42,9 +42,8 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
     tags = [OUTSIDE] * length
     previous = Entity("", -1, -1)
     for entity in found:
-        tags[entity.first : entity.last + 1] = [f"I-{entity.type}"] * (
-            entity.last + 1 - entity.first
-        )
+        for word in range(entity.first, entity.last + 1):
+            tags[word] = f"I-{entity.type}"
         follows = previous.type == entity.type and previous.last + 1 == entity.first
         if scheme == "iobes":
             tags[entity.last] = f"E-{entity.type}"

@@ -1,69 +1,105 @@
-"""Finds the files of a task: a folder with the usual file names, or files named one by one."""
+"""Finds the data of a task: a folder, files named one by one, or TensorFlow Datasets."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from etils import epath
 
 from bert_jax import files
+from bert_jax.data import tfds_source
 from bert_jax.errors import UserError
 
-SplitFiles = dict[str, Path | epath.Path]
+
+class TfdsSplit(NamedTuple):
+    """A split in TensorFlow Datasets."""
+
+    builder: Any
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.builder.info.full_name} {self.name}"
+
+    def examples(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the place of each example, NAME SPLIT:NUMBER, and its features."""
+        examples = tfds_source.examples(self.builder, self.name)
+        yield from ((f"{self}:{number}", example) for number, example in enumerate(examples, 1))
 
 
-def find_files(source: str, names: Mapping[str, Sequence[str]]) -> SplitFiles:
-    """Returns the file of each split that has one.
+Source = Path | epath.Path | TfdsSplit
+
+
+def open_splits(
+    source: str, names: Mapping[str, Sequence[str]], *, in_tfds: bool = True
+) -> dict[str, Source]:
+    """Returns the source of each split that exists, in the order of `names`.
 
     Args:
-      source: The value of `data.input`: a folder, or "SPLIT=FILE,SPLIT=FILE".
-      names: The file names that each split may have in a folder, first choice first.
+      source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE" or "tfds:NAME".
+      names: The file names that each split may have in a folder.
+      in_tfds: Whether the task can read data sets of TensorFlow Datasets.
 
     Raises:
-      UserError: There is no such file, the folder has none of these names, or it has two for
-        one split.
+      UserError: There is no such file or data set, a split has two files, or there is no
+        training or validation split.
     """
-    if re.match(r"\s*\w+\s*=", source):
-        return _named_files(source, names)
+    if not source.startswith(tfds_source.TFDS_PREFIX):
+        is_named = re.match(r"\s*\w+\s*=", source)
+        found = _named_files(source, names) if is_named else _folder_files(source, names)
+    elif in_tfds:
+        builder = tfds_source.open_downloaded(source)
+        splits = builder.info.splits
+        found = {split: TfdsSplit(builder, split) for split in names if split in splits}
+        if "dev" in splits and "validation" in names:
+            found.setdefault("validation", TfdsSplit(builder, "dev"))
+    else:
+        raise UserError(
+            f"config.data.input is {source}, but this task reads files: give a folder, or "
+            "train=FILE,validation=FILE"
+        )
+    for kind in ("train", "validation"):
+        needed = next(split for split in names if split.startswith(kind))
+        if needed not in found:
+            raise UserError(
+                f"config.data.input is {source}, which has no {needed} split "
+                f"({', '.join(names[needed])})"
+            )
+    return {split: found[split] for split in names if split in found}
+
+
+def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Source]:
     folder = files.open_path(source, "config.data.input")
-    if not folder.exists():
-        raise UserError(f"config.data.input is {source}, but there is no such folder")
     if not folder.is_dir():
         raise UserError(
-            f"config.data.input is {source}, a file: name its split, as in "
-            f"validation={source}, with commas between several"
+            f"config.data.input is {source}, but there is no such folder; a file needs the name "
+            "of its split, as in train=FILE,validation=FILE"
         )
-    found: SplitFiles = {}
+    found: dict[str, Source] = {}
     for split, choices in names.items():
         existing = [folder / name for name in choices if (folder / name).exists()]
         # The diagnostic set of GLUE may lie in several folders; those are copies.
-        same = [path for path in existing[1:] if path.parent == existing[0].parent]
-        if same:
+        if len(existing) > 1 and existing[0].parent == existing[1].parent:
             raise UserError(
                 f"config.data.input is {source}, where both {existing[0].name} and "
-                f"{same[0].name} may be the {split} split; name the file, as in "
+                f"{existing[1].name} may be the {split} split; name the files, as in "
                 f"{split}={existing[0]}, with commas between splits"
             )
         if existing:
             found[split] = existing[0]
-    if not found:
-        known = ", ".join(name for choices in names.values() for name in choices)
-        raise UserError(f"config.data.input is {source}, but that folder has none of {known}")
     return found
 
 
-def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> SplitFiles:
-    found: SplitFiles = {}
+def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Source]:
+    found: dict[str, Source] = {}
     # A comma that is not followed by SPLIT= belongs to a file name.
     for item in re.split(r",(?=\s*\w+\s*=)", source):
         split, _, name = (part.strip() for part in item.partition("="))
-        if split not in names:
+        if split not in names or split in found:
             raise UserError(
-                f"config.data.input has {item!r}, but it must be SPLIT=FILE with a split of "
-                + ", ".join(names)
+                f"config.data.input has {item!r}, but each part must be SPLIT=FILE, with another "
+                f"split of {', '.join(names)}"
             )
-        if split in found:
-            raise UserError(f"config.data.input has two files of the split {split}: {source}")
         found[split] = files.open_path(name, "config.data.input")
         if not found[split].is_file():
             raise UserError(f"config.data.input has {item!r}, but there is no such file")

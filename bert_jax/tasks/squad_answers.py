@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import softmax
 
+from bert_jax.tasks.squad_data import Question
 from bert_jax.tasks.squad_windows import Windows
 
 
@@ -44,10 +45,6 @@ class _Span(NamedTuple):
     last: int
     start_logit: float
     end_logit: float
-
-    @property
-    def score(self) -> float:
-        return self.start_logit + self.end_logit
 
 
 class Ranking(NamedTuple):
@@ -82,8 +79,8 @@ def rank_answers(
     start_logits_NxL: np.ndarray,
     end_logits_NxL: np.ndarray,
     *,
-    n_best: int = 20,
-    max_answer_length: int = 30,
+    n_best: int,
+    max_answer_length: int,
     with_no_answer: bool = False,
 ) -> Iterator[Ranking]:
     """Yields the answers to every question in order.
@@ -97,21 +94,18 @@ def rank_answers(
       with_no_answer: Whether no answer competes, as in SQuAD 2.0. Its logits are those of
         [CLS] in the window where they are lowest.
     """
-    for index in range(len(windows.questions)):
+    for index, question in enumerate(windows.questions):
         rows = windows.rows_of(index)
-        spans: list[_Span] = []
-        # Any single token is an answer if none of the combinations is one.
-        for most, length in ((n_best, max_answer_length), (None, 1)):
-            for row in rows:
-                logits = start_logits_NxL[row], end_logits_NxL[row]
-                spans += _spans(windows, row, *logits, most, length)
-            if spans:
-                break
+        logits = [(row, start_logits_NxL[row], end_logits_NxL[row]) for row in rows]
+        spans = [s for row in logits for s in _spans(windows, *row, n_best, max_answer_length)]
+        if not spans:
+            # Any single token is an answer if none of the combinations is one.
+            spans = [s for row in logits for s in _spans(windows, *row, None, 1)]
         null = None
         if with_no_answer:
-            nulls = [(float(start_logits_NxL[r, 0]), float(end_logits_NxL[r, 0])) for r in rows]
+            nulls = [(float(start_L[0]), float(end_L[0])) for _, start_L, end_L in logits]
             null = Answer("", 0, 0, *min(nulls, key=sum))
-        yield _rank(windows, index, spans, null, n_best)
+        yield _rank(windows, question, spans, null, n_best)
 
 
 def _spans(
@@ -138,13 +132,12 @@ def _spans(
 
 
 def _rank(
-    windows: Windows, index: int, spans: list[_Span], null: Answer | None, n_best: int
+    windows: Windows, question: Question, spans: list[_Span], null: Answer | None, n_best: int
 ) -> Ranking:
-    question = windows.questions[index]
     # The sort is stable: equal scores keep this order, and "no answer" comes last.
     candidates = [*spans, null] if null else spans
     answers: dict[str, Answer] = {}
-    for answer in sorted(candidates, key=lambda candidate: candidate.score, reverse=True):
+    for answer in sorted(candidates, key=lambda c: c.start_logit + c.end_logit, reverse=True):
         # One span is always kept, as `null_odds` is measured from the best.
         if len(answers) >= n_best and answers.keys() != {""}:
             break

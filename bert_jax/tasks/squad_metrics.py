@@ -49,14 +49,13 @@ def score_1(
 
     Args:
       answers: The right answers to each question, at least one.
-      predictions: The answer to each question. A question without one scores 0.
+      predictions: The answer to each question.
 
     Returns:
       "exact_match" and "f1".
     """
-    given = {q: predictions[q] for q in answers if q in predictions}
-    exact = sum(max(exact_match(p, a) for a in answers[q]) for q, p in given.items())
-    shared = sum(max(f1(p, a) for a in answers[q]) for q, p in given.items())
+    exact = sum(max(exact_match(predictions[q], a) for a in answers[q]) for q in answers)
+    shared = sum(max(f1(predictions[q], a) for a in answers[q]) for q in answers)
     return {"exact_match": 100 * exact / len(answers), "f1": 100 * shared / len(answers)}
 
 
@@ -79,54 +78,53 @@ def score_2(
       ("HasAns_exact", ...) and over those without ("NoAns_exact", ...), if there are any; and
       "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh".
     """
-    exact, shared = {}, {}
+    scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
     for question, right in answers.items():
         right = [answer for answer in right if normalize(answer)] or [""]
-        prediction = predictions[question]
-        exact[question] = max(exact_match(prediction, answer) for answer in right)
-        shared[question] = max(f1(prediction, answer, empty_agree=True) for answer in right)
-    scores = {"exact": exact, "f1": shared}
-    has_answer = {question: bool(right) for question, right in answers.items()}
+        predicted = predictions[question]
+        scores["exact"][question] = max(exact_match(predicted, a) for a in right)
+        scores["f1"][question] = max(f1(predicted, a, empty_agree=True) for a in right)
     groups = {
         "": list(answers),
-        "HasAns_": [question for question, has in has_answer.items() if has],
-        "NoAns_": [question for question, has in has_answer.items() if not has],
+        "HasAns_": [question for question in answers if answers[question]],
+        "NoAns_": [question for question in answers if not answers[question]],
     }
     result: dict[str, float] = {}
     for prefix, group in groups.items():
+        if not group:
+            continue
         for name, score in scores.items():
-            if group:
-                total = sum(
-                    score[question]
-                    if null_odds[question] <= null_threshold
-                    else float(not has_answer[question])
-                    for question in group
-                )
-                result[f"{prefix}{name}"] = 100 * total / len(group)
-        if group:
-            result[f"{prefix}total"] = float(len(group))
+            # A question that is not answered is right if it has no answer.
+            total = sum(
+                score[question]
+                if null_odds[question] <= null_threshold
+                else float(not answers[question])
+                for question in group
+            )
+            result[f"{prefix}{name}"] = 100 * total / len(group)
+        result[f"{prefix}total"] = float(len(group))
     for name, score in scores.items():
-        best, threshold = _best_threshold(score, predictions, null_odds, has_answer)
+        best, threshold = _best_threshold(score, answers, predictions, null_odds)
         result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
     return result
 
 
 def _best_threshold(
     score: Mapping[str, float],
+    answers: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
-    has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
     """Returns the best score in percent, and the least threshold that gives it.
 
     If it is best to answer nothing, the threshold is 0 as in the official script, whose odds are
     probabilities. If odds are negative, it is 1 less than the least of them.
     """
-    total = best = sum(not has for has in has_answer.values())
+    total = best = sum(not right for right in answers.values())
     least = min(null_odds[question] for question in score)
     threshold = 0.0 if least >= 0 else least - 1
     for question in sorted(score, key=null_odds.__getitem__):
-        if has_answer[question]:
+        if answers[question]:
             total += score[question]
         elif predictions[question]:
             total -= 1

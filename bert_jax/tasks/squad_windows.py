@@ -35,9 +35,9 @@ class Windows(TokenRows):
         questions: Sequence[Question],
         tokenizer: Tokenizer,
         *,
-        max_seq_length: int = 384,
-        doc_stride: int = 128,
-        max_query_length: int = 64,
+        max_seq_length: int,
+        doc_stride: int,
+        max_query_length: int,
     ):
         self.questions = questions
         template = tokenizer.template

@@ -2,30 +2,19 @@
 
 import csv
 import io
-import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from etils import epath
 from scipy.special import softmax
 
 from bert_jax import files
-from bert_jax.data.bad_records import BadRecord, BadRecords
-from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
-from bert_jax.tasks import sources
-from bert_jax.tasks.sentence_task import Example, SentenceTask, check_not_empty
+from bert_jax.tasks.example_task import SentenceTask
+from bert_jax.tasks.sources import split_names
 from bert_jax.tasks.table_files import FORMATS, as_number, read_rows
-from bert_jax.tokenizers import Tokenizer
 
-_FILES = {
-    split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
-    for split, names in (
-        ("train", ("train",)),
-        ("validation", ("validation", "dev")),
-        ("test", ("test",)),
-    )
-}
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
 _REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
 # A column with more labels than this probably holds numbers, or is the wrong one.
@@ -33,90 +22,46 @@ _MAX_LABELS = 10_000
 
 
 class TableTask(SentenceTask):
-    """A class or a number for each row; see `Task`.
+    """See `Task`. The options are those of `config.table`."""
 
-    Args:
-      source: A folder with train, validation (or dev) and test, each .tsv, .csv or .jsonl; or
-        files, "train=FILE,validation=FILE,test=FILE".
-      text_column: The column of the sentence.
-      text_b_column: The column of the second sentence of a pair; empty if there is none.
-      label_column: The column of the label or number.
-      labels: The label names in the order of the logits; empty for those of the training
-        file, sorted.
-      regression: Whether the label is a number.
-      metric: One of the scores; empty for the first of _METRICS or _REGRESSION_METRICS.
+    in_tfds = False
+    file_names = {
+        split: tuple(f"{name}.{suffix}" for name in names for suffix in FORMATS)
+        for split, names in (
+            ("train", ("train",)),
+            ("validation", ("validation", "dev")),
+            ("test", ("test",)),
+        )
+    }
 
-    Raises:
-      UserError: The data do not exist, lack a column, or have fewer than two labels.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        tokenizer: Tokenizer,
-        *,
-        text_column: str = "text",
-        text_b_column: str = "",
-        label_column: str = "label",
-        labels: tuple[str, ...] = (),
-        regression: bool = False,
-        metric: str = "",
-        max_seq_length: int = 128,
-        bad_rows: str = "refuse",
-    ):
-        if source.startswith(TFDS_PREFIX):
-            raise UserError(
-                f"config.data.input is {source}, but config.task=table reads files: a folder with "
-                f"{_FILES['train'][0]}, or train=FILE,validation=FILE"
-            )
-        self._files = sources.find_files(source, _FILES)
-        self._texts = [text_column, text_b_column] if text_b_column else [text_column]
-        self._label_column = label_column
-        for split in ("train", "validation"):
-            if split not in self._files:
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        options = self._options
+        columns = (options["text_column"], options["text_b_column"])
+        self.text_columns = [column for column in columns if column]
+        self.label_column = options["label_column"]
+        known: Sequence[str] = _REGRESSION_METRICS
+        labels = split_names(options["labels"])
+        if options["regression"]:
+            if labels:
                 raise UserError(
-                    f"config.data.input is {source}, which has no {split} file (such as "
-                    f"{_FILES[split][0]})"
+                    f"config.table.labels is {','.join(labels)}, but config.table.regression is "
+                    "True: a number has no labels"
                 )
-        if regression and labels:
-            raise UserError(
-                f"config.table.labels is {','.join(labels)}, but config.table.regression is True: "
-                "a number has no labels"
-            )
-        known = _REGRESSION_METRICS
-        if not regression:
-            labels = sources.split_names(labels) or self._inferred_labels(bad_rows)
-            if len(labels) < 2 or len(set(labels)) < len(labels):
+        else:
+            self.labels = self.label_values = labels or self._inferred_labels()
+            known = _METRICS if len(self.labels) == 2 else _METRICS[:1]
+            if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
                 raise UserError(
                     f"config.table.labels is {','.join(labels)}; it must be two names or more, "
                     "each once"
                 )
-            known = _METRICS if len(labels) == 2 else _METRICS[:1]
-        if metric and metric not in known:
+        self.metric = options["metric"] or known[0]
+        if self.metric not in known:
             raise UserError(
-                f"config.table.metric is {metric!r}; with these labels it must be one of "
+                f"config.table.metric is {self.metric!r}; with these labels it must be one of "
                 + ", ".join(known)
             )
-        super().__init__(
-            "table",
-            labels,
-            metric or known[0],
-            tuple(split for split in _FILES if split in self._files),
-            tokenizer,
-            max_seq_length=max_seq_length,
-            bad_rows=bad_rows,
-        )
-
-    def examples(self, split: str) -> Iterator[Example]:
-        # A test file needs no labels, and none are read.
-        is_test = split == "test"
-        needed = self._texts if is_test else [*self._texts, self._label_column]
-        for row in read_rows(self._files[split], needed, self._bad_rows, must_stay=is_test):
-            with self._bad_rows.catching(row.where, must_stay=is_test):
-                label = None if is_test else self._label(row.values[self._label_column].strip())
-                text, *others = (row.values[column] for column in self._texts)
-                example = Example(text, others[0] if others else None, label, str(row.number))
-                yield check_not_empty(example, is_test)
 
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -125,59 +70,34 @@ class TableTask(SentenceTask):
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["index", "prediction", *(f"p({label})" for label in self.labels)])
-        predictions_N, index_N = self.predictions(outputs), self.rows(split).index_N
+        predictions_N, ids = self.predictions(outputs), self.rows(split).ids
         if self.labels:
             probs_NxC = softmax(outputs["logits"].astype(np.float64), axis=-1)
-            for index, best, probs in zip(index_N, predictions_N, probs_NxC, strict=True):
-                writer.writerow([index, self.labels[best], *(f"{p:.6f}" for p in probs)])
+            for id, best, probs in zip(ids, predictions_N, probs_NxC, strict=True):
+                writer.writerow([id, self.labels[best], *(f"{p:.6f}" for p in probs)])
         else:
             # `str` of a float32 has all the digits that distinguish it from the next.
-            writer.writerows(zip(index_N, map(str, predictions_N), strict=True))
+            writer.writerows(zip(ids, map(str, predictions_N), strict=True))
         files.write_whole(path, stream.getvalue().encode())
 
     def predictions_name(self, split: str) -> str:
         return f"{split}.csv"
 
-    def _label(self, text: str) -> int | float:
-        if not self.labels:
-            number = as_number(text)
-            if number is None:
-                raise BadRecord("not a number", f"{self._label_column} is {text!r}, not a number")
-            return number
-        if text not in self.labels:
-            known = ", ".join(self.labels[:20]) + (", ..." if len(self.labels) > 20 else "")
-            detail = f"{self._label_column} is {text!r}, not one of the labels {known}"
-            raise BadRecord("unknown label", detail)
-        return self.labels.index(text)
-
-    def _inferred_labels(self, bad_rows: str) -> tuple[str, ...]:
+    def _inferred_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training file, sorted; numbers in their own order."""
-        path = self._files["train"]
-        needed = [*self._texts, self._label_column]
-        names = set()
-        # These rows are counted later, when the split is read.
-        for row in read_rows(path, needed, BadRecords(bad_rows, "data.bad_rows")):
-            if name := row.values[self._label_column].strip():
-                names.add(name)
-            if len(names) > _MAX_LABELS:
-                raise UserError(
-                    f"{path} has more than {_MAX_LABELS:,} different {self._label_column}; if it "
-                    "is a number, set --config.table.regression=True, else "
-                    "--config.table.label_column"
-                )
-        if len(names) < 2:
+        path, column = self._sources["train"], self.label_column
+        rows = read_rows(path, [*self.text_columns, column], self._bad_rows)
+        names = {name for row in rows if (name := row.values[column].strip())}
+        # Bad rows are counted again when the split is read.
+        self.dropped.clear()
+        if not 2 <= len(names) <= _MAX_LABELS:
             raise UserError(
-                f"{path} has {len(names)} label(s) in column {self._label_column}; there must be "
-                "two or more"
+                f"{path} has {len(names):,} different labels in column {column}; there must be 2 "
+                f"to {_MAX_LABELS:,} (for numbers: --config.table.regression=True)"
             )
-        numbers = {name: as_number(name) for name in names}
-        if None in numbers.values():
+        numbers = {as_number(name) for name in names}
+        if None in numbers:
             return tuple(sorted(names))
-        ordered = sorted(names, key=lambda name: (numbers[name], name))
-        for one, other in itertools.pairwise(ordered):
-            if numbers[one] == numbers[other]:
-                raise UserError(
-                    f"{path} has the labels {one!r} and {other!r} in column "
-                    f"{self._label_column}, which are one number; spell it in one way"
-                )
-        return tuple(ordered)
+        if len(numbers) < len(names):
+            raise UserError(f"{path} spells one number in two ways in column {column}: use one")
+        return tuple(sorted(names, key=as_number))

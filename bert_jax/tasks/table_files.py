@@ -16,8 +16,6 @@ from bert_jax.data.text_files import MAX_RECORD_BYTES, is_unicode, json_lines
 from bert_jax.errors import UserError
 
 FORMATS = ("tsv", "csv", "jsonl")
-# Messages show this much of a first line that does not name columns.
-_MAX_SHOWN = 300
 
 
 class TableRow(NamedTuple):
@@ -63,11 +61,23 @@ def read_rows(
     try:
         with files.open_input(path) as stream:
             if format == "jsonl":
-                yield from _json_rows(path, stream, needed, bad_rows, must_stay)
+                rows = ((line.number, line) for line in json_lines(stream))
             else:
-                split = _tsv_lines if format == "tsv" else _csv_lines
-                lines = split(path, _decoded(stream))
-                yield from _table_rows(path, lines, needed, bad_rows, must_stay, header)
+                rows = _tsv_fields(stream) if format == "tsv" else _csv_fields(path, stream)
+                columns = list(header) or next(rows, (1, []))[1]
+                _check_columns(path, columns, needed)
+                rows = _without_blank(rows, len(columns))
+            for number, (line_number, row) in enumerate(rows):
+                where = f"{path}:{line_number}"
+                with bad_rows.catching(where, must_stay=must_stay):
+                    values = (
+                        _json_values(row.parse(), needed)
+                        if format == "jsonl"
+                        else _named_fields(columns, row)
+                    )
+                    if not all(map(is_unicode, values.values())):
+                        raise BadRecord("invalid UTF-8", "not valid UTF-8")
+                    yield TableRow(where, number, values)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or 'no such file'}") from None
 
@@ -78,60 +88,41 @@ def _decoded(stream: BinaryIO) -> Iterator[str]:
         yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
 
 
-def _tsv_lines(path: Path | epath.Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, 1):
+def _tsv_fields(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_decoded(stream), 1):
         yield number, line.rstrip("\r\n").split("\t")
 
 
-def _csv_lines(path: Path | epath.Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _csv_fields(path: Path | epath.Path, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     # The module's own limit is 131,072 characters.
     csv.field_size_limit(MAX_RECORD_BYTES)
-    reader = csv.reader(lines, strict=True)
-    while True:
-        # A quoted value may span several lines.
-        first = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise UserError(f"{path}:{first}: not valid CSV: {error}") from None
-        yield first, fields
+    reader = csv.reader(_decoded(stream), strict=True)
+    first = 1
+    try:
+        for fields in reader:
+            yield first, fields
+            # A quoted value may span several lines.
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}:{first}: not valid CSV: {error}") from None
 
 
-def _table_rows(
-    path: Path | epath.Path,
-    lines: Iterator[tuple[int, list[str]]],
-    needed: Sequence[str],
-    bad_rows: BadRecords,
-    must_stay: bool,
-    header: Sequence[str],
-) -> Iterator[TableRow]:
-    columns = list(header) or next(lines, (1, []))[1]
+def _check_columns(path: Path | epath.Path, columns: Sequence[str], needed: Sequence[str]) -> None:
     for column in needed:
-        if column not in columns:
-            known = ", ".join(columns) or "nothing"
-            known = known if len(known) <= _MAX_SHOWN else f"{known[:_MAX_SHOWN]} ..."
-            raise UserError(f"{path}:1: no column {column!r}; the columns: {known}")
-        if columns.count(column) > 1:
-            raise UserError(f"{path}:1: there are {columns.count(column)} columns {column!r}")
-    for number, (line_number, fields) in enumerate(_without_blank(lines, len(columns))):
-        where = f"{path}:{line_number}"
-        with bad_rows.catching(where, must_stay=must_stay):
-            if len(fields) != len(columns):
-                detail = f"{len(fields)} columns instead of {len(columns)}"
-                raise BadRecord("wrong number of columns", detail)
-            if not all(map(is_unicode, fields)):
-                raise BadRecord("invalid UTF-8", "not valid UTF-8")
-            yield TableRow(where, number, dict(zip(columns, fields, strict=True)))
+        if (count := columns.count(column)) != 1:
+            # The first line of a file with old line ends is the whole file.
+            known = ", ".join(columns)[:300]
+            raise UserError(
+                f"{path}:1: there are {count or 'no'} columns {column!r}; the columns: {known}"
+            )
 
 
 def _without_blank(
-    lines: Iterator[tuple[int, list[str]]], num_columns: int
+    rows: Iterator[tuple[int, list[str]]], num_columns: int
 ) -> Iterator[tuple[int, list[str]]]:
     """Omits blank lines, except for empty values in the middle of a table of one column."""
     blank: list[int] = []
-    for number, fields in lines:
+    for number, fields in rows:
         if fields in ([], [""]):
             blank.append(number)
             continue
@@ -141,39 +132,26 @@ def _without_blank(
         yield number, fields
 
 
-def _json_rows(
-    path: Path | epath.Path,
-    stream: BinaryIO,
-    needed: Sequence[str],
-    bad_rows: BadRecords,
-    must_stay: bool,
-) -> Iterator[TableRow]:
-    for number, line in enumerate(json_lines(stream)):
-        where = f"{path}:{line.number}"
-        with bad_rows.catching(where, must_stay=must_stay):
-            values = line.parse()
-            for column in needed:
-                _check_value(column, values)
-            texts = {
-                name: value if isinstance(value, str) else json.dumps(value)
-                for name, value in values.items()
-                if not isinstance(value, dict | list)
-            }
-            if not all(map(is_unicode, texts.values())):
-                raise BadRecord("invalid UTF-8", "not valid UTF-8")
-            yield TableRow(where, number, texts)
+def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
+    if len(fields) != len(columns):
+        detail = f"{len(fields)} columns instead of {len(columns)}"
+        raise BadRecord("wrong number of columns", detail)
+    return dict(zip(columns, fields, strict=True))
 
 
-def _check_value(column: str, values: dict[str, Any]) -> None:
-    if column not in values:
-        known = ", ".join(values) or "none"
-        raise BadRecord("missing field", f"no field {column!r}; its fields: {known}")
-    value = values[column]
-    # NaN often marks a gap in a table.
-    if value is None or isinstance(value, float) and not math.isfinite(value):
-        raise BadRecord("missing field", f"field {column!r} is {json.dumps(value)}")
-    if isinstance(value, dict | list):
-        raise BadRecord("not a text", f"field {column!r} is not a text or a number")
+def _json_values(values: dict[str, Any], needed: Sequence[str]) -> dict[str, str]:
+    for column in needed:
+        value = values.get(column)
+        # NaN often marks a gap in a table.
+        if value is None or isinstance(value, float) and not math.isfinite(value):
+            raise BadRecord("missing field", f"field {column!r} is {json.dumps(value)} or missing")
+        if isinstance(value, dict | list):
+            raise BadRecord("not a text", f"field {column!r} is not a text or a number")
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+        if not isinstance(value, dict | list)
+    }
 
 
 def as_number(text: str) -> float | None:

@@ -2,13 +2,16 @@
 
 import abc
 from collections import Counter
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any, Protocol
 
 import numpy as np
 from etils import epath
 
 from bert_jax.data.bad_records import BadRecords
+from bert_jax.errors import UserError
+from bert_jax.tasks.sources import Source, open_splits
+from bert_jax.tokenizers import Tokenizer
 
 
 class Rows(Protocol):
@@ -39,10 +42,14 @@ class Rows(Protocol):
 
 
 class Task(abc.ABC):
-    """A task and its data.
+    """A task and its data. Most files are read when they are first needed.
 
     Args:
-      splits: See the attribute.
+      name: See the attribute.
+      source: The value of `config.data.input`; see `open_splits`.
+      tokenizer: The tokenizer of the model.
+      options: The task's section of the config, such as `config.squad`; empty if it has none.
+      max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
 
     Attributes:
@@ -52,20 +59,43 @@ class Task(abc.ABC):
       labels: The label names in the order of the logits. Empty for regression and question
         answering.
       metric: The score that selects the best checkpoint. Higher is better.
+      file_names: The file names that each split may have in a folder.
+      in_tfds: Whether TensorFlow Datasets has data that the task can read.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored, those that
         begin with "test" are predicted.
+
+    Raises:
+      UserError: The data do not exist, or an option does not fit them.
     """
 
-    name: str
     head: str
     labels: tuple[str, ...] = ()
     metric: str
+    file_names: Mapping[str, Sequence[str]]
+    in_tfds = True
 
-    def __init__(self, splits: tuple[str, ...], bad_rows: str):
-        self.splits = splits
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tokenizer: Tokenizer,
+        options: Mapping[str, Any],
+        *,
+        max_seq_length: int,
+        bad_rows: str = "refuse",
+    ):
+        self.name = name
+        self._tokenizer, self._options = tokenizer, options
+        self._max_seq_length = max_seq_length
         self._bad_rows = BadRecords(bad_rows, "data.bad_rows")
         self._rows: dict[str, Rows] = {}
+        self._sources = self.open_sources(source)
+        self.splits = tuple(self._sources)
+
+    def open_sources(self, source: str) -> dict[str, Source]:
+        """Returns the source of each split."""
+        return open_splits(source, self.file_names, in_tfds=self.in_tfds)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -86,6 +116,14 @@ class Task(abc.ABC):
     def read_rows(self, split: str) -> Rows:
         """Reads and tokenizes a split."""
 
+    def check_not_empty(self, split: str, examples: Sized) -> None:
+        """Refuses a split without examples."""
+        if not len(examples):
+            raise UserError(
+                f"config.data.input: the {split} split ({self._sources[split]}) has no rows that "
+                "can be used"
+            )
+
     @abc.abstractmethod
     def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Returns the official metrics of a split whose labels are known.
@@ -101,13 +139,7 @@ class Task(abc.ABC):
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes the predictions in the format of the task's leaderboard.
-
-        Args:
-          split: One of `splits`.
-          outputs: See `score`.
-          path: The file to write.
-        """
+        """Writes the predictions to a file in the format of the task's leaderboard."""
 
     @abc.abstractmethod
     def predictions_name(self, split: str) -> str:

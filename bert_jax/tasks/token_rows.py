@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,7 +55,75 @@ class TokenRows:
         }
 
 
-def tokenized(
+class Example(NamedTuple):
+    """One example as text.
+
+    Attributes:
+      id: The name of the example in the data set, for predictions.
+      texts: A sentence and None, or a pair; for multiple choice, such a pair for each choice.
+      label: A class, a number or the right choice; None if it is not known.
+    """
+
+    id: str
+    texts: list[tuple[str, str | None]]
+    label: int | float | None
+
+
+class ExampleRows(TokenRows):
+    """See `bert_jax.tasks.task.Rows`: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+
+    Args:
+      examples: Read once, some at a time.
+      tokenizer, max_seq_length: See `TokenRows`. Longer texts are truncated.
+      label_type: np.int32 or np.float32.
+      has_choices: Whether rows have an axis of choices. All examples have as many.
+
+    Attributes:
+      ids: The names of the examples.
+      labels_N: -1 or NaN where the label is not known.
+    """
+
+    def __init__(
+        self,
+        examples: Iterable[Example],
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        label_type: type = np.int32,
+        has_choices: bool = False,
+    ):
+        self.ids: list[str] = []
+        labels: list[int | float] = []
+        unknown = -1 if label_type is np.int32 else np.nan
+
+        def texts() -> Iterator[tuple[str, str | None]]:
+            for example in examples:
+                self.ids.append(example.id)
+                labels.append(unknown if example.label is None else example.label)
+                yield from example.texts
+
+        super().__init__(_tokenized(texts(), tokenizer, max_seq_length), tokenizer, max_seq_length)
+        self.labels_N = np.array(labels, label_type)
+        self._num_choices = super().__len__() // max(1, len(labels)) if has_choices else None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        if self._num_choices is None:
+            batch = super().take(indices)
+        else:
+            rows_nxC = indices[:, None] * self._num_choices + np.arange(self._num_choices)
+            batch = {
+                name: array.reshape(*rows_nxC.shape, -1)
+                for name, array in super().take(rows_nxC.ravel()).items()
+            }
+        return batch | {"labels": self.labels_N[indices]}
+
+    def fingerprint_texts(self) -> Iterator[str]:
+        return iter(self.ids)
+
+
+def _tokenized(
     texts: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, max_seq_length: int
 ) -> Iterator[TokenRow]:
     """Tokenizes texts and pairs, some at a time, and cuts them to `max_seq_length`."""

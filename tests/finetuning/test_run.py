@@ -218,10 +218,10 @@ class TestInterruptedRun:
         directory = tmp_path / "run"
         predict = run.predict
 
-        def stopped(trainer, params, rows, *args):
+        def stopped(*args, **kwargs):
             if (directory / "predictions").exists():
                 signal.raise_signal(signal.SIGTERM)
-            return predict(trainer, params, rows, *args)
+            return predict(*args, **kwargs)
 
         with monkeypatch.context() as patch:
             patch.setattr(run, "predict", stopped)

@@ -6,7 +6,23 @@ from types import SimpleNamespace
 import pytest
 
 from bert_jax import tokenizers
+from bert_jax.config import finetune_config
+from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.tasks.factory import make_task
 from tests.golden.record_squad import VOCABULARY
+
+
+def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", **options):
+    """Makes a task with the options of its config, some of which are replaced."""
+    config = finetune_config(name)
+    options = dict(config[name]) | options if name in TASK_SECTIONS else options
+    common = {"max_seq_length": max_seq_length, "bad_rows": bad_rows}
+    return make_task(name, str(source), tokenizer, options, **common)
+
+
+def both(path):
+    """Returns the source of a task that is trained and scored on one file."""
+    return f"train={path},validation={path}"
 
 
 @pytest.fixture(scope="session")

@@ -74,11 +74,6 @@ def test_schemes_by_hand(scheme, expected):
     assert ner_tags.scheme_of([["O"], expected.split()]) == scheme
 
 
-def test_the_scheme_of_files_with_a_mistake():
-    assert ner_tags.scheme_of([["B-A", "I-A"], ["I-A", "O"]]) == "iob2"
-    assert ner_tags.scheme_of([["O", "O"]]) == "iob2"
-
-
 @pytest.mark.parametrize(
     "tag, expected",
     [

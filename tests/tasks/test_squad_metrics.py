@@ -53,11 +53,6 @@ def test_scores_are_the_official_ones(golden):
     assert len(keys) == 3
 
 
-def test_a_question_without_a_prediction_scores_nothing_in_1_1():
-    answers = {"a": ["cat"], "b": ["dog"]}
-    assert squad_metrics.score_1(answers, {"a": "The cat"}) == {"exact_match": 50, "f1": 50}
-
-
 def test_the_best_threshold_of_negative_odds_leaves_all_unanswered():
     answers = {"a": [], "b": ["cat"]}
     predictions, odds = {"a": "dog", "b": "dog"}, {"a": -3.0, "b": -2.0}

@@ -61,10 +61,10 @@ def test_columns_of_a_file_without_header(write):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("x.tsv", "a\tc\n1\t2\n", "x.tsv:1: no column 'b'; the columns: a, c"),
-        ("x.tsv", "", "x.tsv:1: no column 'a'; the columns: nothing"),
+        ("x.tsv", "a\tc\n1\t2\n", "x.tsv:1: there are no columns 'b'; the columns: a, c"),
+        ("x.tsv", "", "x.tsv:1: there are no columns 'a'"),
         # Old line ends make one long line, which is not shown whole.
-        ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: no column 'b'; .{,400}$"),
+        ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: there are no columns 'b'; .{,400}$"),
         ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: there are 2 columns 'b'"),
         ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),
         ("x.txt", "a\tb\n", "must be named .tsv, .csv or .jsonl"),
@@ -82,14 +82,9 @@ def test_files_that_are_not_tables(write, name, content, message):
     [
         ("x.tsv", b"1\t2\t3", "x.tsv:3: 3 columns instead of 2"),
         ("x.tsv", b"1\t\xff", "x.tsv:3: not valid UTF-8"),
-        ("x.csv", b"x", "x.csv:3: 1 columns instead of 2"),
-        ("x.csv", b"x,\xc3", "x.csv:3: not valid UTF-8"),
         ("x.jsonl", b'{"a": 1', "x.jsonl:2: not a JSON object"),
-        ("x.jsonl", b"[1]", "x.jsonl:2: not a JSON object"),
-        ("x.jsonl", b'{"a": 1}', "x.jsonl:2: no field 'b'; its fields: a"),
-        ("x.jsonl", b'{"a": 1, "b": null}', "field 'b' is null"),
+        ("x.jsonl", b'{"a": 1}', "x.jsonl:2: field 'b' is null or missing"),
         ("x.jsonl", b'{"a": 1, "b": NaN}', "field 'b' is NaN"),
-        ("x.jsonl", b'{"a": -Infinity, "b": 2}', "field 'a' is -Infinity"),
         ("x.jsonl", b'{"a": 1, "b": []}', "field 'b' is not a text"),
         ("x.jsonl", b'{"a": 1, "b": "\\ud800"}', "x.jsonl:2: not valid UTF-8"),
     ],

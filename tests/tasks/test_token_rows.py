@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from bert_jax.tasks.sentence_task import Example, SentenceRows
+from bert_jax.tasks.token_rows import Example, ExampleRows
 from tests.interop.small_bert import TOKENS, make_tokenizer
 
 TOKENIZER = make_tokenizer()
 
 
 def example(text, text_b=None, label=0):
-    return Example(text, text_b, label, "0")
+    return Example("0", [(text, text_b)], label)
 
 
 def test_a_sentence_and_a_pair():
-    rows = SentenceRows([example("a b", label=1), example("c", "d e", label=2)], TOKENIZER, 8)
+    rows = ExampleRows([example("a b", label=1), example("c", "d e", label=2)], TOKENIZER, 8)
     batch = rows.take(np.array([1, 0]))
     texts = [" ".join(TOKENS[i] for i in row) for row in batch["input_ids"]]
     assert texts == ["[CLS] c [SEP] d e [SEP] [PAD] [PAD]", "[CLS] a b [SEP]" + 4 * " [PAD]"]
@@ -27,20 +27,20 @@ def test_a_sentence_and_a_pair():
 
 
 def test_long_texts_are_cut():
-    rows = SentenceRows([example("a b c d e f g"), example("a b c d e", "f g h")], TOKENIZER, 7)
+    rows = ExampleRows([example("a b c d e f g"), example("a b c d e", "f g h")], TOKENIZER, 7)
     texts = [" ".join(TOKENS[i] for i in row) for row in rows.take(np.arange(2))["input_ids"]]
     assert texts == ["[CLS] a b c d e [SEP]", "[CLS] a b [SEP] f g [SEP]"]
 
 
 def test_numbers_and_unknown_labels():
-    rows = SentenceRows(
+    rows = ExampleRows(
         [example("a", label=2.5), example("b", label=None)], TOKENIZER, 8, np.float32
     )
     labels = rows.take(np.arange(2))["labels"]
     assert labels.dtype == np.float32 and labels[0] == 2.5 and np.isnan(labels[1])
-    assert SentenceRows([example("b", label=None)], TOKENIZER, 8).labels_N.tolist() == [-1]
+    assert ExampleRows([example("b", label=None)], TOKENIZER, 8).labels_N.tolist() == [-1]
 
 
 def test_a_text_without_tokens():
-    rows = SentenceRows([example("\u200b", "\u200b"), example("\u200b")], TOKENIZER, 8)
+    rows = ExampleRows([example("\u200b", "\u200b"), example("\u200b")], TOKENIZER, 8)
     assert rows.take(np.arange(2))["attention_mask"].sum(1).tolist() == [3, 2]

@@ -1,0 +1,110 @@
+"""Tasks with one label for each example: GLUE, the user's own tables and multiple choice."""
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.bad_records import BadRecord
+from bert_jax.tasks import scores as score_lib
+from bert_jax.tasks.table_files import TableRow, as_number, read_rows
+from bert_jax.tasks.task import Task
+from bert_jax.tasks.token_rows import Example, ExampleRows
+
+
+class ExampleTask(Task):
+    """See `Task`; a subclass reads the examples."""
+
+    @abc.abstractmethod
+    def examples(self, split: str) -> Iterator[Example]:
+        """Reads a split."""
+
+    def read_rows(self, split: str) -> ExampleRows:
+        has_choices = self.head == "multiple_choice"
+        label_type = np.int32 if self.labels or has_choices else np.float32
+        rows = ExampleRows(
+            self.examples(split), self._tokenizer, self._max_seq_length, label_type, has_choices
+        )
+        self.check_not_empty(split, rows)
+        return rows
+
+    def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """See `scores.class_scores` and `scores.regression_scores`."""
+        labels_N, predictions_N = self.rows(split).labels_N, self.predictions(outputs)
+        if not self.labels:
+            return score_lib.regression_scores(labels_N, predictions_N)
+        return score_lib.class_scores(labels_N, predictions_N, len(self.labels))
+
+    def predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
+        """Returns the class of each row, int64 [N], or its number, float32 [N]."""
+        logits = outputs["logits"]
+        return np.argmax(logits, axis=-1) if self.labels else logits[:, 0]
+
+
+class SentenceTask(ExampleTask):
+    """A class or a number for a sentence or a pair, read from the columns of a file.
+
+    A subclass sets these attributes:
+
+    Attributes:
+      text_columns: The columns of the one or two sentences.
+      label_column: The column of the label or the number.
+      label_values: The spelling of the labels in the file, in the order of `labels`.
+      limits: The lowest and highest number allowed; None if all are.
+    """
+
+    head = "sequence_classification"
+    text_columns: Sequence[str]
+    label_column: str
+    label_values: Sequence[str] = ()
+    limits: tuple[float, float] | None = None
+
+    def examples(self, split: str) -> Iterator[Example]:
+        # A test file needs no labels, and none are read.
+        is_test = split.startswith("test")
+        needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
+        header = self.header(split)
+        path = self._sources[split]
+        for row in read_rows(path, needed, self._bad_rows, must_stay=is_test, header=header):
+            with self._bad_rows.catching(row.where, must_stay=is_test):
+                label = None if is_test else self._label(row.values)
+                texts = [row.values[column] for column in self.text_columns]
+                yield sentence_example(self.id_of(row, split), texts, label, is_test)
+
+    def header(self, split: str) -> Sequence[str]:
+        """Returns the names of the columns if the file does not have them."""
+        return ()
+
+    def id_of(self, row: TableRow, split: str) -> str:
+        """Returns the name of a row in predictions."""
+        return str(row.number)
+
+    def _label(self, values: Mapping[str, Any]) -> int | float:
+        text = values[self.label_column].strip()
+        where = f"{self.label_column} is {text!r}, not"
+        if self.labels:
+            if text not in self.label_values:
+                known = ", ".join(self.label_values[:20])
+                raise BadRecord("unknown label", f"{where} one of the labels {known}")
+            return self.label_values.index(text)
+        number = as_number(text)
+        low, high = self.limits or (-np.inf, np.inf)
+        if number is None or not low <= number <= high:
+            limits = f" from {low:g} to {high:g}" if self.limits else ""
+            raise BadRecord("not a number", f"{where} a number{limits}")
+        return number
+
+
+def sentence_example(
+    id: str, texts: Sequence[str], label: int | float | None, is_test: bool
+) -> Example:
+    """Returns an example of one sentence or two.
+
+    Raises:
+      BadRecord: A sentence is empty. In a test set all rows are predicted.
+    """
+    if not is_test and not all(text.strip() for text in texts):
+        raise BadRecord("empty sentence", "a sentence is empty")
+    text, *others = texts
+    return Example(id, [(text, others[0] if others else None)], label)
