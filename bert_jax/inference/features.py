@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -34,6 +35,8 @@ _CHUNK_TEXTS = 256
 _COPY_BYTES = 2**16
 # Messages show this much of a wrong line.
 _SHOWN = 80
+# Every tokenizer has a token for these; some drop other characters.
+_HAS_TOKEN = re.compile("[0-9A-Za-z]")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
 
@@ -80,7 +83,13 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
     """
     if not files.open_path(source, "--input").is_file():
         return None
-    return sum(1 for _ in _texts(bert, source))
+    count = 0
+    for where, text in _texts(bert, source):
+        count += 1
+        # Only texts without such a character may turn out to have no token.
+        if not all(_HAS_TOKEN.search(side) for side in text):
+            encode(bert.tokenizer, [text], None, places=[where])
+    return count
 
 
 def write_features(

@@ -21,6 +21,7 @@ RUNS = {
         "adamw",
         {"scan_layers": True, "train.gradient_accumulation_steps": 2},
     ),
+    "lamb": ("lamb", {}),
     "lamb, scanned layers": ("lamb", {"scan_layers": True}),
 }
 
