@@ -50,7 +50,8 @@ class BadRecords:
         if must_stay:
             raise UserError(f"{where}: {bad.detail}") from None
         if not self._skip:
-            raise UserError(f"{where}: {bad.detail} (--config.{self._key}=skip continues anyway)") from None
+            advice = f"--config.{self._key}=skip continues anyway"
+            raise UserError(f"{where}: {bad.detail} ({advice})") from None
         self.dropped[bad.reason] += 1
 
     @contextlib.contextmanager
