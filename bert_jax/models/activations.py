@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-# Phi(x) = (1 + tanh(p(x))) / 2 with this odd polynomial p of x, x^3, x^5 and x^7, fitted
-# by least squares, reweighted, to the normal distribution on [-5, 5]: within 6.7e-6.
+# Phi(x) = (1 + tanh(p(x))) / 2 with this odd polynomial p of x, x^3, x^5 and x^7. It is fitted to
+# the normal distribution on [-5, 5] by reweighted least squares. The error is at most 6.7e-6.
 _PHI_POLYNOMIAL = (0.797820262, 0.0365466581, -1.94453042e-4, -1.36880223e-5)
 _PHI_RANGE = 5.0
 
@@ -16,10 +16,10 @@ _PHI_RANGE = 5.0
 def gelu(x: jax.Array) -> jax.Array:
     """Returns x Phi(x), the exact form (Hendrycks & Gimpel 2016).
 
-    For bfloat16, Phi is approximated within 6.7e-6 and is 0 below -5. The result is within
-    3.4e-5 and rounding; below about -3, where gelu itself is under 0.004, that is more than
-    rounding alone. A TPU has tanh and exp in hardware, but erf takes half as long as a matrix
-    product.
+    For bfloat16, Phi is approximated within 6.7e-6 and is 0 below -5. The error of the result is
+    at most 3.4e-5 plus rounding. Below about -3, where gelu itself is under 0.004, this exceeds
+    the rounding error. A TPU computes tanh and exp in hardware, but erf takes half as long as a
+    matrix product.
     """
     return _gelu_bfloat16(x) if x.dtype == jnp.bfloat16 else nn.gelu(x, approximate=False)
 

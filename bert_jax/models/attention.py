@@ -13,8 +13,8 @@ from bert_jax.models.layers import add_bias, weight_init, zeros_init
 class SelfAttention(nn.Module):
     """Attention of every position to the positions that its mask allows, then a projection.
 
-    Kernels are [D, A, K] and [A, K, D]: heads are an axis of their own,
-    which tensor parallelism divides.
+    Kernels are [D, A, K] and [A, K, D]: heads have their own axis, which tensor parallelism
+    divides.
     """
 
     config: BertConfig
@@ -28,13 +28,13 @@ class SelfAttention(nn.Module):
         Args:
           hidden_BxLxD: The block's input.
           bias_Bx1xQxL: float32 from `attention_mask.attention_bias`; Q is 1 or L.
-          deterministic: True turns the dropout of probabilities off.
+          deterministic: True turns off the dropout of probabilities.
         """
         c = self.config
         hidden_BxLxD = hidden_BxLxD.astype(c.dtype)
-        # The kernel masks keys alone, for all queries alike.
-        masks_keys_alone = bias_Bx1xQxL.shape[2] == 1
-        fused = c.fused_attention and c.dtype == jnp.bfloat16 and masks_keys_alone
+        # The kernel masks only keys, the same ones for all queries.
+        masks_only_keys = bias_Bx1xQxL.shape[2] == 1
+        fused = c.fused_attention and c.dtype == jnp.bfloat16 and masks_only_keys
         if fused and fused_attention.fits(c, hidden_BxLxD.shape[1]):
             return self._fused(hidden_BxLxD, bias_Bx1xQxL, deterministic)
 
@@ -60,7 +60,7 @@ class SelfAttention(nn.Module):
         return add_bias(output_BxLxD, bias_D)
 
     def _fused(self, hidden_BxLxD, bias_Bx1xQxL, deterministic):
-        """Computes the same with a TPU kernel, which reads and writes heads side by side."""
+        """Computes attention with a TPU kernel, which reads and writes heads side by side."""
         c = self.config
         heads_BxLxD = [
             add_bias(
@@ -80,7 +80,7 @@ class SelfAttention(nn.Module):
         return add_bias(context_BxLxD @ kernel_DxD, bias_D)
 
     def _projections(self):
-        """Kernel [D, A, K] and bias [A, K] of query, key and value, in this order."""
+        """Yields kernel [D, A, K] and bias [A, K] of query, key and value, in this order."""
         c = self.config
         shape = (c.hidden_size, c.num_attention_heads, c.head_depth)
         for name in ("query", "key", "value"):
@@ -88,7 +88,7 @@ class SelfAttention(nn.Module):
             yield kernel, self.param(f"{name}_bias", zeros_init("heads", "depth"), shape[1:])
 
     def _output_projection(self):
-        """Kernel [A, K, D] and bias [D]."""
+        """Returns kernel [A, K, D] and bias [D]."""
         c = self.config
         shape = (c.num_attention_heads, c.head_depth, c.hidden_size)
         kernel = self.param("output_kernel", weight_init(c, "heads", "depth", "embed"), shape)

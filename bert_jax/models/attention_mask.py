@@ -11,17 +11,17 @@ def attention_bias(
     window: int = 0,
     segment_ids_BxL: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns what is added to the attention scores, float32 [B, 1, Q, L].
+    """Returns the bias that masks attention scores, float32 [B, 1, Q, L].
 
     The value is 0 where a query may attend to a key and the lowest finite float32 elsewhere.
-    Q is 1 if padding is all that is masked, otherwise L.
+    Q is 1 if only padding is masked, otherwise L.
 
     Args:
       attention_mask_BxL: 1 at real tokens, 0 at padding.
       causal: Each position attends only to itself and to the positions before it.
       window: If above 0, position i attends only to positions j with |i - j| <= window.
-      segment_ids_BxL: If given, tokens attend only to tokens with the same number: several
-        texts share a row.
+      segment_ids_BxL: If given, tokens attend only to tokens with the same number. Several texts
+        can then share a row.
     """
     length = attention_mask_BxL.shape[-1]
     allowed_Bx1xQxL = attention_mask_BxL[:, None, None, :] > 0

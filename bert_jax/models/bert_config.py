@@ -5,9 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-# The rows of the word embeddings and of the decoder's bias are a multiple of this, a TPU's lane
-# width, which any usual number of devices on the `model` axis divides. It does not depend on the
-# mesh: a checkpoint fits every mesh.
+# The number of rows of the word embeddings and of the decoder's bias is a multiple of this, the
+# lane width of a TPU, which divides evenly over any usual `model` axis. It does not depend on the
+# mesh, so a checkpoint fits every mesh.
 VOCAB_MULTIPLE = 128
 
 
@@ -41,7 +41,7 @@ class BertConfig:
 
     @property
     def padded_vocab_size(self) -> int:
-        """The rows of the word embeddings: `vocab_size`, rounded up to a multiple of 128.
+        """The number of rows of the word embeddings: `vocab_size` rounded up to a multiple of 128.
 
         The rows beyond the vocabulary are zero and stay zero: they get no gradient.
         """

@@ -13,11 +13,11 @@ NUM_LAYERS = 2
 class BiLstm(nn.Module):
     """Two bidirectional LSTM layers with concatenated outputs.
 
-    Kernels are initialised as in flax's LSTMs (LeCun's normal, recurrent ones orthogonal), not
+    Kernels are initialized as in flax's LSTMs (LeCun's normal, recurrent ones orthogonal), not
     with BERT's initializer.
 
     Attributes:
-      config: Gives the dtype of the computation.
+      config: Defines the dtype of the computation.
       size: The number of units in each direction.
     """
 

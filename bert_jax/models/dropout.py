@@ -1,9 +1,9 @@
 """Dropout with masks that are recomputed instead of stored.
 
-Whether an element is kept is a hash of the call's key and of the element's place in the array.
-The hash costs a dozen integer operations per element, which the compiler fuses with the
-operation that reads or writes the array. The backward pass computes the mask again. The mask
-does not depend on how the array is laid over devices, and each device computes only its part.
+A hash of the call's key and of the element's position in the array decides whether an element is
+kept. The hash costs a dozen integer operations per element, which the compiler fuses with the
+operation that reads or writes the array. The backward pass computes the mask again. The mask does
+not depend on how the array is divided over devices, and each device computes only its part.
 """
 
 import functools
@@ -30,7 +30,7 @@ class Dropout(nn.Module):
     rate: float
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Applies dropout to x, which has at least two axes; the dtype stays."""
+        """Applies dropout to x, which has at least two axes; the dtype is unchanged."""
         if deterministic or self.rate == 0:
             return x
         return _dropped(x, self.keys(x.shape[:-2]), self.rate)
@@ -63,7 +63,7 @@ def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
     Args:
       place: int32 number of the element in its mask: row * columns + column.
       keys: From `mask_keys`, int32 scalars or arrays that broadcast against `place`.
-      rate: The probability of False, kept to within 2^-32.
+      rate: The probability of False, accurate to within 2^-32.
 
     Returns:
       bool, of the broadcast shape of place and keys.
@@ -72,7 +72,7 @@ def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
     x = (place ^ first) * jnp.int32(_FIRST_MULTIPLIER)
     x = x ^ jax.lax.shift_right_logical(x, jnp.int32(15))
     x = (x ^ second) * jnp.int32(_SECOND_MULTIPLIER)
-    # x is uniform over int32, and its highest bits, which decide, are mixed best.
+    # x is uniform over int32. Its highest bits, which matter most here, are mixed best.
     return x >= jnp.int32(min(round(rate * 2**32) - 2**31, 2**31 - 1))
 
 

@@ -77,7 +77,7 @@ def _logits_forward(hidden_BxMxD, table_WxD, bias_W):
 def _logits_backward(residuals, gradient_BxMxW):
     hidden_BxMxD, table_WxD = residuals
     # Computes the gradient of the softmax once, in the dtype of the products. The compiler would
-    # otherwise recompute it from float32 logits for each of its three readers.
+    # otherwise recompute it from float32 logits for each of its three uses.
     gradient_BxMxW = jax.lax.optimization_barrier(gradient_BxMxW.astype(table_WxD.dtype))
     hidden_gradient_BxMxD = jnp.einsum("BMW,WD->BMD", gradient_BxMxW, table_WxD)
     table_gradient_WxD = jnp.einsum("BMW,BMD->WD", gradient_BxMxW, hidden_BxMxD)

@@ -1,8 +1,8 @@
 """Attention as one TPU kernel, forward and backward, with dropout inside.
 
 Scores and probabilities never leave the chip. The backward pass keeps only what the projections
-keep anyway and computes the probabilities again. A block of the kernel is 128 lanes wide: it
-takes all heads that lie side by side in them (two of depth 64) and separates them by masks,
+keep anyway and computes the probabilities again. A block of the kernel is 128 lanes wide and
+contains all heads that lie side by side in these lanes (two of depth 64). Masks separate the heads,
 because the matrix unit is 128 wide either way.
 
 Arrays here are [B, L, A*K], as the projections write them.
@@ -24,7 +24,7 @@ from bert_jax.models.dropout import keeps
 LANES = 128
 # The L x L scores of a head must fit in on-chip memory.
 MAX_LENGTH = 512
-# Positions that one step of the kernel takes, from one or several sequences.
+# Positions per step of the kernel, from one or several sequences.
 _POSITIONS_A_STEP = 1024
 
 # The axes that a product contracts.
@@ -32,7 +32,7 @@ _ROWS, _COLUMNS = (0,), (1,)
 
 
 def fits(config: BertConfig, length: int) -> bool:
-    """Returns whether the kernel can take the heads of a model, on each device, at a length."""
+    """Returns whether the kernel supports the heads of a model on each device, at a length."""
     heads, rest = divmod(config.num_attention_heads, _num_shards(_spec()[2]))
     whole_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
     return not rest and whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
@@ -173,9 +173,9 @@ def _backward_kernel(
         g = (gradient[i].astype(jnp.float32) * (1 / (1 - rate))).astype(v.dtype)
         dq = dk = dv = jnp.zeros(q.shape, jnp.float32)
         for head, lanes in heads:
-            q_here, k_here, g_here = (_only(lanes, x) for x in (q, k, g))
-            probs = _probs(q_here, k, bias[i])
-            d_probs = _dot(g_here, v, _COLUMNS, _COLUMNS)
+            q_head, k_head, g_head = (_only(lanes, x) for x in (q, k, g))
+            probs = _probs(q_head, k, bias[i])
+            d_probs = _dot(g_head, v, _COLUMNS, _COLUMNS)
             dropped = probs
             if rate:
                 keys = first[0, i, head], second[0, i, head]
@@ -184,9 +184,9 @@ def _backward_kernel(
                 d_probs = jnp.where(kept, d_probs, 0)
             inner = jnp.sum(d_probs * probs, axis=-1, keepdims=True)
             d_scores = (probs * (d_probs - inner)).astype(q.dtype)
-            dq += _dot(d_scores, k_here, _COLUMNS, _ROWS)
-            dk += _dot(d_scores, q_here, _ROWS, _ROWS)
-            dv += _dot(dropped.astype(v.dtype), g_here, _ROWS, _ROWS)
+            dq += _dot(d_scores, k_head, _COLUMNS, _ROWS)
+            dk += _dot(d_scores, q_head, _ROWS, _ROWS)
+            dv += _dot(dropped.astype(v.dtype), g_head, _ROWS, _ROWS)
         d_query[i] = (dq * depth**-0.5).astype(d_query.dtype)
         d_key[i] = dk.astype(d_key.dtype)
         d_value[i] = dv.astype(d_value.dtype)

@@ -18,8 +18,8 @@ NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
 class Pooler(nn.Module):
     """A tanh layer on the hidden state of one token.
 
-    The token is the first one, [CLS]. In a causal model [CLS] sees nothing but itself; there
-    it is the last real token.
+    The token is [CLS], the first one. In a causal model, where [CLS] attends only to itself, it is
+    the last real token.
     """
 
     config: BertConfig
@@ -44,7 +44,7 @@ def pooled_token(
 
 
 class LanguageModelHead(nn.Module):
-    """Dense, activation and LayerNorm, under a decoder tied to the word embeddings.
+    """Dense layer, activation and LayerNorm, then a decoder tied to the word embeddings.
 
     The decoder's own bias is a parameter of this module.
     """
@@ -66,8 +66,8 @@ class LanguageModelHead(nn.Module):
 
         Args:
           hidden_BxLxD: The encoder's output.
-          positions_BxM: int32 positions to predict. They are gathered first: the head then
-            costs M/L of what it costs for every position.
+          positions_BxM: int32 positions to predict. They are gathered first, which reduces the
+            cost of the head to M/L of that for all positions.
           table_WxD: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
@@ -77,13 +77,13 @@ class LanguageModelHead(nn.Module):
         return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
 
     def transformed(self, hidden_BxMxD: jax.Array) -> jax.Array:
-        """Returns what the decoder reads, [B, M, D]."""
+        """Returns the input of the decoder, [B, M, D]."""
         hidden_BxMxD = nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
         hidden_BxMxD = self.transform(hidden_BxMxD)
         return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxD))
 
     def decoder_bias(self) -> jax.Array:
-        """Returns bias_W, which rules out the entries that only pad the vocabulary."""
+        """Returns bias_W, which masks the entries that only pad the vocabulary."""
         # Masking the bias costs nothing; masking the logits would touch millions of numbers.
         is_entry_W = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
         return jnp.where(is_entry_W, self.output_bias, NO_PROBABILITY)

@@ -10,11 +10,11 @@ from bert_jax.models.bert_config import BertConfig
 
 
 def weight_init(config: BertConfig, *axes: str):
-    """Returns BERT's initializer: a normal cut at two standard deviations.
+    """Returns BERT's initializer: a normal distribution truncated at two standard deviations.
 
-    The deviation `initializer_range` is that of the normal before it is cut, as in
-    TensorFlow's truncated_normal_initializer. The initializer of the same name in jax rescales
-    its draws to give the cut distribution that deviation.
+    `initializer_range` is the standard deviation before truncation, as in TensorFlow's
+    truncated_normal_initializer. JAX's initializer of that name rescales its draws, which gives
+    the truncated distribution this deviation.
     """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
@@ -75,7 +75,7 @@ def column_sums(x: jax.Array) -> jax.Array:
     """Returns the sums over all axes but the last, float32 [F].
 
     For bfloat16 this is a product with ones, which is exact and accumulates in float32. A
-    TPU's matrix unit computes it almost for free; its vector unit needs as long as for a layer.
+    TPU's matrix unit computes it almost for free; its vector unit needs as long as a whole layer.
     """
     rows = tuple(range(x.ndim - 1))
     if x.dtype != jnp.bfloat16:

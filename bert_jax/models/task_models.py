@@ -1,4 +1,4 @@
-"""The encoder under the heads of fine-tuning (paper, section 4)."""
+"""The encoder with the heads of fine-tuning (paper, section 4)."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,11 +17,11 @@ Outputs = dict[str, jax.Array]
 
 
 class TaskModel(nn.Module):
-    """The encoder under one output layer; the encoder's parameters keep their names.
+    """The encoder with one output layer; the encoder's parameters keep their names.
 
     Attributes:
       config: The encoder's hyperparameters.
-      num_outputs: Numbers that the output layer gives for each sequence, token or choice.
+      num_outputs: The number of outputs for each sequence, token or choice.
       features: Layers whose concatenated states the head reads. The encoder is then not
         trained (paper, section 5.3). 0 is the embeddings, 1 the first block, -1 the last
         one. If empty, the head reads the last block or the pooler.
@@ -66,13 +66,13 @@ class TaskModel(nn.Module):
         return dict.fromkeys(self.INPUTS, 2)
 
     def outputs(self, logits: jax.Array) -> Outputs:
-        """Names the outputs as losses and scores expect them."""
+        """Returns the outputs by the names that losses and scores use."""
         return {"logits": logits}
 
     def encoded(self, inputs: tuple[jax.Array, ...], deterministic: bool) -> jax.Array:
         """Returns the input of the head, after dropout: [B, D'] if pooled, else [B, L, D']."""
         if self.features:
-            # A fixed encoder gives the same features at every step: it has no dropout.
+            # A frozen encoder has no dropout, so its features are the same at every step.
             layers = self.bert.hidden_states(*inputs, deterministic=True)
             chosen = [layers[i] for i in self.features]
             if self.POOLED:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bert_jax.models.embeddings import vocabulary_logits
 
-# Positions whose logits exist at once: 256 rows of a vocabulary of 30,522 take 0.5 GB.
+# Positions whose logits are in memory at once: 0.5 GB for 256 rows and a vocabulary of 30,522.
 SLICE_POSITIONS = 16
 
 

@@ -1,4 +1,4 @@
-"""What the terms that predict tokens have in common."""
+"""The metrics of the terms that predict tokens."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _MOST_NATS = 700.0
 
 
 def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
-    """Returns loss, accuracy and perplexity of a term, each with unigram frequencies beside it."""
+    """Returns loss, accuracy and perplexity of a term, each with its unigram baseline."""
     units = {"loss": "loss (nats)", "accuracy": "accuracy", "perplexity": "perplexity"}
     return tuple(
         Metric(

@@ -1,4 +1,4 @@
-"""The interface between the training step and what a model is trained for."""
+"""The interface between the training step and a training objective."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -14,8 +14,8 @@ class Objective(Protocol):
 
     Attributes:
       averaged: Names of the metrics of `loss`, which log lines average over steps.
-      progress: Those of them that are shown while training, with a short text for each.
-      eval_operands: How many arrays `evaluate` takes beside the batch.
+      progress: The metrics among these to show during training, with a short text for each.
+      eval_operands: The number of arrays that `evaluate` takes in addition to the batch.
     """
 
     averaged: Sequence[str]
@@ -23,7 +23,7 @@ class Objective(Protocol):
     eval_operands: int
 
     def totals(self, batch: Batch) -> Any:
-        """Returns what the sums over any part of this whole batch are divided by."""
+        """Returns the divisors of the sums over each part of this whole batch."""
         ...
 
     def loss(
@@ -42,7 +42,7 @@ class Objective(Protocol):
           params: Its parameters.
           batch: A part of the batch.
           rngs: The keys "dropout" and "sample".
-          totals: What `totals` returned for the whole batch.
+          totals: The result of `totals` for the whole batch.
           frozen: Parameters that are not trained, such as a teacher's; may be empty.
         """
         ...

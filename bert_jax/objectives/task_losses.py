@@ -50,7 +50,7 @@ class TaskLoss(abc.ABC):
 class Labels(TaskLoss):
     """Cross-entropy of `labels`, int32 [...], for logits [..., C]; -1 marks no label.
 
-    Sequences, tokens and choices are labelled alike.
+    The labels may be of sequences, tokens or choices.
     """
 
     def totals(self, batch: Batch) -> jax.Array:

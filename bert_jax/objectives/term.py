@@ -1,4 +1,4 @@
-"""The interface of a pre-training term: one thing that is predicted."""
+"""The interface of a pre-training term, such as masked-LM."""
 
 import abc
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class Metric(NamedTuple):
       label: The text in tables, with the unit: "masked-LM loss (nats)".
       kind: "loss", "accuracy" (a share from 0 to 1), or another word for anything else. Metrics
         of one kind share a panel of `curves.png`.
-      baseline: The name of the result that a model without context reaches; empty for none.
-      baseline_label: What that baseline is: "unigram frequencies".
+      baseline: The name of the result of a baseline without context; empty for none.
+      baseline_label: The baseline in words: "unigram frequencies".
       in_training: Whether the value is also averaged over training steps.
-      in_progress: Whether the value is shown while the run is under way.
+      in_progress: Whether the value is shown during the run.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Metric(NamedTuple):
 
 
 class Term(abc.ABC):
-    """One thing that is predicted from a batch, with its head, loss and metrics.
+    """A prediction that a model is trained to make, with its heads, loss and metrics.
 
     Attributes:
       name: The prefix of the term's metrics and the key of its outputs: "mlm".
       label: The term in words: "masked LM".
-      fields: The batch fields that the term needs beside the encoder's inputs.
+      fields: The batch fields that the term needs in addition to the encoder's inputs.
       metrics: The results that the term reports. The first is its loss.
       needs_pooler: Whether the term reads the pooler.
     """
@@ -89,7 +89,7 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def total(self, batch: Mapping[str, jax.Array]) -> jax.Array | int:
-        """Returns what the sums over any part of this whole batch are divided by."""
+        """Returns the divisor of the sums over each part of this whole batch."""
 
     @abc.abstractmethod
     def sums(self, outputs: Any, batch: Mapping[str, jax.Array], frozen: Any = None) -> Sums:
@@ -99,14 +99,14 @@ class Term(abc.ABC):
         (see `Metric.name`: the sum of "mlm_accuracy" is called "accuracy").
 
         Args:
-          outputs: What `outputs` returned.
-          batch: All fields. In evaluation `example_weights` [B] float32 is among them: 0 for
-            rows that only fill up the last batch.
+          outputs: The result of `outputs`.
+          batch: All fields. In evaluation they include `example_weights` [B] float32: 0 for rows
+            that only fill up the last batch.
           frozen: The term's own parameters that are not trained, such as a teacher's.
         """
 
     def baseline_sums(self, batch: Mapping[str, jax.Array], unigram_log_probs_V: jax.Array) -> Sums:
-        """Returns sums of what a model without context reaches on a batch of evaluation."""
+        """Returns the sums of a baseline without context over an evaluation batch."""
         del batch, unigram_log_probs_V
         return {}
 
@@ -125,7 +125,7 @@ class Term(abc.ABC):
 
 
 def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
-    """Returns the weight of each row, float32 [B]; in training, where every row counts, ones."""
+    """Returns the weight of each row, float32 [B]; all ones in training."""
     if "example_weights" in batch:
         return batch["example_weights"]
     return jnp.ones(next(iter(batch.values())).shape[0], jnp.float32)

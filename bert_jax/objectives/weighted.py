@@ -43,8 +43,8 @@ class WeightedTerms:
     def totals(self, batch: Batch) -> list[Any]:
         """Returns the total of each term.
 
-        Microbatches differ in their number of masked tokens. Each loss is divided by the
-        total of the whole batch, which makes the gradients add up to that of the batch.
+        Microbatches differ in their number of masked tokens. Each loss is divided by the total of
+        the whole batch, so the gradients add up to that of the whole batch.
         """
         return [term.total(batch) for term in self.terms]
 

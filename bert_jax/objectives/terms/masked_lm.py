@@ -17,7 +17,7 @@ from bert_jax.objectives.term import Term, example_weights
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Term):
-    """The original tokens at the positions that were chosen for prediction.
+    """Predicts the original tokens at the chosen positions.
 
     The loss of a batch is sum(w * l) / (sum(w) + 1e-5) over all its positions.
     """
@@ -44,7 +44,7 @@ class MaskedLM(Term):
             logits_BxMxW, batch["masked_lm_ids"][..., None], axis=-1
         )[..., 0]
         losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
-        # A maximum is a cheaper reduction than an argmax, above all on a CPU.
+        # A maximum is a cheaper reduction than an argmax, especially on a CPU.
         correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
         return {
             "loss": jnp.sum(weights_BxM * losses_BxM),
@@ -53,7 +53,7 @@ class MaskedLM(Term):
         }
 
     def baseline_sums(self, batch, unigram_log_probs_V):
-        """Scores unigram frequencies, whose one guess is the most frequent token."""
+        """Scores unigram frequencies; the guess is always the most frequent token."""
         weights_BxM, ids_BxM = _weights(batch), batch["masked_lm_ids"]
         guess = jnp.argmax(unigram_log_probs_V)
         return {

@@ -12,7 +12,7 @@ from bert_jax.objectives.term import Metric, Term, example_weights
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence(Term):
-    """Whether segment B follows segment A (label 0) or is random (label 1)."""
+    """Predicts whether segment B follows segment A (label 0) or is random (label 1)."""
 
     name = "nsp"
     label = "next sentence"

@@ -29,7 +29,7 @@ class NextTokenOutputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(Term):
-    """The token that follows each position, [SEP] included, up to the last real token."""
+    """Predicts the token that follows each position, including [SEP], up to the last one."""
 
     name = "lm"
     label = "next token"
@@ -57,8 +57,8 @@ class NextToken(Term):
     def baseline_sums(self, batch, unigram_log_probs_V):
         """Scores unigram frequencies.
 
-        Tokens that the training text lacks, [SEP] among them, have the lowest probability;
-        they cost the baseline nothing, which favours it.
+        Tokens that the training text lacks, such as [SEP], have the lowest probability. They do
+        not count in the baseline's loss, which favors the baseline.
         """
         targets_BxL, weights_BxL = _targets(batch)
         lowest = jnp.min(unigram_log_probs_V)
