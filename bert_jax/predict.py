@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
     from bert_jax.inference.finetuned import FineTuned
 
-# A page of attention with more tokens is too dense to read, and too large.
+# An attention page with more tokens is too large, and too dense to read.
 _ATTENTION_LENGTH = 128
-# What a command found, as its JSON object: numbers, and lists of objects that tables can show.
+# The results of a command, as a JSON object of numbers and of lists of objects.
 Values = dict[str, Any]
 
 
@@ -93,8 +93,8 @@ def features(bert: "Bert") -> Values:
         )
     if summary.num_cut:
         _warn(
-            f"{summary.num_cut:,} texts are longer than {length} tokens, and cut to them; the "
-            f"first is {summary.first_cut}"
+            f"{summary.num_cut:,} texts are truncated to {length} tokens; the first is "
+            f"{summary.first_cut}"
         )
     print(f"features of {summary.num_texts:,} texts are in {args.output}")
     return {}
@@ -148,9 +148,9 @@ class Command(NamedTuple):
     """A command of `predict`.
 
     Attributes:
-      run: Runs it, given the model and the texts.
-      flags: The flags that it takes beside --model and --step.
-      required: Those of them that must be given.
+      run: The function that runs it on a model and texts.
+      flags: The flags that it takes in addition to --model and --step.
+      required: The flags among these that must be given.
       has_head: Whether it needs the head of a task.
     """
 
@@ -209,7 +209,7 @@ def main(argv: list[str]) -> None:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
     cpu_allocator.keep_freed_memory()
     cpu_allocator.wait_for_each_program()
-    # This loads JAX, and comes after the checks.
+    # Imported late to load JAX after the checks.
     import bert_jax
 
     with warnings.catch_warnings():

@@ -70,7 +70,7 @@ def test_features(model, bert, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines()[-1] == f"features of 3 texts are in {output}"
     assert finished.stderr == (
-        f"warning: 1 texts are longer than 40 tokens, and cut to them; the first is {source}:3\n"
+        f"warning: 1 texts are truncated to 40 tokens; the first is {source}:3\n"
     )
     with np.load(output) as file:
         expected = bert.encode(["a b", ("c", "d")], layers=(-1, -2))

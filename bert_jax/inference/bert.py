@@ -20,8 +20,8 @@ from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
 
-# Tokens of a full batch: on a CPU their activations fit into the cache, while an accelerator
-# needs more of them.
+# Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
+# tokens.
 _BATCH_TOKENS = {"cpu": 1024}
 _ACCELERATOR_BATCH_TOKENS = 2**15
 # Batches that are computed while the results of earlier ones are copied.
@@ -80,11 +80,11 @@ class Bert:
     second or two longer.
 
     Attributes:
-      source: Where it was read.
+      source: The path that the model was read from.
       config: The model's hyperparameters.
-      tokenizer: Its tokenizer.
+      tokenizer: The model's tokenizer.
       max_length: The most tokens of a text; longer texts are cut off with a warning.
-      notes: Warnings from reading it, a sentence each.
+      notes: Warnings from reading the model, a sentence each.
     """
 
     def __init__(self, pretrained: Pretrained):
@@ -129,7 +129,7 @@ class Bert:
         if len(guesses) < given:
             raise UserError(
                 f"the text is longer than {self.max_length} tokens, and {given - len(guesses)} "
-                f"{MASK} in it stands beyond them; shorten it"
+                f"{MASK} in it would be cut off; shorten it"
             )
         return list(guesses.values())
 
@@ -160,7 +160,7 @@ class Bert:
             tokens, with [CLS] and [SEP]; "tokens" takes every token's.
           layers: One layer or a sequence of K: 0 is the embeddings' output, n that of the n-th
             block, -1 the last.
-          max_length: Cuts texts off earlier than the model does.
+          max_length: The length at which texts are cut off, if shorter than the model's.
 
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
@@ -245,10 +245,10 @@ class Bert:
     def rows(
         self, texts: Iterable[Text], max_length: int | None = None, *, masks: bool = False
     ) -> list[TokenRow]:
-        """Tokenizes texts and warns of those that are cut off.
+        """Tokenizes texts, with a warning if some are cut off.
 
         Raises:
-          UserError: A text is empty, or the model has no such length.
+          UserError: A text is empty, or `max_length` is out of range.
         """
         length = self.length(max_length)
         texts = list(texts)
@@ -257,7 +257,7 @@ class Bert:
         rows = encode(self.tokenizer, texts, length, masks=masks)
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
-            warnings.warn(f"{which} longer than {length} tokens, and cut to them", stacklevel=3)
+            warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)
         return rows
 
     def require_segments(self) -> None:
@@ -269,7 +269,7 @@ class Bert:
         """Returns the given length, or the model's.
 
         Raises:
-          UserError: The model has no such length.
+          UserError: The length is out of range.
         """
         if max_length is None:
             return self.max_length
@@ -338,7 +338,7 @@ class Bert:
         return results
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
-        """Returns the log-probabilities that a term's head predicts from some more fields."""
+        """Returns the log-probabilities of a term's head, which reads additional `fields`."""
         (term,) = make_terms([name])
         return compiled_forward.log_probs(self.config, self._params, inputs, term, **fields)
 

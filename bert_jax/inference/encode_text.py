@@ -57,6 +57,6 @@ def encode(
 def check_text(text: str, place: str) -> None:
     """Raises UserError if a value, whose place the message names, is not a Unicode text."""
     if not isinstance(text, str):
-        raise UserError(f"{place} is a {type(text).__name__}; it must be a text or a pair (a, b)")
+        raise UserError(f"{place} is a {type(text).__name__}; it must be a string or a pair (a, b)")
     if not is_unicode(text):
         raise UserError(f"{place} is not valid Unicode: it has a lone surrogate")

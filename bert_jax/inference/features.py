@@ -56,7 +56,7 @@ class Summary(NamedTuple):
 
 
 def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
-    """Refuses an output that is of another kind, a directory, or the input.
+    """Refuses an output that is of another format, a directory, or the input.
 
     Raises:
       UserError: It is one of these.
@@ -65,7 +65,7 @@ def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
     if path.suffix not in _WRITERS or path.is_dir():
         raise UserError(f"--output is {path}; it must be FILE.npz or FILE.jsonl")
     if path.resolve() == given.resolve():
-        raise UserError(f"--output is {path}, the file of --input: it would be lost")
+        raise UserError(f"--output is {path}, the file of --input, which would be overwritten")
 
 
 def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
@@ -125,7 +125,7 @@ def write_features(
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""
-    # Two processes may write the same output, and the directory is the user's.
+    # The suffix is unique, because two processes may write the same output.
     suffix = f".{uuid.uuid4().hex[:8]}{files.PARTIAL}"
     with files.new_file(output, suffix) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, pooling)
@@ -215,7 +215,7 @@ class _JsonlWriter:
 
 
 class _NpzWriter:
-    """Writes arrays. Their shapes come first in the file, so values wait in scratch files."""
+    """Writes arrays. Their shapes come first in the file, so scratch files hold the values."""
 
     def __init__(self, stream: BinaryIO, bert: Bert, vector: tuple[int, ...], pooling: str):
         self._stream = stream
@@ -223,7 +223,7 @@ class _NpzWriter:
         if pooling == "tokens":
             self._arrays["input_ids"] = (np.dtype(np.int32), ())
             self._arrays["offsets"] = (np.dtype(np.int64), ())
-        # Deleted with the process, and on the disk that must hold the output anyway.
+        # Scratch files are deleted with the process. They are on the same disk as the output.
         folder = Path(stream.name).parent
         self._scratch = {name: tempfile.TemporaryFile(dir=folder) for name in self._arrays}
         self._num_tokens = 0

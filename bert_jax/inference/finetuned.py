@@ -136,11 +136,11 @@ class FineTuned(Bert):
         candidates, as in SQuAD's nbest_predictions.json, not over all spans.
 
         Args:
-          question: Cut to the length of questions in training.
+          question: The question, truncated to the length of questions in training.
           context: The text.
           n_best: The most answers to return.
-          with_no_answer: Whether an empty answer competes, for a model of SQuAD 2.0. It comes
-            first if its score is above the best span's by `config.squad.null_threshold`. None
+          with_no_answer: Whether the answer may be empty, for a model of SQuAD 2.0. An empty one
+            comes first if its score is above the best span's by `config.squad.null_threshold`. None
             means True if the weights record that they were fine-tuned on SQuAD 2.0.
 
         Raises:
@@ -163,12 +163,12 @@ class FineTuned(Bert):
         (ids,) = self.tokenizer.encode_batch([question])
         if len(ids) > self._answering["max_query_length"]:
             warnings.warn(
-                f"the question is cut to {self._answering['max_query_length']} tokens",
+                f"the question is truncated to {self._answering['max_query_length']} tokens",
                 stacklevel=2,
             )
-        asked = Question("0", ids, Context(context, *self.tokenizer.encode_aligned(context)))
+        query = Question("0", ids, Context(context, *self.tokenizer.encode_aligned(context)))
         cut = {key: self._answering[key] for key in ("doc_stride", "max_query_length")}
-        windows = Windows([asked], self.tokenizer, max_seq_length=self.max_length, **cut)
+        windows = Windows([query], self.tokenizer, max_seq_length=self.max_length, **cut)
         logits = self._outputs(list(windows))
         end_NxL, start_NxL = (_padded([x[i] for x in logits]) for i in (0, 1))
         (ranking,) = rank_answers(
@@ -189,9 +189,8 @@ class FineTuned(Bert):
         """Returns the tag of every word.
 
         Args:
-          text: A list of words, or a text, whose words are runs of letters and digits, and
-            single other characters. Accents and joiners belong to the character
-            before them.
+          text: A list of words, or a text. The words of a text are runs of letters and digits,
+            and single other characters; accents and joiners belong to the character before them.
 
         Raises:
           UserError: There is no word, or the model has another head.

@@ -201,7 +201,7 @@ def test_the_order_and_the_company_of_texts_change_nothing(bert):
 
 def test_a_long_text_is_cut_off_with_a_warning(bert):
     long = "a b c d e f g h i j " * 10
-    with pytest.warns(UserWarning, match="the text is longer than 40 tokens, and cut to them"):
+    with pytest.warns(UserWarning, match="the text is truncated to 40 tokens"):
         cut = bert.encode([long], pooling="tokens")[0]
     assert cut.shape == (40, 12)
     with pytest.warns(UserWarning, match="1 of 2 texts are longer than 6 tokens"):
@@ -232,7 +232,7 @@ def test_a_stage_that_has_not_begun_has_taught_no_positions():
     ("call", "words"),
     [
         (lambda b: b.fill_mask("a b"), r"has no \[MASK\]"),
-        (lambda b: b.fill_mask(7), "the text is a int; it must be a text"),
+        (lambda b: b.fill_mask(7), "the text is a int; it must be a string"),
         (lambda b: b.fill_mask("a [MASK]", top_k=0), "top_k is 0"),
         (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
         (lambda b: b.next_sentence("a", None), "is a NoneType"),
@@ -254,8 +254,8 @@ def test_mistakes(bert, call, words):
 
 def test_a_mask_that_is_cut_off(bert):
     with (
-        pytest.warns(UserWarning, match="cut to them"),
-        pytest.raises(UserError, match=r"1 \[MASK\] in it stands beyond"),
+        pytest.warns(UserWarning, match="truncated to"),
+        pytest.raises(UserError, match=r"1 \[MASK\] in it would be cut off"),
     ):
         bert.fill_mask("[MASK] " + "a " * 50 + "[MASK]")
     with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: beyond the length"):

@@ -125,7 +125,7 @@ def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
         ("", "f.npz", "it must be a file that exists"),
         ("texts.jsonl", "f.csv", "FILE.npz or FILE.jsonl"),
         ("texts.jsonl", "folder.npz", "FILE.npz or FILE.jsonl"),
-        ("texts.jsonl", "linked.npz", "the file of --input: it would be lost"),
+        ("texts.jsonl", "linked.npz", "the file of --input, which would be overwritten"),
         ("texts.jsonl", "s3://bucket/f.npz", "s3:// paths are not supported"),
     ],
 )

@@ -152,7 +152,7 @@ def test_an_answer_in_a_long_text_and_none_at_all():
     assert all(context[x.start : x.end] == x.text and len(x.text) <= 3 for x in found)
     assert any(not x.text for x in bert.answer("a", context, n_best=50, with_no_answer=True))
     assert all(x.text for x in bert.answer("a", context, n_best=50))
-    with pytest.warns(UserWarning, match="the question is cut to 20 tokens"):
+    with pytest.warns(UserWarning, match="the question is truncated to 20 tokens"):
         bert.answer("a " * 30, context)
 
 
