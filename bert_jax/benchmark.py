@@ -28,18 +28,18 @@ from bert_jax.pretraining import make_trainer
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
-# These steps, in which the program is compiled and buffers fill up, are not timed.
+# The program is compiled and buffers fill up during these steps, so they are not timed.
 WARMUP_STEPS = 3
 
 
 def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dict[str, Any]:
     """Times the train step of one stage.
 
-    Step n+1 is dispatched before step n is finished, as in training. A step takes the time
-    between two completions.
+    Step n+1 is dispatched before step n is finished, as in training. The time of a step is the
+    time between two completions.
 
     Returns:
-      What `figures` returns, and the `loss` of the last step.
+      The result of `figures`, and the `loss` of the last step.
     """
     trainer = make_trainer(config)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
@@ -85,7 +85,7 @@ def benchmark_input(
             shards=(jax.process_index(),),
             num_shards=jax.process_count(),
         )
-        # When timing begins, the buffers are full of batches made before.
+        # Batches that were made before timing begins are not counted.
         uncounted = WARMUP_STEPS + config.data.prefetch_batches
         finished = []
         for _ in stream.batches(0, uncounted + num_batches):
@@ -137,15 +137,15 @@ def synthetic_batches(
 
 def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
     shape = f"{stage.batch_size} sequences of {stage.max_seq_length} tokens"
-    table = Table(title=f"{what}: {shape} a step, {results['device']}", title_justify="left")
+    table = Table(title=f"{what}: {shape} per step, {results['device']}", title_justify="left")
     table.add_column("")
     table.add_column("median", justify="right")
     table.add_row("sequences/s", f"{results['sequences_per_second']:,.1f}")
     table.add_row("tokens/s", f"{results['tokens_per_second']:,.0f}")
-    table.add_row("milliseconds a step", f"{1000 * results['step_seconds_median']:,.2f}")
+    table.add_row("milliseconds per step", f"{1000 * results['step_seconds_median']:,.2f}")
     if results["flops_per_second"]:
         table.add_row("GFLOP/s", f"{results['flops_per_second'] / 1e9:,.1f}")
-        mfu = "peak not known" if results["mfu"] is None else f"{results['mfu']:.1%}"
+        mfu = "unknown peak" if results["mfu"] is None else f"{results['mfu']:.1%}"
         table.add_row("MFU", mfu)
     return table
 

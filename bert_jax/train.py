@@ -37,14 +37,14 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """Trains to `config.train.num_steps`, or continues where a run was stopped.
 
     Args:
-      config: A validated config, as the files in configs/ make them.
+      config: A validated config.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
         config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
         the end results.json and curves.png.
 
     Returns:
-      The final held-out results (empty if nothing is held out), or None if the run was asked
-      to stop before its end.
+      The final held-out results (empty if nothing is held out), or None if a signal
+      stopped the run before its end.
 
     Raises:
       UserError: Any problem that the user can fix.
@@ -76,14 +76,14 @@ def _train(
         state, resume = _initialize(config, directory, trainer, checkpointer, run_input, pretrained)
         step, num_steps = int(state.step), config.train.num_steps
         _check_stage(config, trainer, step, resume)
-        # A start that failed on its input leaves the directory unclaimed.
+        # The directory is claimed only now, because opening the input may fail.
         multihost.run_on_process_zero(lambda: workdir.claim(directory, config))
         finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, num_steps))
         if finished:
             return finished
         announce(config, trainer, run_input, directory, step, warnings)
 
-        # Steps of a later stage take longer: progress counts FLOPs.
+        # Steps of later stages take longer, so progress is measured in FLOPs.
         progress = stack.enter_context(
             Progress(
                 "train",
@@ -193,11 +193,11 @@ class _Batches:
             yield stage, batch
 
     def resume_point(self, step: int) -> dict[str, Any]:
-        """Returns where in the data the step after this one begins."""
+        """Returns the position in the data after a step."""
         return resume_point(self.stage, self._stream, step)
 
     def describe(self, step: int) -> dict[str, Any]:
-        """Identifies the rows of a step of the current stage."""
+        """Describes the rows of a step in the current stage."""
         return self._stream.describe_batch(step - 1 - self.stage.first_step)
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class _Batches:
 def _checked(
     config: ConfigDict, directory: epath.PathLike, stack: ExitStack
 ) -> tuple[Trainer, Pretrained | None, list[str]]:
-    """Checks the batch, the work directory, which it locks, and the weights to begin with."""
+    """Checks the batch size, the work directory and the initial weights; locks the directory."""
     trainer = make_trainer(config)
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = workdir.check(directory, config)
@@ -238,12 +238,12 @@ def _initialize(
 def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
     """Refuses a change of num_steps that would move the run to another place in its data.
 
-    The examples of a stage are counted from its first step. If that moved, examples would
-    come twice or never.
+    The examples of a stage are counted from its first step. If that step moved, examples would
+    be repeated or skipped.
     """
     if not resume or step > config.train.num_steps:
         return
-    # The stage of the last step, as the current config divides the steps.
+    # The stage of the last step under the current config.
     stage = next(stage for stage in trainer.stages if stage.first_step < step <= stage.end_step)
     if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
         raise UserError(
@@ -265,7 +265,7 @@ def _finished(
         if results["step"] != step:
             return None
     except (UserError, KeyError):
-        # The file is damaged; evaluating again writes it anew.
+        # The file is damaged; evaluating again rewrites it.
         return None
     print(f"This run is finished: step {step:,} of {num_steps:,} is done.")
     summarize(trainer, results, directory)
@@ -280,7 +280,7 @@ def announce(
     step: int,
     warnings: list[str],
 ) -> None:
-    """Prints what is about to run, before the first compilation."""
+    """Prints a summary of the run, before the first compilation."""
     devices = trainer.mesh.devices
     terms = " + ".join(term.label for term in trainer.objective.terms)
     say(
@@ -292,7 +292,7 @@ def announce(
     for stage in trainer.stages:
         say(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
-            f"of {stage.max_seq_length} tokens a step"
+            f"of {stage.max_seq_length} tokens per step"
         )
     warmup = config.schedule.warmup_steps
     if warmup >= config.train.num_steps and not trainer.stages[0].peak_learning_rate:

@@ -54,7 +54,7 @@ class TestUninterruptedRun:
         output = (uninterrupted / "output.txt").read_text()
         for expected in (
             "masked LM + next sentence: ",
-            "steps 1 to 42: 8 sequences of 24 tokens a step",
+            "steps 1 to 42: 8 sequences of 24 tokens per step",
             f"starting in {uninterrupted}",
             "step 20: held out: masked-LM loss ",
             "next-sentence accuracy",
@@ -63,7 +63,7 @@ class TestUninterruptedRun:
             "python -m bert_jax.evaluate",
         ):
             assert expected in output, expected
-        assert "bytes a device" not in output, "one device needs no table"
+        assert "bytes per device" not in output, "one device needs no table"
         assert "\x1b" not in output, "no control characters where there is no terminal"
 
     def test_leaves_the_promised_files(self, uninterrupted):

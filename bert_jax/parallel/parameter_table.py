@@ -1,4 +1,4 @@
-"""Prints where every parameter lies, at the start of a run with several devices."""
+"""Prints the sharding of every parameter, at the start of a run with several devices."""
 
 import dataclasses
 import math
@@ -75,7 +75,7 @@ def bytes_per_device(array: Any) -> int:
 
 
 def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
-    """Prints the table."""
+    """Prints the table of a train state."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
@@ -92,7 +92,7 @@ def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
         ("", "right"),
         ("shape", "right"),
         ("divided over", "left"),
-        ("bytes a device", "right"),
+        ("bytes per device", "right"),
     ):
         # A long name may wrap; a number must not.
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "parameter")

@@ -37,7 +37,7 @@ def check(
     Raises:
       UserError: The step does not fit, or cannot be divided over the slice.
     """
-    # Refuses a missing stage before minutes of compiling.
+    # Refuse a missing stage before minutes of compiling.
     numbered_stage(config.train, stage_number)
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")
@@ -63,8 +63,8 @@ def check(
     if not compiled.fits:
         excess = compiled.total_bytes - topology.chip.hbm_limit_bytes
         raise UserError(
-            f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens a chip "
-            f"need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
+            f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens per "
+            f"chip need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
             f"{topology.chip.name} has; take a smaller batch (--batch_size_per_chip=auto finds "
             "the largest), --config.remat=full, or a sharding that divides the parameters"
         )

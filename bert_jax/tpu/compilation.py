@@ -59,7 +59,7 @@ def compile_step(
 
     Raises:
       UserError: The mesh, the batch or a parameter does not divide over the slice.
-      jax.errors.JaxRuntimeError: The compiler failed for another reason than memory.
+      jax.errors.JaxRuntimeError: The compiler failed for a reason other than memory.
     """
     trainer = make_trainer(config, devices=devices)
     hosts = len({device.process_index for device in devices})

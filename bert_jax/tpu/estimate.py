@@ -7,11 +7,11 @@ The estimate has three parts:
   declare with `pl.CostEstimate`, each at the chip's peak, without overlap. Vector arithmetic
   that they do not declare is missing;
 - collectives, which have no cycles either: their bytes divided by the bandwidth of the links.
-  A collective among all chips of a slice uses all links, any other one those of one axis of
-  the torus. Asynchronous collectives run one at a time beside the operations between their
-  start and end; the step waits for each of the others.
+  A collective among all chips of a slice uses all links; any other one uses the links of one
+  axis of the torus. Asynchronous collectives run one at a time beside the operations between
+  their start and end; the step waits for each of the others.
 
-The latency of collectives, which dominates small ones, is missing, and so are the network
+The estimate does not include the latency of collectives, which dominates small ones, the network
 between slices, the host, input and checkpoints.
 """
 
@@ -22,7 +22,7 @@ from bert_jax.tpu.topologies import Topology
 
 # Elements that a core's vector unit processes in a cycle: 8 sublanes of 128 lanes.
 _VECTOR_ELEMENTS = 1024
-# Cores of a device, where it is not one.
+# Cores per device, if there are several.
 _CORES = {"v4": 2, "v5p": 2}
 
 
@@ -55,7 +55,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
     chip = topology.chip
     compute = kernels = collectives = exposed = 0.0
     without_cost = 0
-    # When the running collectives end. The links serve one after another.
+    # The end of each running collective. The links serve one at a time.
     ends: dict[str, float] = {}
     links_free_at = now = 0.0
     for operation in operations:
@@ -103,8 +103,8 @@ def kernel_seconds(kernel: Kernel, topology: Topology) -> float:
 def collective_seconds(collective: Collective, topology: Topology) -> float:
     """Estimates the time of one collective from the bytes that each device sends.
 
-    A reduce-scatter and an all-gather send all but one part of the whole, and so does an
-    all-to-all at most. An all-reduce is a reduce-scatter and an all-gather.
+    A reduce-scatter and an all-gather send all but one part of the whole. An all-to-all sends at
+    most that. An all-reduce is a reduce-scatter and an all-gather.
     """
     chip = topology.chip
     all_devices = topology.num_chips * chip.devices

@@ -14,7 +14,7 @@ from bert_jax.training.stages import numbered_stage
 
 
 def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) -> ConfigDict:
-    """Returns the config with `size` sequences a chip in every stage."""
+    """Returns the config with `size` sequences per chip in every stage."""
     # A ConfigDict's own copy would share the stages.
     config = config_lib.from_dict(config_lib.to_dict(config))
     config.train.batch_size = size * topology.num_chips
@@ -55,13 +55,13 @@ def largest_that_fits(
         step = tried[size] = compile_step(sized, topology, devices, stage_number)
         low, high = (at, high) if step.fits else (low, at)
         verdict = "fits" if step.fits else "too much"
-        print(f"{size} a chip: {gib(step.total_bytes)}, {verdict}", flush=True)
+        print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)
         aim = _aim(tried, limit)
     return sizes[max(low, 0)], tried
 
 
 def _aim(tried: dict[int, Compiled], limit: int) -> float:
-    """Returns the batch that would fill the memory, on a line through what was tried."""
+    """Returns the batch that would fill the memory, on a line through the sizes tried."""
     near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
     if len(near) == 1:
         base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]

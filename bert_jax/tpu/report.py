@@ -19,7 +19,7 @@ from bert_jax.training.stages import Stage
 # Source lines below this directory count as ours in the program's table of calls.
 _PROJECT = Path(__file__).parents[2]
 _COSTLIEST = 10
-# The results that are None if the step does not fit.
+# Results that are None if the step does not fit.
 _ESTIMATES = (
     "collectives",
     "estimate",
@@ -95,10 +95,11 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     mesh = ", ".join(f"{axis} {size}" for axis, size in results["mesh"].items())
     console.print(
         f"{slices}{topology.name}: {topology.num_chips:,} chips, mesh {mesh}; "
-        f"{results['batch_size']:,} sequences of {results['max_seq_length']} tokens a step, "
-        f"{results['batch_size_per_chip']:g} a chip; compiled in {results['compile_seconds']:.0f} s"
+        f"{results['batch_size']:,} sequences of {results['max_seq_length']} tokens per step, "
+        f"{results['batch_size_per_chip']:g} per chip; compiled in "
+        f"{results['compile_seconds']:.0f} s"
     )
-    memory = _table("memory of a chip", "", "")
+    memory = _table("memory per chip", "", "")
     for name in ("argument", "temporary", "total", "limit"):
         memory.add_row(name, gib(results[f"hbm_{name}_bytes"]))
     free = results["hbm_limit_bytes"] - results["hbm_total_bytes"]
@@ -110,7 +111,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     console.print(memory)
     if not results["fits"]:
         return
-    collectives = _table("collectives, a step", "", "count", "MiB on a chip")
+    collectives = _table("collectives per step", "", "count", "MiB per chip")
     for kind, found in results["collectives"].items():
         mib = found["bytes"] * topology.chip.devices / 2**20
         collectives.add_row(kind, f"{found['count']:,}", f"{mib:,.1f}")
@@ -119,7 +120,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     estimate = results["estimate"]
     times = _table("the compiler's estimate, not a measurement", "", "")
     for name, seconds in (
-        ("milliseconds a step", results["estimated_step_seconds"]),
+        ("milliseconds per step", results["estimated_step_seconds"]),
         ("  of which computing", estimate["compute_seconds"]),
         ("  of which Pallas kernels", estimate["kernel_seconds"]),
         ("  of which waiting for collectives", estimate["exposed_collective_seconds"]),
@@ -127,7 +128,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     ):
         times.add_row(name, f"{1e3 * seconds:,.2f}")
     rate = results["estimated_sequences_per_second_per_chip"]
-    times.add_row("sequences/s a chip", f"{rate:,.1f}")
+    times.add_row("sequences/s per chip", f"{rate:,.1f}")
     times.add_row("MFU", f"{results['estimated_mfu']:.1%}")
     console.print(times)
     lines = _table("costliest source lines", "", "million cycles", "share")
@@ -152,7 +153,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _relative(source: str) -> str:
-    """Shortens a path of this project to its root, another to its package."""
+    """Returns a source path relative to this project or to site-packages."""
     if source.startswith(f"{_PROJECT}{os.sep}"):
         return source.removeprefix(f"{_PROJECT}{os.sep}")
     return source.rpartition("site-packages/")[2] or "unknown"

@@ -1,4 +1,4 @@
-"""TPU slices by name, and their devices without a TPU.
+"""Finds TPU slices by name, and describes their devices without a TPU.
 
 The TPU compiler (libtpu) can describe any slice that Google sells and compile a program for
 it on a machine without a TPU.
@@ -39,7 +39,7 @@ _COMPILER_ENVIRONMENT = {
 def _accelerators() -> dict[str, str]:
     """Returns the topology of each of Google's accelerator names."""
     names = {}
-    # From v2 to v5p a name counts cores, two a chip; v5e and v6e count chips.
+    # From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
     for chip, prefix, cores, slices in (
         ("v2", "v2", 2, _POD_V2),
         ("v3", "v3", 2, _POD_V3),
@@ -109,7 +109,7 @@ def devices(topology: Topology) -> list[jax.Device]:
         raise UserError("the TPU compiler is not installed: pip install -e '.[tpu]'")
     os.environ.update(_COMPILER_ENVIRONMENT)
     options = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
-    # Other slices have hosts of the usual square of four chips.
+    # The hosts of all other slices have four chips in a square, the default.
     if topology.num_chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     elif topology.chip.name in ("v5e", "v6e") and topology.shape == (2, 4):
