@@ -10,10 +10,11 @@ from jax.sharding import AxisType, Mesh
 
 from bert_jax.errors import UserError
 
-# The batch is split over these axes; over `fsdp`, parameters are too.
+# The batch is split over these axes. Parameters may also be split over `fsdp`.
 BATCH_AXES = ("data", "fsdp")
-# The only axis that may run between slices, whose network is far slower than the one inside a
-# slice: it carries one sum of gradients per step, while the others communicate in every layer.
+# The only axis that may run between slices. The network between slices is far slower than the one
+# inside a slice. This axis carries one sum of gradients per step, while the others communicate in
+# every layer.
 SLICE_AXIS = "data"
 
 

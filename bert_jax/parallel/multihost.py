@@ -118,7 +118,7 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
     """Runs `action` on process 0 only and returns its result on every process.
 
     Args:
-      action: Returns something that JSON can express. It may take hours.
+      action: A function that returns a JSON-able value. It may take hours.
 
     Raises:
       UserError: The action failed. On process 0 the error is raised unchanged.
@@ -154,8 +154,8 @@ def batch_shards(sharding: NamedSharding) -> dict[str, Any]:
 
     Returns:
       `num_shards`, the number of parts of a batch, and `shards`, the ascending numbers of
-      this process's parts. They need not be neighbours, since a mesh follows the wiring of
-      the devices, and two processes may need the same part.
+      this process's parts. They need not be contiguous, because a mesh follows the wiring of
+      the devices. Two processes may need the same part.
     """
     parts = num_data_shards(sharding.mesh)
     places = sharding.addressable_devices_indices_map((parts,))

@@ -56,7 +56,7 @@ PRESETS: dict[str, Rules] = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the arrays of a model lie on a mesh.
+    """How the arrays of a model are laid out on a mesh.
 
     Attributes:
       mesh: The devices.
@@ -170,7 +170,7 @@ class Layout:
         }
 
     def _check_promise(self, axis: str, abstract: Any, shardings: Any) -> None:
-        """Refuses to leave more whole than small parameters such as LayerNorm and biases."""
+        """Refuses a layout that leaves too many parameters undivided over an axis."""
         if self.mesh.shape[axis] == 1:
             return
         leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)

@@ -1,1 +1,1 @@
-"""The train step and what keeps it going: optimizer, schedule, checkpoints, metrics."""
+"""The train step, the optimizer, the schedule, checkpoints and metrics."""

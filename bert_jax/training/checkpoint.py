@@ -36,16 +36,16 @@ _log = logging.getLogger(__name__)
 class Checkpointer:
     """Saves and restores `TrainState`s with the position in the data, by step.
 
-    orbax commits a step's folder by renaming it or, in object storage, by a marker file; a killed
-    save leaves nothing that looks complete. orbax does not notice later damage: CHECKSUMS, with
-    the size and checksum of every file, is added just before the commit and compared before a
-    restore.
+    orbax commits a step's folder by renaming it or, in object storage, by a marker file. A killed
+    save therefore leaves no folder that appears complete. orbax does not detect later damage, so
+    CHECKSUMS, with the size and checksum of every file, is added just before the commit and
+    compared before a restore.
 
     Args:
       directory: WORKDIR/checkpoints.
-      keep: How many of the newest checkpoints stay.
-      keep_every_steps: Steps that are multiples of this stay too; 0: none.
-      read_only: Nothing is created, moved or deleted.
+      keep: The number of newest checkpoints to keep.
+      keep_every_steps: Also keep checkpoints whose step is a multiple of this; 0 for none.
+      read_only: Whether to create, move and delete nothing.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Checkpointer:
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def save(self, step: int, state: TrainState, resume: dict[str, Any]) -> None:
-        """Starts saving; training goes on as soon as the arrays are copied to the host.
+        """Starts saving; training continues once the arrays are copied to the host.
 
         Args:
           step: Steps taken so far; the folder's name.
           state: What to save.
-          resume: JSON-able: the position in the data and the like.
+          resume: JSON-able values to continue from, such as the position in the data.
 
         Raises:
           UserError: This or the previous save could not be written (a full disk).
@@ -137,7 +137,7 @@ class Checkpointer:
         Args:
           abstract_params: Shapes, dtypes and shardings; leaves without a sharding become numpy
             arrays.
-          step: Which checkpoint; None: the newest undamaged one.
+          step: The step to restore; None for the newest undamaged checkpoint.
 
         Returns:
           The checkpoint's step and its parameters; None if nothing was saved.
@@ -184,7 +184,8 @@ class Checkpointer:
                 self._set_aside(*step_and_problem)
             return step
         if damaged:
-            # They stay in place: with an empty folder the next start would begin at step 0.
+            # Damaged checkpoints stay in place. With an empty folder, the next start would begin
+            # at step 0.
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read (the newest: "
                 f"{damaged[0][1]}); start again in another work directory"
@@ -192,7 +193,7 @@ class Checkpointer:
         return None
 
     def _check_shapes(self, step: int, abstract_params: Any) -> None:
-        """Refuses parameters of other shapes, which another version of bert_jax wrote."""
+        """Refuses a checkpoint of other shapes, which another version of bert_jax wrote."""
         folder = self._directory / str(step)
         saved = ocp.PyTreeCheckpointHandler().metadata(folder / "state").tree["params"]
         shapes = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(saved)}
@@ -240,7 +241,7 @@ class Checkpointer:
         )
 
     def _check_space(self, state: TrainState) -> None:
-        """Fails before anything is written: orbax would leave half a checkpoint."""
+        """Raises OSError if the disk is too full; orbax would leave half a checkpoint."""
         if files.is_remote(self._directory) or jax.process_count() > 1:
             return
         needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) * 1.05 + _FOLDER_BYTES
@@ -248,7 +249,7 @@ class Checkpointer:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
 
     def _add_checksums(self) -> None:
-        """Runs when a save's files are written, before orbax commits the folder."""
+        """Adds CHECKSUMS when a save's files are written, before orbax commits the folder."""
         if jax.process_index() != 0:
             return
         for folder in self._directory.iterdir():
@@ -278,7 +279,7 @@ class Checkpointer:
                     files.write_whole(self._directory / f"{step}/{part}{_MARKER}", b"copied")
 
     def _writing(self, action: Callable[[], Any]) -> None:
-        """Runs an action of orbax; a full disk or a failed request becomes one sentence."""
+        """Runs an action of orbax; raises UserError for a full disk or a failed request."""
         try:
             action()
         except Exception as error:
@@ -299,13 +300,13 @@ class Checkpointer:
 def _hush_orbax() -> None:
     """Silences orbax's log unless the log level is INFO.
 
-    Errors in its threads (a full disk, a damaged file) are raised again in ours; orbax, asyncio
-    and tensorstore would also log them, hundreds of times.
+    Errors in its threads (a full disk, a damaged file) are raised again in the calling thread.
+    orbax, asyncio and tensorstore would also log them, hundreds of times.
     """
 
     def is_wanted(record: logging.LogRecord) -> bool:
-        asked = absl.logging.get_verbosity() > absl.logging.WARNING
-        return asked or "/orbax/" not in record.pathname
+        is_verbose = absl.logging.get_verbosity() > absl.logging.WARNING
+        return is_verbose or "/orbax/" not in record.pathname
 
     absl.logging.get_absl_logger().addFilter(is_wanted)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -334,8 +335,8 @@ def _size_and_checksum(
     Args:
       file: The file.
       info: Its entry of `_list`.
-      like: An expected checksum, whose kind to compute; a checkpoint may have been copied from a
-        disk to object storage or back.
+      like: An expected checksum. The result is of the same kind, because a checkpoint may have
+        been copied from a disk to object storage or back.
     """
     if "crc32c" in info and not isinstance(like, int):
         return info["size"], info["crc32c"]

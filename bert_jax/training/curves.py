@@ -1,4 +1,4 @@
-"""Draws the run in one picture, WORKDIR/curves.png."""
+"""Plots the metrics of a run in one figure, WORKDIR/curves.png."""
 
 import dataclasses
 import io
@@ -17,14 +17,14 @@ _BASELINE: dict[str, Any] = {"linestyle": ":", "color": "gray"}
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One diagram of the picture, over the steps.
+    """One panel of the figure, plotted over the steps.
 
     Attributes:
       title: The title.
       curves: Label and matplotlib style by the name in metrics.jsonl; names without a value
         are left out.
       unit: The unit of the values; empty for none.
-      limits: The range of the values; None stands for a little beyond the data.
+      limits: The range of the values; None means a little beyond the data.
       marked_step: A step to mark with a vertical line, or None.
     """
 
@@ -68,7 +68,7 @@ def finetuning_panels(
     """Returns the panels of a fine-tuning run.
 
     Args:
-      metric: The metric that the best checkpoint is judged by.
+      metric: The metric that decides which checkpoint is best.
       scores: The name of each validation split, by the name of its score in metrics.jsonl.
       best_step: The step of the best checkpoint.
       has_accuracy: Whether there is a training accuracy; a regression has none.
@@ -89,7 +89,7 @@ def finetuning_panels(
 
 
 def write_curves(workdir: epath.PathLike, output: epath.PathLike, panels: Sequence[Panel]) -> None:
-    """Plots metrics.jsonl over the steps, two or three panels a row."""
+    """Plots metrics.jsonl over the steps, two or three panels per row."""
     # Imported late: matplotlib would delay the first step of a run.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -98,7 +98,7 @@ def write_curves(workdir: epath.PathLike, output: epath.PathLike, panels: Sequen
     columns = 2 if len(panels) <= 4 else 3
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.5 * columns, 3.5 * rows), layout="constrained")
-    # No pyplot: its global state and display belong to the user's own program.
+    # pyplot is not used, because its global state and display belong to the user's program.
     FigureCanvasAgg(figure)
     all_axes = list(figure.subplots(rows, columns).flat)
     for axes, panel in zip(all_axes, panels, strict=False):

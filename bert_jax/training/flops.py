@@ -44,7 +44,7 @@ def pretraining_flops_per_sequence(
 def task_flops_per_sequence(
     model: TaskModel, length: int, rates: LayerRates | None = None
 ) -> float:
-    """Returns the same for the model of a task.
+    """Returns the FLOPs of forward and backward for one sequence of a task.
 
     Blocks above the highest layer of `model.features` do not run. Frozen weights have no backward
     pass; that of all others counts twice their forward pass.
@@ -52,7 +52,7 @@ def task_flops_per_sequence(
     Args:
       model: The encoder and the head.
       length: Tokens of a sequence; each of C choices is a sequence.
-      rates: Which weights are frozen; None: none.
+      rates: Defines which weights are frozen; None for none.
     """
     c, width = model.config, model.config.hidden_size
     rates = rates or LayerRates(c.num_hidden_layers)

@@ -36,7 +36,7 @@ class LayerRates:
         return jax.tree_util.tree_map_with_path(self._factor, params)
 
     def without_gradients(self, params: Any) -> Any:
-        """Returns the same values; frozen ones get no gradient."""
+        """Returns the parameters unchanged, but without gradients for frozen ones."""
 
         def stopped(factor: np.ndarray, leaf: jax.Array) -> jax.Array:
             if factor.all():

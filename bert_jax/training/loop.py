@@ -41,8 +41,8 @@ def train_loop(
       recorder: Turns metrics into log lines and progress.
       profiler: Traces steps.
       checkpointer: Saves states.
-      guard: Shows whether the run must stop.
-      is_evaluated: Whether there is an evaluation after a step.
+      guard: Reports whether the run must stop.
+      is_evaluated: Returns whether to evaluate after a step.
       evaluate: Evaluates the state after a step and records the results.
       resume_point: Returns the data that a checkpoint stores beside the state.
 

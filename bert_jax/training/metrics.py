@@ -30,8 +30,8 @@ class MetricsWriter:
 
     Args:
       workdir: The work directory.
-      resumed_step: Later lines, from work that was lost and is now repeated, are removed first.
-      enabled: False writes nothing (all processes of a run but the first).
+      resumed_step: Lines after this step are removed first. Their steps are repeated.
+      enabled: False writes nothing, for processes other than the first.
     """
 
     def __init__(self, workdir: epath.PathLike, resumed_step: int, *, enabled: bool = True):
@@ -55,7 +55,7 @@ class MetricsWriter:
         self.flush()
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Writes one line; on a disk it is there at once."""
+        """Writes one line, on a disk at once."""
         if not self._enabled:
             return
         with naming(self._path), self._path.open("a") as stream:
@@ -70,12 +70,12 @@ class MetricsWriter:
             try:
                 self.flush()
             except Exception as error:
-                # The next upload makes up for one that storage refused.
+                # If storage refuses an upload, the next one includes its lines.
                 if not files.storage_problem(error):
                     raise
 
     def flush(self) -> None:
-        """Makes every line durable; a checkpoint of its step comes after it."""
+        """Uploads all lines to object storage; called before a checkpoint is saved."""
         if not self._enabled or not self._remote:
             return
         self._uploaded_at = time.monotonic()
@@ -145,7 +145,7 @@ class Meter:
         self._since = time.monotonic()
 
     def stop(self) -> None:
-        """Stops the clock: compiling, evaluating and saving are not training."""
+        """Stops the clock, for example while compiling, evaluating or saving."""
         if self._since is not None:
             self._seconds += time.monotonic() - self._since
         self._since = None
@@ -162,7 +162,7 @@ class Meter:
                 self.start()
 
     def add(self, metrics: Mapping[str, float], sequences: int, tokens: int, flops: float) -> None:
-        """Counts one finished step of so many sequences, tokens and FLOPs."""
+        """Counts one finished step and its sequences, tokens and FLOPs."""
         for name in self._sums:
             self._sums[name] += float(metrics[name])
         self._count += 1
@@ -172,7 +172,7 @@ class Meter:
             self._flops += flops
 
     def summary(self, peak_flops_per_second: float | None) -> dict[str, float | None]:
-        """Averages and rates since the last `reset`; rates are None without a timed step."""
+        """Returns averages and rates since the last `reset`; no timed step makes rates None."""
         averages = {name: total / max(self._count, 1) for name, total in self._sums.items()}
         seconds = self._seconds
         if self._since is not None:
@@ -196,11 +196,11 @@ class Meter:
             self._clear_times()
 
     def run_sequences_per_second(self) -> float | None:
-        """The average over all timed steps of this meter, up to the last `reset`."""
+        """Returns the average over all timed steps of this meter, up to the last `reset`."""
         return self._run_sequences / self._run_seconds if self._run_seconds else None
 
     def state(self) -> dict[str, Any]:
-        """Returns what `Meter(averaged, **state)` continues from."""
+        """Returns the arguments with which `Meter(averaged, **state)` continues."""
         return {"sums": dict(self._sums), "count": self._count}
 
     def _clear_times(self) -> None:

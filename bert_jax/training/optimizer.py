@@ -54,8 +54,8 @@ def make_optimizer(
 def decayed(params: Any) -> Any:
     """Returns a tree of bools: which parameters are decayed, and adapted by LAMB.
 
-    All are, except LayerNorm's parameters and biases. The original excludes them by name too,
-    so the embeddings are decayed.
+    The tree is True for all parameters except those of LayerNorm and biases. The original also
+    excludes them by name, so the embeddings are decayed.
     """
 
     def decays(path, _):
@@ -103,8 +103,8 @@ def _corrected(moments: Any, decay: float, count: jax.Array) -> Any:
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """Scales by LAMB's trust ratio, which is 1 where a norm is 0.
 
-    optax's own takes one norm per tensor. The tensors of scanned layers are stacked; each slice
-    needs its own norm, or scanning would change the optimizer.
+    optax's own version takes one norm per tensor. The tensors of scanned layers are stacked; each
+    slice needs its own norm, or scanning would change the optimizer.
     """
 
     def scale(path, update, param):

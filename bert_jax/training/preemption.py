@@ -12,8 +12,8 @@ from bert_jax.parallel import multihost
 class PreemptionGuard:
     """A context in which SIGTERM stops the run at the next step.
 
-    Cloud TPU, Kubernetes and Slurm send SIGTERM. A first SIGINT (Ctrl-C) is treated alike; a
-    second one ends the process at once. A signal to any one of several processes stops all of
+    Cloud TPU, Kubernetes and Slurm send SIGTERM. A first SIGINT (Ctrl-C) has the same effect;
+    a second one ends the process at once. A signal to any one of several processes stops all of
     them at the same step.
     """
 
@@ -31,14 +31,14 @@ class PreemptionGuard:
 
     @property
     def requested(self) -> bool:
-        """Whether the run was asked to stop, as of the last `poll`."""
+        """Whether a stop was requested before the last `poll`."""
         return bool(self.signal_name)
 
     def poll(self) -> bool:
-        """Returns whether the run was asked to stop.
+        """Returns whether a stop was requested.
 
-        All processes call this equally often, between the same steps, and get the same answer:
-        the vote of the call before, which no step has to wait for.
+        All processes must call this between the same steps, and all get the same answer. It is
+        the result of the previous call's vote, so no step has to wait for it.
         """
         if jax.process_count() > 1 and not self._agreed:
             before, self._vote = self._vote, multihost.vote(self._noted)

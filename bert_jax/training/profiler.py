@@ -13,8 +13,8 @@ class StepProfiler:
     """Traces the steps of `config.profile`.
 
     The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
-    look for it. Each traced step is annotated with its number. A trace that cannot be written
-    ends in a warning; the run goes on.
+    expect it. Each traced step is annotated with its number. If a trace cannot be written, there
+    is a warning and the run continues.
 
     Args:
       directory: Where the trace is written.
@@ -22,7 +22,7 @@ class StepProfiler:
       num_steps: The number of steps to trace; 0 for none.
       done: Steps that were taken before this start.
       say: Prints a sentence.
-      paused: Entered while a trace is begun or written, which does not count as training time.
+      paused: A context for starting or writing a trace, which does not count as training time.
       enabled: False traces nothing. Only process 0 traces: all processes do the same work.
     """
 
@@ -50,7 +50,7 @@ class StepProfiler:
 
     @contextlib.contextmanager
     def step(self, number: int, state: Any) -> Iterator[None]:
-        """Surrounds the dispatch of a step and traces it if it is one of those steps.
+        """Wraps the dispatch of a step, and traces the step if it is to be traced.
 
         Args:
           number: The step, counted from 1.
@@ -70,7 +70,7 @@ class StepProfiler:
             yield
 
     def close(self, state: Any) -> None:
-        """Writes the trace if one is under way, once `state` is computed."""
+        """Ends and writes the current trace, if any, once `state` is computed."""
         if self._last is None:
             return
         first, last, self._last = self._steps[0], self._last, None
@@ -88,7 +88,7 @@ class StepProfiler:
 
     def _start(self) -> None:
         options = jax.profiler.ProfileOptions()
-        # Tracing every Python call would slow down the steps under observation.
+        # Tracing every Python call would slow down the traced steps.
         options.python_tracer_level = 0
         options.session_id = f"steps_{self._steps[0]}_to_{self._steps[-1]}"
         with self._paused():

@@ -28,7 +28,7 @@ class Recorder:
     Args:
       trainer: Supplies the objective, the FLOPs of a step and the peak of the devices.
       writer: Writes log lines.
-      progress: Shows progress to a person.
+      progress: Shows progress on the terminal.
       meter_state: `state()` of the run that this one continues; empty for a new run.
     """
 
@@ -43,13 +43,13 @@ class Recorder:
         self._meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
-        # Sequence lengths that are compiled in this stage.
+        # Sequence lengths that have been compiled in this stage.
         self._lengths: set[int] = set()
         self._pending: tuple[int, int, Any] | None = None
         self._last: dict[str, float] = {}
 
     def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
-        """Takes the metrics of a step just dispatched and reads those of the step before.
+        """Takes the metrics of a step just dispatched and reads those of the previous step.
 
         Args:
           step: The number of the step, from 1.
@@ -58,10 +58,10 @@ class Recorder:
           length: The length of the step's sequences.
 
         Raises:
-          NonFiniteError: The step before was not finite.
+          NonFiniteError: The loss or the gradient of a finished step is not finite.
         """
         if stage is not self._stage or length not in self._lengths:
-            # The first step of a length compiles: it is counted, but not timed.
+            # The first step of a length includes compilation, so it is counted but not timed.
             self.flush()
             self._meter.stop()
             self._lengths = {length} | (self._lengths if stage is self._stage else set())
@@ -80,7 +80,7 @@ class Recorder:
             self._meter.stop()
 
     def flush(self) -> None:
-        """Waits for the pending step, if any, and counts it; raises as `dispatched`."""
+        """Waits for the pending step, if any, and counts it; raises like `dispatched`."""
         if self._pending is None:
             return
         (step, length, metrics), self._pending = self._pending, None
@@ -97,7 +97,7 @@ class Recorder:
         self._progress.advance(1, self._note())
 
     def log(self, step: int) -> None:
-        """Writes the line of the steps since the last one."""
+        """Writes a line for the steps since the last line."""
         self.flush()
         line = self._meter.summary(self._peak)
         last = {name: self._last[name] for name in ("learning_rate", "grad_norm")}
@@ -115,7 +115,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops the clock of training time."""
+        """Stops the clock of training time during the block."""
         self.flush()
         with self._meter.paused():
             yield
@@ -125,7 +125,7 @@ class Recorder:
         return self._meter.run_sequences_per_second()
 
     def state(self) -> dict[str, Any]:
-        """Returns what the recorder of a resumed run goes on from, JSON-able."""
+        """Returns the JSON-able state from which the recorder of a resumed run continues."""
         return self._meter.state()
 
     def _note(self) -> str:

@@ -21,7 +21,7 @@ def make_schedule(
     one curve.
     """
     shared = [stage for stage in stages if not stage.peak_learning_rate]
-    # Stages that share a curve need not be neighbours; the steps between do not count.
+    # Stages that share a curve need not be adjacent; the steps between them do not count.
     shared_steps = sum(stage.num_steps for stage in shared)
 
     def curve(step, peak, warmup, total):

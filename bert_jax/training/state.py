@@ -1,4 +1,4 @@
-"""The state that training changes from step to step, and how it is created."""
+"""The state that each train step updates, and its creation."""
 
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ class TrainState:
 
 
 def init_params(model: nn.Module, seed: int) -> Any:
-    """Returns fresh parameters, each in its box of logical axis names (flax's `meta`)."""
+    """Returns initial parameters, each in its box of logical axis names (flax's `meta`)."""
     batch = {name: jnp.zeros((1,) * axes, jnp.int32) for name, axes in model.fields.items()}
     return model.init(jax.random.key(seed), batch, deterministic=True)["params"]
 

@@ -32,7 +32,7 @@ def make_train_step(
 
     With `accumulation_steps` above 1 the batch is cut into that many microbatches, which run
     one after another. The loss of each is divided by the total of the whole batch, so the
-    sum of their gradients is the gradient of the whole batch.
+    gradients of the microbatches add up to that of the whole batch.
 
     Dropout and sampling depend on (seed, step, microbatch) alone.
     """
@@ -87,8 +87,8 @@ def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metr
 def _split(parts: int) -> Callable[[jax.Array], jax.Array]:
     """[B, ...] -> [parts, B / parts, ...] without moving rows between devices.
 
-    Microbatch i takes every `parts`-th row: a device that holds a contiguous slice of the
-    batch finds its share of every microbatch in that slice.
+    Microbatch i takes every `parts`-th row. The contiguous slice of the batch on a device
+    therefore contains the device's share of every microbatch.
     """
 
     def split(x: jax.Array) -> jax.Array:

@@ -26,7 +26,7 @@ from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState, init_params, state_shardings
 from bert_jax.training.step import make_eval_step, make_train_step
 
-# Batches already on the devices while a step runs.
+# Number of batches that are on the devices before they are needed.
 DEVICE_PREFETCH = 2
 
 
@@ -37,8 +37,8 @@ class Trainer:
     Attributes:
       model_config: The encoder's hyperparameters.
       model: The model.
-      objective: What the model is trained for.
-      layout: Where arrays lie on the mesh.
+      objective: The training objective.
+      layout: How arrays are laid out on the mesh.
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
       shardings: The shardings of the whole state.
@@ -48,7 +48,7 @@ class Trainer:
       fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads and that are not trained. They are an
         argument of the steps, are never donated and are in no checkpoint.
-      rates: Where learning rates differ between layers.
+      rates: Defined if learning rates differ between layers.
     """
 
     model_config: BertConfig
@@ -84,8 +84,9 @@ class Trainer:
 
         Args:
           config: The config.
-          make_model, objective, stages, flops_per_sequence, fields, frozen, rates: What gives the
-            attributes of these names; `fields` is needed only to compile without data.
+          make_model, objective, stages, flops_per_sequence, fields, frozen, rates: The attributes
+            of these names, or functions of the `BertConfig` that return them. `fields` is needed
+            only to compile without data.
           devices: The devices of the mesh; by default all.
 
         Raises:
@@ -164,7 +165,7 @@ class Trainer:
         return self.layout.mesh
 
     def init_state(self) -> TrainState:
-        """Returns step 0 with fresh weights from the seed, each created where it will lie."""
+        """Returns step 0 with new weights from the seed, each created on its devices."""
         return jax.jit(self._create_state, out_shardings=self.shardings)()
 
     def state_of(self, params: Any) -> TrainState:
@@ -237,7 +238,7 @@ class Trainer:
 
 
 def _with_layout(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
-    """Wraps a step so that its activations are divided as the layout describes."""
+    """Wraps a step to divide its activations according to the layout."""
 
     @functools.wraps(step)
     def wrapped(*args: Any) -> Any:
@@ -248,5 +249,5 @@ def _with_layout(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]
 
 
 def _has_kernels(device: jax.Device) -> bool:
-    """Returns whether Pallas compiles for a device. On the first TPUs the compiler aborts."""
+    """Returns whether Pallas compiles for a device. On TPU v2 and v3 the compiler aborts."""
     return device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")
