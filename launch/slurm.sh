@@ -8,7 +8,7 @@
 #   logs     follow the output of the training, until Ctrl-C
 #   delete   cancel the job; train continues the run from its last checkpoint
 #
-# Set the account, the partition etc. with Slurm's variables SBATCH_ACCOUNT, SBATCH_PARTITION, ...
+# Set the account, the partition and so on with Slurm's SBATCH_ACCOUNT, SBATCH_PARTITION, ...
 # See launch/README.md.
 
 # shellcheck source-path=SCRIPTDIR
@@ -38,7 +38,7 @@ case $command in
     require_number gpus_per_node
     require_number cpus_per_gpu
     [[ ${flag[time]} =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] ||
-      usage_error "--time is '${flag[time]}'; it must be a time of Slurm's, such as 24:00:00 or 2-12:00:00"
+      usage_error "--time is '${flag[time]}'; it must be a Slurm time, such as 24:00:00 or 2-12:00:00"
     require_main_flags
     run sbatch --job-name="${flag[name]}" --output="${flag[name]}.log" --time="${flag[time]}" \
       --nodes="${flag[nodes]}" --ntasks-per-node="${flag[gpus_per_node]}" \

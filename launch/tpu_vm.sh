@@ -39,7 +39,7 @@ runtime_version() {
   esac
 }
 
-# The states that a dry run assumes. They lead it once through the life of a run.
+# The states that a dry run assumes. A dry run goes through each phase of a run once.
 assumed_state="" assumed_status=absent
 
 # Prints the state of the queued resource, or nothing if it does not exist.
@@ -125,8 +125,8 @@ again() {
 }
 
 train() {
-  # The progress of this call. The exit status of an earlier training is ignored, because its flags
-  # and files may have been different.
+  # These variables hold the progress of this call. The exit status of an earlier training is
+  # ignored, because its flags and files may have been different.
   local installed=false started=false seen=false was_active=false failures=0
   local state status node_state
   while true; do
