@@ -39,7 +39,7 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
       main: Takes the program's name and, with `words`, the arguments that are not flags.
       words: Whether arguments that are not flags are allowed, anywhere among the flags.
     """
-    # Show letters that the output's encoding lacks as escapes.
+    # Escape characters that the output's encoding lacks.
     sys.stdout.reconfigure(errors="backslashreplace")
     # absl's own default is INFO, which shows other libraries' messages.
     flags.FLAGS.verbosity = logging.WARNING
@@ -61,8 +61,8 @@ def end_on_sigterm() -> None:
 
 
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags with which the processes of a run find each other; see `joined_hosts`."""
-    text = "For several processes that no cluster starts: "
+    """Defines the flags that connect the processes of a run; see `joined_hosts`."""
+    text = "For several processes without a cluster: "
     flags.DEFINE_string("coordinator", None, f"{text}HOST:PORT of process 0.", flag_values=values)
     flags.DEFINE_integer(
         "num_processes", None, f"{text}the number of processes.", flag_values=values
@@ -90,7 +90,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         )
     cpu_allocator.keep_freed_memory()
     cpu_allocator.wait_for_each_program()
-    # Loads JAX, so the flags are checked first.
+    # This import loads JAX, so the flags are checked first.
     from bert_jax.parallel import multihost
 
     if not by_flags and not multihost.is_launched_by_cluster():

@@ -36,7 +36,7 @@ class _Loaded(flags.ArgumentParser):
 def parse(
     argv: Sequence[str], values: flags.FlagValues = flags.FLAGS, *, words: bool = False
 ) -> list[str]:
-    """Parses flags and returns the remaining arguments, the program's name first.
+    """Parses flags and returns the program's name and the remaining arguments.
 
     Args:
       argv: The program's name and its arguments.

@@ -33,7 +33,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "batch_size_per_chip",
         "",
-        "Sequences per chip and step, or `auto` for the most that fit; by default the config's.",
+        "Sequences per chip, or `auto` for the most that fit. By default, the config's batch.",
     )
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_string("hlo_output", "", "Write the compiled program's text to this file.")
@@ -43,7 +43,7 @@ def main(_) -> None:
     args = flags.FLAGS
     size = _batch_size_per_chip(args.batch_size_per_chip)
     config_lib.validate(args.config)
-    from bert_jax.tpu import check, topologies  # After the checks, because they load JAX.
+    from bert_jax.tpu import check, topologies  # Imported late to load JAX after the checks.
 
     topology = topologies.find(args.topology, args.num_slices)
     check.check(

@@ -4,9 +4,9 @@
 
 The input may be a work directory or one of its checkpoints, a Hugging Face directory with
 model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json; its kind
-is recognised. Weights are kept bit for bit along any chain of conversions. A fine-tuned work
-directory is read at its best checkpoint. It can only be written for Hugging Face, as the class of
-`transformers` for its head, with the names of its labels.
+is recognized. Weights are kept bit for bit along any chain of conversions. In a fine-tuned work
+directory, the best checkpoint is read. A fine-tuned model can only be written for Hugging Face, as
+the class of `transformers` for its head, with the names of its labels.
 """
 
 from absl import flags
@@ -35,7 +35,7 @@ def convert(
       kind: One of KINDS.
       vocab: A vocab.txt, for a source without a tokenizer.
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its entries.
-      family: As `config.family`; by default as the source's config names it.
+      family: As in `config.family`; by default the family that the source's config names.
 
     Returns:
       A sentence for each thing that the source lacked or that was left out.

@@ -16,8 +16,9 @@ def keep_freed_memory() -> None:
     """Makes glibc reuse the memory of one step for the next one.
 
     XLA allocates a program's temporaries at every call. By default glibc returns freed blocks
-    of that size to the kernel, which zeroes new ones page by page: a third of the CPU time of
-    training BERT-mini in a virtual machine. In return, freed memory stays with this process.
+    of that size to the kernel, which zeroes new ones page by page. This took a third of the CPU
+    time of training BERT-mini in a virtual machine. The drawback is that freed memory stays with
+    this process.
 
     Call this before threads start. It does nothing with an accelerator, with another C library,
     or if the user has set `MALLOC_...` or `GLIBC_TUNABLES`.
@@ -29,14 +30,14 @@ def keep_freed_memory() -> None:
 
 
 def wait_for_each_program() -> None:
-    """Makes calls of programs on the CPU return only when the program has run.
+    """Disables asynchronous dispatch of programs on the CPU.
 
-    With asynchronous calls, the next step allocates its temporaries while this one's are in
+    With it, the next step allocates its temporaries while those of the current step are still in
     use: fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of 4.8.
     Waiting costs no time, because other threads make the batches: BERT-mini trained a sixth
     faster, with a fifth of the page faults. Programs over several devices are not affected.
 
-    Call this before JAX looks for devices. It imports JAX.
+    Call this before JAX initializes its devices. It imports JAX.
     """
     import jax
 

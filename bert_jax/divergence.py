@@ -26,8 +26,8 @@ def diverged(
     Args:
       error: The step and its metrics.
       directory: The work directory.
-      batch: Identifies the rows of the step's batch, JSON-able.
-      checkpointer: The run's.
+      batch: A JSON-able description of the rows in the step's batch.
+      checkpointer: The checkpointer of the run.
     """
     checkpointer.wait()
     steps = checkpointer.steps()

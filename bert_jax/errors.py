@@ -19,8 +19,7 @@ def naming(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator
 
     Args:
       path: The name that messages show.
-      partial: The file's name while it is being written; errors that name it name `path`
-        instead.
+      partial: The name of the file while it is being written. It is replaced by `path` in errors.
     """
     try:
         yield

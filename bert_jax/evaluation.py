@@ -1,4 +1,4 @@
-"""Scores a model on held-out text, beside baselines.
+"""Scores a model and baselines on held-out text.
 
 `config.eval.seed` fixes rows and masks, which are the same at every step. 15 % of the tokens are
 masked, even if training masks another share.
@@ -50,7 +50,7 @@ def evaluate(
     Args:
       trainer: Supplies the compiled evaluation step.
       params: Parameters, sharded as the trainer's.
-      stage: Gives the length and the number of predictions of a sequence.
+      stage: Defines the length and the number of predictions of a sequence.
       store: The documents to score.
       tokenizer: The tokenizer that the store was written with.
       token_counts_V: int64 token counts of the *training* text, for the baseline.
@@ -63,7 +63,7 @@ def evaluate(
       stopped.
 
     Raises:
-      UserError: The text gives no sequence.
+      UserError: The text yields no sequence.
     """
     spec = evaluation_spec(config, stage, num_data_shards(trainer.mesh))
     batches = evaluation_batches(
@@ -83,7 +83,7 @@ def evaluate(
         if stop():
             return {}
     if not totals or not totals["num_sequences"]:
-        raise UserError(f"{store.directory} gives no sequence to evaluate on")
+        raise UserError(f"{store.directory} yields no sequence to evaluate")
     return trainer.objective.results(totals)
 
 
@@ -104,7 +104,7 @@ def evaluate_workdir(
       max_sequences: Overrides `config.eval.max_sequences`.
 
     Returns:
-      What `evaluate` returns, and `step`.
+      The results of `evaluate`, and `step`.
     """
     config = workdir.load_config(directory)
     if workdir.is_finetuning(config):
@@ -115,7 +115,7 @@ def evaluate_workdir(
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
-    # The devices may be others than those of training.
+    # The devices may differ from those of training.
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
@@ -134,7 +134,7 @@ def evaluate_workdir(
                 store=store,
                 tokenizer=tokenizer,
                 # The training text of converted weights is unknown. Their baseline uses the
-                # frequencies in the text that is scored, which favours it.
+                # frequencies in the scored text, which favors the baseline.
                 token_counts_V=store.token_counts if token_counts_V is None else token_counts_V,
                 config=config,
                 advance=progress.advance,
@@ -160,7 +160,7 @@ def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, f
 
 
 def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> str:
-    """Returns the results that are worth a line while training goes on."""
+    """Returns a line with the main results, to be shown during training."""
     parts = []
     for metric in metrics:
         if metric.in_progress:
@@ -186,7 +186,7 @@ def _store_to_evaluate(
     with contextlib.ExitStack() as stack:
 
         def tokenized() -> str:
-            # Inside the work directory, where every host of a run can read it.
+            # Every host can read this directory, because it is inside the work directory.
             scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
             stack.callback(files.remove_directory, scratch)
             options = config.data.copy_and_resolve_references()

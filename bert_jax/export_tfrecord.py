@@ -52,7 +52,7 @@ def main(_) -> None:
     split = store / args.split
     if not split.exists():
         raise UserError(f"{split} does not exist: no document was held out of this token store")
-    # After the checks, because these modules load TensorFlow.
+    # Imported late to load TensorFlow after the checks.
     from bert_jax.data.google_tfrecord import write_tfrecords
     from bert_jax.data.stream import StreamSpec
 
@@ -87,8 +87,8 @@ def main(_) -> None:
         {(args.max_seq_length, args.max_predictions_per_seq)},
     )
     print(
-        f"{written:,} records of {args.max_seq_length} tokens are in {output}, their vocabulary "
-        f"of {tokenizer.vocab_size:,} in {vocabulary}\n"
+        f"{written:,} records of {args.max_seq_length} tokens are in {output}; the vocabulary of "
+        f"{tokenizer.vocab_size:,} entries is in {vocabulary}\n"
         f"next: python -m bert_jax.main --config=configs/base.py --workdir=DIR {next_flags}"
     )
 

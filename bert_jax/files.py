@@ -24,14 +24,14 @@ from etils import epath
 from bert_jax.errors import UserError, naming
 
 SCHEME = "gs://"
-# Ends the name of a file that is still being written.
+# Suffix of a file that is still being written.
 PARTIAL = ".partial"
 # By default, etils loads TensorFlow, which takes seconds, and gcsfs queries the kind of each bucket
 # by gRPC.
 os.environ.setdefault("EPATH_USE_TF", "false")
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-# Other processes write to the bucket too. Because it is set at import, etils' file system uses it
-# as well.
+# Listings are not cached, because other processes write to the bucket too. Setting this at import
+# applies it to etils' file system as well.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
 # Packages whose exceptions mean that storage or the network failed.
@@ -110,13 +110,13 @@ def new_file(path: epath.PathLike, partial_suffix: str = PARTIAL) -> Iterator[Bi
 
 
 def write_whole(path: epath.PathLike, content: bytes) -> None:
-    """Writes a file that is either whole, absent, or as it was before."""
+    """Writes a file atomically: a failed write leaves the path absent or unchanged."""
     with new_file(path) as stream:
         stream.write(content)
 
 
 def write_json(path: epath.PathLike, values: Any) -> None:
-    """Writes a JSON file that is either whole, absent, or as it was before."""
+    """Writes a JSON file atomically, like `write_whole`."""
     text = json.dumps(values, indent=2) + "\n"
     write_whole(open_path(path, "the file to write"), text.encode())
 

@@ -1,4 +1,4 @@
-"""How a run starts, in pre-training and in fine-tuning.
+"""Creates the initial state of a run, in pre-training and in fine-tuning.
 
 A run starts in one of four ways: from its own newest checkpoint, from the state of another run
 (`config.resume_from`), from given weights (`config.init_from`), or from scratch.
@@ -24,8 +24,8 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-# Keys in which a run may differ from the one whose state it takes over: they affect the steps
-# to come, not the steps that were taken.
+# Keys that may differ from those of the run whose state is taken over. They affect only the steps
+# that are still to come.
 _STEERING = (
     "schedule.",
     "optimizer.b",
@@ -49,13 +49,13 @@ def initialize(
     other_run: epath.PathLike = "",
     weights: Callable[[], Weights] | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Returns the state to begin with, and what its checkpoint held beside it.
+    """Returns the initial state, and the data that its checkpoint stores beside it.
 
     Args:
-      trainer: The run's.
-      checkpointer: The run's.
+      trainer: The trainer of the run.
+      checkpointer: The checkpointer of the run.
       other_run: The work directory of the run whose state is taken over; empty for none.
-      weights: Returns the flat weights to begin with; None for none.
+      weights: A function that returns flat weights to start from; None to start without.
 
     Raises:
       UserError: There are checkpoints, but none can be read.
@@ -76,7 +76,7 @@ def initialize(
 
 
 def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:
-    """Opens the checkpoints of a run, kept as `config.checkpoint` defines."""
+    """Opens the checkpoints of a run; `config.checkpoint` defines which ones are kept."""
     return Checkpointer(
         epath.Path(directory) / workdir.CHECKPOINTS,
         keep=config.checkpoint.keep,
@@ -85,14 +85,14 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
 
 
 def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
-    """Refuses, before any work is done, a start of pre-training that cannot succeed.
+    """Checks that pre-training can start, before any work is done.
 
     Returns:
-      What `config.init_from` names; None if the run does not begin with it.
+      The model that `config.init_from` names; None if the run does not start from it.
 
     Raises:
-      UserError: What `config.init_from` or `config.resume_from` names does not fit the config,
-        or the vocabulary of the weights is not named.
+      UserError: The model of `config.init_from` or the run of `config.resume_from` does not fit
+        the config, or the config does not name the vocabulary of the weights.
     """
     if workdir.has_checkpoints(directory):
         return None
@@ -114,9 +114,9 @@ def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
         tokenizer = given_tokenizer(config.data, config.model.vocab_size)
         _check_tokenizer(config, pretrained, tokenizer)
     elif not config.data.store:
-        # A vocabulary trained on the run's own text would give every id another meaning.
+        # In a vocabulary trained on the run's own text, every id would have another meaning.
         raise UserError(
-            "config.init_from brings weights, whose vocabulary must come with them: set "
+            "config.init_from is set, so the vocabulary of its weights must be given too: set "
             + _vocabulary_flags(
                 files.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
             )
@@ -127,9 +127,9 @@ def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
 def take_weights(
     config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer, say: Callable[[str], None]
 ) -> Weights:
-    """Takes the weights for pre-training out of what `check` returned.
+    """Takes the weights for pre-training from the model that `check` returned.
 
-    Heads that it lacks are drawn from the seed, with a warning.
+    Missing heads are initialized from the seed, with a warning.
     """
     _check_tokenizer(config, pretrained, tokenizer)
     pretrained.complete(config.seed, objective_terms(config))
@@ -140,7 +140,7 @@ def take_weights(
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses a config whose model is not that of the weights, and names every difference."""
+    """Refuses a config whose model differs from that of the weights."""
     wrong = {
         key: value
         for key, value in model.items()
@@ -171,7 +171,8 @@ def _vocabulary_flags(source: Path | epath.Path, tokenizer: Tokenizer | None) ->
     flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]
     if options.get("kind") == "sentencepiece":
         flags.insert(0, "--config.data.tokenizer=sentencepiece")
-    # Beside the weights, beside the prefix of a checkpoint, or in the WORKDIR of a step.
+    # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
+    # of a step.
     folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")
     places = [folder / name for folder in folders for name in _VOCABS]
     path = next((str(path) for path in places if path.exists()), None)

@@ -73,7 +73,7 @@ def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
     path = workdir.store_directory(directory, config)
     opened: list[RunInput] = []
     multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path)))
-    # Process 0 keeps what it has opened: opening copies a remote store.
+    # Process 0 has opened its input already. Opening a remote store again would copy it again.
     return multihost.run_on_all(lambda: opened[0] if opened else _open(config, directory, path))
 
 
@@ -91,7 +91,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
-    """Opens what process 0 has prepared."""
+    """Opens the input that process 0 has prepared."""
     deadline = time.monotonic() + _VISIBLE_WITHIN_SECONDS
     for needed in (path, epath.Path(directory) / workdir.CORPUS):
         while not needed.exists():
@@ -140,14 +140,14 @@ def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Pat
 def training_batches(
     config: ConfigDict, trainer: Trainer, run_input: RunInput, step: int, resume: dict[str, Any]
 ) -> Iterator[tuple[Stage, Stream, dict[str, jax.Array]]]:
-    """Yields every step's stage, stream and batch, on the devices, up to the last stage's end.
+    """Yields the stage, the stream and the batch (on the devices) of each remaining step.
 
     Args:
       config: The config of the run.
       trainer: Supplies the stages and the layout of a batch.
       run_input: The input of the run.
       step: The number of steps already taken.
-      resume: What `resume_point` returned after that step; may be empty.
+      resume: The result of `resume_point` after that step; may be empty.
     """
     for stage in trainer.stages:
         if step >= stage.end_step:
@@ -197,7 +197,7 @@ def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> S
 
 
 def resume_point(stage: Stage, stream: Stream, step: int) -> dict[str, Any]:
-    """Returns where in the data the next step begins, for the checkpoint of `step`."""
+    """Returns the position in the data after `step`, to be stored in its checkpoint."""
     return {
         "stage": stage.index,
         "stage_first_step": stage.first_step,

@@ -77,9 +77,9 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
         _print_summary(metadata, values.output, time.monotonic() - started)
 
 
-def _vocab_size(data: ConfigDict, asked: int | None, output: str) -> int:
-    if asked is not None or not data.vocab:
-        return asked if asked is not None else default_config().model.vocab_size
+def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
+    if requested is not None or not data.vocab:
+        return requested if requested is not None else default_config().model.vocab_size
     # The vocabulary of a finished store may no longer exist elsewhere.
     if (store_path(output) / "metadata.json").exists():
         return read_metadata(output)["vocab_size"]

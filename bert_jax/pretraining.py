@@ -21,7 +21,7 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
 
     Raises:
       UserError: A term is unknown, or needs a batch field that the rows and the corruption of
-        the config do not give.
+        the config do not provide.
     """
     objective = WeightedTerms(make_terms(objective_terms(config)), tuple(config.objective.weights))
     given = batch_fields(config.data.rows, config.data.corruption)
@@ -39,7 +39,7 @@ def make_trainer(config: ConfigDict, devices: Sequence[jax.Device] | None = None
     """Builds the trainer of a validated config, on all devices by default.
 
     Raises:
-      UserError: As `make_objective` and `Trainer.create`.
+      UserError: See `make_objective` and `Trainer.create`.
     """
     objective = make_objective(config)
     return Trainer.create(

@@ -81,7 +81,7 @@ class Progress:
         """
         self._done += amount
         if not self._advanced:
-            # The time before, of compilation, is not part of the rate.
+            # The rate does not include the time before the first unit, such as compilation.
             self._first, self._started, self._advanced = self._done, time.monotonic(), True
         if note is not None:
             self._note = note
@@ -114,7 +114,7 @@ class Progress:
                 parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
         if self._note:
             parts.append(self._note)
-        # Work done in one step has no rate.
+        # There is no rate if all the work was done in one step.
         if parts:
             print(f"{self._name}: " + ", ".join(parts), flush=True)
 

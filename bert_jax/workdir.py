@@ -33,7 +33,7 @@ SWEEP = "sweep.json"
 RUNS = "runs"
 PROFILE = "profile"
 
-# Keys, or beginnings of keys, that may differ from one start to the next. They change where and how
+# Keys, or prefixes of keys, that may differ from one start to the next. They change where and how
 # the run is computed, stored or monitored, but not its result. train.num_steps is an exception;
 # train.py checks it.
 _FREE = (
@@ -113,7 +113,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
 
 
 def check_no_run(workdir: epath.PathLike) -> None:
-    """Refuses, for a sweep, a directory that holds a single run."""
+    """Refuses to start a sweep in a directory that holds a single run."""
     if (epath.Path(workdir) / CONFIG).exists():
         raise UserError(f"{workdir} holds a run, not a sweep; choose another --workdir")
 
@@ -141,8 +141,8 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
     Args:
       other: The other run's work directory.
       config: The config of this run.
-      also_free: Keys, or beginnings of keys, that may differ in addition to those that may
-        differ between two starts of one run.
+      also_free: Keys, or prefixes of keys, that may differ in addition to those that may differ
+        between two starts of one run.
 
     Raises:
       UserError: There is no other run, or its model or batches differ.
@@ -232,7 +232,7 @@ def parse_config(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
-    """Returns whether a config is for fine-tuning, which has a task."""
+    """Returns whether a config is for fine-tuning. Only those have a task."""
     return "task" in config
 
 
@@ -242,13 +242,13 @@ def claim_corpus(
     tokenizer: Tokenizer,
     token_counts_V: np.ndarray | None,
 ) -> None:
-    """Checks that the run began with this corpus; a new run saves what later commands need of it.
+    """Checks that the run began with this corpus; a new run saves its metadata and vocabulary.
 
     Args:
       workdir: The work directory.
-      metadata: The store's metadata.json; in fine-tuning, what identifies the data.
-      tokenizer: The store's tokenizer, copied.
-      token_counts_V: int64 counts of the training split, copied; None in fine-tuning.
+      metadata: The store's metadata.json; in fine-tuning, the values that identify the data.
+      tokenizer: The store's tokenizer.
+      token_counts_V: int64 counts of the training split; None in fine-tuning.
 
     Raises:
       UserError: The run began with another corpus; the message names the difference.
@@ -287,8 +287,8 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
         counts = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(
-            f"{path / TOKEN_COUNTS} is damaged; remove it and run the same command again: a "
-            "finished run only writes it anew"
+            f"{path / TOKEN_COUNTS} is damaged; remove it and run the same command again (a "
+            "finished run is not trained again)"
         ) from error
     return tokenizer, counts
 

@@ -273,7 +273,7 @@ def feature_layers(config: ConfigDict) -> tuple[int, ...]:
 def filled_in(
     config: ConfigDict, model: Mapping[str, Any], head: str, labels: tuple[str, ...]
 ) -> ConfigDict:
-    """Returns a copy of a user's config, completed by what the weights and the data define.
+    """Returns a copy of a user's config, completed with values of the weights and the data.
 
     Args:
       config: The user's config.
@@ -309,15 +309,15 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def validate(config: ConfigDict) -> None:
-    """Checks everything that can be known before any work is done.
+    """Checks everything that can be checked before any work is done.
 
     Raises:
       UserError: The message names the key, its value and what would be right.
     """
     if "task" not in config:
         raise UserError(
-            "the config is one of pre-training (python -m bert_jax.main); those of fine-tuning are "
-            "in configs/finetune"
+            "the config is one of pre-training (python -m bert_jax.main); the configs of "
+            "fine-tuning are in configs/finetune"
         )
     check(config, _section(config.task))
     for key, values in config.sweep.items():

@@ -257,7 +257,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def validate(config: ConfigDict) -> None:
-    """Checks everything that can be known before any work is done.
+    """Checks everything that can be checked before any work is done.
 
     Raises:
       UserError: The message names the key, its value and what would be right.
@@ -269,8 +269,8 @@ def validate(config: ConfigDict) -> None:
     check(config, PRETRAINING)
     if config.init_from and config.resume_from:
         raise UserError(
-            "config.init_from and config.resume_from are both set; give the one from which the "
-            "run is to start"
+            "config.init_from and config.resume_from are both set; set only the one that the run "
+            "starts from"
         )
     _check_parts(config)
     _check_data(config.data)

@@ -26,7 +26,7 @@ class Field:
 
     Attributes:
       default: The value if no config file or flag sets another.
-      comment: What the key means, in full sentences, with the unit.
+      comment: The meaning of the key, in full sentences, with the unit.
       above: The value must be greater than this.
       at_least: The value must be this or greater.
       below: The value must be smaller than this.
@@ -73,7 +73,7 @@ class Field:
             raise UserError(f"{path} is {value!r}; it must be {_type_name(self.default)}")
 
     def _broken_rule(self, value: Any) -> str:
-        """Returns what the value must be and is not; empty if the value is right."""
+        """Returns the rule that the value breaks, in words; empty if there is none."""
         if self.choices and value not in self.choices:
             return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
         # A comparison with NaN is false.
@@ -106,8 +106,8 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
 
     Args:
       section: The fields.
-      values: Values that replace defaults, nested as the section is. Lists may stand for
-        tuples, as in JSON.
+      values: Values that replace defaults, nested like the section. Lists may stand for tuples,
+        as in JSON.
       prefix: The path of the section, such as "train.", for messages.
 
     Raises:
@@ -137,7 +137,7 @@ def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None
 
     Args:
       config: The values.
-      section: What they must be.
+      section: The fields that define them.
       prefix: The path of the config, for messages.
 
     Raises:
@@ -200,12 +200,12 @@ def _has_type(value: Any, default: Any) -> bool:
 
 
 def _element(default: tuple) -> Any:
-    """Returns a value of the type of a tuple's elements; text if the tuple is empty."""
+    """Returns a value of the type of a tuple's elements; a string if the tuple is empty."""
     return default[0] if default else ""
 
 
 def _type_name(default: Any) -> str:
     if isinstance(default, tuple):
         return f"a tuple, each value {_type_name(_element(default))}"
-    names = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+    names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
     return names.get(type(default), "a section")
