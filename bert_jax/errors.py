@@ -15,7 +15,7 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator[None]:
-    """Adds the path to an OSError that lacks it (a failed write: disk full).
+    """Adds the path to an OSError that lacks it, such as a failed write on a full disk.
 
     Args:
       path: The name that messages show.

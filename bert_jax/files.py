@@ -291,7 +291,7 @@ def filesystem() -> Any:
 
 @functools.cache
 def _check_bucket(bucket: str) -> None:
-    """Lists one object of a bucket; the UserError continues "PATH is gs://..., but"."""
+    """Checks access to a bucket. The UserError completes the sentence "PATH is gs://..., but"."""
     try:
         filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
         return

@@ -305,6 +305,6 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, 
     for key, (old, new) in config_lib.differences(before, now).items():
         if isinstance(old, list) and isinstance(new, list):
             only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
-            old, new = only_old[:1] or "without it", only_new[:1] or "without it"
+            old, new = only_old[:1] or "missing", only_new[:1] or "missing"
         return key, old, new
     return None

@@ -51,7 +51,7 @@ resolve_tpu() {
   [[ ${flag[tpu]} != v4 && ${flag[tpu]} != v5p ]] || shape+="x$side" example=4x4x8
   [[ ! ${flag[topology]} =~ ^$shape$ ]] || chips=$((${flag[topology]//x/ * }))
   ((chips > 0 && chips % 4 == 0)) ||
-    usage_error "--topology is '${flag[topology]}'; for ${flag[tpu]} it must be like $example, the chips a multiple of 4"
+    usage_error "--topology is '${flag[topology]}'; for ${flag[tpu]} it must be a topology such as $example, with a multiple of 4 chips"
   nodes=$((chips / 4))
 }
 

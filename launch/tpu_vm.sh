@@ -147,7 +147,7 @@ train() {
           running) started=true failures=0 ;;
           finished)
             say "finished: the results are in ${flag[workdir]}"
-            [[ ${flag[keep]} == true ]] || delete || fail "it could not be deleted; $cost_warning"
+            [[ ${flag[keep]} == true ]] || delete || fail "the TPU could not be deleted; $cost_warning"
             return
             ;;
           absent)

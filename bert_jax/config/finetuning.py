@@ -316,8 +316,8 @@ def validate(config: ConfigDict) -> None:
     """
     if "task" not in config:
         raise UserError(
-            "the config is one of pre-training (python -m bert_jax.main); the configs of "
-            "fine-tuning are in configs/finetune"
+            "the config is for pre-training (python -m bert_jax.main); the configs for fine-tuning "
+            "are in configs/finetune"
         )
     check(config, _section(config.task))
     for key, values in config.sweep.items():

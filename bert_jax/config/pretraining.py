@@ -264,7 +264,7 @@ def validate(config: ConfigDict) -> None:
     """
     if "task" in config:
         raise UserError(
-            f"the config is one of fine-tuning ({config.task}); run python -m bert_jax.finetune"
+            f"the config is for fine-tuning ({config.task}); run python -m bert_jax.finetune"
         )
     check(config, PRETRAINING)
     if config.init_from and config.resume_from:

@@ -192,7 +192,7 @@ def _sides(values: dict[str, Any]) -> tuple[str, ...]:
         value = values.get(name)
         if not isinstance(value, str) or not value.strip():
             shown = json.dumps(value)[:_SHOWN] if name in values else "missing"
-            raise BadRecord("not a text", f"`{name}` is {shown}; it must be a text")
+            raise BadRecord("not a text", f"`{name}` is {shown}; it must be a non-empty string")
     return tuple(values[name] for name in names)
 
 

@@ -110,8 +110,8 @@ class Layout:
             if size > 1 and axis not in used:
                 raise UserError(
                     f"config.mesh.{axis} is {size}, but config.sharding {preset!r} divides nothing "
-                    f"over {axis!r}: its devices would do the same work; give them to another, "
-                    f"for example --config.mesh.{axis}=1 --config.mesh.data=-1"
+                    f"over {axis!r}: its devices would do the same work; give them to another "
+                    f"axis, for example --config.mesh.{axis}=1 --config.mesh.data=-1"
                 )
         return layout
 
@@ -187,7 +187,7 @@ class Layout:
                 f"config.sharding is {self.preset!r}, yet {share:.1%} of the parameters' bytes are "
                 f"not divided over config.mesh.{axis} (the largest: {name}, {largest:,} bytes), "
                 f"more than config.max_replicated_share, {self.max_replicated_share:g}: raise "
-                "that, or change config.sharding_rules"
+                "that limit, or change config.sharding_rules"
             )
 
 

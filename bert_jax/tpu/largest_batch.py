@@ -54,7 +54,7 @@ def largest_that_fits(
         sized = with_batch_size_per_chip(config, size, topology)
         step = tried[size] = compile_step(sized, topology, devices, stage_number)
         low, high = (at, high) if step.fits else (low, at)
-        verdict = "fits" if step.fits else "too much"
+        verdict = "fits" if step.fits else "does not fit"
         print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)
         aim = _aim(tried, limit)
     return sizes[max(low, 0)], tried

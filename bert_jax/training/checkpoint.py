@@ -45,7 +45,7 @@ class Checkpointer:
       directory: WORKDIR/checkpoints.
       keep: The number of newest checkpoints to keep.
       keep_every_steps: Also keep checkpoints whose step is a multiple of this; 0 for none.
-      read_only: Whether to create, move and delete nothing.
+      read_only: If True, nothing is created, moved or deleted.
     """
 
     def __init__(

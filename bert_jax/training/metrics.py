@@ -55,7 +55,7 @@ class MetricsWriter:
         self.flush()
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Writes one line, on a disk at once."""
+        """Writes one line; its upload to object storage may follow later."""
         if not self._enabled:
             return
         with naming(self._path), self._path.open("a") as stream:

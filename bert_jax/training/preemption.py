@@ -31,7 +31,7 @@ class PreemptionGuard:
 
     @property
     def requested(self) -> bool:
-        """Whether a stop was requested before the last `poll`."""
+        """Whether the run must stop. With several processes, `poll` updates this."""
         return bool(self.signal_name)
 
     def poll(self) -> bool:

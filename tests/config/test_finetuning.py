@@ -51,7 +51,7 @@ def test_refusals(task, values, words):
 
 
 def test_a_config_of_pre_training():
-    with pytest.raises(UserError, match="one of pre-training .python -m bert_jax.main"):
+    with pytest.raises(UserError, match="for pre-training .python -m bert_jax.main"):
         validate(default_config())
 
 

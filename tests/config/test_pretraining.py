@@ -138,9 +138,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
 
 
 def test_a_config_of_fine_tuning():
-    assert "one of fine-tuning (mrpc); run python -m bert_jax.fine" in refusal(
-        finetune_config("mrpc")
-    )
+    assert "for fine-tuning (mrpc); run python -m bert_jax.fine" in refusal(finetune_config("mrpc"))
 
 
 def test_the_data_section_by_itself():

@@ -37,7 +37,7 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
 
 def test_a_config_of_pre_training(tmp_path):
     command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={tmp_path}"]
-    small.refused([*command, "--config=configs/tiny.py"], "one of pre-training")
+    small.refused([*command, "--config=configs/tiny.py"], "the config is for pre-training")
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_long_text_is_cut_off_with_a_warning(bert):
     with pytest.warns(UserWarning, match="the text is truncated to 40 tokens"):
         cut = bert.encode([long], pooling="tokens")[0]
     assert cut.shape == (40, 12)
-    with pytest.warns(UserWarning, match="1 of 2 texts are longer than 6 tokens"):
+    with pytest.warns(UserWarning, match="1 of 2 texts are truncated to 6 tokens"):
         bert.encode([long, "a"], max_length=6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -99,7 +99,7 @@ def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
     ("line", "words"),
     [
         (b'{"text": "a"', "not a JSON object"),
-        (b"{}", "`text` is missing; it must be a text"),
+        (b"{}", "`text` is missing; it must be a non-empty string"),
         (b'{"text": null}', "`text` is null"),
         (b'{"text": "a", "text_b": ["b"]}', "`text_b` is "),
         (b'{"text": " "}', '`text` is " "'),

@@ -143,9 +143,15 @@ def test_the_real_commands_are_the_dry_runs(tmp_path):
     "arguments, words",
     [
         (("cluster", *WHERE, "--tpu=v7", "--topology=2x2"), "--tpu is 'v7'; it must be v4, v5e,"),
-        (("cluster", *WHERE, "--tpu=v6e", "--topology=4x4x4"), "for v6e it must be like 4x8"),
-        (("cluster", *WHERE, "--tpu=v5p", "--topology=4x4"), "for v5p it must be like 4x4x8"),
-        (("cluster", *WHERE, "--tpu=v5e", "--topology=1x2"), "the chips a multiple of 4"),
+        (
+            ("cluster", *WHERE, "--tpu=v6e", "--topology=4x4x4"),
+            "for v6e it must be a topology such as 4x8",
+        ),
+        (
+            ("cluster", *WHERE, "--tpu=v5p", "--topology=4x4"),
+            "for v5p it must be a topology such as 4x4x8",
+        ),
+        (("cluster", *WHERE, "--tpu=v5e", "--topology=1x2"), "with a multiple of 4 chips"),
         (("train", *TRAIN, "--", "--config=a\nb"), "a flag after the -- has more than one line"),
         ((), "the first argument is ''; it must be cluster, image, train"),
     ],

@@ -247,7 +247,7 @@ def test_what_fails_is_tried_again(cloud, failing, message):
 def test_a_tpu_that_cannot_be_deleted_at_the_end_is_reported(cloud):
     answers = {"states": ["ACTIVE"] * 2, "statuses": ["absent", "finished"]}
     message = refused(train(cloud, failing=["delete"], **answers))
-    assert "it could not be deleted; the TPU is still there and costs money" in message
+    assert "the TPU could not be deleted; the TPU is still there and costs money" in message
 
 
 def test_deleting_what_does_not_answer(cloud):

@@ -29,7 +29,7 @@ class NextTokenOutputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(Term):
-    """Predicts the token that follows each position, including [SEP], up to the last one."""
+    """Predicts the next token at each position, up to the last real token, including [SEP]."""
 
     name = "lm"
     label = "next token"
