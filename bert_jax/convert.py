@@ -50,7 +50,7 @@ def convert(
     pretrained = formats.read(source, None if vocab else lowercase, family=family)
     if vocab:
         if pretrained.tokenizer:
-            raise UserError(f"{source} has a tokenizer of its own; leave --vocab out")
+            raise UserError(f"{source} already has a tokenizer; leave out --vocab")
         pretrained.tokenizer = read_vocabulary_file(vocab, lowercase)
     if not pretrained.tokenizer:
         raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")

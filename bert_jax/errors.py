@@ -8,8 +8,8 @@ from collections.abc import Iterator
 class UserError(Exception):
     """A problem that the user can fix (config, data, disk), described in one sentence.
 
-    The message names the key, file or line and what would be right. The
-    command line prints it without a stack trace and exits with status 1.
+    The message names the key, file or line and the correction. The command line prints it without
+    a stack trace and exits with status 1.
     """
 
 

@@ -5,8 +5,8 @@
 
 PATH is a work directory of pre-training, a Hugging Face directory or a Google checkpoint.
 The same command continues an interrupted run. With --sweep it runs the grid of config.sweep,
-each run in a directory of its own, and prints medians and spreads. `glue.py:all` fine-tunes on
-all of GLUE.
+each run in its own directory, and prints medians and spreads. `glue.py:all` fine-tunes on all of
+GLUE.
 """
 
 from absl import flags

@@ -98,7 +98,7 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
             if time.monotonic() > deadline:
                 raise UserError(
                     f"{needed}, which process 0 has written or found, does not exist for this "
-                    "process: --workdir and config.data.store must lie on storage that all share"
+                    "process: --workdir and config.data.store must be on shared storage"
                 )
             time.sleep(0.2)
     return _open_store(config, path)

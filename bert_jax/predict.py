@@ -264,7 +264,7 @@ def _print_values(values: Values) -> None:
         if isinstance(value, float):
             print(f"{name.replace('_', ' ')}: {value:.4f}")
             continue
-        # Each [MASK] has a list of its own.
+        # Each [MASK] has its own list.
         tables = value if name == "masks" else [value]
         for rows in filter(None, tables):
             table = Table(*rows[0])

@@ -1,4 +1,4 @@
-"""Checks a config against what is known only at run time: devices and vocabulary."""
+"""Checks a config against devices and vocabulary, which are known only at run time."""
 
 import math
 

@@ -312,7 +312,7 @@ def validate(config: ConfigDict) -> None:
     """Checks everything that can be checked before any work is done.
 
     Raises:
-      UserError: The message names the key, its value and what would be right.
+      UserError: The message names the key, its value and the allowed values.
     """
     if "task" not in config:
         raise UserError(

@@ -260,7 +260,7 @@ def validate(config: ConfigDict) -> None:
     """Checks everything that can be checked before any work is done.
 
     Raises:
-      UserError: The message names the key, its value and what would be right.
+      UserError: The message names the key, its value and the allowed values.
     """
     if "task" in config:
         raise UserError(
@@ -280,10 +280,10 @@ def validate(config: ConfigDict) -> None:
 
 
 def validate_data(data: ConfigDict) -> None:
-    """Checks the section `data` of a config by itself.
+    """Checks only the section `data` of a config.
 
     Raises:
-      UserError: The message names the key, its value and what would be right.
+      UserError: The message names the key, its value and the allowed values.
     """
     check(data, PRETRAINING["data"], "config.data.")
     _check_data(data)

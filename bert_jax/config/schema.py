@@ -52,7 +52,7 @@ class Field:
         """Refuses a value of another type or out of range.
 
         Raises:
-          UserError: The message names the key, its value and what would be right.
+          UserError: The message names the key, its value and the allowed values.
         """
         self.check_type(path, value)
         if self.entries is not None:
@@ -141,7 +141,7 @@ def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None
       prefix: The path of the config, for messages.
 
     Raises:
-      UserError: The message names the key and what would be right.
+      UserError: The message names the key and the allowed values.
     """
     given, known = dict(flatten(config)), dict(flatten(section))
     _refuse_unknown(given, known, prefix)

@@ -217,7 +217,7 @@ class Bert:
         top_k: int = 5,
         max_length: int | None = None,
     ) -> Attention:
-        """Returns what every token of a text attends to, in every layer and head.
+        """Returns the attention of every token of a text, in every layer and head.
 
         [MASK] in the text is the mask token. The result has guesses for it if the model has a
         masked-LM head; otherwise there is a warning.

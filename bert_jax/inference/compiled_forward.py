@@ -82,7 +82,7 @@ def log_probs(
       params: The model's parameters.
       inputs: The batch.
       term: The term, whose head returns logits.
-      **fields: The batch fields that the head reads beside the inputs.
+      **fields: The batch fields that the head reads in addition to the inputs.
     """
     model = PreTrainingModel(config, (term,))
     batch = inputs.fields() | fields
@@ -92,7 +92,7 @@ def log_probs(
 
 
 def _hidden_states(config, params, inputs):
-    """Returns the states of all layers, and what the encoder sows as intermediates."""
+    """Returns the states of all layers, and the intermediates that the encoder sows."""
     states, variables = BertEncoder(config, has_pooler=False).apply(
         {"params": params["bert"]},
         *inputs.fields().values(),

@@ -42,7 +42,7 @@ _DECIMALS = 6
 
 
 class Summary(NamedTuple):
-    """Counts of what was written.
+    """The numbers of texts that were written and cut.
 
     Attributes:
       num_texts: The number of lines with a text.
@@ -110,7 +110,7 @@ def write_features(
         is unpacked.
       output: FILE.jsonl or FILE.npz, which is written whole or not at all. FILE.jsonl has a
         line with `features` for each text, rounded to six decimals; with "tokens" it is a list
-        of them, with the `tokens` beside it. FILE.npz has `features` float32 [N, D]; with
+        of them, and the line also has `tokens`. FILE.npz has `features` float32 [N, D]; with
         "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and the
         `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
       layers, pooling, max_length: See `Bert.encode`.

@@ -106,7 +106,7 @@ class FineTuned(Bert):
     def classify(self, text: str, text_b: str | None = None) -> list[Label] | float:
         """Returns the classes of a sentence or a pair, the likeliest first.
 
-        A model with one output (regression) returns that number as it is.
+        For a model with one output (regression), returns that number.
 
         Raises:
           UserError: A sentence is empty, or the model has another head.

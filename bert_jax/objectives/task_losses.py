@@ -77,7 +77,7 @@ class Number(TaskLoss):
 class Span(TaskLoss):
     """The mean cross-entropy of both ends, each over all L positions (run_squad.py).
 
-    `accuracy` is the share of right ends; each end counts by itself.
+    `accuracy` is the share of correct positions among all starts and ends.
     """
 
     def totals(self, batch: Batch) -> int:

@@ -22,7 +22,7 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     """Builds the mesh of `config.mesh`.
 
     On TPUs, neighbours in the mesh are neighbours in the torus as far as its shape allows,
-    closest along the last axis. Several slices lie along `data`.
+    closest along the last axis. Several slices are arranged along `data`.
 
     Args:
       sizes: The number of devices along each axis, in order; one may be -1 for all that remain.

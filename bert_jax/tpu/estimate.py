@@ -8,8 +8,8 @@ The estimate has three parts:
   that they do not declare is missing;
 - collectives, which have no cycles either: their bytes divided by the bandwidth of the links.
   A collective among all chips of a slice uses all links; any other one uses the links of one
-  axis of the torus. Asynchronous collectives run one at a time beside the operations between
-  their start and end; the step waits for each of the others.
+  axis of the torus. Asynchronous collectives run one at a time, in parallel with the operations
+  between their start and end; the step waits for each of the others.
 
 The estimate does not include the latency of collectives, which dominates small ones, the network
 between slices, the host, input and checkpoints.
@@ -67,7 +67,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
             in_kernel = operation.executions * kernel_seconds(operation.kernel, topology)
             kernels += in_kernel
             seconds += in_kernel
-        # A collective runs beside the operation that starts it.
+        # A collective runs in parallel with the operation that starts it.
         started = [c for c in operation.collectives if c.phase == "start"]
         for collective in started:
             duration = operation.executions * collective_seconds(collective, topology)

@@ -3,7 +3,7 @@
 The TPU compiler annotates the operations that it schedules with `estimated_cycles` from its
 cost model. Their sum over the program, with the bodies of loops multiplied by their trip
 counts, estimates the time of a step. It is not a measurement: operations without the
-annotation (scalars, copies that run beside others, waiting for another chip) count as
+annotation (scalars, copies during other operations, waiting for another chip) count as
 nothing. Collectives and Pallas kernels have no cycles either; `bert_jax.tpu.estimate`
 computes their time from the sizes and costs that are read here.
 """

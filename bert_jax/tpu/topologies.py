@@ -78,7 +78,7 @@ class Topology:
 
 
 def find(name: str, num_slices: int = 1) -> Topology:
-    """Finds a topology by its own name, `v5e:16x16`, or an accelerator's, `v5litepod-256`.
+    """Finds a topology by its name, `v5e:16x16`, or an accelerator name, `v5litepod-256`.
 
     Raises:
       UserError: The name is unknown; the message suggests the nearest.

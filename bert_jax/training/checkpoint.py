@@ -80,7 +80,7 @@ class Checkpointer:
 
         Args:
           step: Steps taken so far; the folder's name.
-          state: What to save.
+          state: The state to save.
           resume: JSON-able values to continue from, such as the position in the data.
 
         Raises:

@@ -42,7 +42,7 @@ _SPEED = Panel(
 
 
 def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
-    """Returns a panel per kind of metric that the terms report in training, and the run's own."""
+    """Returns a panel per kind of training metric, and those of learning rate and speed."""
     metrics = [(term, metric) for term in terms for metric in term.metrics if metric.in_training]
     panels = []
     for kind in dict.fromkeys(metric.kind for _, metric in metrics):

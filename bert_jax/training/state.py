@@ -33,7 +33,7 @@ def init_params(model: nn.Module, seed: int) -> Any:
 def state_shardings(
     model: nn.Module, optimizer: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
-    """Returns the shardings of the whole state; moments lie where their parameters lie."""
+    """Returns the shardings of the whole state; moments are sharded like their parameters."""
     boxed = jax.eval_shape(lambda: init_params(model, 0))
     params = layout.params(boxed)
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))

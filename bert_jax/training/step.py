@@ -34,7 +34,7 @@ def make_train_step(
     one after another. The loss of each is divided by the total of the whole batch, so the
     gradients of the microbatches add up to that of the whole batch.
 
-    Dropout and sampling depend on (seed, step, microbatch) alone.
+    Dropout and sampling depend only on (seed, step, microbatch).
     """
 
     def loss(params, batch, key, totals, frozen):

@@ -130,7 +130,7 @@ class Trainer:
             shardings=shardings,
             flops_per_sequence=functools.partial(flops_per_sequence, model_config),
             seed=config.seed,
-            # jax.jit with shardings is what was once called pjit.
+            # jax.jit with shardings was formerly called pjit.
             compiled_train_step=jax.jit(
                 _with_layout(train_step, layout),
                 in_shardings=(shardings, rows, everywhere),
@@ -157,7 +157,7 @@ class Trainer:
         return self.compiled_train_step(state, batch, self.frozen)
 
     def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Metrics:
-        """Returns what the objective's `evaluate` returns, whole on every device."""
+        """Returns the result of the objective's `evaluate`, whole on every device."""
         return self.compiled_eval_step(params, batch, self.frozen, *operands)
 
     @property
