@@ -57,7 +57,7 @@ def main(_) -> None:
 
 
 def _batch_size_per_chip(given: str) -> int | None:
-    """Returns None for `auto` and 0 for the config's own batch."""
+    """Parses the flag; returns None for `auto` and 0 for the config's own batch."""
     if given == "auto":
         return None
     if given and (not given.isascii() or not given.isdigit() or int(given) < 1):

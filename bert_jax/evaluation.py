@@ -49,7 +49,7 @@ def evaluate(
 
     Args:
       trainer: Supplies the compiled evaluation step.
-      params: Parameters, sharded as the trainer's.
+      params: Parameters with the trainer's shardings.
       stage: Defines the length and the number of predictions of a sequence.
       store: The documents to score.
       tokenizer: The tokenizer that the store was written with.

@@ -1,4 +1,4 @@
-"""Files on a disk or in Google Cloud Storage (gs://).
+"""Reads and writes files on a disk or in Google Cloud Storage (gs://).
 
 `open_path` checks a path once and returns a pathlib or `etils.epath` path. This module adds what
 those libraries lack: atomic writes, directory locks, and copies between local and remote storage.
@@ -47,7 +47,7 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
     """Refuses s3://, hdfs:// and other schemes, which pathlib would treat as directories.
 
     Args:
-      path: As the user gave it.
+      path: The path as the user gave it.
       what: The key or flag that gave it, for the message.
 
     Raises:

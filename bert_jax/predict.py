@@ -234,7 +234,7 @@ def main(argv: list[str]) -> None:
 
 
 def _command(words: list[str]) -> tuple[Command, list[str]]:
-    """Returns the command that the words name, and its texts; checks all flags."""
+    """Returns the command that the words name and its texts, and checks all flags."""
     known = ", ".join(COMMANDS)
     if not words:
         raise cli.UsageError(f"a command is missing after the flags: one of {known}")

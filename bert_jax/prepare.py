@@ -60,7 +60,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
-    """The command `python -m bert_jax.prepare`."""
+    """Runs the command `python -m bert_jax.prepare`."""
     del argv
     if not values.output:
         raise UserError("--output=DIR is missing: the directory of the token store")

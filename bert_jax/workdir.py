@@ -196,7 +196,7 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
             yield
         finally:
             if is_new and not files.is_remote(path):
-                # A directory that is not empty stays.
+                # rmdir fails if the directory is not empty, which is intended.
                 with contextlib.suppress(OSError, ValueError):
                     path.rmdir()
 

@@ -68,7 +68,7 @@ class Field:
                 files.check_scheme(element, path)
 
     def check_type(self, path: str, value: Any) -> None:
-        """Refuses a value of another type than the default's."""
+        """Refuses a value whose type differs from the default's."""
         if not _has_type(value, self.default):
             raise UserError(f"{path} is {value!r}; it must be {_type_name(self.default)}")
 

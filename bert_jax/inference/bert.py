@@ -281,7 +281,7 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """Returns layers counted from 0, the embeddings.
+        """Returns layers as numbers from 0, the embeddings, upwards.
 
         Raises:
           UserError: The model does not have one of them.

@@ -32,7 +32,7 @@ def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Itera
       batch_tokens: The number of tokens in a full batch, with padding.
 
     Yields:
-      Batches, which have every text once.
+      Batches, which together contain every text once.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     first = 0

@@ -95,7 +95,7 @@ class FineTuned(Bert):
         def outputs(params: Any, inputs: Inputs) -> jax.Array:
             batch = inputs.fields()
             if self.head == "multiple_choice":
-                # Every choice is a row of its own; their logits are compared later.
+                # Every choice has its own row; the logits are compared later.
                 batch = {name: x[:, None] for name, x in batch.items()}
             by_name = model.apply({"params": params}, batch, deterministic=True)
             # "logits", or "end_logits" and "start_logits".

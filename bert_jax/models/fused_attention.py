@@ -197,7 +197,7 @@ def _scaled(query: jax.Array, depth: int) -> jax.Array:
 
 
 def _heads(depth: int) -> list[tuple[jax.Array, tuple[int, int]]]:
-    """Returns, for each head of a block, its number on this device and its range of lanes."""
+    """Returns the number on this device and the range of lanes of each head in a block."""
     group = LANES // depth
     first = pl.program_id(1) * group
     return [(first + h, (h * depth, (h + 1) * depth)) for h in range(group)]

@@ -90,7 +90,7 @@ class LanguageModelHead(nn.Module):
 
 
 class OutputLayer(nn.Module):
-    """Logits of a few classes: next sentence, labels, the ends of spans."""
+    """Computes the logits of a few classes: next sentence, labels, the ends of spans."""
 
     config: BertConfig
     features: int

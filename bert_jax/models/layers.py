@@ -75,7 +75,7 @@ def column_sums(x: jax.Array) -> jax.Array:
     """Returns the sums over all axes but the last, float32 [F].
 
     For bfloat16 this is a product with ones, which is exact and accumulates in float32. A
-    TPU's matrix unit computes it almost for free; its vector unit needs as long as a whole layer.
+    TPU's matrix unit computes it almost for free; its vector unit takes as long as for a layer.
     """
     rows = tuple(range(x.ndim - 1))
     if x.dtype != jnp.bfloat16:

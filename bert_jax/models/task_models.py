@@ -87,19 +87,19 @@ class TaskModel(nn.Module):
 
 
 class BertForSequenceClassification(TaskModel):
-    """A label, or a number (regression), of a sequence or a pair: `logits` [B, num_outputs]."""
+    """Predicts a label or a number for a sequence or a pair: `logits` [B, num_outputs]."""
 
     POOLED: ClassVar[bool] = True
 
 
 class BertForTokenClassification(TaskModel):
-    """A label for every token: `logits` [B, L, num_outputs]."""
+    """Predicts a label for every token: `logits` [B, L, num_outputs]."""
 
     PER_TOKEN: ClassVar[bool] = True
 
 
 class BertForQuestionAnswering(TaskModel):
-    """The start and end of an answer: `start_logits` and `end_logits` [B, L]; num_outputs is 2."""
+    """Predicts the ends of an answer: `start_logits`, `end_logits` [B, L]; num_outputs is 2."""
 
     PER_TOKEN: ClassVar[bool] = True
     # As in run_squad.py.
@@ -110,7 +110,7 @@ class BertForQuestionAnswering(TaskModel):
 
 
 class BertForMultipleChoice(TaskModel):
-    """The right one of C sequences (paper, section 4.4); num_outputs is 1."""
+    """Predicts the right one of C sequences (paper, section 4.4); num_outputs is 1."""
 
     POOLED: ClassVar[bool] = True
 

@@ -60,7 +60,7 @@ def parameter_rows(params: Any) -> list[Row]:
 
 
 def divided_by(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
-    """Returns, for each axis of an array, the mesh axes of more than one device that divide it."""
+    """Returns the mesh axes of more than one device that divide each axis of an array."""
     entries = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
     divides = set(mesh_axes(sharding))
     return tuple(

@@ -5,7 +5,7 @@ The estimate has three parts:
 - computing: the sum of the compiler's cycle counts;
 - Pallas kernels, which have no cycles: the arithmetic and the memory traffic that they
   declare with `pl.CostEstimate`, each at the chip's peak, without overlap. Vector arithmetic
-  that they do not declare is missing;
+  that they do not declare is not included;
 - collectives, which have no cycles either: their bytes divided by the bandwidth of the links.
   A collective among all chips of a slice uses all links; any other one uses the links of one
   axis of the torus. Asynchronous collectives run one at a time, in parallel with the operations

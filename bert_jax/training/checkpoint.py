@@ -94,7 +94,7 @@ class Checkpointer:
         self._writing(lambda: self._manager.save(step, args=args, force=True))
 
     def wait(self) -> None:
-        """Returns when all saves are complete; raises as `save` does."""
+        """Returns when all saves are complete; raises like `save`."""
         self._writing(self._manager.wait_until_finished)
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Checkpointer:
         Raises:
           UserError: Every checkpoint is damaged, or the shapes differ.
         """
-        # One process sets damaged checkpoints aside; the others wait for its choice.
+        # Process 0 chooses the step and sets damaged checkpoints aside; the others wait for it.
         step = multihost.run_on_process_zero(lambda: self._newest_whole(self.steps()))
         self._manager.reload()
         if step is None:

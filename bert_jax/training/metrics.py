@@ -1,4 +1,4 @@
-"""Metrics on disk (metrics.jsonl and TensorBoard) and the meter that averages and times steps."""
+"""Averages and times steps, and writes their metrics to metrics.jsonl and TensorBoard."""
 
 import contextlib
 import json
