@@ -137,10 +137,8 @@ def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Pat
         )
 
 
-def training_batches(
-    config: ConfigDict, trainer: Trainer, run_input: RunInput, step: int, resume: dict[str, Any]
-) -> Iterator[tuple[Stage, Stream, dict[str, jax.Array]]]:
-    """Yields the stage, the stream and the batch (on the devices) of each remaining step.
+class TrainingBatches:
+    """Iterates over the stage and the batch, on the devices, of every step that is left.
 
     Args:
       config: The config of the run.
@@ -148,18 +146,60 @@ def training_batches(
       run_input: The input of the run.
       step: The number of steps already taken.
       resume: The result of `resume_point` after that step; may be empty.
+
+    Attributes:
+      stage: The stage of the latest batch; before the first batch, the last stage of the run.
     """
-    for stage in trainer.stages:
-        if step >= stage.end_step:
-            continue
-        stream = run_input.stream(
-            stream_spec(config, stage), **multihost.batch_shards(trainer.layout.batch)
-        )
-        position = resume.get("position") if resume.get("stage") == stage.index else None
-        first = max(step - stage.first_step, 0)
-        with closing(stream.batches(first, stage.num_steps - first, position)) as rows:
-            for batch in trainer.put(rows):
-                yield stage, stream, batch
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        trainer: Trainer,
+        run_input: RunInput,
+        step: int,
+        resume: dict[str, Any],
+    ):
+        self.stage = trainer.stages[-1]
+        self._batches = self._iterate(config, trainer, run_input, step, resume)
+
+    def __iter__(self) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
+        return self._batches
+
+    def resume_point(self, step: int) -> dict[str, Any]:
+        """Returns the position in the data after `step`, to be stored in its checkpoint."""
+        return {
+            "stage": self.stage.index,
+            "stage_first_step": self.stage.first_step,
+            "position": self._stream.position(step - self.stage.first_step),
+        }
+
+    def describe(self, step: int) -> dict[str, Any]:
+        """Identifies the rows of a step of the current stage."""
+        return self._stream.describe_batch(step - 1 - self.stage.first_step)
+
+    def close(self) -> None:
+        self._batches.close()
+
+    def _iterate(
+        self,
+        config: ConfigDict,
+        trainer: Trainer,
+        run_input: RunInput,
+        step: int,
+        resume: dict[str, Any],
+    ) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
+        for stage in trainer.stages:
+            if step >= stage.end_step:
+                continue
+            stream = run_input.stream(
+                stream_spec(config, stage), **multihost.batch_shards(trainer.layout.batch)
+            )
+            position = resume.get("position") if resume.get("stage") == stage.index else None
+            first = max(step - stage.first_step, 0)
+            with closing(stream.batches(first, stage.num_steps - first, position)) as rows:
+                for batch in trainer.put(rows):
+                    self.stage, self._stream = stage, stream
+                    yield stage, batch
 
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
@@ -194,12 +234,3 @@ def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> S
         seed=config.eval.seed,
         stage=0,
     )
-
-
-def resume_point(stage: Stage, stream: Stream, step: int) -> dict[str, Any]:
-    """Returns the position in the data after `step`, to be stored in its checkpoint."""
-    return {
-        "stage": stage.index,
-        "stage_first_step": stage.first_step,
-        "position": stream.position(step - stage.first_step),
-    }

@@ -1,6 +1,5 @@
 """Pre-trains a model: from a config to a trained and evaluated work directory."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -13,22 +12,19 @@ from bert_jax import evaluation, files, initialize, workdir
 from bert_jax.config import check_batch
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
-from bert_jax.input_setup import RunInput, open_run_input, resume_point, training_batches
+from bert_jax.input_setup import RunInput, TrainingBatches, open_run_input
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer
-from bert_jax.progress import Progress, say
+from bert_jax.progress import say
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
-from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.profiler import StepProfiler
-from bert_jax.training.recorder import NonFiniteError, Recorder
-from bert_jax.training.stages import Stage
+from bert_jax.training.recorder import NonFiniteError, recording
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -83,30 +79,21 @@ def _train(
             return finished
         announce(config, trainer, run_input, directory, step, warnings)
 
-        # Steps of later stages take longer, so progress is measured in FLOPs.
-        progress = stack.enter_context(
-            Progress(
+        recorder, profiler = stack.enter_context(
+            recording(
                 "train",
+                config,
+                trainer,
+                directory,
                 num_steps,
-                "steps",
-                done=step,
-                enabled=is_first,
+                step,
+                resume,
+                # Steps of later stages take longer, so progress is measured in FLOPs.
                 cost=trainer.flops_until,
             )
         )
-        writer = stack.enter_context(
-            closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
-        )
-        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
-        profiler = StepProfiler(
-            path / workdir.PROFILE,
-            **config.profile,
-            done=step,
-            say=progress.message,
-            paused=recorder.paused,
-            enabled=is_first,
-        )
-        batches = stack.enter_context(closing(_Batches(config, trainer, run_input, step, resume)))
+        batches = TrainingBatches(config, trainer, run_input, step, resume)
+        stack.enter_context(closing(batches))
 
         def is_evaluated(step: int) -> bool:
             # The last step is evaluated once the run is saved.
@@ -153,7 +140,7 @@ def _train(
         if run_input.heldout and not guard.requested:
             results = evaluate(num_steps, state)
         if guard.requested:
-            progress.message(
+            recorder.message(
                 f"Stopped by {guard.signal_name}: the checkpoint of step {int(state.step):,} is "
                 "saved; run the same command to continue."
             )
@@ -167,41 +154,6 @@ def _train(
         write_curves(directory, path / workdir.CURVES, panels)
         summarize(trainer, results, path)
     return results
-
-
-class _Batches:
-    """The stage and the batch of every step, from `step` to the end of the run.
-
-    Attributes:
-      stage: The stage of the latest batch; before the first batch, the last stage of the run.
-    """
-
-    def __init__(
-        self,
-        config: ConfigDict,
-        trainer: Trainer,
-        run_input: RunInput,
-        step: int,
-        resume: dict[str, Any],
-    ):
-        self._batches = training_batches(config, trainer, run_input, step, resume)
-        self.stage, self._stream = trainer.stages[-1], None
-
-    def __iter__(self) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
-        for stage, stream, batch in self._batches:
-            self.stage, self._stream = stage, stream
-            yield stage, batch
-
-    def resume_point(self, step: int) -> dict[str, Any]:
-        """Returns the position in the data after a step."""
-        return resume_point(self.stage, self._stream, step)
-
-    def describe(self, step: int) -> dict[str, Any]:
-        """Describes the rows of a step in the current stage."""
-        return self._stream.describe_batch(step - 1 - self.stage.first_step)
-
-    def close(self) -> None:
-        self._batches.close()
 
 
 def _checked(

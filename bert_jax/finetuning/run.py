@@ -20,14 +20,12 @@ from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import TaskSetup
 from bert_jax.initialize import initialize, open_checkpoints
 from bert_jax.parallel import multihost
-from bert_jax.progress import Progress, say
+from bert_jax.progress import say
 from bert_jax.tasks.task import Rows
 from bert_jax.training import curves
 from bert_jax.training.loop import train_loop
-from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.profiler import StepProfiler
-from bert_jax.training.recorder import NonFiniteError, Recorder
+from bert_jax.training.recorder import NonFiniteError, recording
 from bert_jax.training.state import TrainState
 
 
@@ -180,22 +178,10 @@ def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str
 
         multihost.run_on_process_zero(claim)
         announce(config, run.task, trainer, run.num_steps, directory, step, run.warnings)
-        progress = stack.enter_context(
-            Progress("finetune", run.num_steps, "steps", done=step, enabled=is_first)
-        )
-        writer = stack.enter_context(
-            closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
+        recorder, profiler = stack.enter_context(
+            recording("finetune", config, trainer, directory, run.num_steps, step, resume)
         )
         best = stack.enter_context(closing(BestKeeper(run.task, directory, resume.get("best", {}))))
-        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
-        profiler = StepProfiler(
-            directory / workdir.PROFILE,
-            **config.profile,
-            done=step,
-            say=progress.message,
-            paused=recorder.paused,
-            enabled=is_first,
-        )
 
         def evaluate(step: int, state: TrainState) -> None:
             best.judge(state, predict_rows, recorder)
@@ -234,7 +220,7 @@ def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str
             batch = {"split": "train", "rows": rows_B.tolist()}
             raise diverged(error, directory, batch, checkpointer) from error
         if guard.requested:
-            progress.message(
+            recorder.message(
                 f"Stopped by {guard.signal_name}: the checkpoint of step {int(state.step):,} is "
                 "saved; run the same command to continue."
             )

@@ -3,13 +3,18 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+from etils import epath
+from ml_collections import ConfigDict
 
+from bert_jax import workdir
+from bert_jax.parallel import multihost
 from bert_jax.progress import Progress
 from bert_jax.training.metrics import Meter, MetricsWriter
+from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
@@ -109,6 +114,10 @@ class Recorder:
         self._writer.write(step, {f"eval_{name}": value for name, value in results.items()})
         self._progress.message(f"step {step:,}: {message}")
 
+    def message(self, text: str) -> None:
+        """Prints a sentence above the progress bar."""
+        self._progress.message(text)
+
     def flush_lines(self) -> None:
         """Returns when all lines are stored."""
         self._writer.flush()
@@ -138,3 +147,47 @@ class Recorder:
         if line["mfu"]:
             parts.append(f"MFU {line['mfu']:.1%}")
         return ", ".join(parts)
+
+
+@contextlib.contextmanager
+def recording(
+    task: str,
+    config: ConfigDict,
+    trainer: Trainer,
+    directory: epath.PathLike,
+    num_steps: int,
+    step: int,
+    resume: Mapping[str, Any],
+    *,
+    cost: Callable[[float], float] = float,
+) -> Iterator[tuple[Recorder, StepProfiler]]:
+    """Yields the recorder and the profiler of a run; only process 0 writes and prints.
+
+    Args:
+      task: What progress is called: "train".
+      config: The config of the run; `profile` is used.
+      trainer: The run's.
+      directory: The work directory.
+      num_steps: The last step of the run.
+      step: The number of steps already taken.
+      resume: What the checkpoint of that step holds beside the state.
+      cost: See `Progress`.
+    """
+    is_first = multihost.is_first()
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(
+            Progress(task, num_steps, "steps", done=step, enabled=is_first, cost=cost)
+        )
+        writer = stack.enter_context(
+            contextlib.closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
+        )
+        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+        profiler = StepProfiler(
+            epath.Path(directory) / workdir.PROFILE,
+            **config.profile,
+            done=step,
+            say=progress.message,
+            paused=recorder.paused,
+            enabled=is_first,
+        )
+        yield recorder, profiler
