@@ -56,7 +56,11 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
 
 def end_on_sigterm() -> None:
-    """Makes SIGTERM raise SystemExit, so that the process removes its temporary files."""
+    """Makes SIGTERM raise SystemExit, so that the process removes its temporary files.
+
+    Python ignores exceptions in callbacks of the garbage collector: the sender of a signal
+    without effect must repeat it.
+    """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 

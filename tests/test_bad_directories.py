@@ -83,7 +83,7 @@ class TestOthersDirectories:
         prepare.prepare(run.data, 200, tmp_path / "store", show_progress=False)
         (folder / "3.txt").write_text("Other text. It is short.")
         sentence = refusal(lambda: prepare.prepare(run.data, 200, tmp_path / "store"))
-        assert f"{folder}/3.txt had " in sentence and "same data.input" in sentence
+        assert f"({folder}/3.txt was " in sentence and "same data.input" in sentence
 
     @pytest.mark.parametrize("name", ["data", "tokenizer", "token_counts.npy"])
     def test_what_can_be_made_again_is(self, name, copy, finished, texts):

@@ -88,8 +88,12 @@ def test_stopped_midway_it_leaves_nothing(model, tmp_path):
     while not list(tmp_path.glob("f.npz.*.partial")):
         assert process.poll() is None
         time.sleep(0.05)
-    process.terminate()
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    # Python ignores an exception in a callback of the garbage collector, so one may be lost.
+    while process.poll() is None:
+        process.terminate()
+        time.sleep(1)
+    # Or the last one arrived while Python was shutting down.
+    assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
     assert list(tmp_path.iterdir()) == [source]
 
 

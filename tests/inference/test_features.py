@@ -165,7 +165,7 @@ def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
     with pytest.raises(UserError, match=f"{source}:7: `text` is missing"):
         count_texts(bert, source)
     source.write_text(source.read_text().replace("{}", '{"text": "\\u200b"}'))
-    with pytest.raises(UserError, match=f"{source}:7: .*without a token"):
+    with pytest.raises(UserError, match=f"{source}:7 has no token in"):
         count_texts(bert, source)
     with pytest.raises(UserError, match=f"{source}:2: a test has one segment"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
