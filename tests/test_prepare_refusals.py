@@ -27,7 +27,7 @@ def test_foreign_files_are_not_touched(speeches, tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "tokens-00000.bin").write_text("unfinished")
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="holds thesis.tex, which is no part of"):
+    with pytest.raises(UserError, match="holds thesis.tex, which is not part of"):
         make(options(speeches), tmp_path)
     assert (tmp_path / "train" / "tokens-00000.bin").exists()
 

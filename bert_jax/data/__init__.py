@@ -1,1 +1,1 @@
-"""Text in, batches out: corpus readers, sentences, the token store, pairs, masks, pipeline."""
+"""Turns text into batches: corpora, sentences, the token store, pairs, masks, pipeline."""

@@ -1,4 +1,4 @@
-"""What happens to records of the user's data that cannot be used."""
+"""Refuses or skips records of the user's data that cannot be used."""
 
 import contextlib
 from collections import Counter
@@ -11,7 +11,7 @@ class BadRecord(Exception):
     """A record that cannot be used.
 
     Attributes:
-      reason: The kind of problem in a word or two, under which such records are counted.
+      reason: The kind of problem in a word or two. Skipped records are counted by it.
       detail: The problem in full.
     """
 
@@ -36,13 +36,12 @@ class BadRecords:
         self.dropped: Counter[str] = Counter()
 
     def add(self, bad: BadRecord, where: str, *, must_stay: bool = False) -> None:
-        """Counts a bad record.
+        """Refuses or counts a bad record.
 
         Args:
           bad: The problem.
           where: The place of the record, FILE:LINE.
-          must_stay: Whether the record may not be skipped. Every row of a test set must be
-            predicted.
+          must_stay: Whether the record must not be skipped, such as a row of a test set.
 
         Raises:
           UserError: The policy is "refuse", or the record must stay.
@@ -56,7 +55,7 @@ class BadRecords:
 
     @contextlib.contextmanager
     def catching(self, where: str, *, must_stay: bool = False) -> Iterator[None]:
-        """Passes a `BadRecord` that is raised inside to `add`."""
+        """Passes a `BadRecord` raised inside the block to `add`."""
         try:
             yield
         except BadRecord as bad:

@@ -1,4 +1,4 @@
-"""Which rows of each global batch a host reads."""
+"""Selects the rows of each global batch that a host reads."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,8 @@ class HostRows:
       num_shards: The number of parts that the batch is cut into.
 
     Attributes:
-      row_R: int64 [R], the rows, numbered within the global batch, in the order in which the
-        host holds them.
-      runs: The same rows as (first, stop) of consecutive ones.
+      row_R: int64 [R], the numbers of the rows within the global batch, in the host's order.
+      runs: The same rows as ranges (first, stop) of consecutive rows.
     """
 
     def __init__(self, batch_size: int, shards: Sequence[int], num_shards: int):

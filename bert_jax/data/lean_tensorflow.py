@@ -2,16 +2,16 @@
 
 import os
 
-# Its messages about CPU features do not help users. JAX sets 1, at which TensorFlow reports
-# every bad file before we do.
+# TensorFlow's messages about CPU features do not help users. JAX sets 1, at which TensorFlow
+# reports every bad file before we do.
 if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 # None of our operations uses these kernels, which TensorFlow announces at length.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-# TensorFlow imports Keras, and Keras imports pandas: half of the import time, and 80 MB. When
-# asked for the old Keras, a separate package that few have installed, TensorFlow goes on without
-# Keras. Removing the variable afterwards leaves the user's own `tf.keras` as it would have been.
+# TensorFlow imports Keras, and Keras imports pandas: half of the import time, and 80 MB. This
+# variable selects the old Keras, a separate package that few have installed; if it is missing,
+# TensorFlow continues without Keras. Removing the variable afterwards keeps the user's `tf.keras`.
 _KERAS = "TF_USE_LEGACY_KERAS"
 _keras_is_asked_for = _KERAS in os.environ
 os.environ.setdefault(_KERAS, "1")
@@ -30,4 +30,4 @@ def hide_accelerators() -> None:
             try:
                 tf.config.set_visible_devices([], kind)
             except RuntimeError:
-                pass  # TensorFlow is already running, and whoever started it has decided.
+                pass  # TensorFlow is already running, with devices that the caller chose.

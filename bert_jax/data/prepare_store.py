@@ -74,7 +74,7 @@ def prepare(
         tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout, show_progress)
         tokenizer.save(local / "tokenizer")
         if is_static:
-            # Imported late: it loads TensorFlow, which takes seconds.
+            # Imported late, because it loads TensorFlow, which takes seconds.
             from bert_jax.data.google_tfrecord import write_rows
 
             rows = write_rows(corpus.sources, tokenizer, local, show_progress=show_progress)
@@ -105,13 +105,13 @@ def tokenize_corpus(
 
     Args:
       data: As in `prepare`; the tokenizer's keys are ignored.
-      output_dir: Becomes the split, to be read by `TokenStore`; an old split is replaced.
+      output_dir: The directory of the split, for `TokenStore`; an old split is replaced.
 
     Returns:
       The split's counts, and under "dropped_documents" the bad documents by reason.
 
     Raises:
-      UserError: As `prepare`.
+      UserError: As for `prepare`.
     """
     output_dir = store_path(output_dir)
     corpus = open_corpus(data)

@@ -11,8 +11,8 @@ _ROUNDS = 8
 
 def random_key(*parts: int) -> np.ndarray:
     """Returns a Philox key, uint64 [2], that mixes integers of up to 64 bits each."""
-    # Two fixed words a part: with SeedSequence's own splitting the key of (2**32, ...) could
-    # equal that of (0, 1, ...).
+    # Each part takes two words. With SeedSequence's own splitting, the keys of (2**32, ...) and
+    # (0, 1, ...) could be equal.
     words = [word for part in parts for word in (part & 0xFFFFFFFF, part >> 32 & 0xFFFFFFFF)]
     return np.random.SeedSequence(words).generate_state(2, np.uint64)
 
@@ -31,7 +31,7 @@ def draw_rows(
       key: uint64 [2], the Philox key of the stream.
       first_example: The number of the first example, of any size.
       num_examples: B.
-      num_columns: C, which must be the same at every call for a stream.
+      num_columns: C, which must be the same in every call for a stream.
 
     Returns:
       uint64 [B, C], uniform over 64 bits.
@@ -47,7 +47,7 @@ def draw_rows(
 
 
 def permuted(index_N: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
-    """Returns where a keyed permutation of `size` entries sends each index.
+    """Applies a keyed permutation of `size` entries to indices.
 
     The permutation is computed, not stored. It is a Feistel network over the next even number
     of bits; results of `size` or more pass through it again, which keeps it a permutation.

@@ -1,6 +1,6 @@
-"""Rows of google-research/bert's TFRecord files, on disk for reading in any order.
+"""Stores the rows of google-research/bert's TFRecord files for reading in any order.
 
-DIR/metadata.json       as of a token store; `sources` has the number and shape of the records
+DIR/metadata.json       as in a token store; `sources` has the number and shape of the records
 DIR/tokenizer/          the tokenizer, self-contained
 DIR/rows-00000.bin ...  the rows of each source, see `row_dtype`
 DIR/token_counts.npy    int64 [V]: how often each token occurs, unmasked
@@ -22,9 +22,9 @@ from bert_jax.errors import UserError
 # The config.data.format of files that are converted to rows.
 FORMAT = "google_tfrecord"
 FIELDS: BatchFields = {**ENCODER_FIELDS, **MASKED_LM_FIELDS, **NEXT_SENTENCE_FIELDS}
-# Records are trained on with the pairs and masks in them.
+# Training uses the pairs and masks of the records.
 PARTS = {"rows": f"{__name__}:RecordRows", "corruption": "none"}
-# The rows that are put in order at a time.
+# The number of rows in a window.
 _WINDOW_ROWS = 2**18
 
 
@@ -102,7 +102,7 @@ class RecordStore:
 
 
 class RecordPlan(NamedTuple):
-    """N rows, numbered through those of the stage's length."""
+    """N rows, as numbers among all rows of the stage's length."""
 
     index_N: np.ndarray  # int64
 
@@ -167,7 +167,7 @@ class RecordRows:
         return [[self._paths[file], int(row) + 1] for file, row in places]
 
     def _locate(self, plan: RecordPlan) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the file of each row and its place there."""
+        """Returns the file of each row and its place in that file."""
         file_N = np.searchsorted(self._starts, plan.index_N, side="right") - 1
         return file_N, plan.index_N - self._starts[file_N]
 

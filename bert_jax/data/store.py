@@ -25,7 +25,7 @@ from bert_jax import files
 from bert_jax.errors import UserError, naming
 
 FORMAT_VERSION = 1
-# A shard is closed at the first end of a document after this many tokens: single files stay
+# A shard is closed at the first end of a document after this many tokens, to keep single files
 # small enough for copies and object stores.
 SHARD_TOKENS = 2**26
 # Tokens are counted in batches of this size: a bincount over the vocabulary for each document
@@ -216,10 +216,10 @@ class SplitWriter:
 
 
 class _VectorFile:
-    """An int64 vector in an .npy file of a length that is not known in advance.
+    """Writes an int64 vector of unknown length to an .npy file.
 
-    numpy pads the header for the first dimension to grow; it is written again, at the same size,
-    once the length is known.
+    numpy pads the header to leave room for the length. The header is written again, at the same
+    size, once the length is known.
     """
 
     def __init__(self, path: Path):
@@ -267,7 +267,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
         ) from None
     if (version := metadata.get("format_version")) != FORMAT_VERSION:
         raise UserError(
-            f"{path} is of format version {version}, this program reads version "
+            f"{path} is of format version {version}, but this program reads version "
             f"{FORMAT_VERSION}: prepare the corpus again"
         )
     return metadata

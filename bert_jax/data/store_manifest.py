@@ -1,4 +1,4 @@
-"""Checks the directory of a token store: its manifest against a config, its other files."""
+"""Checks the manifest and the files in the directory of a token store."""
 
 import hashlib
 import os
@@ -58,8 +58,8 @@ def store_options(
     Args:
       data: The `data` section of a config.
       vocab_size: The number of entries.
-      known: The options of a finished store. Its hash stands for a vocabulary of the same path
-        that no longer exists.
+      known: The options of a finished store. If the vocabulary no longer exists and its path
+        is the same, its hash is taken from here.
 
     Raises:
       UserError: The given vocabulary cannot be read.
@@ -134,7 +134,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
 
 
 def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
-    """Returns the name of each source with its size or version in words."""
+    """Maps the name of each source to its size or version, as text."""
     return {
         s["path"] if "path" in s else f"{TFDS_PREFIX}{s['tfds']}:{s['field']}": (
             f"{s['bytes']} bytes" if "path" in s else f"version {s['version']}"
@@ -143,7 +143,7 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-# Regular expressions of the relative paths of what an interrupted run may have left.
+# Regular expressions for the relative paths of files that an interrupted run may leave.
 SPLIT_FILES = r"(tokens-\d+\.bin|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
 STORE_FILES = (
     rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|metadata\.json\.partial"
@@ -157,7 +157,7 @@ def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
 
     Args:
       directory: Created with its parents.
-      ours: A regular expression of the relative paths, with "/", of files that may be removed.
+      ours: A regular expression for the relative paths, with "/", of files that may be removed.
 
     Raises:
       UserError: It holds any other file, or another process is writing to it.
@@ -173,7 +173,7 @@ def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
         for name in found:
             if not re.fullmatch(ours, name):
                 raise UserError(
-                    f"{directory} holds {name}, which is no part of an unfinished token store: "
+                    f"{directory} holds {name}, which is not part of an unfinished token store: "
                     "give an empty directory"
                 )
         for name in found:

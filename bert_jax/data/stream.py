@@ -1,7 +1,7 @@
 """The batches of a training stage.
 
 Step n of a stage takes examples n * B to (n + 1) * B of the stage's stream. A batch is a pure
-function of (spec, data, n): hosts, threads and interruptions do not enter.
+function of (spec, data, n). It does not depend on hosts, threads or interruptions.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from bert_jax.data.tf_dataset import Batch, BatchIterator, Signature, make_datas
 from bert_jax.errors import UserError
 from bert_jax.parts import load_part
 
-# Held-out text is always masked like this, which makes runs with other masks comparable.
+# Held-out text is always masked like this, so runs with other masks are comparable.
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamSpec:
-    """What determines a stage's stream, and (the last two) how fast it is made.
+    """The options of a stage's stream. The last two affect only its speed.
 
     Attributes:
       batch_size: The rows of a global batch.
@@ -65,12 +65,10 @@ def batch_fields(rows: str, corruption: str) -> BatchFields:
 
 
 class Stream:
-    """The batches of one stage, as one host sees them.
-
-    They are planned, read and corrupted on demand.
+    """The batches of one stage on one host, made on demand.
 
     Args:
-      store: What the row builder reads: the `TokenStore` of a split, or a `RecordStore`.
+      store: The `TokenStore` of a split, or a `RecordStore`, as the row builder requires.
       tokenizer: The one that the store was written with.
       spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
@@ -100,8 +98,8 @@ class Stream:
     def position(self, step: int) -> dict[str, int]:
         """Returns `{"first_example", "epoch", "window"}` of the window of a step's first example.
 
-        The result does not depend on whether the steps before were iterated. With it, `batches`
-        plans nothing that lies before.
+        The result does not depend on whether earlier steps were iterated. Given this position,
+        `batches` does not plan earlier windows.
         """
         return dataclasses.asdict(self.examples.find(step * self.spec.batch_size))
 
@@ -116,7 +114,7 @@ class Stream:
           position: What `position` returned for `first_step` or an earlier step.
 
         Returns:
-          An iterator with a method `close`. It raises errors in reading the data as they are.
+          An iterator with a method `close`. Errors in reading the data are raised unchanged.
 
         Raises:
           UserError: `position` does not belong to this stream.
@@ -128,9 +126,9 @@ class Stream:
         return make_dataset(*self._source(first_step, num_steps, position))
 
     def describe_batch(self, step: int) -> dict[str, Any]:
-        """Plans a global batch anew and describes it, as values that JSON can hold.
+        """Describes a global batch as values that JSON can hold.
 
-        `rows` has what the row builder's `describe` returns.
+        `rows` is the result of the row builder's `describe`.
         """
         size = self.spec.batch_size
         first = step * size
@@ -180,7 +178,7 @@ class Stream:
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
 
     def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
-        """Yields functions that make the batches; they may run at the same time, in any order."""
+        """Yields functions that make the batches; they may run concurrently, in any order."""
         if num_batches < 1:
             return
         row_R, size = self._host.row_R, self.spec.batch_size
@@ -191,7 +189,7 @@ class Stream:
             yield functools.partial(self._host_rows, plan, number, low)
 
     def _host_rows(self, plan: Any, first_example: int, low: int) -> Batch:
-        """Builds the host's rows from the plan of those between its first and its last."""
+        """Builds the host's rows from a plan of all rows from its first to its last."""
         parts = [
             self.build(
                 select_rows(plan, slice(first - low, stop - low)), first_example + first - low
@@ -225,14 +223,15 @@ def evaluation_batches(
     shards: Sequence[int] = (0,),
     num_shards: int = 1,
 ) -> Iterator[Batch]:
-    """Makes one epoch of a split with fixed rows and masks, the same at every call.
+    """Yields one epoch of a split, with the same rows and masks in every call.
 
     Masks follow `EVALUATION_MASKS`, not `spec`.
 
     Args:
       store, tokenizer, shards, num_shards: As for `Stream`.
       spec: `seed` and `stage` determine rows and masks.
-      max_sequences: The most sequences, the first of the shuffled epoch; 0 for all.
+      max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
+        for all.
 
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
@@ -251,8 +250,8 @@ def evaluation_batches(
         if 0 < max_sequences <= total:
             total = max_sequences
             break
-    # The rows beyond the total are the next of the stream. They are real text, because a row
-    # of nothing but padding could give NaN.
+    # The rows beyond the total are the next rows of the stream, because rows of only padding
+    # could give NaN.
     for number, batch in enumerate(stream._make_batches(0, -(-total // spec.batch_size))):
         is_counted = number * spec.batch_size + row_R < total
         for name, field in stream.fields.items():
@@ -262,7 +261,7 @@ def evaluation_batches(
 
 
 def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:
-    """Calls functions in a few threads, ahead of the use of their results, in order."""
+    """Yields the results of functions in order; calls the functions ahead, in a few threads."""
     waiting: deque = deque()
     pool = ThreadPoolExecutor(max(1, spec.num_threads), thread_name_prefix="batches")
     try:

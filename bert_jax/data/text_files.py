@@ -27,7 +27,7 @@ def open_text(path: Path | epath.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Opens a file for reading and unpacks it if its name ends in .gz.
 
     Yields:
-      The file as it is stored, whose `tell` shows the progress; and its content.
+      The stored file, whose `tell` gives the progress, and its unpacked content.
 
     Raises:
       UserError: The file is not a whole gzip file.
@@ -114,7 +114,7 @@ def read_text(path: Path | epath.Path) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Returns whether a text has a UTF-8 form. JSON can spell lone surrogates ("\\ud800")."""
+    """Returns whether a text has a UTF-8 form. Lone surrogates in JSON ("\\ud800") have none."""
     try:
         text.encode()
     except UnicodeEncodeError:

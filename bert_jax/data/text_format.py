@@ -1,4 +1,4 @@
-"""Guesses the format of a text file: whole documents, a sentence a line, or JSON lines."""
+"""Guesses the format of a text file: whole documents, one sentence per line, or JSON lines."""
 
 import re
 from itertools import groupby
@@ -22,10 +22,10 @@ def format_of(path: Path | epath.Path) -> str:
     """Guesses "documents", "sentences" or "jsonl", as `data.format="auto"` does.
 
     JSON lines are recognized by their extension. Any other file is "documents" unless its
-    first 64 KiB are clearly BERT's format: most lines lie in blocks of several, and of the
-    lines in such blocks at least four in five end like a sentence and at least four in five
-    are a single one. Text wrapped at some width fails the first test, and text with one
-    paragraph a line the second.
+    first 64 KiB are clearly BERT's format: most lines are in blocks of several lines, at least
+    four in five of these lines end like a sentence, and at least four in five are a single one.
+    Text wrapped at some width fails the test of sentence ends, and text with one paragraph per
+    line the test of single sentences.
     """
     if path.name.lower().endswith(_JSON_SUFFIXES):
         return "jsonl"
@@ -38,7 +38,7 @@ def format_of(path: Path | epath.Path) -> str:
 
 
 def is_sentence_a_line(text: str) -> bool:
-    """Returns whether a text looks like one sentence a line; see `format_of`."""
+    """Returns whether a text looks like one sentence per line; see `format_of`."""
     lines = [line.strip() for line in text.split("\n")]
     blocks = [list(block) for filled, block in groupby(lines, bool) if filled]
     in_blocks = [line for block in blocks if len(block) > 1 for line in block]

@@ -1,7 +1,7 @@
-"""A thin layer of tf.data over a generator of finished batches.
+"""Wraps a generator of finished batches in tf.data.
 
-All work and all prefetching is done before: tf.data has no threads of its own that could need
-Python while the interpreter exits.
+The generator does all work and prefetching, because threads of tf.data could call Python while
+the interpreter exits.
 """
 
 import weakref
@@ -17,7 +17,7 @@ Signature = Mapping[str, tuple[tuple[int, ...], str]]
 
 def make_dataset(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Any:
     """Returns a `tf.data.Dataset` of the batches that `make_batches` iterates over."""
-    # Imported at the first batch: it takes seconds.
+    # Imported late, because it takes seconds.
     from bert_jax.data.lean_tensorflow import hide_accelerators, tf
 
     hide_accelerators()
@@ -31,7 +31,7 @@ class BatchIterator(Iterator[Batch]):
     Attributes:
       close: Ends the iteration and releases its threads. It also runs when the iterator is no
         longer used, and before the interpreter exits: tf.data calls Python to end a generator,
-        which would wait forever later on.
+        and after the exit that call would never return.
     """
 
     def __init__(self, make_batches: Callable[[], Iterator[Batch]], signature: Signature):
@@ -46,8 +46,8 @@ def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature)
     errors: list[Exception] = []
 
     def until_error() -> Iterator[Batch]:
-        # tf.data would replace an error by one of its own. The data ends instead, and the error
-        # is raised outside.
+        # tf.data would replace an error with its own. Instead, the data ends, and the error is
+        # raised below.
         try:
             yield from make_batches()
         except Exception as error:

@@ -10,10 +10,10 @@ TFDS_PREFIX = "tfds:"
 
 
 def open_builder(source: str) -> Any:
-    """Returns the builder of "tfds:NAME" and downloads nothing.
+    """Returns the builder of "tfds:NAME" without downloading data.
 
     Raises:
-      UserError: There is no such data set, or not in this version.
+      UserError: There is no such data set or version.
     """
     import tensorflow_datasets as tfds
 

@@ -24,10 +24,10 @@ from bert_jax.data.corpus import Document
 from bert_jax.data.sentence_splitter import split_sentences
 from bert_jax.errors import UserError
 
-# The size of the chunks that are sent to workers. It outweighs the cost of a message, and the
+# The size of the chunks that are sent to workers. Messages of this size cost little, and the
 # chunks in flight need far less memory than a process.
 CHUNK_CHARACTERS = 2**20
-# The text that is sent before a result must come back, in chunks per worker.
+# The most text in flight, in chunks per worker.
 _IN_FLIGHT = 3
 
 
@@ -69,12 +69,12 @@ def document_to_tokens(
 def tokenize_documents(
     documents: Iterable[Document], tokenizer_directory: str | os.PathLike, num_processes: int
 ) -> Iterator[TokenizedDocument]:
-    """Tokenizes a stream of documents, in order and with a bounded amount in memory.
+    """Tokenizes a stream of documents, in order and in bounded memory.
 
     Args:
       tokenizer_directory: A saved tokenizer, which every process loads.
-      num_processes: The number of worker processes, on which the result does not depend. With
-        1 this process does the work.
+      num_processes: The number of worker processes, which does not affect the result. With 1,
+        the calling process does the work.
     """
     if num_processes == 1:
         tokenizer = tokenizers.load(tokenizer_directory)
@@ -148,7 +148,7 @@ def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPo
     pool = ProcessPoolExecutor(
         num_processes, context, initializer=_start_worker, initargs=(tokenizer_directory,)
     )
-    # A new process imports the main module, which may import JAX. `submit` starts processes.
+    # A new process, which `submit` starts, would import the main module and perhaps JAX.
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -14,7 +14,7 @@ def stable_hash(*parts: object) -> int:
 
 
 class DocumentSample:
-    """Keeps the documents whose hash is lowest, as many as fit in `max_bytes`.
+    """Keeps the documents with the lowest hashes, as many as fit in `max_bytes`.
 
     The choice depends only on the indices and sizes of the documents. The corpus is sampled
     evenly although its size is not known in advance: when the sample becomes too large, the

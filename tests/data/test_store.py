@@ -117,7 +117,7 @@ def test_metadata(tmp_path):
     assert read_metadata(tmp_path) == {"format_version": 1} | METADATA
     assert os.listdir(tmp_path) == ["metadata.json"]
     (tmp_path / "metadata.json").write_text(json.dumps({"format_version": 0}))
-    with pytest.raises(UserError, match="version 0, this program reads version 1"):
+    with pytest.raises(UserError, match="version 0, but this program reads version 1"):
         read_metadata(tmp_path)
     (tmp_path / "metadata.json").write_text('{"format')
     with pytest.raises(UserError, match="is not valid JSON"):
@@ -189,7 +189,7 @@ def test_texts_prepared_in_a_bucket(bucket, tmp_path):
     positions = np.random.default_rng(0).integers(0, theirs.num_tokens, (5, 7))
     assert np.array_equal(ours.tokens_at(positions), theirs.tokens_at(positions))
     files.write_whole(remote / "other" / "notes.txt", b"mine")
-    with pytest.raises(UserError, match="other holds notes.txt, which is no part of an unfinished"):
+    with pytest.raises(UserError, match="other holds notes.txt, which is not part of an"):
         prepare(data, len(vocabulary), remote / "other", show_progress=False)
     with pytest.raises(UserError, match="but no object matches it"):
         Corpus(f"gs://{bucket}/none/*.txt")

@@ -3,12 +3,12 @@
 `config.data.corruption` names one of `CORRUPTIONS`, or "MODULE:NAME" for a corruption outside
 this package. A corruption is a class with
 
-    fields: a mapping of the arrays that it adds to a batch to their `BatchField`;
+    fields: maps the names of the arrays that it adds to a batch to their `BatchField`;
     __init__(tokenizer, spec), where `spec` is a `StreamSpec`;
     corrupt(batch, key, first_example), which returns the arrays that it changes or adds.
 
-`corrupt` must depend on the rows, the key (uint64 [2]) and the number of each row's example
-alone. The rows of a batch are consecutive examples, and `first_example` is the number of the
+`corrupt` must depend only on the rows, the key (uint64 [2]) and the number of each row's
+example. The rows of a batch are consecutive examples, and `first_example` is the number of the
 first. `random_streams.draw_rows` draws random bits that meet this rule.
 """
 

@@ -1,13 +1,13 @@
-"""Chooses the tokens of each row that are predicted."""
+"""Chooses the tokens to predict in each row."""
 
 import numpy as np
 
 
 def num_to_predict(length_B: np.ndarray, masked_lm_prob: float, max_predictions: int):
-    """Returns the number of predictions, int64 [B], of rows of `length_B` tokens.
+    """Returns the number of predictions, int64 [B], for rows of `length_B` tokens.
 
-    Special tokens count in the length. Halves are rounded to even, as by Python's `round` in the
-    original.
+    Lengths include special tokens. Halves are rounded to even, as in the original, which uses
+    Python's `round`.
     """
     wanted_B = np.rint(length_B * masked_lm_prob).astype(np.int64)
     return np.minimum(max_predictions, np.maximum(1, wanted_B))
@@ -17,7 +17,7 @@ def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np
     """Returns the candidates, bool [B, L], that begin a group of whole words.
 
     The first candidate of a segment always begins a group: truncation may have cut its
-    word, and no group reaches over a special token. (In the original, such pieces at the
+    word, and no group crosses a special token. (In the original, such pieces at the
     beginning of B belong to A's last word.)
     """
     follows_BxL = np.zeros_like(is_candidate_BxL)
@@ -31,16 +31,16 @@ def choose_groups(
     quota_B: np.ndarray,
     bits_BxL: np.ndarray,
 ) -> np.ndarray:
-    """Takes groups of tokens in random order, each if it still fits the quota.
+    """Chooses groups of tokens in random order; groups beyond the quota are skipped.
 
-    All rows go through their order in step. Single tokens are groups of one.
+    All rows are processed in step. Single tokens are groups of one.
 
     Args:
       is_candidate_BxL: bool, the tokens that may be chosen.
       is_start_BxL: bool, the candidates that begin a group. A group ends before the next start
         and before the next token that is not a candidate.
-      quota_B: int64, the most tokens of a row.
-      bits_BxL: uint64, random. The bits of its first token give a group's place in the order.
+      quota_B: int64, the most tokens to choose in each row.
+      bits_BxL: uint64, random. The bits of a group's first token give its place in the order.
 
     Returns:
       bool [B, L]: the chosen tokens.
@@ -55,7 +55,7 @@ def choose_groups(
     key_BxL.sort(axis=1)
     num_groups_B = is_start_BxL.sum(axis=1)
     most_groups = int(num_groups_B.max(initial=0))
-    # Transposed: the loop below reads one line of each array at a time.
+    # Transposed, because the loop below reads one row of each array at a time.
     column_GxB = (key_BxL[:, :most_groups].T & column_mask).astype(np.int64)
 
     # A group's size is the distance to the next start or non-candidate.
@@ -66,7 +66,7 @@ def choose_groups(
     size_flat[edge_flat] -= edge_flat
     row_origin_B = np.arange(num_rows) * length
     size_GxB = size_flat[column_GxB + row_origin_B]
-    # Past a row's last group: larger than any quota, hence never taken.
+    # Entries past a row's last group are larger than any quota and never taken.
     size_GxB[np.arange(most_groups)[:, None] >= num_groups_B] = length + 1
 
     left_B = quota_B.copy()
@@ -77,7 +77,7 @@ def choose_groups(
         if not left_B.any():
             break
 
-    # From groups to their tokens: every token looks up its group's first column.
+    # A token is chosen if the first token of its group is.
     start_taken = np.zeros(num_rows * length, dtype=bool)
     start_taken[(column_GxB + row_origin_B)[taken_GxB]] = True
     start_taken_BxL = start_taken.reshape(num_rows, length)

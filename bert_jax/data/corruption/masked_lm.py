@@ -91,7 +91,7 @@ class MaskedTokens:
     def _replaced(
         self, true_id_T: np.ndarray, action_bits_T: np.ndarray, id_bits_T: np.ndarray
     ) -> np.ndarray:
-        """Returns what stands in place of each chosen token, by `mask_shares`."""
+        """Returns the id that replaces each chosen token, by `mask_shares`."""
         masked, unchanged, _ = self._shares
         # Uniform in [0, 1), 53 bits.
         action_T, which_T = (

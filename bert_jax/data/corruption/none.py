@@ -8,7 +8,7 @@ from bert_jax.batch import BatchFields
 
 
 class NoCorruption:
-    """Leaves the rows as they are."""
+    """A corruption that changes nothing."""
 
     fields: ClassVar[BatchFields] = {}
 
@@ -18,5 +18,5 @@ class NoCorruption:
     def corrupt(
         self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
     ) -> dict[str, np.ndarray]:
-        """Returns nothing."""
+        """Returns no arrays."""
         return {}

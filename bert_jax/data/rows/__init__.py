@@ -1,7 +1,7 @@
-"""Row builders: which tokens of the store form a row of a batch.
+"""Row builders, which form the rows of a batch from the tokens of the store.
 
 `config.data.rows` names one of `ROWS`, or "MODULE:NAME" for a builder outside this package.
-`rows.windows.WindowedRows` describes what a builder offers.
+`rows.windows.WindowedRows` is the interface of a builder.
 """
 
 ROWS = {

@@ -23,10 +23,10 @@ def assemble_spans(
       special_ids: The special tokens before each span, and after the last.
       spans: At least one; each row must fit in the width.
       width: L.
-      pad_id: Fills each row up.
+      pad_id: The id that fills up each row.
 
     Returns:
-      The ids, int32 [B, L]; and for each entry of `special_ids` the position behind it,
+      The ids, int32 [B, L]; and for each entry of `special_ids` the position after it,
       int64 [B].
     """
     num_rows = len(spans[0].start_B)

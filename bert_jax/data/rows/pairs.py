@@ -41,14 +41,14 @@ class Chunks(NamedTuple):
     a_first_N: np.ndarray  # first sentence of A
     end_N: np.ndarray  # one past the chunk's last sentence, where a B that follows A ends
     a_end_N: np.ndarray  # one past the last sentence of A
-    is_random_N: np.ndarray  # bool; if so, a_end..end goes back to the document
+    is_random_N: np.ndarray  # bool; if true, a_end..end returns to the document
 
 
 class PairRows(WindowedRows):
     """`[CLS] A [SEP] B [SEP]`, where B follows A or is from another document.
 
     Raises:
-      UserError: The corpus has one document only.
+      UserError: The corpus has only one document.
     """
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
@@ -79,7 +79,7 @@ class PairRows(WindowedRows):
         )
 
         a_kept_N, b_kept_N = truncated_lengths(a_length_N, b_length_N, self._max_num_tokens)
-        # A fair coin for every token taken: front or back.
+        # Every token is removed from the front or the back with equal probability.
         a_start_N += rng.binomial(a_length_N - a_kept_N, 0.5)
         b_start_N += rng.binomial(b_length_N - b_kept_N, 0.5)
         return PairPlan(
@@ -128,9 +128,9 @@ class PairRows(WindowedRows):
         """Draws spans that begin at a random sentence of another document.
 
         Args:
-          rng: The randomness of the block.
+          rng: The random generator of the block.
           own_R: The documents to avoid.
-          target_R: The tokens wanted. Even if none are, a sentence is taken.
+          target_R: The number of tokens wanted. At least one sentence is taken.
 
         Returns:
           The first token and the length of each span.
@@ -148,7 +148,7 @@ class PairRows(WindowedRows):
 
 
 def chunk_documents(rng: np.random.Generator, block: Block, target_D: np.ndarray) -> Chunks:
-    """Cuts the documents of a block into pairs: where A starts and ends, and what follows it."""
+    """Cuts the documents of a block into pairs; a random B is drawn later."""
 
     def divide(first: np.ndarray, end: np.ndarray):
         split, coin = rng.random((2, first.size))

@@ -1,4 +1,4 @@
-"""Plans a pass over the token store in windows that can be planned alone, in any order.
+"""Plans a pass over the token store in windows, each planned independently.
 
 An epoch is planned in *blocks*, which are runs of consecutive documents. Each epoch has its own
 order of the blocks. Neighbours in that order form *windows* of about `shuffle_sentences`
@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
     Attributes:
       first_document: The number of the block's first document in the store.
-      document_starts: int64 [D+1], the first sentence of each document, from 0 for the block.
+      document_starts: int64 [D+1], the first sentence of each document, counted within the block.
       sentence_starts: int64 [S+1], the token of the store at which each sentence begins.
     """
 
@@ -42,9 +42,9 @@ class Block(NamedTuple):
 
 
 class WindowedRows(abc.ABC):
-    """A row builder. Subclasses decide what a block's rows are and assemble them.
+    """The base class of row builders. Subclasses plan and assemble the rows of a block.
 
-    A *plan* is a NamedTuple of equally long arrays, one entry a row. Only the builder that
+    A *plan* is a NamedTuple of equally long arrays, with one entry per row. Only the builder that
     made a plan uses its arrays.
 
     Args:
@@ -55,7 +55,7 @@ class WindowedRows(abc.ABC):
       spec: A `StreamSpec`.
 
     Attributes:
-      fields: The arrays of `assemble`.
+      fields: The arrays that `assemble` returns.
     """
 
     fields: ClassVar[BatchFields]
@@ -76,7 +76,7 @@ class WindowedRows(abc.ABC):
 
     @abc.abstractmethod
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
-        """Returns how many rows `plan_block` would give for the same arguments."""
+        """Returns the number of rows of `plan_block` for the same arguments."""
 
     @abc.abstractmethod
     def plan_block(self, block: Block, rng: np.random.Generator) -> Any:
@@ -105,7 +105,7 @@ class WindowedRows(abc.ABC):
         return windows
 
     def count(self, epoch: int, window: int) -> int:
-        """Returns how many rows the window has, which is cheaper than planning it."""
+        """Counts the rows of a window; this is cheaper than planning it."""
         return sum(self.count_block(*self._block(epoch, b)) for b in self.windows(epoch)[window])
 
     def plan(self, epoch: int, window: int) -> Any:
@@ -138,7 +138,7 @@ class WindowedRows(abc.ABC):
 
 
 def select_rows(plan: Any, selection: Any) -> Any:
-    """Returns the rows of a plan that `selection` (a slice or indices) names."""
+    """Returns the rows of a plan that `selection` (a slice or indices) selects."""
     return type(plan)(*(column[selection] for column in plan))
 
 
@@ -150,7 +150,7 @@ def concatenate_rows(plans: Sequence[Any]) -> Any:
 def target_lengths(
     rng: np.random.Generator, num_documents: int, max_num_tokens: int, short_seq_prob: float
 ) -> np.ndarray:
-    """Draws the length, int64 [D], that the rows of each document aim at."""
+    """Draws the target length of each document's rows, int64 [D]."""
     coin_D, size_D = rng.random((2, num_documents))
     short_D = 2 + (size_D * (max_num_tokens - 1)).astype(np.int64)
     return np.where(coin_D < short_seq_prob, short_D, max_num_tokens)
@@ -163,14 +163,14 @@ def gather_sentences(
 ) -> tuple[np.ndarray, ...]:
     """Cuts the documents of a block into chunks of whole sentences.
 
-    Each turn of the loop makes one chunk of every document that has sentences left. The number
-    of turns is therefore that of the chunks of the longest document.
+    Each iteration makes one chunk of every document that has sentences left. The longest
+    document therefore determines the number of iterations.
 
     Args:
       block: The documents.
       target_D: int64 [D], at least 1: a chunk ends at the first sentence boundary at or beyond
         this many tokens, or with its document.
-      divide: Gets the first sentence of each chunk and the one after its last; returns where
+      divide: Takes the first sentence of each chunk and the one after its last; returns where
         the document's next chunk begins, and further columns of the chunks.
 
     Returns:
