@@ -7,7 +7,7 @@ import numpy as np
 
 
 def decompose(text: str) -> tuple[str, list[int]]:
-    """Returns the NFD of a text, and for each of its characters the index in the text.
+    """Returns the NFD of a text, and the index in the text of each of its characters.
 
     Characters are decomposed one by one. Then consecutive marks are sorted by their combining
     classes (Unicode 15.0, section 3.11).
@@ -30,7 +30,7 @@ def decompose(text: str) -> tuple[str, list[int]]:
 def monotone(spans: Sequence[tuple[int, int]]) -> np.ndarray:
     """Returns spans, int32 [T, 2], widened until neither starts nor ends decrease.
 
-    Only marks that changed places need this.
+    Only reordered marks need this.
     """
     spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
     starts_T = np.minimum.accumulate(spans_Tx2[::-1, 0])[::-1]

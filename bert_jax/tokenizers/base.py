@@ -16,7 +16,7 @@ from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 
 class SpecialTokens(NamedTuple):
-    """How a vocabulary spells the special tokens; BERT's spellings are the defaults."""
+    """The spellings of the special tokens in a vocabulary; BERT's are the defaults."""
 
     pad: str = "[PAD]"
     unk: str = "[UNK]"
@@ -38,10 +38,10 @@ class Tokenizer(abc.ABC):
       options: `kind` and the options of its kind; special tokens only if they are not BERT's.
       tokens: The vocabulary in the order of its ids.
       vocab_size: The number of entries; every id is below it.
-      special_tokens: Their spellings.
+      special_tokens: The spellings of the special tokens.
       pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text never
-        produces any of them but unk_id, even if it spells their names.
-      special_ids: These five.
+        produces any of them except unk_id, even if it contains their spellings.
+      special_ids: The same five ids.
       template: The places of the special tokens in a sequence.
       is_word_start_V: bool [V]: whether the entry begins a word, for whole-word masking.
         Special tokens count as words.
@@ -128,8 +128,9 @@ class Tokenizer(abc.ABC):
 
         Returns:
           The ids, int32 [T]; and the characters, int32 [T, 2]: piece t stands for
-          text[start:end]. Starts and ends never decrease. Pieces of one character (half a
-          Hangul syllable) share it. Stripped accents belong to the piece before them.
+          text[start:end]. Starts and ends never decrease. Pieces of one character (such as
+          half a Hangul syllable) have the same span. Stripped accents belong to the piece before
+          them.
         """
 
     @abc.abstractmethod

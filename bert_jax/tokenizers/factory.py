@@ -1,4 +1,4 @@
-"""Makes tokenizers: saved ones, ones of given vocabularies, and newly trained ones."""
+"""Loads saved tokenizers, makes them from vocabulary files, and trains new ones."""
 
 from collections.abc import Iterable
 
@@ -48,7 +48,7 @@ def from_file(
     max_input_chars_per_word: int = 200,
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
 ) -> Tokenizer:
-    """Makes a tokenizer of a vocab.txt (wordpiece) or .model (sentencepiece).
+    """Makes a tokenizer from a vocab.txt (wordpiece) or .model (sentencepiece).
 
     Raises:
       UserError: The file cannot be used; see `read_vocabulary` and `read_model`.
@@ -85,7 +85,7 @@ def train(
       sentencepiece_type: "unigram" or "bpe".
 
     Raises:
-      UserError: The corpus or the size makes that impossible.
+      UserError: The corpus does not allow a vocabulary of this size.
     """
     if kind == "sentencepiece":
         model = training.train_sentencepiece(

@@ -1,7 +1,7 @@
 """SentencePiece with BERT's special tokens, on the `sentencepiece` library.
 
-Lower-casing also strips accents, as in WordPiece. It happens before the model reads the text,
-so it works with any model.
+Lower-casing also strips accents, as in WordPiece. It is done before the model is
+applied and works with any model.
 """
 
 import functools
@@ -45,7 +45,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
-        """Encodes text that continues a word, behind a mask."""
+        """Encodes text that continues a word after a mask."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
         model.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
@@ -56,7 +56,7 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         if self._lowercase:
             sentences = [fold(sentence) for sentence in sentences]
-        # One thread: the caller decides how many processes work.
+        # One thread, because the caller chooses the number of processes.
         batch = self._backend.encode(list(sentences), out_type=int, num_threads=1)
         return [np.array(ids, np.int32) for ids in batch]
 
@@ -87,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
             # The first piece of a word includes the space before it.
             while start < end and folded[start].isspace():
                 start += 1
-            # A piece of part of a character (a ligature, a Hangul syllable) covers all of it.
+            # A piece that is part of a character (a ligature, a Hangul syllable) covers all of it.
             last = min(max(start, end - 1), len(folded) - 1)
             spans.append((bounds[start], max(bounds[end], bounds[last] + 1)))
         return np.array([piece.id for piece in encoded.pieces], np.int32), monotone(spans)
@@ -117,7 +117,7 @@ def fold(text: str) -> str:
 
 
 def fold_aligned(text: str) -> tuple[str, list[int]]:
-    """Returns `fold(text)` and for each of its characters the index in the text."""
+    """Returns `fold(text)` and the index in the text of each of its characters."""
     lowered = text.lower()
     # The number of characters does not depend on the context; only the form of sigma does.
     indices = [i for i, character in enumerate(text) for _ in character.lower()]
@@ -131,7 +131,7 @@ def fold_aligned(text: str) -> tuple[str, list[int]]:
 
 
 def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
-    """Returns a serialized model whose special tokens cannot be spelled by text.
+    """Returns a serialized model in which text never becomes a special token.
 
     Raises:
       UserError: The file cannot be read, is not a SentencePiece model, or lacks a special

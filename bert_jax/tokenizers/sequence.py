@@ -27,13 +27,13 @@ class TokenRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceTemplate:
-    """Where the special tokens stand: `before A after`, or `before A between B after`.
+    """The places of special tokens: `before A after`, or `before A between B after`.
 
     BERT has [CLS] before, [SEP] between and [SEP] after.
 
     Attributes:
       before, between, after: The ids of special tokens.
-      num_segments: 2 if everything behind `between` has token type 1; 1 if all tokens have
+      num_segments: 2 if everything after `between` has token type 1; 1 if all tokens have
         type 0.
     """
 
@@ -43,11 +43,11 @@ class SequenceTemplate:
     num_segments: int = 2
 
     def num_special(self, *, is_pair: bool) -> int:
-        """Returns how many special tokens a sequence has."""
+        """Returns the number of special tokens in a sequence."""
         return len(self.before) + len(self.between) * is_pair + len(self.after)
 
     def second_offset(self, a_length: int) -> int:
-        """Returns the position of B's first token behind an A of this length."""
+        """Returns the position of B's first token after an A of this length."""
         return len(self.before) + a_length + len(self.between)
 
     def join(
@@ -58,8 +58,8 @@ class SequenceTemplate:
         Args:
           a: The ids of the text, int32.
           b: The ids of the second text of a pair.
-          max_length: The most tokens that the sequence may have. A single text loses its end; a
-            pair is cut to `truncated_lengths`. None cuts nothing.
+          max_length: The most tokens that the sequence may have. A single text is cut at its
+            end, a pair to `truncated_lengths`. None means no limit.
         """
         num_text = len(a) if b is None else len(a) + len(b)
         room = num_text
@@ -79,11 +79,11 @@ class SequenceTemplate:
 def truncated_lengths(
     a_length: np.ndarray | int, b_length: np.ndarray | int, max_num_tokens: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the lengths of pairs that lose tokens, one by one, from the longer side.
+    """Computes the lengths of pairs after tokens are removed, one by one, from the longer side.
 
     If both sides are equally long, B loses a token, as in google-research/bert's
-    run_classifier.py. This is the closed form: the longer side first comes down to the shorter,
-    then they take turns, B first.
+    run_classifier.py. This is the closed form: first the longer side is cut to the shorter, then
+    both lose tokens in turn, B first.
 
     Args:
       a_length, b_length: Integers, or integer arrays of one shape.

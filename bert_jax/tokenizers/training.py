@@ -13,11 +13,11 @@ from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.sentencepiece import fold
 from bert_jax.tokenizers.words import WordSplitter
 
-# The number of characters with an entry of their own. Words with a rarer one become [UNK].
+# The number of characters with an entry of their own. Words with a rarer character become [UNK].
 MAX_ALPHABET = 1000
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
-# The number affects how sums are rounded, and must not depend on the machine.
+# The number of threads affects rounding, so it must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
@@ -27,7 +27,7 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
     """Returns the `vocab_size` entries of a trained vocabulary, specials first.
 
     If the corpus is too small, "[unused0]", "[unused1]", ... fill up the vocabulary, as in
-    Google's own.
+    Google's vocabularies.
 
     Raises:
       UserError: The characters of the corpus do not fit in `vocab_size`.
@@ -73,7 +73,7 @@ def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
 
 
 def _continues(character: str) -> bool:
-    """Returns whether it can continue a word. Punctuation and CJK are words of their own."""
+    """Returns whether a character can continue a word; punctuation and CJK cannot."""
     return len(WordSplitter(lowercase=False).split(f"a{character}")) == 1
 
 

@@ -100,7 +100,7 @@ def read_vocabulary(
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1
         raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
-    # Only "\n" ends a line, as vocabularies have other line separators as entries.
+    # Only "\n" ends a line, because vocabularies have other line separators as entries.
     tokens = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     seen: set[str] = set()
     for number, token in enumerate(tokens, 1):

@@ -2,16 +2,17 @@
 
 The rules are those of google-research/bert's tokenization.py: control characters
 dropped, CJK characters spaced apart (cased and uncased alike), lower-casing with
-accents stripped, punctuation split off. Like the original they use Python's Unicode tables:
-characters that are newer than these are unassigned, and dropped.
+accents stripped, punctuation split off. As in the original, Python's Unicode tables
+apply: newer characters count as unassigned and are dropped.
 
-Uncased, the words are those of `transformers`' slow `BertTokenizer` for every text. Other
+With lower-casing, the words are those of `transformers`' slow `BertTokenizer` for every text. Other
 tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
 
-* Cased, the slow `BertTokenizer` composes the text (NFC): "e" with a combining accent becomes "é".
+* Without lower-casing, the slow `BertTokenizer` composes the text (NFC): "e" with a combining
+  accent becomes "é".
 * The original under Python 3 lower-cases whole words: a capital sigma at a word's end becomes a
   final one. All others lower-case each character by itself.
-* The `tokenizers` library (`transformers`' fast tokenizers) has the tables of Unicode 8.
+* The `tokenizers` library (`transformers`' fast tokenizers) uses the tables of Unicode 8.
 """
 
 import unicodedata
@@ -77,7 +78,7 @@ class WordSplitter:
 class _CharacterTable(dict):
     """A cache for `str.translate`: the replacement of each code point.
 
-    After NFD all rules look at one character at a time. This is four times as fast as the
+    After NFD, every rule depends on one character only. This is four times as fast as the
     `tokenizers` library.
     """
 
