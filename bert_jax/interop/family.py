@@ -1,4 +1,4 @@
-"""What import and export need to know about a model family, as data."""
+"""The description of a model family for import and export."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ class Names(NamedTuple):
       huggingface: The prefix in `transformers`.
       google: The prefix in google-research/bert's checkpoints.
       rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
-        Face's name, Google's name; "-" where a program has no place for the weight.
+        Face's name, Google's name; "-" if a program does not have the weight.
     """
 
     ours: str
@@ -31,8 +31,8 @@ class PreTrainingClass(NamedTuple):
     Attributes:
       name: The class.
       terms: The entries of `config.objective.terms` whose heads the class has.
-      weights: Prefixes of our flat names that the class has a place for.
-      causal: The value of `config.model.causal` that it is for.
+      weights: Prefixes of the flat names of the weights that the class has.
+      causal: The value of `config.model.causal` that the class requires.
       pipeline: The `pipeline_tag` of a model card; it needs the heads of the first term.
     """
 
@@ -73,34 +73,34 @@ class TokenizerClass(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """All that is specific to a model family in the files of other programs.
+    """Everything specific to a model family in the files of other programs.
 
     Attributes:
-      title: What a model card calls the model.
+      title: The name of the family in a model card.
       model_types: Values of `model_type` in a config.json; the first is written.
       names: The weights' names.
-      pretraining_classes: The first class that fits a model is used. Weights that are read
-        without further information are taken for a model of the first class.
+      pretraining_classes: The first class that fits a model is used. Weights
+        without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
       tokenizer_classes: The class for each kind of tokenizer.
       special_tokens: How a vocabulary of another program spells the special tokens.
       config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
         which they are written.
-      optional_config_keys: The same for keys that are written only if their value is not the
-        default.
+      optional_config_keys: Further such keys, which are written only if their value is not
+        the default.
       constants: Keys of a config.json and the one value that the family supports.
-      written: Keys and values that every config.json gets.
+      written: Keys and values that are written to every config.json.
       activations: Maps `hidden_act` in a config.json to ours.
-      encoder_prefixes: What the names of an encoder's tensors begin with in either program.
-      base_prefixes: What they begin with in a file of the bare encoder, which lacks the first
-        of `encoder_prefixes`.
-      renamed: Spellings of older files and the current ones.
-      tied: Tensors that repeat another one, and which one.
+      encoder_prefixes: Prefixes of the names of an encoder's tensors in either program.
+      base_prefixes: Prefixes of the same names in a file of the bare encoder, which lacks the
+        first of `encoder_prefixes`.
+      renamed: Maps spellings of older files to the current ones.
+      tied: Maps each tensor that repeats another one to that tensor.
       buffers: Tensors that are constants, not weights.
-      google_activations: `hidden_act` values of Google's program; empty if it does not have
-        the family.
+      google_activations: `hidden_act` values of Google's program; empty if it does not
+        support the family.
       google_constants: Keys of `config.model` with the one value that Google's program
-        computes with.
+        supports.
     """
 
     title: str
@@ -124,7 +124,7 @@ class Family:
     google_constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
-        """Returns the class for a model with these terms; None if they are not known."""
+        """Returns the class for a model with these terms, which are None if not known."""
         fitting = [c for c in self.pretraining_classes if c.causal == causal]
         if terms is not None:
             fitting = [c for c in fitting if set(c.terms) <= set(terms)]

@@ -39,7 +39,7 @@ def read(
       lowercase: Whether the vocabulary of a Google checkpoint is uncased; None to guess from
         its entries.
       step: The step of a work directory's checkpoint; None for the newest.
-      family: The family of the model, as `config.family`; by default as its config names it.
+      family: The family of the model, as `config.family`; by default the one its config names.
 
     Raises:
       UserError: It is none of these, or damaged.
@@ -47,7 +47,7 @@ def read(
     path = files.open_path(path, "the model to read")
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
-            raise UserError(f"{path} is no work directory with checkpoints: it has no step {step}")
+            raise UserError(f"{path} is not a work directory of bert_jax: it has no step {step}")
         # The best checkpoint of fine-tuning has its own folder.
         kept = path / BEST / str(step)
         path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
@@ -63,7 +63,7 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     # A directory, or the prefix of a checkpoint's files.
     names = files.list_files(path)
     folder, prefix = (path, "") if names else (path.parent, path.name)
-    # A folder may hold much else.
+    # The folder may hold unrelated files.
     names = [
         name
         for name in names or files.list_files(folder)
@@ -105,9 +105,9 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
-    """Writes a directory; its config, without which it is not a model, comes last.
+    """Writes a model to a directory, its config last, which makes the model complete.
 
-    Uses up the weights. If it fails, nothing remains.
+    This uses up the weights. On failure, nothing remains.
 
     Raises:
       UserError: The directory is not empty or cannot be written to, or the model is
@@ -122,7 +122,7 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
         path = path.resolve()
     mark = path / _UNFINISHED
     if mark.exists():
-        # Everything in it was left by a conversion that was killed.
+        # The directory holds only the remains of a killed conversion.
         files.remove_directory(path)
     is_new = not path.exists()
     if not is_new and (not path.is_dir() or any(path.iterdir())):
@@ -144,7 +144,7 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
 
 
 def _directory_or_prefix(path: Path | epath.Path) -> Path | epath.Path:
-    """Returns the directory or checkpoint prefix that a completed file name belongs to."""
+    """Returns the directory or checkpoint prefix that a file name belongs to."""
     if path.suffix == ".index" and path.is_file():
         return path.with_suffix("")
     if path.name == CHECKPOINTS:

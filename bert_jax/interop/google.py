@@ -1,6 +1,6 @@
 """Checkpoints of google-research/bert: bert_model.ckpt, bert_config.json, vocab.txt.
 
-TensorFlow takes seconds to import: it is imported only when a checkpoint is opened.
+TensorFlow is imported only when a checkpoint is opened, because that takes seconds.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from bert_jax.models.activations import ACTIVATIONS
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
-# Variables of run_pretraining.py that are not the model's: Adam's moments and the step.
+# Variables of run_pretraining.py that do not belong to the model: Adam's moments and the step.
 _OF_TRAINING = ("/adam_m", "/adam_v", "global_step")
 
 
@@ -60,14 +60,14 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
 
 
 def write_google(pretrained: Pretrained, path: Path) -> None:
-    """Writes a directory that Google's scripts start from; uses up the weights."""
+    """Writes a directory that Google's scripts can start from; uses up the weights."""
     family = _google_family(pretrained.family)
     pretrained.warnings += _differences(pretrained, family)
     names = foreign_names(family.names, "google", pretrained.model["num_hidden_layers"])
     pretrained.drop_unnamed(names, "Google's format")
     tensors, tf = {}, _tensorflow()
     with tf.device("cpu"):
-        # One after another, so that there are never two copies of all weights.
+        # Weights are converted one by one, to avoid two copies of all of them.
         while pretrained.weights:
             name, value = pretrained.weights.popitem()
             tensors[names[name].name] = tf.constant(names[name].export(value))
@@ -111,7 +111,7 @@ def _differences(pretrained: Pretrained, family: Family) -> list[str]:
 
 @contextmanager
 def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
-    """Yields the model's variables in a TF checkpoint; damage is a UserError in the block too."""
+    """Yields the model's variables; raises UserError for damage, inside the block too."""
     tf = _tensorflow()
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -120,7 +120,7 @@ def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
             for name, shape in sorted(reader.get_variable_to_shape_map().items())
             if not name.endswith(_OF_TRAINING)
         }
-    # TensorFlow turns some of its errors into Python's own.
+    # TensorFlow raises some of its errors as Python's own types.
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise UserError(
             f"{prefix} is damaged or not a TensorFlow checkpoint: {files.first_line(error)}"

@@ -39,7 +39,7 @@ def is_huggingface(path: Path) -> bool:
 
 
 def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
-    """Reads a model with its heads, those of pre-training or of a task; see `formats.read`."""
+    """Reads a model with its pre-training heads or its task head; see `formats.read`."""
     config = files.read_json(path / CONFIG)
     # Config files of the first year have no model_type; all of them are BERT's.
     model_type = config.get("model_type", "bert")
@@ -108,7 +108,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         names = {ours: names[ours] for ours in names if ours.startswith(chosen.weights)}
     pretrained.drop_unnamed(names, class_name)
     tensors = {}
-    # One after another, so that there are never two copies of all weights.
+    # Weights are converted one by one, to avoid two copies of all of them.
     for name in list(pretrained.weights):
         value = names[name].export(pretrained.weights.pop(name))
         tensors[names[name].name] = np.ascontiguousarray(value)
@@ -148,7 +148,7 @@ def _current_name(name: str, family: Family) -> str:
 
 
 def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:
-    """Drops constants, and tensors that repeat another one after checking that they do."""
+    """Drops constants, and copies of other tensors after comparing them."""
     for buffer in family.buffers:
         tensors.pop(buffer, None)
     for copy, original in family.tied.items():
@@ -190,17 +190,17 @@ def _read_index(index: Path) -> dict[str, str]:
 
 def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
     try:
-        # Mapped pages would count as memory beside the arrays that are made from them.
+        # With mmap, the mapped pages would add to the memory of the arrays.
         file = stack.enter_context(safe_open(path, framework="np", backend="pread"))
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from error
 
     def reader(name: str) -> Callable[[], np.ndarray]:
         def read() -> np.ndarray:
             try:
                 return file.get_tensor(name)
             except (AttributeError, TypeError):
-                # numpy does not have the type.
+                # numpy lacks this dtype.
                 dtype = file.get_slice(name).get_dtype()
                 raise UserError(
                     f"{path}: {name} is {dtype}; weights must be float32, bfloat16 or float16"

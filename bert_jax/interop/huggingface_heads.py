@@ -1,4 +1,4 @@
-"""The heads of fine-tuned models in a config.json of `transformers`."""
+"""Reads and writes the heads of fine-tuned models in a config.json of `transformers`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def check_head(pretrained: Pretrained) -> None:
     elif pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
         problem = "is causal and pools the last token"
     if problem:
-        raise UserError(f"{pretrained.source} {problem}, which no class of transformers does")
+        raise UserError(f"{pretrained.source} {problem}, which no class of transformers supports")
 
 
 def head_config(pretrained: Pretrained) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def head_config(pretrained: Pretrained) -> dict[str, Any]:
 def read_head(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Family, causal: bool
 ) -> dict[str, Any]:
-    """Returns the head of a config and the tensors beside it, as attributes of a `Pretrained`.
+    """Returns the head that a config and its tensors describe, as attributes of a `Pretrained`.
 
     Raises:
       UserError: The config names a head that cannot be used.
@@ -59,7 +59,7 @@ def read_head(
     needed = [theirs.name for theirs in output.values()]
     if TASK_MODELS[head].POOLED:
         if causal:
-            raise UserError("it pools the first token, which sees no other one in a causal model")
+            raise UserError("it pools the first token, which attends to no other in a causal model")
         encoder = foreign_names(family.names, "huggingface", 0)
         needed += [theirs.name for ours, theirs in encoder.items() if head_of(ours) == POOLER]
     missing = [name for name in needed if name not in tensors]

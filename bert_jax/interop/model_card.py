@@ -83,7 +83,7 @@ def _training(training: dict[str, Any]) -> list[str]:
 
 
 def _results(terms: Sequence[Term], results: dict[str, Any], step: int | None) -> list[str]:
-    """Returns the terms' metrics beside what a model without context reaches."""
+    """Returns the terms' metrics beside those of a baseline without context."""
     rows = {}
     for metric in (metric for term in terms for metric in term.metrics):
         if metric.name in results:
@@ -124,6 +124,6 @@ def _table(title: str, facts: dict[str, Any]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Returns text that fits into one cell."""
+    """Returns a value as the text of one cell."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return " ".join(text.replace("|", "\\|").split()) or "(none)"

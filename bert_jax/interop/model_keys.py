@@ -20,7 +20,7 @@ MODEL_KEYS = {
 def read_model_keys(
     config: Mapping[str, Any], keys: Mapping[str, str], activations: Mapping[str, str], path: Path
 ) -> dict[str, Any]:
-    """Reads the keys of `config.model` out of another program's config, the file `path`.
+    """Reads the keys of `config.model` from another program's config, the file `path`.
 
     Raises:
       UserError: Keys are missing or have values that no model can have.

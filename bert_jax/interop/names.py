@@ -1,7 +1,7 @@
 """The names and layouts of weights in other programs.
 
 `transformers` stores a projection as [out, in]; Google's BERT stores it as [in, out], as
-bert_jax does. Our attention kernels keep the heads as an axis of their own, [D, A, K] and
+bert_jax does. Our attention kernels have a separate axis for the heads, [D, A, K] and
 [A, K, D], which both other programs merge.
 """
 
@@ -27,10 +27,10 @@ class Tensor(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a weight is stored elsewhere.
+    """The layout of a weight in another program.
 
     Attributes:
-      merged: Maps our shape to the shape elsewhere, before any transposition.
+      merged: Maps our shape to the shape in the program, before any transposition.
       transposed: The programs that store the transpose.
     """
 
@@ -77,7 +77,7 @@ def foreign_names(
 ) -> dict[str, ForeignTensor]:
     """Maps our flat names to the tensors of "huggingface" or "google".
 
-    Weights without a tensor there are absent.
+    Weights that the program does not have are absent.
     """
     names = {}
     for table in tables:
@@ -139,5 +139,5 @@ def collect_weights(
                 "float16"
             )
         weights[ours] = theirs.restore(value.astype(np.float32, copy=False), shapes[ours])
-    left_out = f"{source}: {', '.join(others)} are of no use here and are left out"
+    left_out = f"{source}: {', '.join(others)} are not used and are left out"
     return weights, [left_out] if others else []

@@ -31,7 +31,7 @@ _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
 def is_native(path: Path | epath.Path) -> bool:
-    """Returns whether it is a work directory with checkpoints, or WORKDIR/checkpoints/STEP."""
+    """Returns whether a path is a work directory with checkpoints, or one of its checkpoints."""
     directory = _split(path)[0]
     return any((directory / name).is_dir() for name in _CHECKPOINTS)
 
@@ -81,7 +81,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
 
 
 def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
-    """Writes a directory for `config.init_from`, `evaluate` and `predict`."""
+    """Writes a work directory for `config.init_from`, `evaluate` and `predict`."""
     config = config_lib.default_config()
     trained = pretrained.training.get("config")
     if trained and not workdir.is_finetuning(trained):
@@ -122,7 +122,7 @@ def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, Path | epath.Pat
 def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     """Returns how a checkpoint was trained, from the files of its work directory."""
     if not (directory / workdir.CORPUS).exists():
-        # Converted weights bring their own file.
+        # Converted weights come with their own file.
         return read_training(directory)
     corpus = files.read_json(directory / workdir.CORPUS)
     # The names of the files are private; their number is enough.
@@ -134,7 +134,7 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
         if line["step"] == step and scores:
             results = {key.removeprefix(_EVALUATION): line[key] for key in scores}
     if results and not workdir.is_finetuning(config):
-        # The scores depend on it: held-out documents are cut to the stage's length.
+        # The scores depend on the stage's length, to which held-out documents are cut.
         stages = resolve_stages(config.train)
         stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
         results["max_seq_length"] = stage.max_seq_length

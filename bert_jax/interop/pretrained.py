@@ -1,4 +1,4 @@
-"""A model on its way from one program to another."""
+"""A model during its conversion from one program to another."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -29,15 +29,15 @@ class Pretrained:
     """Weights, shape and tokenizer of a model.
 
     Attributes:
-      source: Where it was read, for messages.
-      model: The keys of `config.model` that describe it, and their values.
+      source: The path it was read from, for messages.
+      model: The keys of `config.model` that describe the model, and their values.
       weights: Flat float32 weights (see `bert_jax.interop.weights`).
       tokenizer: None if the source has none.
       warnings: A sentence for each thing that the source lacks or that was left out.
-      training: How it was trained, as far as that is known: `step`, `config`, `corpus` and
+      training: How the model was trained, as far as known: `step`, `config`, `corpus` and
         `results`, as in the files of a work directory. Every format keeps it.
-      family: Its family, as `config.family` names it.
-      terms: The terms it was pre-trained with, as `config.objective.terms` names them.
+      family: The family, as `config.family` names it.
+      terms: The terms of pre-training, as `config.objective.terms` names them.
       head: The head of a fine-tuned model, a key of `models.task_models.TASK_MODELS`.
       labels: The names of the head's labels, in the order of the logits.
       features: Layers that the head reads instead of the last one.
@@ -64,7 +64,7 @@ class Pretrained:
         return BertConfig(**self.model)
 
     def complete(self, seed: int = 0, terms: Sequence[str] | None = None) -> None:
-        """Makes it a model for pre-training, with a vocabulary that is not padded.
+        """Makes this a model for pre-training, with a vocabulary that is not padded.
 
         The head of a fine-tuned model and the heads of terms other than the given ones (by
         default its own) are dropped. Missing heads are drawn from the seed.
@@ -89,7 +89,7 @@ class Pretrained:
                 "an earlier conversion: train before use"
             )
         if missing or earlier:
-            # Nothing in the weights themselves shows it.
+            # The weights themselves do not show this.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
         self.fit_vocabulary()
 
@@ -113,7 +113,7 @@ class Pretrained:
         """Cuts off the rows of the embeddings that only pad the vocabulary.
 
         Raises:
-          UserError: The embeddings and the vocabulary do not belong together.
+          UserError: The embeddings do not match the vocabulary.
         """
         rows = self.model["vocab_size"]
         entries = self.tokenizer.vocab_size if self.tokenizer else rows
@@ -135,9 +135,9 @@ class Pretrained:
 
     @property
     def max_length(self) -> int:
-        """The length of the longest sequence that it was trained on, with [CLS] and [SEP].
+        """The length of the longest training sequence, with [CLS] and [SEP].
 
-        If a run of ours began at random, positions beyond its stages so far are noise.
+        If bert_jax trained from random weights, positions beyond the stages so far are untrained.
         """
         positions = self.model["max_position_embeddings"]
         config = self.training.get("config")
@@ -170,7 +170,7 @@ class Pretrained:
 
 
 def read_terms(training: Mapping[str, Any], family: Family, causal: bool) -> tuple[str, ...]:
-    """Returns the terms of a model that was read, by its training or else by its family."""
+    """Returns the terms of a model, from its training if known or else from its family."""
     config = training.get("config")
     if config and not workdir.is_finetuning(config):
         return config_lib.objective_terms(config_lib.from_dict(config))

@@ -36,7 +36,7 @@ def write_huggingface_tokenizer(
 ) -> None:
     """Writes a directory for `transformers.AutoTokenizer.from_pretrained`.
 
-    It gives the same ids for the same text; `tokenizer_json` lists the exceptions, such as
+    The tokenizer gives the same ids; `tokenizer_json` lists the exceptions, such as
     "[MASK]" in the text. The slow version of `BertTokenizer`, and both versions in `transformers`
     5, turn words over 100 characters into [UNK], even if ours has another limit.
 
@@ -114,7 +114,7 @@ def read_google_tokenizer(
 ) -> Tokenizer | None:
     """Reads the tokenizer of a directory of google-research/bert; None if it has none.
 
-    Whether a vocab.txt is uncased is in OPTIONS_FILE, given, or guessed from the entries.
+    OPTIONS_FILE records the lower-casing. Without it, see `read_vocabulary_file`.
     """
     if (directory / OPTIONS_FILE).exists():
         tokenizer = tokenizers.load(directory, OPTIONS_FILE)
@@ -134,8 +134,8 @@ def read_vocabulary_file(
 ) -> Tokenizer:
     """Returns the tokenizer of a vocab.txt, with the options of the original.
 
-    Unless it is given, a vocabulary is uncased if no entry has an upper-case letter. Entries like
-    [MASK] do not count.
+    If `lowercase` is None, a vocabulary without upper-case letters is uncased. Entries like [MASK]
+    do not count.
     """
     tokens = read_vocabulary(path, special_tokens)
     if lowercase is None:
@@ -152,8 +152,8 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
     """Reads a tokenizer.json; raises UserError unless it is a WordPiece with our rules."""
     try:
         theirs = LibraryTokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # The library raises nothing more special.
-        raise UserError(f"{path} is damaged or no tokenizer.json: {error}") from None
+    except Exception as error:  # The library raises nothing more specific.
+        raise UserError(f"{path} is damaged or not a tokenizer.json: {error}") from None
     model, rules = theirs.model, theirs.normalizer
     if not isinstance(model, models.WordPiece) or not isinstance(rules, normalizers.BertNormalizer):
         raise UserError(
@@ -178,14 +178,14 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
     )
     _refuse_other_rules(json.loads(theirs.to_str()), json.loads(to_library(ours).to_str()), path)
     for i, token in theirs.get_added_tokens_decoder().items():
-        # They would be matched in the text, unlike ours.
+        # Added tokens would be matched in the text, unlike ours.
         if token.content not in special_tokens:
             raise UserError(f"{path} adds {token.content!r} with id {i}, which BERT does not have")
     return ours
 
 
 def _refuse_other_rules(theirs: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
-    """Refuses a tokenizer.json whose rules are not those of the tokenizer that we make of it."""
+    """Refuses a tokenizer.json whose rules differ from those of our tokenizer."""
     for section in ("model", "normalizer", "pre_tokenizer"):
         for key, value in ours[section].items():
             found = (theirs[section] or {}).get(key)

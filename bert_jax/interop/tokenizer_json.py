@@ -7,8 +7,8 @@ same, with these exceptions:
 * WordPiece: the differences that `bert_jax.tokenizers.words` lists for the library.
 * SentencePiece: the library loses a combining mark after a character that the model's own
   normalization replaces ("Ａ" with an accent). With lower-casing, a capital sigma at the end of a
-  word differs, unless the model folds case itself, as those that we train do; and so do U+1171E
-  and U+11938, because the library's tables are older. "▁" directly after a mask is doubled.
+  word differs, unless the model folds case itself, as our models do. U+1171E and U+11938 differ
+  too, because the library's tables are older. "▁" directly after a mask is doubled.
 """
 
 from sentencepiece import sentencepiece_model_pb2
@@ -33,9 +33,9 @@ _Trainer = sentencepiece_model_pb2.TrainerSpec
 
 
 def to_library(tokenizer: OurTokenizer) -> Tokenizer:
-    """Returns the library's tokenizer that gives the same ids.
+    """Returns a tokenizer of the library that gives the same ids.
 
-    It adds special tokens as BERT does, [CLS] A [SEP] B [SEP], with token types 0 and 1.
+    The tokenizer adds special tokens as BERT does, [CLS] A [SEP] B [SEP], with token types 0 and 1.
 
     Raises:
       UserError: A SentencePiece model has features that the library lacks.
@@ -75,7 +75,7 @@ def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
             max_input_chars_per_word=options["max_input_chars_per_word"],
         )
     )
-    # strip_accents of None: as lowercase.
+    # With None, accents are stripped if `lowercase` is set.
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=True,
@@ -125,7 +125,7 @@ def _normalizers(
         if not _begins_words(model):
             steps.append(normalizers.Replace(Regex(r"\A "), ""))
     if _begins_words(model):
-        # Metaspace leaves a text alone that starts with a space, or with its sign, already.
+        # Metaspace does not change text that already starts with a space or with its sign.
         steps.append(normalizers.Replace(Regex(rf"\A{WORD_START}"), 2 * WORD_START))
         steps.append(normalizers.Replace(Regex(r"\A "), WORD_START))
     elif model.normalizer_spec.add_dummy_prefix:
@@ -140,7 +140,7 @@ def _begins_words(model: sentencepiece_model_pb2.ModelProto) -> bool:
 
 
 def _merges(model: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:
-    """Returns every way to join two pieces to a third, in the order of their priority.
+    """Returns every way to join two pieces into a third, in order of priority.
 
     SentencePiece has no merges. It joins the neighbours that form the piece with the highest
     score.

@@ -1,9 +1,9 @@
-"""A model's parameters as flat weights, the form that all conversions go through.
+"""A model's parameters as flat weights, the common form of all conversions.
 
 The *flat* form is a dict from the path of each parameter, joined by "/", to a numpy
 array: `bert/encoder/layer_0/attention/query_kernel`. In the model, scanned layers are one
-stacked tensor; in the flat form every layer stands alone. The model pads its vocabulary;
-the flat form has the rows of the vocabulary alone.
+stacked tensor; in the flat form every layer is separate. The model pads its vocabulary;
+the flat form has only the rows of the vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def head_of(name: str) -> str:
 
 
 def head_labels(config: BertConfig, terms: Sequence[str]) -> dict[str, str]:
-    """Returns the heads of a model with these terms, and what messages call them."""
+    """Maps the heads of a model with these terms to their names in messages."""
     labels = {}
     for term in make_terms(terms):
         if term.needs_pooler:
@@ -60,7 +60,7 @@ def flatten(params: Any, config: BertConfig) -> Weights:
 
 
 def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
-    """Inverts `flatten` for a model with this config; layers are stacked if it scans them.
+    """Inverts `flatten` for a model with this config; layers are stacked if the config scans them.
 
     A head that the weights lack is absent from the result too.
     """
@@ -97,7 +97,7 @@ def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, l
     weights = {name: value for name, value in given.items() if name in names}
     missing = sorted(names.keys() - weights.keys())
     if missing:
-        # Under jit, weights that are not wanted are not computed either.
+        # jit leaves out the computation of unneeded weights.
         def draw() -> dict[str, jax.Array]:
             fresh = _initial_weights(model, seed)
             return {name: fresh[name] for name in missing}

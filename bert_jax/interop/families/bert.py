@@ -43,7 +43,7 @@ _NEXT_SENTENCE = """
 classes dense/kernel weight output_weights
 vector dense/bias bias output_bias
 """
-# Google's scripts each name the output layer of their task differently.
+# Each of Google's scripts names its output layer differently.
 _CLASSIFIER = """
 classes dense/kernel weight -
 vector dense/bias bias -
