@@ -14,7 +14,7 @@ from bert_jax.tasks.token_rows import Example, ExampleRows
 
 
 class ExampleTask(Task):
-    """See `Task`; a subclass reads the examples."""
+    """A task with one label for each example; see `Task`. Subclasses read the examples."""
 
     @abc.abstractmethod
     def examples(self, split: str) -> Iterator[Example]:
@@ -51,7 +51,7 @@ class SentenceTask(ExampleTask):
       text_columns: The columns of the one or two sentences.
       label_column: The column of the label or the number.
       label_values: The spelling of the labels in the file, in the order of `labels`.
-      limits: The lowest and highest number allowed; None if all are.
+      limits: The lowest and highest number allowed; None for no limits.
     """
 
     head = "sequence_classification"
@@ -102,7 +102,7 @@ def sentence_example(
     """Returns an example of one sentence or two.
 
     Raises:
-      BadRecord: A sentence is empty. In a test set all rows are predicted.
+      BadRecord: A sentence is empty and the row is not of a test set.
     """
     if not is_test and not all(text.strip() for text in texts):
         raise BadRecord("empty sentence", "a sentence is empty")

@@ -109,7 +109,7 @@ class GlueTask(SentenceTask):
     """One of GLUE's tasks; see `Task`.
 
     Args:
-      name: A key of SPECS. "ax" is "mnli" that must have the diagnostic set.
+      name: A key of SPECS. "ax" is "mnli" and requires the diagnostic set.
       source: The task's folder, its files as "train=FILE,validation=FILE,test=FILE", or
         "tfds:glue/NAME".
     """
@@ -165,7 +165,7 @@ class GlueTask(SentenceTask):
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes the TSV of gluebenchmark.com."""
+        """Writes a TSV in the format of gluebenchmark.com."""
         predictions_N = self.predictions(outputs)
         if self.labels:
             texts = [self._spec.values[i] for i in predictions_N]
@@ -194,7 +194,7 @@ def find_splits(name: str, source: str) -> dict[str, Source]:
     if is_tfds:
         _check_builder(name, found["train"].builder)
         diagnostic = mnli.replace("glue/mnli", "glue/ax")
-        # With MNLI it is used if it is on disk: nothing is downloaded that was not asked for.
+        # For MNLI, the diagnostic set is used if it is on disk; it is not downloaded.
         if name == "ax" or name == "mnli" and tfds_source.is_on_disk(diagnostic):
             found["test_ax"] = TfdsSplit(tfds_source.open_downloaded(diagnostic), "test")
     if name == "ax" and "test_ax" not in found:

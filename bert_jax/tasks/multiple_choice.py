@@ -35,9 +35,9 @@ class MultipleChoiceTask(ExampleTask):
 
     A .csv file is in SWAG's format: columns sent1 (the context), sent2 (the beginning of the next
     sentence), ending0 to ending3, and label, 0 to 3. A .jsonl file is in CommonsenseQA's: each
-    line has an `id`, `question`, `choices` with their `label`s and `text`s, and `answerKey`. Its
-    first version, with `question.stem` and `question.choices`, is read too. All questions must
-    have the choices of the first one of the training split.
+    line has an `id`, `question`, `choices` with their `label`s and `text`s, and `answerKey`. The
+    first version of that format, with `question.stem` and `question.choices`, is read too. All
+    questions must have the choices of the first question of the training split.
     """
 
     head = "multiple_choice"
@@ -47,7 +47,7 @@ class MultipleChoiceTask(ExampleTask):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        # The first question that is read names the choices.
+        # The first question determines the choices.
         self.rows("train")
 
     def examples(self, split: str) -> Iterator[Example]:

@@ -1,4 +1,4 @@
-"""Named entities: a tag for each word (the paper's section 5.3)."""
+"""Named entity recognition: a tag for each word (the paper's section 5.3)."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -45,17 +45,17 @@ class TaggedSentence(NamedTuple):
 
 
 class NerTask(Task):
-    """See `Task`. All tags are converted to IOB2: the labels and the predictions.
+    """Named entity recognition; see `Task`. Labels and predictions are in IOB2.
 
     A file has one word per line with its tag in the last column, and a blank line after each
     sentence. Columns are separated by tabs, or by spaces in a line without tabs. Lines that
-    begin with -DOCSTART- are ignored. If bad rows are skipped, tags that do not follow from the
-    ones before are repaired, as seqeval reads them.
+    begin with -DOCSTART- are ignored. If bad rows are skipped, inconsistent tags are replaced
+    by those of the entities that seqeval finds.
 
     Args:
       source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
         .bio or .iob, or CoNLL-2003's own eng.train, eng.testa, eng.testb; files,
-        "train=FILE,validation=FILE,test=FILE"; or tfds:conll2003, tfds:wikiann/en and the like.
+        "train=FILE,validation=FILE,test=FILE"; or tfds:NAME, such as conll2003 or wikiann/en.
       options: `config.ner`.
     """
 
@@ -72,7 +72,7 @@ class NerTask(Task):
             tags = {tag for sentence in self.sentences("train") for tag in sentence.tags}
             types = sorted({tag.partition("-")[2] for tag in tags} - {""})
         if not types:
-            raise UserError("the training set of config.data.input has no tag but O")
+            raise UserError("the training set of config.data.input has no tags except O")
         tags = (f"{prefix}-{type_}" for type_ in dict.fromkeys(types) for prefix in "BI")
         self.labels = (ner_tags.OUTSIDE, *tags)
 
@@ -81,7 +81,7 @@ class NerTask(Task):
         labels = None
         if sentences[0].tags is not None:
             index = {label: i for i, label in enumerate(self.labels)}
-            # A test set may have types that the model does not know.
+            # A test set may have types that are not among the labels.
             labels = [index.get(tag, -1) for sentence in sentences for tag in sentence.tags]
         words = [sentence.words for sentence in sentences]
         return TaggedRows(words, labels, self._tokenizer, self._max_seq_length)
@@ -94,7 +94,7 @@ class NerTask(Task):
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
-        """Writes words, right tags if they are known, and predicted tags, separated by tabs.
+        """Writes words, correct tags if known, and predicted tags, separated by tabs.
 
         A blank line follows each sentence. `conlleval -d '\\t'` and this task can read the file.
         """
@@ -145,7 +145,7 @@ class NerTask(Task):
         return [self._in_iob2(sentence, is_test) for sentence in sentences]
 
     def _check_word(self, word: str, given: str | None, tag: str | None, is_test: bool) -> None:
-        """Raises BadRecord if a word of a sentence is empty, or has no good tag."""
+        """Raises BadRecord if a word of a sentence is empty or has no valid tag."""
         if not word:
             raise BadRecord("missing column", "the first column, the word, is empty")
         if is_test:
@@ -153,7 +153,7 @@ class NerTask(Task):
         if not given:
             raise BadRecord("missing column", "there is a word, but no tag in a column after it")
         if not tag:
-            detail = f"the tag is {given!r}, not O, or one of B, I, E, S with -TYPE after it"
+            detail = f"the tag is {given!r}; it must be O, or B, I, E or S followed by -TYPE"
             raise BadRecord("unknown tag", detail)
         # The types are not known before the training set is read.
         if self.labels and tag != ner_tags.OUTSIDE and f"I-{tag[2:]}" not in self.labels:
@@ -161,15 +161,15 @@ class NerTask(Task):
             raise BadRecord("unknown type", f"the type of {tag} is not one of {known}")
 
     def _in_iob2(self, sentence: TaggedSentence, is_test: bool) -> TaggedSentence:
-        """Refuses or repairs tags that are not of the scheme. Those of a test set are read."""
+        """Converts tags to IOB2. Except in a test set, refuses or repairs inconsistent tags."""
         tags, length = sentence.tags, len(sentence.words)
         found = ner_tags.entities(tags)
         expected = ner_tags.tags_of(found, length, self._scheme)
         wrong = [w for w in range(length) if not is_test and tags[w] != expected[w]]
         for w in wrong:
             detail = (
-                f"the tag is {tags[w]}, but after the tags before it {self._scheme.upper()} has "
-                f"{expected[w]}"
+                f"the tag is {tags[w]}, but after the tags before it {self._scheme.upper()} "
+                f"requires {expected[w]}"
             )
             self._bad_rows.add(BadRecord("inconsistent tag, repaired", detail), sentence.where[w])
         return sentence._replace(tags=ner_tags.tags_of(found, length, "iob2"))
@@ -193,7 +193,7 @@ def _read_file(path: Any) -> Iterator[TaggedSentence]:
 
 
 def _read_tfds(split: TfdsSplit) -> Iterator[TaggedSentence]:
-    """Reads conll2003, wikiann/en and the like."""
+    """Reads data sets such as conll2003 and wikiann/en."""
     info = split.builder.info
     field = next((name for name in _TFDS_FIELDS if name in info.features), None)
     if field is None or "tokens" not in info.features:

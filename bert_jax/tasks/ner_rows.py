@@ -1,4 +1,4 @@
-"""Sentences of words as rows, with a label on the first piece of each word."""
+"""Turns tagged sentences into rows, with a label on the first piece of each word."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,14 +11,14 @@ UNSCORED = -1
 
 
 class TaggedRows(TokenRows):
-    """See `bert_jax.tasks.task.Rows`: [CLS] pieces of the words [SEP].
+    """Rows of `[CLS] pieces of the words [SEP]`; see `bert_jax.tasks.task.Rows`.
 
     A sentence that is too long is cut into windows that overlap by half or more, each starting
-    at a word. A word has its label in only one of them, the one with the most context on its
-    shorter side.
+    at a word. A word has its label only in the window with the most context on its shorter
+    side.
 
     Args:
-      sentences: The words of each; a word without pieces becomes [UNK].
+      sentences: The words of each sentence; a word without pieces becomes [UNK].
       labels: The label of every word of all sentences; None if they are not known.
       tokenizer: The tokenizer of the model.
       max_seq_length: The length of a row.
@@ -87,7 +87,7 @@ def _window_starts(first_pieces_W: np.ndarray, room: int) -> np.ndarray:
     """Returns the pieces at which windows start. Each word's first piece is in a window."""
     starts = [0]
     while starts[-1] + room <= first_pieces_W[-1]:
-        # The last word within half a window; the next word if that is the start itself.
+        # The last word within half a window, or else the next word.
         current = np.searchsorted(first_pieces_W, starts[-1])
         middle = np.searchsorted(first_pieces_W, starts[-1] + room // 2, side="right") - 1
         starts.append(int(first_pieces_W[max(current + 1, middle)]))
@@ -97,7 +97,7 @@ def _window_starts(first_pieces_W: np.ndarray, room: int) -> np.ndarray:
 def _best_window(
     first_pieces_W: np.ndarray, starts_R: np.ndarray, stops_R: np.ndarray
 ) -> np.ndarray:
-    """Returns the window for each word; of equally good ones the first."""
+    """Returns the window for each word; the first of equally good ones."""
     left_WxR = first_pieces_W[:, None] - starts_R
     right_WxR = stops_R - 1 - first_pieces_W[:, None]
     return np.argmax(np.minimum(left_WxR, right_WxR), axis=1)

@@ -1,8 +1,8 @@
-"""Tags of words: entities in IOB1, IOB2 and IOBES, and scores over entities.
+"""Converts tags in IOB1, IOB2 and IOBES to and from entities, and scores entities.
 
-An entity is defined as by conlleval, and by seqeval in its default mode: consecutive words
-whose tags have one type, up to a tag that ends it (E, S), or the next tag that begins one (B, S),
-has another type, or is O. It may begin with any tag.
+Entities are those of conlleval, and of seqeval in its default mode. An entity is a run of words
+whose tags have the same type. It may begin with any tag. It ends with a tag E or S, or before a
+tag that begins an entity (B, S), has another type, or is O.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 SCHEMES = ("iob1", "iob2", "iobes")
-# BILOU prefixes and their equals in IOBES.
+# BILOU prefixes and their equivalents in IOBES.
 _BILOU = {"L": "E", "U": "S"}
 
 
@@ -67,8 +67,8 @@ def parse(tag: str) -> str | None:
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
     """Returns the scheme of these tags, which `parse` returned.
 
-    It is IOBES if any prefix is E or S; IOB1 if entities that stand alone begin with I and none
-    with B; else IOB2.
+    It is IOBES if any prefix is E or S. It is IOB1 if entities that stand alone begin with I and
+    never with B. Otherwise it is IOB2.
     """
     begins: Counter[str] = Counter()
     for tags in sentences:

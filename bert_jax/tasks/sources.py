@@ -81,7 +81,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
         # The diagnostic set of GLUE may lie in several folders; those are copies.
         if len(existing) > 1 and existing[0].parent == existing[1].parent:
             raise UserError(
-                f"config.data.input is {source}, where both {existing[0].name} and "
+                f"config.data.input is {source}, in which both {existing[0].name} and "
                 f"{existing[1].name} may be the {split} split; name the files, as in "
                 f"{split}={existing[0]}, with commas between splits"
             )
@@ -97,8 +97,8 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, S
         split, _, name = (part.strip() for part in item.partition("="))
         if split not in names or split in found:
             raise UserError(
-                f"config.data.input has {item!r}, but each part must be SPLIT=FILE, with another "
-                f"split of {', '.join(names)}"
+                f"config.data.input has {item!r}, but each part must be SPLIT=FILE with a "
+                f"different split out of {', '.join(names)}"
             )
         found[split] = files.open_path(name, "config.data.input")
         if not found[split].is_file():

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018): the answer to a question is in a text."""
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018): finding the answer to a question in a text."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from bert_jax.tasks.task import Task
 
 
 class SquadTask(Task):
-    """See `Task`.
+    """Question answering on SQuAD; see `Task`.
 
     Args:
       source: A folder with train-v1.1.json, dev-v1.1.json, test-v1.1.json (or v2.0), files
@@ -88,8 +88,8 @@ class SquadTask(Task):
         """Writes predictions.json for the leaderboard, and more files beside it.
 
         nbest_predictions.json holds the candidates for each question with their probabilities
-        and logits. For SQuAD 2.0, null_odds.json holds how far the score of no answer is above
-        that of the best span.
+        and logits. For SQuAD 2.0, null_odds.json holds the score of no answer minus that of
+        the best span.
         """
         path = epath.Path(path)
         rankings = self._rank(split, outputs)
@@ -102,7 +102,7 @@ class SquadTask(Task):
         if self._options["version"] == "2.0":
             name = path.name.replace("predictions", "null_odds")
             _write_json(path.with_name(name), {r.question: r.null_odds for r in rankings})
-        # Written last: if it exists, all do.
+        # Written last: if this file exists, all of them do.
         threshold = self._options["null_threshold"]
         _write_json(path, {r.question: r.prediction(threshold) for r in rankings})
 

@@ -2,8 +2,8 @@
 
 This is the method of google-research/bert's run_squad.py with two differences. Only tokens of the
 context compete for the n best starts and ends, so padding and the question cannot displace them.
-And an answer is the slice of the context that its tokens cover, where the original aligns two
-spellings.
+An answer is the slice of the context that its tokens cover; the original aligns two spellings
+instead.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from bert_jax.tasks.squad_windows import Windows
 
 
 class Answer(NamedTuple):
-    """A candidate.
+    """A candidate answer.
 
     Attributes:
       text: context[start:end]; empty for no answer.
       start, end: Characters of the context.
-      probability: Among the n best of the question.
+      probability: The probability among the question's n best answers.
     """
 
     text: str
@@ -52,10 +52,9 @@ class Ranking(NamedTuple):
 
     Attributes:
       question: Its id.
-      answers: The best first, and no text twice. "" (no answer) is only among them if it was
+      answers: The answers, best first, each text once. "" (no answer) is included only if
         allowed.
-      null_odds: How far the score of no answer is above that of the best span, if it was
-        allowed.
+      null_odds: The score of no answer minus that of the best span, if both exist.
     """
 
     question: str
@@ -90,16 +89,16 @@ def rank_answers(
       start_logits_NxL, end_logits_NxL: Floats. L is at least the length of any row.
       n_best: The number of starts and ends per window that are combined, and of answers that
         are kept.
-      max_answer_length: The most tokens of an answer.
-      with_no_answer: Whether no answer competes, as in SQuAD 2.0. Its logits are those of
-        [CLS] in the window where they are lowest.
+      max_answer_length: The most tokens that an answer may have.
+      with_no_answer: Whether "no answer" is a candidate, as in SQuAD 2.0. Its logits are those
+        of [CLS] in the window where they are lowest.
     """
     for index, question in enumerate(windows.questions):
         rows = windows.rows_of(index)
         logits = [(row, start_logits_NxL[row], end_logits_NxL[row]) for row in rows]
         spans = [s for row in logits for s in _spans(windows, *row, n_best, max_answer_length)]
         if not spans:
-            # Any single token is an answer if none of the combinations is one.
+            # If no combination is valid, any single token is a candidate.
             spans = [s for row in logits for s in _spans(windows, *row, None, 1)]
         null = None
         if with_no_answer:
@@ -116,7 +115,7 @@ def _spans(
     n_best: int | None,
     max_answer_length: int,
 ) -> Iterator[_Span]:
-    """Yields the combinations of the best starts and ends of a window that can be answers."""
+    """Yields the combinations of the best starts and ends of a window that are valid answers."""
     prefix, num = windows.prefix_N[row], windows.num_tokens_N[row]
     start_T = start_logits_L[prefix : prefix + num]
     end_T = end_logits_L[prefix : prefix + num]
@@ -138,7 +137,7 @@ def _rank(
     candidates = [*spans, null] if null else spans
     answers: dict[str, Answer] = {}
     for answer in sorted(candidates, key=lambda c: c.start_logit + c.end_logit, reverse=True):
-        # One span is always kept, as `null_odds` is measured from the best.
+        # One span is always kept, because `null_odds` is relative to the best span.
         if len(answers) >= n_best and answers.keys() != {""}:
             break
         if isinstance(answer, _Span):

@@ -16,7 +16,7 @@ from bert_jax.tokenizers import Tokenizer
 
 
 class Context(NamedTuple):
-    """A text that answers questions.
+    """A text that contains answers to questions.
 
     Attributes:
       text: The text.
@@ -51,7 +51,7 @@ def read_file(path: Path | epath.Path, version: str) -> Iterator[tuple[str, Any,
     """Yields the place, the context and the JSON of each question of a file, not yet checked.
 
     Raises:
-      UserError: The file is not like train-v1.1.json, or is of another version of SQuAD.
+      UserError: The file is not in the format of train-v1.1.json, or of another version.
     """
     try:
         content = json.loads(read_text(path))
@@ -78,7 +78,7 @@ def read_file(path: Path | epath.Path, version: str) -> Iterator[tuple[str, Any,
 
 
 def read_tfds(split: TfdsSplit) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the same for a split of squad/v1.1 or squad/v2.0 of TensorFlow Datasets."""
+    """Like `read_file`, for a split of squad/v1.1 or squad/v2.0 of TensorFlow Datasets."""
     for where, example in split.examples():
         answers = example["answers"]
         question = {
@@ -116,8 +116,8 @@ def tokenized_questions(
     Args:
       questions: From `read_file` or `read_tfds`.
       tokenizer: The tokenizer of the model.
-      bad_rows: What to do with a question that lacks a field, or has an answer that is not in
-        the context, or not at its `answer_start`.
+      bad_rows: Handles questions that lack a field, or have an answer that is not in the
+        context, or not at its `answer_start`.
       version: "1.1"; or "2.0", in which questions may have no answer.
       is_test: Whether this is a test set, whose answers are not read and whose questions are
         never left out.

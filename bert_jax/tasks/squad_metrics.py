@@ -2,9 +2,9 @@
 
 The scripts are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer.
 Answers are compared as words: lower-cased, without ASCII punctuation, and then without the
-articles a, an and the. The versions treat an answer without words differently. In 1.1 two of
-them match exactly but share no words (F1 0). In 2.0 they agree (F1 1), and right answers without
-words do not count.
+articles a, an and the. The versions treat an answer without words differently. In 1.1,
+two such answers match exactly, but their F1 is 0. In 2.0, their F1 is 1, and right answers
+without words do not count.
 """
 
 import re
@@ -17,7 +17,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """Returns the words of an answer that are compared, with single spaces."""
+    """Returns the words of an answer that count in comparisons, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -30,7 +30,7 @@ def f1(prediction: str, answer: str, *, empty_agree: bool = False) -> float:
     """Returns the harmonic mean of precision and recall over words.
 
     Args:
-      empty_agree: Whether two texts without words have 1.0, as in SQuAD 2.0, or 0.0.
+      empty_agree: Whether two texts without words score 1.0, as in SQuAD 2.0, or 0.0.
     """
     predicted, right = normalize(prediction).split(), normalize(answer).split()
     if empty_agree and not (predicted and right):
@@ -45,7 +45,7 @@ def f1(prediction: str, answer: str, *, empty_agree: bool = False) -> float:
 def score_1(
     answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
 ) -> dict[str, float]:
-    """Scores SQuAD 1.1: in percent, the mean over questions of the best over right answers.
+    """Scores SQuAD 1.1 in percent: the best score over the right answers, averaged.
 
     Args:
       answers: The right answers to each question, at least one.
@@ -65,12 +65,12 @@ def score_2(
     null_odds: Mapping[str, float],
     null_threshold: float,
 ) -> dict[str, float]:
-    """Scores SQuAD 2.0: in percent, with the given threshold and with the best ones.
+    """Scores SQuAD 2.0 in percent, with the given threshold and with the best ones.
 
     Args:
       answers: The right answers to each question; none if there is no answer.
       predictions: The answer to each question if it has one; may be empty.
-      null_odds: The odds or probability of each question that it has no answer.
+      null_odds: The odds or probability that each question has no answer.
       null_threshold: A question with higher odds counts as not answered.
 
     Returns:
@@ -118,7 +118,7 @@ def _best_threshold(
     """Returns the best score in percent, and the least threshold that gives it.
 
     If it is best to answer nothing, the threshold is 0 as in the official script, whose odds are
-    probabilities. If odds are negative, it is 1 less than the least of them.
+    probabilities. If odds are negative, it is 1 less than the lowest of them.
     """
     total = best = sum(not right for right in answers.values())
     least = min(null_odds[question] for question in score)

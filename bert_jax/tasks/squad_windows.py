@@ -13,20 +13,20 @@ from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
 class Windows(TokenRows):
-    """See `bert_jax.tasks.task.Rows`.
+    """Rows of questions with windows of their contexts; see `bert_jax.tasks.task.Rows`.
 
     Args:
       questions: At least one.
-      max_seq_length: The length of a row; at least `max_query_length` and the special tokens
-        and one more.
+      max_seq_length: The length of a row; at least `max_query_length` plus the special
+        tokens plus one.
       doc_stride: The number of tokens from the start of one window to that of the next.
       max_query_length: Questions lose the tokens beyond this number.
 
     Attributes:
       questions: As given.
       question_N: The question of each row.
-      first_token_N, num_tokens_N: The tokens of the context that are in a row.
-      prefix_N: The position in the row at which they start.
+      first_token_N, num_tokens_N: The first of the row's tokens in the context, and their number.
+      prefix_N: The position in the row at which the context starts.
       row_starts: Question q has the rows row_starts[q] to row_starts[q + 1].
     """
 
@@ -61,8 +61,8 @@ class Windows(TokenRows):
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """See `bert_jax.tasks.task.Rows`.
 
-        The positions are those of the first answer, or 0, [CLS], if the row does not hold all
-        of it. There are none if an answer is not known.
+        The labels are the positions of the first answer, or 0 ([CLS]) if the row does not hold
+        all of it. They are absent if any answer is not known.
         """
         batch = super().take(indices)
         if self._has_labels:
@@ -84,7 +84,7 @@ class Windows(TokenRows):
         """Returns whether a token has more context in this row than in any other, bool [T].
 
         The context is the smaller number of tokens on its left and right, plus a hundredth of
-        the window's length. Of equally good rows it is the first.
+        the window's length. The first of equally good rows counts.
         """
         rows = self.rows_of(self.question_N[row])
         rows_R = np.array(rows)
@@ -97,7 +97,7 @@ class Windows(TokenRows):
         return rows.start + best_T == row
 
     def place(self, row: int, first: int, last: int) -> tuple[int, int]:
-        """Returns the characters of the context that are tokens `first` to `last` of a window."""
+        """Returns the characters of the context in tokens `first` to `last` of a window."""
         characters_Tx2 = self.questions[self.question_N[row]].context.characters_Tx2
         start = self.first_token_N[row]
         return int(characters_Tx2[start + first, 0]), int(characters_Tx2[start + last, 1])

@@ -22,7 +22,7 @@ _MAX_LABELS = 10_000
 
 
 class TableTask(SentenceTask):
-    """See `Task`. The options are those of `config.table`."""
+    """A task on the user's own files; see `Task`. The options are `config.table`."""
 
     in_tfds = False
     file_names = {
@@ -76,7 +76,7 @@ class TableTask(SentenceTask):
             for id, best, probs in zip(ids, predictions_N, probs_NxC, strict=True):
                 writer.writerow([id, self.labels[best], *(f"{p:.6f}" for p in probs)])
         else:
-            # `str` of a float32 has all the digits that distinguish it from the next.
+            # `str` of a float32 has enough digits to identify it.
             writer.writerows(zip(ids, map(str, predictions_N), strict=True))
         files.write_whole(path, stream.getvalue().encode())
 
@@ -84,7 +84,7 @@ class TableTask(SentenceTask):
         return f"{split}.csv"
 
     def _inferred_labels(self) -> tuple[str, ...]:
-        """Returns the labels of the training file, sorted; numbers in their own order."""
+        """Returns the labels of the training file, sorted; numbers by their values."""
         path, column = self._sources["train"], self.label_column
         rows = read_rows(path, [*self.text_columns, column], self._bad_rows)
         names = {name for row in rows if (name := row.values[column].strip())}

@@ -22,9 +22,9 @@ class TableRow(NamedTuple):
     """One row of a file.
 
     Attributes:
-      where: The place where it begins, FILE:LINE.
-      number: Its position among the rows, from 0. Skipped rows count, blank lines do not.
-      values: By column.
+      where: The place where the row begins, FILE:LINE.
+      number: The position among the rows, from 0. Skipped rows count, blank lines do not.
+      values: The values by column.
     """
 
     where: str
@@ -42,15 +42,15 @@ def read_rows(
 ) -> Iterator[TableRow]:
     """Yields the rows of a file in order.
 
-    TSV has one row per line and no quoting. CSV is written as by spreadsheets (RFC 4180). JSON
+    TSV has one row per line and no quoting. CSV follows RFC 4180, like that of spreadsheets. JSON
     lines have one object per line. The first line of TSV and CSV names the columns.
 
     Args:
       path: The file, whose extension gives the format.
       needed: The columns that must exist.
-      bad_rows: What to do with a row that lacks a column or is not text.
+      bad_rows: Handles rows that lack a column or are not text.
       must_stay: See `BadRecords.add`.
-      header: The names of the columns if the file has no first line with them.
+      header: The names of the columns if the file has no header line.
 
     Raises:
       UserError: The file cannot be read or lacks a column, or a row is bad.
@@ -94,7 +94,7 @@ def _tsv_fields(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_fields(path: Path | epath.Path, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    # The module's own limit is 131,072 characters.
+    # The default limit of the module is 131,072 characters.
     csv.field_size_limit(MAX_RECORD_BYTES)
     reader = csv.reader(_decoded(stream), strict=True)
     first = 1
@@ -110,7 +110,7 @@ def _csv_fields(path: Path | epath.Path, stream: BinaryIO) -> Iterator[tuple[int
 def _check_columns(path: Path | epath.Path, columns: Sequence[str], needed: Sequence[str]) -> None:
     for column in needed:
         if (count := columns.count(column)) != 1:
-            # The first line of a file with old line ends is the whole file.
+            # With old line endings, the first line is the whole file.
             known = ", ".join(columns)[:300]
             raise UserError(
                 f"{path}:1: there are {count or 'no'} columns {column!r}; the columns: {known}"
@@ -120,7 +120,7 @@ def _check_columns(path: Path | epath.Path, columns: Sequence[str], needed: Sequ
 def _without_blank(
     rows: Iterator[tuple[int, list[str]]], num_columns: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Omits blank lines, except for empty values in the middle of a table of one column."""
+    """Omits blank lines, except for empty values in the middle of a one-column table."""
     blank: list[int] = []
     for number, fields in rows:
         if fields in ([], [""]):

@@ -15,7 +15,7 @@ from bert_jax.tokenizers import Tokenizer
 
 
 class Rows(Protocol):
-    """The tokenized examples of one split, which are padded when they are taken."""
+    """The tokenized examples of one split, which `take` pads."""
 
     def __len__(self) -> int:
         """Returns the number of examples."""
@@ -37,7 +37,7 @@ class Rows(Protocol):
         ...
 
     def fingerprint_texts(self) -> Iterator[str]:
-        """Yields what scores and predictions depend on besides the arrays: ids, answers, texts."""
+        """Yields the ids, answers and texts on which scores and predictions depend."""
         ...
 
 
@@ -53,7 +53,7 @@ class Task(abc.ABC):
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
 
     Attributes:
-      name: The value of `config.task`: "mrpc".
+      name: The value of `config.task`, such as "mrpc".
       head: "sequence_classification", "token_classification", "question_answering" or
         "multiple_choice".
       labels: The label names in the order of the logits. Empty for regression and question
@@ -62,7 +62,7 @@ class Task(abc.ABC):
       file_names: The file names that each split may have in a folder.
       in_tfds: Whether TensorFlow Datasets has data that the task can read.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
-        "validation_mismatched". Splits that begin with "validation" are scored, those that
+        "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
 
     Raises:
@@ -106,7 +106,7 @@ class Task(abc.ABC):
         """Returns the examples of a split, which are read at the first call.
 
         Raises:
-          UserError: An example is bad, and bad ones are refused; names file and line.
+          UserError: An example is bad, and bad ones are refused. The message names file and line.
         """
         if split not in self._rows:
             self._rows[split] = self.read_rows(split)

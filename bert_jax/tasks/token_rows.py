@@ -16,8 +16,8 @@ class TokenRows:
     """The sequences of a split.
 
     Args:
-      rows: None longer than `max_seq_length`.
-      tokenizer: Gives the padding id.
+      rows: Sequences of at most `max_seq_length` tokens.
+      tokenizer: Provides the padding id.
       max_seq_length: The length of padded sequences.
     """
 
@@ -70,13 +70,13 @@ class Example(NamedTuple):
 
 
 class ExampleRows(TokenRows):
-    """See `bert_jax.tasks.task.Rows`: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+    """Rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; see `bert_jax.tasks.task.Rows`.
 
     Args:
-      examples: Read once, some at a time.
+      examples: Read once, in chunks.
       tokenizer, max_seq_length: See `TokenRows`. Longer texts are truncated.
       label_type: np.int32 or np.float32.
-      has_choices: Whether rows have an axis of choices. All examples have as many.
+      has_choices: Whether rows have an axis of choices. All examples have the same number.
 
     Attributes:
       ids: The names of the examples.
@@ -126,7 +126,7 @@ class ExampleRows(TokenRows):
 def _tokenized(
     texts: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, max_seq_length: int
 ) -> Iterator[TokenRow]:
-    """Tokenizes texts and pairs, some at a time, and cuts them to `max_seq_length`."""
+    """Tokenizes texts and pairs in chunks, and cuts them to `max_seq_length`."""
     texts = iter(texts)
     while chunk := list(islice(texts, _CHUNK)):
         firsts = tokenizer.encode_batch([a for a, _ in chunk])

@@ -104,7 +104,7 @@ def test_schemes(tmp_path, tokenizer, tags, scheme):
         assert tags_of(task, "train") == ["O B-A B-A I-A B-B O B-A"]
     others = {"iob1", "iob2", "iobes"} - {scheme}
     for other in others:
-        with pytest.raises(UserError, match=rf"train.conll:\d: the tag is .* {other.upper()} has"):
+        with pytest.raises(UserError, match=rf"train.conll:\d: the tag is .* {other.upper()} re"):
             make(tmp_path, tokenizer, train=text, scheme=other)
 
 
@@ -128,7 +128,7 @@ def test_all_white_space_and_line_ends(tmp_path, tokenizer):
     [
         ("Rome", r"train.conll:7: there is a word, but no tag", "missing column"),
         ("\tO", r"train.conll:7: the first column, the word, is empty", "missing column"),
-        ("Rome LOC", "train.conll:7: the tag is 'LOC', not O, or one of B, I", "unknown tag"),
+        ("Rome LOC", "train.conll:7: the tag is 'LOC'; it must be O, or B, I", "unknown tag"),
     ],
 )
 def test_bad_lines(tmp_path, tokenizer, line, words, reason):
@@ -143,7 +143,7 @@ def test_bad_lines(tmp_path, tokenizer, line, words, reason):
 
 def test_inconsistent_tags_are_refused_or_repaired(tmp_path, tokenizer):
     dev = "Ann O\nRome I-LOC\nx I-LOC\ny I-PER\n"
-    with pytest.raises(UserError, match="dev.conll:2: the tag is I-LOC, .* IOB2 has B-LOC"):
+    with pytest.raises(UserError, match="dev.conll:2: the tag is I-LOC, .* IOB2 requires B-LOC"):
         make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
     assert tags_of(task, "validation") == ["O B-LOC I-LOC B-PER"]
@@ -158,7 +158,7 @@ def test_types_that_training_does_not_have(tmp_path, tokenizer):
         make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
     assert len(task.rows("validation")) == 1 and task.dropped == {"unknown type": 1}
-    with pytest.raises(UserError, match="has no tag but O"):
+    with pytest.raises(UserError, match="has no tags except O"):
         make(tmp_path, tokenizer, train="Ann O\n")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, types=("PER, CITY,LOC", "ORG"))
     assert task.labels[:5] == ("O", "B-PER", "I-PER", "B-CITY", "I-CITY")

@@ -161,7 +161,5 @@ def test_paths_with_commas_and_equals_signs(reviews, tmp_path):
         "table", f"train={folder / 'train.csv'}, validation={folder / 'dev.csv'}", TOKENIZER
     )
     assert len(named.rows("train")) == 4 and len(named.rows("validation")) == 2
-    with pytest.raises(
-        UserError, match="has 'train=.*', but each part must be SPLIT=FILE, with another"
-    ):
+    with pytest.raises(UserError, match="has 'train=.*', but each part must be SPLIT=FILE with a"):
         open_task("table", f"train={folder / 'train.csv'},train={folder / 'dev.csv'}", TOKENIZER)
