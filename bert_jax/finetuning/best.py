@@ -46,7 +46,7 @@ class BestKeeper:
     def forget_lost(self, is_finished: bool) -> None:
         """Forgets a best step whose checkpoint no longer exists.
 
-        A better step replaced that checkpoint after the run's own last checkpoint, and the
+        This happens if a better step replaced it after the run's own last checkpoint, and the
         process was killed before it saved the next one.
         """
         saved = multihost.run_on_process_zero(self._checkpoints.steps)
@@ -59,7 +59,7 @@ class BestKeeper:
         """Scores a state and keeps it if it is the best; does nothing if the run must stop.
 
         Args:
-          state: The state.
+          state: The state to score.
           predict: (params, rows) -> outputs, or None if the run must stop.
           recorder: Records the scores.
         """
@@ -74,7 +74,7 @@ class BestKeeper:
             if step not in self._checkpoints.steps():
                 without_moments = TrainState(state.step, state.params, opt_state=())
                 self._checkpoints.save(step, without_moments, {})
-                # It must be complete before the run's own checkpoint names it.
+                # It must be complete before the run's own checkpoint refers to it.
                 self._checkpoints.wait()
             self.step, self.scores = step, scores
         self.last_step = step
@@ -95,7 +95,7 @@ class BestKeeper:
         return f"{split.removeprefix('validation_')}_{name}"
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint of the run holds, JSON-able."""
+        """Returns what a checkpoint of the run holds, as values that JSON can hold."""
         return {"step": self.step, "scores": self.scores, "last_step": self.last_step}
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 4096
 class ExampleOrder:
     """Chooses the rows of each step, as a pure function of the arguments.
 
-    Every epoch has all rows once, in its own keyed order. A batch may span two epochs. With
+    Every epoch has each row once, in its own keyed order. A batch may span two epochs. With
     `window` above 0, the examples of each `window` steps are sorted by length and divided over
     these steps, which then run in a keyed order.
     """
@@ -29,7 +29,7 @@ class ExampleOrder:
         self.num_steps, self.seed = num_steps, seed
         self.window = window
         self.length_R = _lengths(rows) if window else None
-        # Steps mostly come in order, so one window is kept.
+        # Steps mostly come in order, so one window is cached.
         self._window_SxB = functools.lru_cache(maxsize=1)(self._sorted_window)
 
     def rows_of_step(self, step: int) -> np.ndarray:
@@ -62,13 +62,13 @@ class ExampleOrder:
 
 
 def all_rows(rows: Rows) -> Iterator[dict[str, np.ndarray]]:
-    """Yields all rows of a split once, in order, some thousands at a time."""
+    """Yields all rows of a split once, in order, a few thousand at a time."""
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
 
 
 def _lengths(rows: Rows) -> np.ndarray:
-    """Returns the tokens of each row, int64 [R]; with choices, those of the longest choice."""
+    """Returns the length of each row, int64 [R]; with choices, that of the longest choice."""
     parts = []
     for batch in all_rows(rows):
         length_Rx = batch["attention_mask"].sum(axis=-1)
@@ -82,7 +82,7 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
     Args:
       batch: A batch from `Rows.take`.
       multiple: The batch is cut to its longest sequence, rounded up to a multiple of this. 0
-        cuts nothing.
+        disables this.
     """
     mask = batch["attention_mask"]
     if not multiple:
@@ -105,12 +105,12 @@ def training_batches(
     end_step: int,
     length_multiple: int = 0,
 ) -> Iterator[dict]:
-    """Yields the batches of the steps from `first_step` on, on the devices; see `cut`."""
+    """Yields the batches of the steps from `first_step`, on the devices; see `cut`."""
     row_R = HostRows(order.batch_size, **multihost.batch_shards(trainer.layout.batch)).row_R
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
-            # Every host reads the whole batch, because all hosts must cut it alike.
+            # Every host reads the whole batch, because all hosts must cut it to one length.
             batch = cut(rows.take(order.rows_of_step(step)), length_multiple)
             yield {name: array[row_R] for name, array in batch.items()}
 
@@ -129,7 +129,7 @@ def predict(
 
     Args:
       trainer: The trainer of a task's model.
-      params: Parameters, sharded as the trainer's.
+      params: Parameters, sharded like those of the trainer.
       rows: The rows of any split.
       batch_size: Rows at a time; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.

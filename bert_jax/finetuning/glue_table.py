@@ -26,9 +26,9 @@ def finetune_all(
     """Fine-tunes on every task of GLUE, one after another, each in a directory of its name.
 
     Args:
-      config: The config of the task "all", whose values hold for every task. `data.input` is
+      config: The config of the task "all", whose values apply to every task. `data.input` is
         the folder with the tasks' folders, or "tfds:glue".
-      directory: Gets TASK/ for each task, and glue.json.
+      directory: Receives TASK/ for each task, and glue.json.
       is_sweep: Whether to run a sweep for each task; its best run counts.
 
     Returns:
@@ -36,7 +36,7 @@ def finetune_all(
       `average`. None if the run was asked to stop before its end.
 
     Raises:
-      UserError: A task's data are missing, or as `finetune`.
+      UserError: A task's data are missing, or as for `finetune`.
     """
     directory = epath.Path(directory)
     if not config.data.input:
@@ -96,7 +96,7 @@ def check_folders(configs: dict[str, ConfigDict]) -> None:
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:
-    """Returns the mean over all dev sets but WNLI's.
+    """Returns the mean over all dev sets except WNLI's.
 
     MNLI counts twice, with its two dev sets, as in table 1 of the paper.
     """
@@ -107,7 +107,7 @@ def average(scores: dict[str, dict[str, float]]) -> float:
 
 
 def glue_table(summary: dict[str, Any]) -> Table:
-    """Returns a table with a row for each task and the average below."""
+    """Returns a table with a row for each task and the average."""
     table = Table(title="GLUE, dev sets", title_justify="left")
     table.add_column("task")
     table.add_column("metric")

@@ -16,7 +16,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training.checkpoint import Checkpointer
 
 PREDICTIONS = "predictions"
-# The SHA-256 of the rows of each split that was predicted. It stands beside the folder of the
+# The SHA-256 of the rows of each split that was predicted. The file is beside the folder of
 # predictions, which holds only the files of a submission.
 PREDICTED = "predicted.json"
 
@@ -31,7 +31,7 @@ def write_predictions(
     """Predicts the splits of `config.eval.predict` that are not yet predicted.
 
     Args:
-      config: The run's.
+      config: The config of the run.
       directory: The work directory.
       task: The task.
       abstract_params: Shapes, dtypes and shardings of the parameters.

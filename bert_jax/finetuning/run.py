@@ -1,4 +1,4 @@
-"""One run of fine-tuning."""
+"""A single run of fine-tuning."""
 
 import math
 from contextlib import ExitStack, closing
@@ -36,9 +36,9 @@ def finetune(
 
     Args:
       config: A config like those of configs/finetune/.
-      directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
+      directory: The work directory. It receives config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
-      setup: What `task_setup.open_task_setup` returns, if several runs share it.
+      setup: The result of `task_setup.open_task_setup`, if several runs share it.
 
     Returns:
       The contents of results.json, or None if the run was asked to stop before its end.
@@ -76,14 +76,14 @@ class _Run:
     """The parts of a fine-tuning run.
 
     Raises:
-      UserError: The work directory belongs to another run, or something does not fit.
+      UserError: The work directory belongs to another run, or the options do not fit.
     """
 
     def __init__(
         self, config: ConfigDict, directory: epath.PathLike, setup: TaskSetup, is_in_sweep: bool
     ):
         self.setup, self.task = setup, setup.task
-        # In a sweep, only the sweep itself advises what to do with the best run.
+        # In a sweep, only the sweep itself prints advice for the best run.
         self.is_in_sweep = is_in_sweep
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setup.model, self.task.head, self.task.labels)

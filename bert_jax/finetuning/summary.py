@@ -1,4 +1,4 @@
-"""Prints what a run of fine-tuning is about to do, and its results."""
+"""Prints the description and the results of a fine-tuning run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def announce(
     rows = ", ".join(f"{len(task.rows(split)):,} {split}" for split in splits)
     what = f"{len(task.labels)} labels" if task.labels else task.head.replace("_", " ")
     say(
-        f"{task.name} ({what}; rows: {rows}) by a BERT of {trainer.num_parameters():,} "
+        f"{task.name} ({what}; rows: {rows}) with a BERT of {trainer.num_parameters():,} "
         f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
     )
     say(

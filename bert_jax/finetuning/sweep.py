@@ -26,7 +26,7 @@ from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say
 from bert_jax.workdir import RUNS
 
-# The SHA-256 of the weights with which all runs begin.
+# The SHA-256 of the initial weights of all runs.
 WEIGHTS = "weights.sha256"
 
 
@@ -40,7 +40,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Args:
       config: As for `finetune`; each run gets its own learning rate, batch size and seed.
-      directory: Gets a work directory runs/NAME/ for each run, weights.sha256 and sweep.json.
+      directory: Receives a work directory runs/NAME/ for each run, weights.sha256 and sweep.json.
 
     Returns:
       The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
@@ -50,7 +50,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Raises:
       UserError: The grid is wrong or lacks runs that are in `directory`, the weights differ
-        from those at the beginning of the sweep, all runs diverged, or as `finetune`.
+        from those at the beginning of the sweep, all runs diverged, or as for `finetune`.
     """
     validate(config)
     directory = epath.Path(directory)
@@ -94,7 +94,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             jax.clear_caches()
     if not runs:
         raise UserError(
-            f"none of the {len(grid)} runs has a finite loss to its end; give lower "
+            f"none of the {len(grid)} runs finished with a finite loss; give lower "
             f"config.sweep.learning_rates; the first: {diverged[0]['error']}"
         )
     summary = {
@@ -125,7 +125,7 @@ def summarized(
 ) -> list[dict[str, Any]]:
     """Returns statistics over the seeds for each learning rate and batch size.
 
-    They are sorted by the number of diverged seeds, then by the median, best first.
+    The settings are sorted by the number of diverged seeds, then by the median, best first.
     """
 
     def setting_of(run: dict[str, Any]) -> tuple[float, int]:
@@ -171,7 +171,7 @@ def sweep_table(summary: dict[str, Any]) -> Table:
 
 
 def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the names of the runs and what each sets."""
+    """Yields the name of each run and the config values it sets."""
     for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
         yield (
             f"rate_{rate:.12g}_batch_{size}_seed_{seed}",
@@ -215,8 +215,8 @@ def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.n
         files.write_whole(path, found)
     elif path.read_bytes() != found:
         raise UserError(
-            f"the sweep in {path.parent} began with other weights than config.init_from, "
-            f"{config.init_from}, holds now; choose another --workdir"
+            f"the sweep in {path.parent} began with other weights than those of "
+            f"config.init_from, {config.init_from}; choose another --workdir"
         )
 
 

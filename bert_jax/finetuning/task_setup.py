@@ -56,7 +56,7 @@ class TaskSetup:
 
     @functools.cached_property
     def data_identity(self) -> dict[str, Any]:
-        """Identifies the task's data; a work directory refuses data with another identity."""
+        """The identity of the task's data, which must not change in a work directory."""
         splits = [split for split in self.task.splits if not split.startswith("test")]
         return {
             "task": self.task.name,
@@ -72,7 +72,7 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
     Args:
       config: The config as the user gave it.
       directory: The work directory of the run. If it has checkpoints, its config and tokenizer
-        are used, and the initial weights need not exist any more.
+        are used, and the initial weights need not exist.
 
     Raises:
       UserError: The weights or the data do not fit the config.
@@ -125,7 +125,7 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     for layer in feature_layers(config):
         if not -layers - 1 <= layer <= layers:
             raise UserError(
-                f"config.train.features has {layer}; of the {layers} blocks of {config.init_from} "
+                f"config.train.features has {layer}; {config.init_from} has {layers} blocks: "
                 f"it must be from {-layers - 1} to {layers}"
             )
 
@@ -147,7 +147,7 @@ def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
 
 
 def read_rows(config: ConfigDict, task: Task) -> None:
-    """Reads all rows that a run needs, because a bad row would end it hours later."""
+    """Reads all rows of a run now, because a bad row would end it hours later."""
     validation_splits = [split for split in task.splits if split.startswith("validation")]
     for split in ("train", *validation_splits, *predicted_splits(config, task)):
         task.rows(split)
@@ -167,7 +167,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     """Returns the trainer of a filled-in config.
 
     Raises:
-      UserError: As `Trainer.create`, or the batch does not divide over the devices.
+      UserError: As for `Trainer.create`, or the batch cannot be divided over the devices.
     """
     features, bilstm_size = feature_layers(config), config.train.bilstm_size
     num_labels = len(config.labels)
@@ -197,7 +197,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
-    """Refuses a batch that does not divide over the devices."""
+    """Refuses a batch that cannot be divided over the devices."""
     config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 
@@ -205,7 +205,7 @@ def make_stage(config: ConfigDict, rows: Rows) -> Stage:
     """Returns the only stage of the run. Each choice of an example counts as a sequence.
 
     Raises:
-      UserError: The epochs have no whole batch, or too many.
+      UserError: The epochs have less than one batch, or too many.
     """
     num_steps = len(rows) * config.train.num_epochs / config.train.batch_size
     if num_steps > _MOST_STEPS:
@@ -217,7 +217,7 @@ def make_stage(config: ConfigDict, rows: Rows) -> Stage:
     if not num_steps:
         raise UserError(
             f"config.train.num_epochs is {config.train.num_epochs:g}: that is not one batch of "
-            f"{config.train.batch_size} (config.train.batch_size) of {len(rows)} examples"
+            f"{config.train.batch_size} (config.train.batch_size) from {len(rows)} examples"
         )
     *_, choices, length = (1, *rows.take(np.arange(1))["input_ids"].shape[1:])
     return Stage(
@@ -234,7 +234,7 @@ def make_stage(config: ConfigDict, rows: Rows) -> Stage:
 
 def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weights:
     """Returns the encoder's weights and a new head drawn from the seed."""
-    # The weights are not read yet if all checkpoints of the run turned out to be damaged.
+    # The weights are read here if all checkpoints of the run are damaged.
     pretrained = setup.pretrained or _read_pretrained(config)
     if pretrained.head:
         pretrained.drop_head()

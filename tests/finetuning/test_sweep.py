@@ -213,7 +213,7 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     assert [run["name"] for run in summary["runs"]] == ["rate_0.001_batch_8_seed_0"]
     # All of them.
     config.sweep.learning_rates = (1e30,)
-    with pytest.raises(UserError, match="none of the 1 runs has a finite loss to its end; give l"):
+    with pytest.raises(UserError, match="none of the 1 runs finished with a finite loss; give l"):
         sweep(config, tmp_path / "other")
     assert not (tmp_path / "other" / "sweep.json").exists()
     # Only a diverged run may be left out afterwards.
@@ -264,7 +264,7 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
             return lambda tensors: tensors.update({name: -tensors[name]})
 
         edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.1.output.dense.bias"))
-        with pytest.raises(UserError, match="sweep began with other weights than config.init_fr"):
+        with pytest.raises(UserError, match="sweep began with other weights than those of config"):
             sweep(config, tmp_path / "sweep")
         edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.1.output.dense.bias"))
         edit_tensors(tmp_path / "hf", negated("cls.predictions.bias"))
