@@ -47,7 +47,9 @@ def read(
     path = files.open_path(path, "the model to read")
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
-            raise UserError(f"{path} is not a work directory of bert_jax: it has no step {step}")
+            raise UserError(
+                f"{path} has no step {step}: it is not a work directory with checkpoints"
+            )
         # The best checkpoint of fine-tuning has its own folder.
         kept = path / BEST / str(step)
         path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
@@ -105,7 +107,7 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
-    """Writes a model to a directory, its config last, which makes the model complete.
+    """Writes a model to a directory. Its config, which completes the model, is written last.
 
     This uses up the weights. On failure, nothing remains.
 

@@ -90,7 +90,7 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
 def _google_family(name: str) -> Family:
     family = load_family(name)
     if not family.google_activations:
-        raise UserError(f"the family {name} has no format of Google's; use --to=huggingface")
+        raise UserError(f"the family {name} has no Google format; use --to=huggingface")
     return family
 
 

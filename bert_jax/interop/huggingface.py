@@ -155,7 +155,7 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
         if copy not in tensors:
             continue
         if original not in tensors:
-            # Saved under the other of its two names.
+            # The tensor is saved only under its other name.
             tensors[original] = tensors.pop(copy)
         elif not np.array_equal(tensors.pop(copy).read(), tensors[original].read()):
             raise UserError(f"{file}: {copy} differs from {original}, to which it must be tied")
@@ -172,7 +172,7 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
             tensors |= _torch(path / part) if ".bin" in part else _safetensors(path / part, stack)
         missing = sorted(index.keys() - tensors.keys())
         if missing:
-            raise UserError(f"{file} names {', '.join(missing)}, which none of its files holds")
+            raise UserError(f"{file} lists {', '.join(missing)}, which none of its files has")
         yield file, tensors
 
 

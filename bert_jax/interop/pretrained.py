@@ -123,8 +123,8 @@ class Pretrained:
         if rows not in {-(-entries // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}:
             raise UserError(
                 f"{self.source} has {rows} rows of word embeddings but a vocabulary of {entries} "
-                "entries, which no padding explains: the vocabulary is cut short or belongs to "
-                "another model"
+                "entries, which padding does not explain: the vocabulary is cut short or belongs "
+                "to another model"
             )
         weights_lib.cut_vocabulary(self.weights, entries)
         self.model["vocab_size"] = entries
@@ -193,7 +193,9 @@ def read_training(directory: Path) -> dict[str, Any]:
         if training.get("config"):
             workdir.parse_config(training["config"])
     except UserError as error:
-        raise UserError(f"{path}: {error}; remove the file, the weights do not need it") from error
+        raise UserError(
+            f"{path}: {error}; remove the file, which the weights do not need"
+        ) from error
     return training
 
 

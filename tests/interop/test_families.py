@@ -125,7 +125,7 @@ def test_the_class_follows_from_the_terms(tmp_path, terms, causal, class_name):
 def test_a_family_without_google_names(tmp_path):
     pretrained = make_pretrained()
     pretrained.family = f"{__name__}:WITHOUT_GOOGLE"
-    with pytest.raises(UserError, match="WITHOUT_GOOGLE has no format of Google's"):
+    with pytest.raises(UserError, match="WITHOUT_GOOGLE has no Google format"):
         formats.write(pretrained, tmp_path / "out", "google")
 
 
