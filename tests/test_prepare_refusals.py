@@ -75,7 +75,7 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
     assert check_store(output, data, VOCAB_SIZE) == metadata
     with pytest.raises(UserError, match="model.vocab_size=400, not 401"):
         check_store(output, data, VOCAB_SIZE + 1)
-    with pytest.raises(UserError, match="made of other texts"):
+    with pytest.raises(UserError, match="made from other texts"):
         check_store(output, options("sotu", heldout_fraction=0.0), VOCAB_SIZE)
     first = min((tmp_path / "texts").iterdir())
     content = first.read_text()
@@ -89,7 +89,7 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
         path.unlink()
     # Training goes on without the texts, if they are asked for as before.
     assert check_store(output, data, VOCAB_SIZE) == metadata
-    with pytest.raises(UserError, match="made of other texts .data.input was"):
+    with pytest.raises(UserError, match="made from other texts .data.input was"):
         check_store(output, options("nothing", heldout_fraction=0.0), VOCAB_SIZE)
 
 

@@ -212,7 +212,7 @@ def _checked(text: str) -> str:
         raise BadRecord("empty", "the document has no text")
     # A character has at most four bytes.
     if 4 * len(text) > text_files.MAX_RECORD_BYTES < len(text.encode()):
-        raise _too_long("divide it")
+        raise _too_long("split it")
     return text
 
 

@@ -77,7 +77,7 @@ def write_rows(
     np.save(output / "token_counts.npy", counts_V)
     total = sum(source["records"] for source in sources)
     if not total:
-        raise UserError("the files of data.input have no record in them")
+        raise UserError("the files of data.input have no records")
     return total
 
 

@@ -127,7 +127,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
             break
     if difference:
         raise UserError(
-            f"the token store {output} was made of other texts ({difference}): "
+            f"the token store {output} was made from other texts ({difference}): "
             "use another directory or the same data.input"
         )
     return metadata

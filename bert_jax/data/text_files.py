@@ -58,7 +58,7 @@ class JsonLine(NamedTuple):
         """
         if self.content is None:
             limit = f"{MAX_RECORD_BYTES / 2**20:g} MiB"
-            detail = f"the document is longer than {limit}: divide it over several lines"
+            detail = f"the document is longer than {limit}: split it over several lines"
             raise BadRecord("too long", detail)
         try:
             text = self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")

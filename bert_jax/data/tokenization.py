@@ -137,7 +137,7 @@ def _result(future: Future) -> list[TokenizedDocument]:
     except BrokenProcessPool:
         raise UserError(
             "a tokenizing process was killed, perhaps for lack of memory: "
-            "use fewer with data.num_processes, and start again"
+            "lower data.num_processes and start again"
         ) from None
 
 
@@ -164,7 +164,7 @@ _tokenizer: tokenizers.Tokenizer
 
 def _start_worker(tokenizer_directory: str) -> None:
     global _tokenizer
-    # Ctrl-C reaches all processes, and the main one stops these.
+    # Ctrl-C reaches all processes; the main process stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Ends this process if the main one is killed.
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -190,7 +190,7 @@ TOO_LONG = [
     ("documents", "a.txt", LONG, r"a.txt: the document is longer than .* MiB: split the file, or "),
     ("sentences", "a.txt", f"\nok\n\n{LONG}\nb.\n\n", r"a.txt:4: .* a blank line after each"),
     ("sentences", "a.txt", "\nok\n\n" + "It is.\n" * 9, r"a.txt:4: .* a blank line after each"),
-    ("jsonl", "a.jsonl", json_lines("ok", LONG), r"a.jsonl:2: .* divide it over several lines"),
+    ("jsonl", "a.jsonl", json_lines("ok", LONG), r"a.jsonl:2: .* split it over several lines"),
 ]
 
 

@@ -181,7 +181,7 @@ def test_bad_files(vocab, tmp_path):
         (bytes(damaged), "a.tfrecord is damaged .* after record 1024"),
         (content[:-5], "a.tfrecord is damaged .* after record 1024"),
         (b"just some text, for sure no records\n" * 9, "not a TFRecord file: after record 0"),
-        (b"", "have no record in them"),
+        (b"", "have no records"),
     ):
         path.write_bytes(changed)
         with pytest.raises(UserError, match=words):
