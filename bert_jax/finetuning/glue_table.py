@@ -33,7 +33,7 @@ def finetune_all(
 
     Returns:
       The contents of glue.json: `scores`, 100 times the dev metric of each task, and their
-      `average`. None if the run was asked to stop before its end.
+      `average`. None if the run was stopped before its end.
 
     Raises:
       UserError: A task's data are missing, or as for `finetune`.

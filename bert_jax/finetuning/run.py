@@ -41,7 +41,7 @@ def finetune(
       setup: The result of `task_setup.open_task_setup`, if several runs share it.
 
     Returns:
-      The contents of results.json, or None if the run was asked to stop before its end.
+      The contents of results.json, or None if the run was stopped before its end.
 
     Raises:
       UserError: Any problem that the user can fix.
@@ -148,7 +148,7 @@ def _finished_results(run: _Run) -> dict[str, Any] | None:
         say(f"This run is finished: step {run.num_steps:,} is done.")
         run.summarize(results)
     except (UserError, KeyError):
-        # The file is damaged and is written again.
+        # The file is damaged and will be written again.
         return None
     return results
 

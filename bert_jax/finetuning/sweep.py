@@ -46,7 +46,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
       The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
       not finite, each with an `error`; `settings`, for each rate and batch size the median,
       lowest and highest score and the standard deviation over the seeds that did not diverge;
-      `best_run`. None if the sweep was asked to stop before its end.
+      `best_run`. None if the sweep was stopped before its end.
 
     Raises:
       UserError: The grid is wrong or lacks runs that are in `directory`, the weights differ

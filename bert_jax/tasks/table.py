@@ -53,8 +53,8 @@ class TableTask(SentenceTask):
             known = _METRICS if len(self.labels) == 2 else _METRICS[:1]
             if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
                 raise UserError(
-                    f"config.table.labels is {','.join(labels)}; it must be two names or more, "
-                    "each once"
+                    f"config.table.labels is {','.join(labels)}; it must be two or more "
+                    "different names"
                 )
         self.metric = options["metric"] or known[0]
         if self.metric not in known:

@@ -30,7 +30,7 @@ _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """See `Tokenizer`. `model` is the serialized SentencePiece model."""
+    """A SentencePiece tokenizer; see `Tokenizer`. `model` is the serialized model."""
 
     kind = "sentencepiece"
 

@@ -1,4 +1,4 @@
-"""Builds the token sequences that a model reads: one text or two between special tokens."""
+"""Builds the token sequences of a model: one text or two with special tokens."""
 
 import dataclasses
 from typing import NamedTuple

@@ -29,7 +29,7 @@ _CACHE_WORDS = 2**18
 
 
 class WordPieceTokenizer(Tokenizer):
-    """See `Tokenizer`. `tokens` is the vocabulary in the order of its ids."""
+    """A WordPiece tokenizer; see `Tokenizer`. `tokens` is the vocabulary in order of ids."""
 
     kind = "wordpiece"
 

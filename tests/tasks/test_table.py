@@ -97,7 +97,7 @@ def test_the_index_of_a_row_is_its_place_in_the_file(reviews, tmp_path):
         ({"labels": ("good", "bad")}, "train.csv:4: label is 'so-so', not one of the labels good"),
         ({"regression": True}, "train.csv:2: label is 'good', not a number"),
         ({"regression": True, "labels": ("a", "b")}, "a number has no labels"),
-        ({"labels": ("good",)}, "config.table.labels is good; it must be two names or more"),
+        ({"labels": ("good",)}, "config.table.labels is good; it must be two or more"),
         ({"labels": ("good,bad,good",)}, "config.table.labels is good,bad,good; it must be two"),
         (
             {"metric": "matthews"},
