@@ -154,11 +154,16 @@ class Trainer:
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Takes one step; the given state is donated. Compiled once for each batch shape."""
-        return self.compiled_train_step(state, batch, self.frozen)
+        return self.compiled_train_step(state, batch, self._placed_frozen)
 
     def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Metrics:
         """Returns the result of the objective's `evaluate`, whole on every device."""
-        return self.compiled_eval_step(params, batch, self.frozen, *operands)
+        return self.compiled_eval_step(params, batch, self._placed_frozen, *operands)
+
+    @functools.cached_property
+    def _placed_frozen(self) -> Any:
+        """The frozen parameters on the devices, where they are moved once."""
+        return jax.device_put(self.frozen, self.layout.replicated)
 
     @property
     def mesh(self) -> Mesh:

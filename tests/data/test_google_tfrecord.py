@@ -266,7 +266,7 @@ class TestWriting:
         out = tmp_path / "out"
         out.mkdir()
         (out / "mine").write_text("")
-        with pytest.raises(UserError, match="out holds mine, which is no part"):
+        with pytest.raises(UserError, match="out holds mine, which is not part"):
             export(store, out)
         (out / "mine").rename(out / "examples-00007-of-00009.tfrecord.partial")
         export(store, out, dupe_factor=1)

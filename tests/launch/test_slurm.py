@@ -40,7 +40,7 @@ def test_the_real_command_is_the_dry_runs(tmp_path):
     "arguments, words",
     [
         (("train", *TRAIN, "--gpus_per_node=no", *MAIN), "--gpus_per_node is 'no'; it must be a"),
-        (("train", *TRAIN, "--time=soon", *MAIN), "--time is 'soon'; it must be a time"),
+        (("train", *TRAIN, "--time=soon", *MAIN), "--time is 'soon'; it must be a Slurm time"),
         (("start", *TRAIN), "the first argument is 'start'; it must be train, status"),
     ],
 )

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from bert_jax import train, workdir
+from bert_jax.progress import Progress
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import Recorder
 from tests.small import small_config
@@ -69,7 +70,7 @@ def runs(config, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "dispatched", stopping)
-        patch.setattr(train.Progress, "message", lambda _, text: printed.append(text))
+        patch.setattr(Progress, "message", lambda _, text: printed.append(text))
         for _ in range(2):
             assert train.train(config, directory) is None
             results.append((traces(directory), [text for text in printed if "profile" in text]))
