@@ -159,8 +159,9 @@ class TrainingBatches:
         step: int,
         resume: dict[str, Any],
     ):
+        self._config, self._trainer, self._run_input = config, trainer, run_input
         self.stage = trainer.stages[-1]
-        self._batches = self._iterate(config, trainer, run_input, step, resume)
+        self._batches = self._iterate(step, resume)
 
     def __iter__(self) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
         return self._batches
@@ -181,23 +182,17 @@ class TrainingBatches:
         self._batches.close()
 
     def _iterate(
-        self,
-        config: ConfigDict,
-        trainer: Trainer,
-        run_input: RunInput,
-        step: int,
-        resume: dict[str, Any],
+        self, step: int, resume: dict[str, Any]
     ) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
-        for stage in trainer.stages:
+        shards = multihost.batch_shards(self._trainer.layout.batch)
+        for stage in self._trainer.stages:
             if step >= stage.end_step:
                 continue
-            stream = run_input.stream(
-                stream_spec(config, stage), **multihost.batch_shards(trainer.layout.batch)
-            )
+            stream = self._run_input.stream(stream_spec(self._config, stage), **shards)
             position = resume.get("position") if resume.get("stage") == stage.index else None
             first = max(step - stage.first_step, 0)
             with closing(stream.batches(first, stage.num_steps - first, position)) as rows:
-                for batch in trainer.put(rows):
+                for batch in self._trainer.put(rows):
                     self.stage, self._stream = stage, stream
                     yield stage, batch
 

@@ -45,7 +45,7 @@ class Task(abc.ABC):
     """A task and its data. Most files are read when they are first needed.
 
     Args:
-      name: See the attribute.
+      name: The value of `config.task`.
       source: The value of `config.data.input`; see `open_splits`.
       tokenizer: The tokenizer of the model.
       options: The task's section of the config, such as `config.squad`; empty if it has none.

@@ -164,14 +164,14 @@ def recording(
     """Yields the recorder and the profiler of a run; only process 0 writes and prints.
 
     Args:
-      task: What progress is called: "train".
+      task: The label of the progress bar, such as "train".
       config: The config of the run; `profile` is used.
-      trainer: The run's.
+      trainer: The trainer of the run.
       directory: The work directory.
       num_steps: The last step of the run.
       step: The number of steps already taken.
-      resume: What the checkpoint of that step holds beside the state.
-      cost: See `Progress`.
+      resume: The data that the checkpoint of that step stores beside the state.
+      cost: The cost of a number of steps; see `Progress`.
     """
     is_first = multihost.is_first()
     with contextlib.ExitStack() as stack:

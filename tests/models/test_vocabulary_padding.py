@@ -26,7 +26,7 @@ def test_rows_are_the_next_multiple_of_128():
 def test_padding_has_no_probability_no_gradient_and_no_influence():
     # Random in the padding too, where a model has zeros.
     params = randomized(init(CONFIG), seed=1)
-    # Of the two dtypes, bfloat16 has the fewer finite numbers.
+    # bfloat16 has fewer finite numbers than float32.
     model = pretraining_model(dataclasses.replace(CONFIG, dtype=jnp.bfloat16))
 
     def loss(params):
