@@ -23,7 +23,8 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
       UserError: A term is unknown, or needs a batch field that the rows and the corruption of
         the config do not provide.
     """
-    objective = WeightedTerms(make_terms(objective_terms(config)), tuple(config.objective.weights))
+    terms = make_terms(objective_terms(config), config.objective)
+    objective = WeightedTerms(terms, tuple(config.objective.weights))
     given = batch_fields(config.data.rows, config.data.corruption)
     for name, term in zip(objective_terms(config), objective.terms, strict=True):
         if missing := term.fields.keys() - given.keys():

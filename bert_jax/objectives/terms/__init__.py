@@ -1,6 +1,8 @@
 """The pre-training terms, one file each, and their names."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bert_jax.objectives.term import Term
 from bert_jax.parts import load_part
@@ -13,10 +15,22 @@ TERMS = {
 BERT_TERMS = ("masked_lm", "next_sentence")
 
 
-def make_terms(names: Sequence[str] = BERT_TERMS) -> tuple[Term, ...]:
+def make_terms(
+    names: Sequence[str] = BERT_TERMS, options: Mapping[str, Any] | None = None
+) -> tuple[Term, ...]:
     """Returns the terms that `config.objective.terms` names.
+
+    Args:
+      names: Keys of TERMS, or "MODULE:NAME".
+      options: Values for the fields of the terms, such as the keys of `config.objective`. Fields
+        without a value keep their defaults. No option may affect the parameters of a head.
 
     Raises:
       UserError: There is no such term.
     """
-    return tuple(load_part(name, TERMS, "config.objective.terms")() for name in names)
+    terms = []
+    for name in names:
+        term = load_part(name, TERMS, "config.objective.terms")
+        own = {field.name for field in dataclasses.fields(term)}
+        terms.append(term(**{key: x for key, x in (options or {}).items() if key in own}))
+    return tuple(terms)
