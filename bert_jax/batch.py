@@ -47,5 +47,15 @@ MASKED_LM_FIELDS: BatchFields = {
     "masked_lm_ids": BatchField("BM", "int32"),
     "masked_lm_weights": BatchField("BM", "float32", low=1, high=2),
 }
+# A longer span has boundary targets for its first tokens only (SpanBERT's pre-training command,
+# --max-pair-targets).
+MAX_SPAN_TARGETS = 15
+# For each prediction: the tokens beside its span, and its distance from the span's first token.
+SPAN_BOUNDARY_FIELDS: BatchFields = {
+    "span_left_positions": BatchField("BM", "int32", high="L"),
+    "span_right_positions": BatchField("BM", "int32", high="L"),
+    "span_offsets": BatchField("BM", "int32", high=MAX_SPAN_TARGETS),
+    "span_weights": BatchField("BM", "float32", low=1, high=2),
+}
 # 0: B follows A. 1: B is random.
 NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "int32", high=2)}

@@ -76,8 +76,8 @@ PRETRAINING: Section = {
     "objective": {
         "terms": Field(
             ("masked_lm", "next_sentence"),
-            "Terms of the training loss: masked_lm, next_sentence, next_token, or your own. "
-            "Commas separate them on the command line.",
+            "Terms of the training loss: masked_lm, next_sentence, next_token, span_boundary, or "
+            "your own. Commas separate them on the command line.",
         ),
         "weights": Field(
             (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
@@ -146,7 +146,7 @@ PRETRAINING: Section = {
         "rows": Field(
             "pairs",
             "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
-            "or your own.",
+            "whole_sentences (segments that end at a sentence and are never cut), or your own.",
         ),
         "corruption": Field(
             "masked_lm",

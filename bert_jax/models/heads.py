@@ -1,15 +1,17 @@
-"""The heads on the encoder: the pooler, the language-model head and a plain output layer."""
+"""The heads on the encoder: the pooler, the language-model heads and a plain output layer."""
 
 import dataclasses
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.batch import MAX_SPAN_TARGETS
 from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.embeddings import vocabulary_logits
-from bert_jax.models.layers import LayerNorm, Projection, zeros_init
+from bert_jax.models.layers import LayerNorm, Projection, weight_init, zeros_init
 
 # A logit whose softmax is 0; the lowest number that is finite in bfloat16 too.
 NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
@@ -71,7 +73,10 @@ class LanguageModelHead(nn.Module):
           table_WxD: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
-        hidden_BxMxD = jnp.take_along_axis(hidden_BxLxD, positions_BxM[:, :, None], axis=1)
+        return self.logits(states_at(hidden_BxLxD, positions_BxM), table_WxD)
+
+    def logits(self, hidden_BxMxD: jax.Array, table_WxD: jax.Array) -> jax.Array:
+        """Returns float32 logits_BxMxW for states that are already gathered; see `__call__`."""
         hidden_BxMxD = self.transformed(hidden_BxMxD)
         logits_BxMxW = vocabulary_logits(hidden_BxMxD, table_WxD, self.decoder_bias())
         return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
@@ -87,6 +92,60 @@ class LanguageModelHead(nn.Module):
         # Masking the bias costs nothing; masking the logits would touch millions of numbers.
         is_entry_W = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
         return jnp.where(is_entry_W, self.output_bias, NO_PROBABILITY)
+
+
+class SpanBoundaryHead(nn.Module):
+    """Predicts a token of a span from the two states beside the span and its place in it.
+
+    This is SpanBERT's boundary objective (Joshi et al. 2020, section 3.2): a layer on both states
+    and a position embedding, then a language-model head of its own.
+    """
+
+    # --pair-positional-embedding-size in SpanBERT's pre-training command.
+    POSITION_SIZE: ClassVar[int] = 200
+
+    config: BertConfig
+
+    def setup(self):
+        c = self.config
+        self.position_embeddings = self.param(
+            "position_embeddings",
+            weight_init(c, None, None),
+            (MAX_SPAN_TARGETS, self.POSITION_SIZE),
+        )
+        # The input is 2 D + 200 wide, which few meshes divide.
+        self.transform = Projection(c, c.hidden_size, (None, "pooled"))
+        self.layer_norm = LayerNorm(c)
+        self.decoder = LanguageModelHead(c)
+
+    def __call__(
+        self,
+        hidden_BxLxD: jax.Array,
+        left_BxM: jax.Array,
+        right_BxM: jax.Array,
+        offsets_BxM: jax.Array,
+        table_WxD: jax.Array,
+    ) -> jax.Array:
+        """Returns float32 logits_BxMxW.
+
+        Args:
+          hidden_BxLxD: The encoder's output.
+          left_BxM, right_BxM: int32 positions of the tokens beside each prediction's span.
+          offsets_BxM: int32 places of the predictions in their spans, below MAX_SPAN_TARGETS.
+          table_WxD: The word embeddings.
+        """
+        hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
+        places_BxMxO = jax.nn.one_hot(offsets_BxM, MAX_SPAN_TARGETS)
+        places_BxMxE = jnp.matmul(places_BxMxO, self.position_embeddings, precision="highest")
+        states = (states_at(hidden_BxLxD, left_BxM), states_at(hidden_BxLxD, right_BxM))
+        x = jnp.concatenate([*states, places_BxMxE.astype(hidden_BxLxD.dtype)], axis=-1)
+        x = self.layer_norm(ACTIVATIONS[self.config.hidden_act](self.transform(x)))
+        return self.decoder.logits(x, table_WxD)
+
+
+def states_at(hidden_BxLxD: jax.Array, positions_BxM: jax.Array) -> jax.Array:
+    """Returns the states at some positions, hidden_BxMxD."""
+    return jnp.take_along_axis(hidden_BxLxD, positions_BxM[:, :, None], axis=1)
 
 
 class OutputLayer(nn.Module):

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping
 
-from bert_jax.objectives.term import Metric
+import jax
+import jax.numpy as jnp
+
+from bert_jax.objectives.term import Metric, Sums
 
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
 DENOMINATOR_EPSILON = 1e-5
@@ -26,6 +29,32 @@ def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
         )
         for kind, words in units.items()
     )
+
+
+def language_model_sums(
+    logits_BxMxW: jax.Array, ids_BxM: jax.Array, weights_BxM: jax.Array
+) -> Sums:
+    """Returns the sums of a term that predicts tokens; see `Term.sums`."""
+    label_logits_BxM = jnp.take_along_axis(logits_BxMxW, ids_BxM[..., None], axis=-1)[..., 0]
+    losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
+    # A maximum is a cheaper reduction than an argmax, especially on a CPU.
+    correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
+    return {
+        "loss": jnp.sum(weights_BxM * losses_BxM),
+        "accuracy": jnp.sum(weights_BxM * correct_BxM),
+        "weight": jnp.sum(weights_BxM),
+    }
+
+
+def unigram_sums(
+    ids_BxM: jax.Array, weights_BxM: jax.Array, unigram_log_probs_V: jax.Array
+) -> Sums:
+    """Scores unigram frequencies; the guess is always the most frequent token."""
+    guess = jnp.argmax(unigram_log_probs_V)
+    return {
+        "unigram_loss": -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM]),
+        "unigram_accuracy": jnp.sum(weights_BxM * (ids_BxM == guess)),
+    }
 
 
 def language_model_results(name: str, sums: Mapping[str, float]) -> dict[str, float]:

@@ -7,4 +7,5 @@
 ROWS = {
     "pairs": "bert_jax.data.rows.pairs:PairRows",
     "segments": "bert_jax.data.rows.segments:SegmentRows",
+    "whole_sentences": "bert_jax.data.rows.segments:WholeSentenceRows",
 }

@@ -75,3 +75,26 @@ class SegmentRows(WindowedRows):
         )
         _, first_N, end_N = gather_sentences(block, target_D, lambda first, end: (end, ()))
         return first_N, end_N
+
+
+class WholeSentenceRows(SegmentRows):
+    """Segments that are never cut.
+
+    A segment that would be too long loses its last sentence, which begins the next one. A
+    sentence that is too long for a row of its own is left out, and no segment reaches across
+    it. (SpanBERT's program, `BlockDataset` in no_nsp_span_bert_dataset.py, also loses the
+    sentences before such a sentence if that ends its document.)
+    """
+
+    def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        most = self.spec.max_seq_length - NUM_SPECIALS
+        starts = block.sentence_starts
+
+        def divide(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray]]:
+            whole = end - (starts[end] - starts[first] > most)
+            return np.maximum(whole, first + 1), (whole,)
+
+        target_D = target_lengths(rng, block.num_documents, most, self.spec.short_seq_prob)
+        _, first_N, _, end_N = gather_sentences(block, target_D, divide)
+        is_kept_N = end_N > first_N
+        return first_N[is_kept_N], end_N[is_kept_N]

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from bert_jax.batch import MASKED_LM_FIELDS
@@ -11,6 +10,8 @@ from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
     language_model_metrics,
     language_model_results,
+    language_model_sums,
+    unigram_sums,
 )
 from bert_jax.objectives.term import Term, example_weights
 
@@ -39,27 +40,10 @@ class MaskedLM(Term):
         return jnp.sum(batch["masked_lm_weights"]) + DENOMINATOR_EPSILON
 
     def sums(self, logits_BxMxW, batch, frozen=None):
-        weights_BxM = _weights(batch)
-        label_logits_BxM = jnp.take_along_axis(
-            logits_BxMxW, batch["masked_lm_ids"][..., None], axis=-1
-        )[..., 0]
-        losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
-        # A maximum is a cheaper reduction than an argmax, especially on a CPU.
-        correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
-        return {
-            "loss": jnp.sum(weights_BxM * losses_BxM),
-            "accuracy": jnp.sum(weights_BxM * correct_BxM),
-            "weight": jnp.sum(weights_BxM),
-        }
+        return language_model_sums(logits_BxMxW, batch["masked_lm_ids"], _weights(batch))
 
     def baseline_sums(self, batch, unigram_log_probs_V):
-        """Scores unigram frequencies; the guess is always the most frequent token."""
-        weights_BxM, ids_BxM = _weights(batch), batch["masked_lm_ids"]
-        guess = jnp.argmax(unigram_log_probs_V)
-        return {
-            "unigram_loss": -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM]),
-            "unigram_accuracy": jnp.sum(weights_BxM * (ids_BxM == guess)),
-        }
+        return unigram_sums(batch["masked_lm_ids"], _weights(batch), unigram_log_probs_V)
 
     def results(self, sums):
         return language_model_results("mlm", sums)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.rows.segments import SegmentRows
+from bert_jax.data.rows.segments import SegmentRows, WholeSentenceRows
 from bert_jax.data.stream import Stream, StreamSpec, evaluation_batches
 from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
 
@@ -24,6 +24,21 @@ def rows_of(documents, **changes):
     tokenizer = make_tokenizer(5 + store.num_tokens)
     spec = StreamSpec(**{**SPEC.__dict__, **changes})
     return store, tokenizer, spec, SegmentRows(store, tokenizer, spec)
+
+
+def packed_by_the_original(lengths, most):
+    """SpanBERT's `BlockDataset` in its own terms: [first sentence, sentence after the last]."""
+    segments, first = [], 0
+    while first < len(lengths):
+        if lengths[first] > most:
+            first += 1
+            continue
+        end = first
+        while end < len(lengths) and sum(lengths[first : end + 1]) <= most:
+            end += 1
+        segments.append((first, end))
+        first = end
+    return segments
 
 
 def plans(rows, epoch=0):
@@ -49,6 +64,33 @@ def test_segments_are_whole_sentences_of_one_document(documents):
             document = store.document_of(start)
             assert end == store.sentence_starts[store.document_starts[document + 1]]
     assert seen.max() == 1
+
+
+def test_whole_sentences_are_packed_as_by_spanbert():
+    documents = [*make_documents(seed=5), [70], [63, 9], [9, 63], [62, 62, 1, 61, 1, 62]]
+    store, tokenizer, spec, _ = rows_of(documents, short_seq_prob=0.0)
+    rows = WholeSentenceRows(store, tokenizer, spec)
+    found = sorted(span for plan in plans(rows) for span in zip(*plan, strict=True))
+    expected = []
+    for document, lengths in enumerate(documents):
+        starts = store.sentence_starts[store.document_starts[document] :]
+        for first, end in packed_by_the_original(list(lengths), most=62):
+            expected.append((starts[first], starts[end] - starts[first]))
+    assert found == expected
+    assert sum(length == 62 for _, length in found) > 3
+    assert store.num_tokens > sum(length for _, length in found)  # Long sentences are left out.
+
+
+def test_short_targets_leave_no_whole_sentence_out():
+    store, tokenizer, spec, _ = rows_of(make_documents(seed=6), short_seq_prob=0.5)
+    rows = WholeSentenceRows(store, tokenizer, spec)
+    seen = np.zeros(store.num_tokens, int)
+    for plan in plans(rows):
+        for start, length in zip(*plan, strict=True):
+            assert length <= 62 and start in store.sentence_starts
+            seen[start : start + length] += 1
+    lengths = np.diff(store.sentence_starts)
+    assert (seen == np.repeat(lengths <= 62, lengths)).all() and not seen.all()
 
 
 def test_all_text_is_read_when_nothing_is_cut():
