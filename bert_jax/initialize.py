@@ -17,6 +17,7 @@ from bert_jax.config import objective_terms
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
+from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import Weights, unflatten
 from bert_jax.tokenizers import Tokenizer
@@ -35,8 +36,6 @@ _STEERING = (
     "init_from",
     "resume_from",
 )
-# Model keys that affect only training, not the function that the model computes.
-_TRAINING_ONLY = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 # Config keys of a tokenizer, and the files that a vocabulary may be in.
 _TOKENIZER_KEYS = ("lowercase", "max_input_chars_per_word")
 _VOCABS = ("vocab.txt", "sentencepiece.model")
@@ -144,7 +143,7 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     wrong = {
         key: value
         for key, value in model.items()
-        if key not in _TRAINING_ONLY and config.model[key] != value
+        if key not in TRAINING_ONLY and config.model[key] != value
     }
     if wrong:
         flags = " ".join(f"--config.model.{key}={value}" for key, value in wrong.items())

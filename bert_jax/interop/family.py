@@ -16,7 +16,8 @@ class Names(NamedTuple):
       huggingface: The prefix in `transformers`.
       google: The prefix in google-research/bert's checkpoints.
       rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
-        Face's name, Google's name; "-" if a program does not have the weight.
+        Face's name, Google's name; "-" if a program does not have the weight. "+N" after the
+        layout means that the tensor has N more rows, before ours, which are not used.
     """
 
     ours: str
@@ -50,11 +51,18 @@ class TaskClass(NamedTuple):
       name: The class.
       output: The names of the output layer.
       pipeline: The `pipeline_tag` of a model card.
+      pooler: The names of the pooler's dense layer if the class does not use those of the family.
     """
 
     name: str
     output: Names
     pipeline: str
+    pooler: Names | None = None
+
+    @property
+    def names(self) -> list[Names]:
+        """All names that the class has in addition to the family's, or in their place."""
+        return [self.output, *([self.pooler] if self.pooler else [])]
 
 
 class TokenizerClass(NamedTuple):
@@ -88,14 +96,20 @@ class Family:
         which they are written.
       optional_config_keys: Further such keys, which are written only if their value is not
         the default.
+      config_offsets: What a config.json adds to the values of some keys of `config.model`.
+      fixed: Keys of `config.model` and the one value that the family has. Other keys that a
+        config.json lacks must have their default values, unless they affect only training.
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
+      token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
       activations: Maps `hidden_act` in a config.json to ours.
       encoder_prefixes: Prefixes of the names of an encoder's tensors in either program.
       base_prefixes: Prefixes of the same names in a file of the bare encoder, which lacks the
         first of `encoder_prefixes`.
       renamed: Maps spellings of older files to the current ones.
       tied: Maps each tensor that repeats another one to that tensor.
+      zero_tables: Maps keys of `config.model` that count the rows of a table to the tensor. A
+        model without the table is written with one row of zeros, and that is read as no table.
       buffers: Tensors that are constants, not weights.
       google_activations: `hidden_act` values of Google's program; empty if it does not
         support the family.
@@ -115,10 +129,16 @@ class Family:
     special_tokens: SpecialTokens = SPECIAL_TOKENS
     base_prefixes: tuple[str, ...] = ()
     optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    config_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    token_ids: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"pad_token_id": "pad_id"}
+    )
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: tuple[str, ...] = ()
     google_activations: tuple[str, ...] = ()
     google_constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -18,13 +18,13 @@ from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.huggingface_heads import check_head, head_config, read_head
 from bert_jax.interop.model_card import model_card
-from bert_jax.interop.model_keys import MODEL_KEYS, read_model_keys, write_model_keys
+from bert_jax.interop.model_keys import read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
-from bert_jax.interop.weights import expected_shapes
+from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import num_outputs
+from bert_jax.models.task_models import make_task_model
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
@@ -50,30 +50,26 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
             f"{', '.join(FAMILIES)}, or --family must name its family"
         )
     family = load_family(family_name)
-    for key, value in family.constants.items():
-        if config.get(key, value) != value:
-            raise UserError(f"{path / CONFIG}: {key} is {config[key]!r}; it must be {value!r}")
-    keys = {**family.config_keys, **family.optional_config_keys}
-    model = read_model_keys(config, keys, family.activations, path / CONFIG)
+    model = read_family_keys(config, family, path / CONFIG)
     training = read_training(path)
     terms = read_terms(training, family, model["causal"])
     num_layers = model["num_hidden_layers"]
     names = foreign_names(family.names, "huggingface", num_layers)
-    shapes = expected_shapes(BertConfig(**model), terms)
     head, warnings = {}, []
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
         _drop_repeated(tensors, family, file)
+        _drop_zero_tables(tensors, family, model)
         try:
             head = read_head(config, tensors, family, model["causal"])
         except UserError as problem:
             warnings = [f"{path}: {problem}: it is read without its head"]
+        shapes = expected_shapes(BertConfig(**model), terms)
         if head:
-            output = family.task_classes[head["head"]].output
-            names |= foreign_names([output], "huggingface", num_layers)
-            width = num_outputs(head["head"], len(head.get("labels", ())))
-            shapes["classifier/dense/kernel"] = (model["hidden_size"], width)
-            shapes["classifier/dense/bias"] = (width,)
+            names |= foreign_names(family.task_classes[head["head"]].names, "huggingface", 0)
+            num_labels = len(head.get("labels", ()))
+            task_model = make_task_model(head["head"], num_labels, BertConfig(**model))
+            shapes |= model_shapes(task_model)
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
     return Pretrained(
         source=str(path),
@@ -95,13 +91,13 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
       UserError: `transformers` has no such model.
     """
     model, family = pretrained.model, load_family(pretrained.family)
-    num_layers = model["num_hidden_layers"]
-    names = foreign_names(family.names, "huggingface", num_layers)
+    names = foreign_names(family.names, "huggingface", model["num_hidden_layers"])
+    keys = write_family_keys(pretrained, family)
     if pretrained.head:
         check_head(pretrained)
         task_class = family.task_classes[pretrained.head]
         class_name, pipeline = task_class.name, task_class.pipeline
-        names |= foreign_names([task_class.output], "huggingface", num_layers)
+        names |= foreign_names(task_class.names, "huggingface", 0)
     else:
         chosen = family.pretraining_class(model["causal"], pretrained.terms)
         class_name, pipeline = chosen.name, chosen.pipeline
@@ -112,22 +108,21 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     for name in list(pretrained.weights):
         value = names[name].export(pretrained.weights.pop(name))
         tensors[names[name].name] = np.ascontiguousarray(value)
+    for key, name in family.zero_tables.items():
+        if not model[key]:
+            tensors[name] = np.zeros((1, model["hidden_size"]), np.float32)
     try:
         # transformers refuses a file that does not name its framework.
         save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
-    optional = {k: v for k, v in family.optional_config_keys.items() if model[k] != MODEL_KEYS[k]}
     config = {
         "architectures": [class_name],
         "model_type": family.model_types[0],
-        **write_model_keys(model, family.config_keys),
-        **family.written,
-        **write_model_keys(model, optional),
+        **keys,
         **(head_config(pretrained) if pretrained.head else {}),
     }
     if pretrained.tokenizer:
-        config["pad_token_id"] = pretrained.tokenizer.pad_id
         max_length = model["max_position_embeddings"]
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, max_length)
     write_training(pretrained, path)
@@ -159,6 +154,14 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
             tensors[original] = tensors.pop(copy)
         elif not np.array_equal(tensors.pop(copy).read(), tensors[original].read()):
             raise UserError(f"{file}: {copy} differs from {original}, to which it must be tied")
+
+
+def _drop_zero_tables(tensors: dict[str, Tensor], family: Family, model: dict[str, Any]) -> None:
+    """Drops tables of one row of zeros, and sets their number of rows in `model` to 0."""
+    for key, name in family.zero_tables.items():
+        if name in tensors and model[key] == 1 and not tensors[name].read().any():
+            del tensors[name]
+            model[key] = 0
 
 
 @contextmanager

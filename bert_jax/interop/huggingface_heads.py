@@ -55,21 +55,22 @@ def read_head(
     head = next((h for h, c in family.task_classes.items() if c.name == named[0]), "")
     if not head:
         return {}
-    output = foreign_names([family.task_classes[head].output], "huggingface", 0)
-    needed = [theirs.name for theirs in output.values()]
+    if TASK_MODELS[head].POOLED and causal:
+        raise UserError("it pools the first token, which attends to no other in a causal model")
+    task_class = family.task_classes[head]
+    output = [t.name for t in foreign_names([task_class.output], "huggingface", 0).values()]
+    needed = list(output)
     if TASK_MODELS[head].POOLED:
-        if causal:
-            raise UserError("it pools the first token, which attends to no other in a causal model")
-        encoder = foreign_names(family.names, "huggingface", 0)
-        needed += [theirs.name for ours, theirs in encoder.items() if head_of(ours) == POOLER]
+        names = foreign_names([*family.names, *task_class.names], "huggingface", 0)
+        needed += [theirs.name for ours, theirs in names.items() if head_of(ours) == POOLER]
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise UserError(f"its {named[0]} has no {', '.join(missing)}")
-    width = tensors[needed[0]].shape[0]
+    width = tensors[output[0]].shape[0]
     if head.endswith("classification"):
         return {"head": head, **_labels(config, head, width)}
     if width != num_outputs(head, 0):
-        raise UserError(f"{needed[0]} has {width} outputs, not {num_outputs(head, 0)}")
+        raise UserError(f"{output[0]} has {width} outputs, not {num_outputs(head, 0)}")
     return {"head": head}
 
 

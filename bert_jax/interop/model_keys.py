@@ -7,6 +7,8 @@ from typing import Any
 
 from bert_jax.config.pretraining import MODEL
 from bert_jax.errors import UserError
+from bert_jax.interop.family import Family
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models import BertConfig
 
 # The keys that describe a model, with their defaults; None for keys without a default.
@@ -15,6 +17,8 @@ MODEL_KEYS = {
     for field in dataclasses.fields(BertConfig)
     if field.name in MODEL
 }
+# Keys that affect only training, not the function that the model computes.
+TRAINING_ONLY = {key for key in MODEL_KEYS if key.endswith("dropout_prob")} | {"initializer_range"}
 
 
 def read_model_keys(
@@ -43,3 +47,59 @@ def read_model_keys(
 def write_model_keys(model: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
     """Returns the keys of another program's config and their values."""
     return {theirs: model[ours] for ours, theirs in keys.items()}
+
+
+def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
+    """Reads the keys of `config.model` from a config.json, the file `path`.
+
+    Raises:
+      UserError: The family does not have such a model.
+    """
+    for key, value in family.constants.items():
+        if config.get(key, value) != value:
+            raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
+    keys = {**family.config_keys, **family.optional_config_keys}
+    model = read_model_keys(config, keys, family.activations, path)
+    for key, value in family.fixed.items():
+        if key in keys and model[key] != value:
+            raise UserError(f"{path}: {keys[key]} is {model[key]!r}; it must be {value!r}")
+    for key, offset in family.config_offsets.items():
+        model[key] -= offset
+    return model | family.fixed
+
+
+def write_family_keys(pretrained: Pretrained, family: Family) -> dict[str, Any]:
+    """Returns the keys of a config.json that describe a model, and those of its special tokens.
+
+    Raises:
+      UserError: The family does not have such a model or tokenizer.
+    """
+    model, source = pretrained.model, pretrained.source
+    keys = {**family.config_keys, **family.optional_config_keys}
+    for key, default in MODEL_KEYS.items():
+        is_free = key in TRAINING_ONLY or (key in keys and key not in family.fixed)
+        if not is_free and model[key] != (value := family.fixed.get(key, default)):
+            raise UserError(
+                f"config.model.{key} of {source} is {model[key]!r}; a {family.title} of "
+                f"transformers has only {value!r}"
+            )
+    optional = {k: v for k, v in family.optional_config_keys.items() if model[k] != MODEL_KEYS[k]}
+    values = {
+        **model,
+        **{key: model[key] + offset for key, offset in family.config_offsets.items()},
+        **{key: 1 for key in family.zero_tables if not model[key]},
+    }
+    config = {
+        **write_model_keys(values, family.config_keys),
+        **family.written,
+        **write_model_keys(values, optional),
+    }
+    if tokenizer := pretrained.tokenizer:
+        config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
+    for key, value in family.constants.items():
+        if config.get(key, value) != value:
+            raise UserError(
+                f"{key} of {source} is {config[key]!r}; a {family.title} of transformers has only "
+                f"{value!r}"
+            )
+    return config

@@ -51,25 +51,30 @@ LAYOUTS = {
 
 
 class ForeignTensor(NamedTuple):
-    """The tensor of a weight in another program."""
+    """The tensor of a weight in another program; its first `unused_rows` rows are not ours."""
 
     name: str
     merged: Callable[[Shape], Shape]
     transposed: bool
+    unused_rows: int = 0
 
     def shape(self, ours: Shape) -> Shape:
         """Returns the tensor's shape, given the shape of our weight."""
-        shape = self.merged(ours)
+        rows, *columns = self.merged(ours)
+        shape = (self.unused_rows + rows, *columns)
         return shape[::-1] if self.transposed else shape
 
     def export(self, value: np.ndarray) -> np.ndarray:
         """Converts our value to the tensor's layout; the result is a view if possible."""
         value = np.reshape(value, self.merged(value.shape))
+        if self.unused_rows:
+            value = np.pad(value, [(self.unused_rows, 0)] + [(0, 0)] * (value.ndim - 1))
         return value.T if self.transposed else value
 
     def restore(self, value: np.ndarray, ours: Shape) -> np.ndarray:
         """Inverts `export`, bit for bit."""
-        return np.reshape(value.T if self.transposed else value, ours)
+        value = value.T if self.transposed else value
+        return np.reshape(value[self.unused_rows :], ours)
 
 
 def foreign_names(
@@ -83,13 +88,14 @@ def foreign_names(
     for table in tables:
         layers = range(num_hidden_layers) if "{}" in table.ours else (0,)
         for line in table.rows.strip().splitlines():
-            kind, ours, huggingface, google = line.split()
+            layout, ours, huggingface, google = line.split()
+            kind, _, unused_rows = layout.partition("+")
             theirs = {"huggingface": huggingface, "google": google}[program]
             transposed = program in LAYOUTS[kind].transposed
             for i in layers if theirs != "-" else ():
                 prefix = getattr(table, program).format(i)
                 names[table.ours.format(i) + ours] = ForeignTensor(
-                    prefix + theirs, LAYOUTS[kind].merged, transposed
+                    prefix + theirs, LAYOUTS[kind].merged, transposed, int(unused_rows or 0)
                 )
     return names
 

@@ -4,7 +4,12 @@ from bert_jax.interop.family import Family
 from bert_jax.parts import load_part
 
 DEFAULT = "bert"
-FAMILIES = {DEFAULT: "bert_jax.interop.families.bert:BERT"}
+FAMILIES = {
+    DEFAULT: "bert_jax.interop.families.bert:BERT",
+    "roberta": "bert_jax.interop.families.roberta:ROBERTA",
+    "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
+    "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
+}
 
 
 def load_family(name: str, key: str = "config.family") -> Family:

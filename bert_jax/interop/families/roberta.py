@@ -1,0 +1,113 @@
+"""RoBERTa, XLM-RoBERTa and CamemBERT: three names in `transformers` for one model.
+
+PhoBERT is a RoBERTa with another tokenizer.
+"""
+
+import dataclasses
+
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+
+# Positions are counted from the id of padding plus 1: the table has two rows more than are used.
+_POSITION_OFFSET = 2
+
+# layout, our name, Hugging Face's, Google's
+_LANGUAGE_MODEL = """
+matrix transform/kernel dense.weight -
+vector transform/bias dense.bias -
+vector layer_norm/scale layer_norm.weight -
+vector layer_norm/bias layer_norm.bias -
+vector output_bias bias -
+"""
+_DENSE = """
+matrix dense/kernel dense.weight -
+vector dense/bias dense.bias -
+"""
+_OUTPUT = """
+classes dense/kernel weight -
+vector dense/bias bias -
+"""
+_ENCODER = tuple(
+    table._replace(
+        huggingface=table.huggingface.replace("bert.", "roberta."),
+        rows=table.rows.replace("table position", f"table+{_POSITION_OFFSET} position"),
+    )
+    for table in BERT.names
+    if table.ours.startswith("bert/")
+)
+
+
+def _pretraining_classes(prefix: str) -> tuple[PreTrainingClass, ...]:
+    """Returns the classes whose names start with `prefix`."""
+    return (
+        PreTrainingClass(
+            f"{prefix}ForMaskedLM",
+            terms=("masked_lm",),
+            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+            pipeline="fill-mask",
+        ),
+        PreTrainingClass(f"{prefix}Model", terms=(), weights=("bert/",)),
+    )
+
+
+def _task_classes(prefix: str) -> dict[str, TaskClass]:
+    output = Names("classifier/", "classifier.", "-", _OUTPUT)
+    return {
+        # Its head has the dense layer of the pooler, which the encoder of this class lacks.
+        "sequence_classification": TaskClass(
+            f"{prefix}ForSequenceClassification",
+            output._replace(huggingface="classifier.out_proj."),
+            "text-classification",
+            pooler=Names("bert/pooler/", "classifier.", "-", _DENSE),
+        ),
+        "token_classification": TaskClass(
+            f"{prefix}ForTokenClassification", output, "token-classification"
+        ),
+        "question_answering": TaskClass(
+            f"{prefix}ForQuestionAnswering",
+            output._replace(huggingface="qa_outputs."),
+            "question-answering",
+        ),
+        "multiple_choice": TaskClass(f"{prefix}ForMultipleChoice", output, "multiple-choice"),
+    }
+
+
+ROBERTA = Family(
+    title="RoBERTa",
+    model_types=("roberta",),
+    names=(*_ENCODER, Names("mlm/", "lm_head.", "-", _LANGUAGE_MODEL)),
+    pretraining_classes=_pretraining_classes("Roberta"),
+    task_classes=_task_classes("Roberta"),
+    tokenizer_classes=BERT.tokenizer_classes,
+    config_keys=BERT.config_keys,
+    config_offsets={"max_position_embeddings": _POSITION_OFFSET},
+    # The activation of the masked-LM head is gelu, whatever hidden_act says.
+    fixed={"hidden_act": "gelu"},
+    constants={**BERT.constants, "is_decoder": False, "pad_token_id": _POSITION_OFFSET - 1},
+    written=BERT.written,
+    token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
+    activations=BERT.activations,
+    encoder_prefixes=("roberta.",),
+    base_prefixes=BERT.base_prefixes,
+    tied={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    # The authors' model has no token types.
+    zero_tables={"type_vocab_size": "roberta.embeddings.token_type_embeddings.weight"},
+    buffers=("roberta.embeddings.position_ids",),
+)
+XLM_ROBERTA = dataclasses.replace(
+    ROBERTA,
+    title="XLM-RoBERTa",
+    model_types=("xlm-roberta",),
+    pretraining_classes=_pretraining_classes("XLMRoberta"),
+    task_classes=_task_classes("XLMRoberta"),
+)
+CAMEMBERT = dataclasses.replace(
+    ROBERTA,
+    title="CamemBERT",
+    model_types=("camembert",),
+    pretraining_classes=_pretraining_classes("Camembert"),
+    task_classes=_task_classes("Camembert"),
+)
