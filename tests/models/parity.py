@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.interop.families import family_of_type, load_family
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.family import Family
 from bert_jax.interop.huggingface import read_huggingface
+from bert_jax.interop.model_keys import read_family_keys
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
@@ -20,7 +23,6 @@ from bert_jax.models.encoder import Block
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM
-from bert_jax.objectives.terms.next_sentence import NextSentence
 from tests.golden.inputs import (
     ANTIBODIES,
     masked_one_by_one,
@@ -31,7 +33,7 @@ from tests.golden.inputs import (
     signs,
 )
 
-RANDOM = ("gelu", "one_head", "gelu_new", "relu")
+RANDOM = ("gelu", "one_head", "gelu_new", "relu", "roberta")
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
@@ -58,13 +60,21 @@ class Errors(NamedTuple):
 @functools.cache
 def random_model(name: str, scan_layers: bool) -> Model:
     """A model of random weights, all of them from its golden file."""
-    reference = golden(f"model_{name}")
-    config = BertConfig(**json.loads(str(reference["config"])), scan_layers=scan_layers)
-    shapes, theirs = expected_shapes(config), section(reference, "weights")
-    names = foreign_names(BERT.names, "huggingface", config.num_hidden_layers)
-    assert {outside.name for outside in names.values()} == theirs.keys()
+    reference, family = golden(f"model_{name}"), _family(name)
+    keys = json.loads(str(reference["config"]))
+    config = BertConfig(**read_family_keys(keys, family, name), scan_layers=scan_layers)
+    terms = family.pretraining_class(config.causal, terms=None).terms
+    shapes, theirs = expected_shapes(config, terms), section(reference, "weights")
+    names = foreign_names(family.names, "huggingface", config.num_hidden_layers)
+    assert {names[ours].name for ours in shapes} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
-    return PreTrainingModel(config, make_terms()), unflatten(weights, config)
+    return PreTrainingModel(config, make_terms(terms)), unflatten(weights, config)
+
+
+def _family(name: str) -> Family:
+    """The family of a golden file with random weights."""
+    keys = json.loads(str(golden(f"model_{name}")["config"]))
+    return load_family(family_of_type(keys.get("model_type", "bert")))
 
 
 @functools.cache
@@ -84,13 +94,20 @@ def real_model(name: str, scan_layers: bool) -> Model:
 
 
 def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
-    """The largest of any entry of any hidden state that was recorded."""
-    actual, expected = _hidden_states(*model, section(reference, "batch")), reference
+    """The largest of any entry of any hidden state of a real token that was recorded.
+
+    At padding, a RoBERTa of transformers has another position.
+    """
+    batch, expected = section(reference, "batch"), reference["hidden_states"]
+    actual = _hidden_states(*model, batch)
     if "at" in reference:
         rows, columns = reference["at"].T
         actual = actual[:, rows, columns]
-    assert actual.shape == expected["hidden_states"].shape
-    return float(np.abs(actual - expected["hidden_states"]).max())
+    else:
+        real_BxL = batch["attention_mask"] > 0
+        actual, expected = actual[:, real_BxL], expected[:, real_BxL]
+    assert actual.shape == expected.shape
+    return float(np.abs(actual - expected).max())
 
 
 def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.ndarray:
@@ -128,20 +145,17 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
             deterministic=True,
             capture_intermediates=lambda module, _: module.name == "pooler",
         )
-        mlm_logits_BxMxV = output["mlm"][..., : model.config.vocab_size]
-        losses = {
-            "mlm_loss": _mlm_loss(mlm_logits_BxMxV, batch),
-            "nsp_loss": _mean_loss(NextSentence(), output["nsp"], batch),
-        }
-        losses["loss"] = losses["mlm_loss"] + losses["nsp_loss"]
-        return losses["loss"], losses | {
-            "pooled_output": caught["intermediates"]["bert"]["pooler"]["__call__"][0],
-            "mlm_logits": mlm_logits_BxMxV,
-            "nsp_logits": output["nsp"],
-        }
+        output["mlm"] = output["mlm"][..., : model.config.vocab_size]
+        outputs = {f"{term}_logits": logits for term, logits in output.items()}
+        outputs |= {f"{t.name}_loss": _mean_loss(t, output[t.name], batch) for t in model.terms}
+        outputs["loss"] = sum(outputs[f"{t.name}_loss"] for t in model.terms)
+        if "pooled_output" in reference:
+            pooler = caught["intermediates"]["bert"]["pooler"]
+            outputs["pooled_output"] = pooler["__call__"][0]
+        return outputs["loss"], outputs
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
-    ours, theirs = _named(grads, model), section(reference, "gradients")
+    ours, theirs = _named(grads, model, _family(name)), section(reference, "gradients")
     assert ours.keys() == theirs.keys()
     errors, entries = {}, {}
     for key, expected in theirs.items():
@@ -181,7 +195,7 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
         return total, outputs | {"loss": total}
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
-    ours, kept = _named(grads, model), section(reference, "gradients")
+    ours, kept = _named(grads, model, BERT), section(reference, "gradients")
     errors, entries = {}, {}
     for key in {key.rsplit("/", 1)[0] for key in kept}:
         expected = section(kept, key)
@@ -245,9 +259,9 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
     )
 
 
-def _named(params: dict, model: PreTrainingModel) -> dict[str, np.ndarray]:
+def _named(params: dict, model: PreTrainingModel, family: Family) -> dict[str, np.ndarray]:
     """Under transformers' names, and laid out as there."""
-    names = foreign_names(BERT.names, "huggingface", model.config.num_hidden_layers)
+    names = foreign_names(family.names, "huggingface", model.config.num_hidden_layers)
     flat = flatten(params, model.config)
     return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
 
