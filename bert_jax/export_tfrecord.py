@@ -13,6 +13,7 @@ from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config
 from bert_jax.data.record_store import training_flags
 from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax.data.store_manifest import tokenizer_flags
 from bert_jax.errors import UserError
 
 
@@ -80,8 +81,7 @@ def main(_) -> None:
         {
             "data.input": f"{output}/*.tfrecord",
             "data.vocab": vocabulary,
-            "data.tokenizer": tokenizer.kind,
-            "data.lowercase": metadata["options"]["lowercase"],
+            **tokenizer_flags(metadata["options"]),
             "model.vocab_size": tokenizer.vocab_size,
         },
         {(args.max_seq_length, args.max_predictions_per_seq)},

@@ -37,7 +37,8 @@ _STEERING = (
     "resume_from",
 )
 # Config keys of a tokenizer, and the files that a vocabulary may be in.
-_TOKENIZER_KEYS = ("lowercase", "max_input_chars_per_word")
+_TOKENIZER_KEYS = ("tokenizer", "special_tokens", "lowercase", "max_input_chars_per_word")
+_DEFAULT_FLAGS = ("--config.data.tokenizer=wordpiece", "--config.data.special_tokens=bert")
 _VOCABS = ("vocab.txt", "sentencepiece.model")
 
 
@@ -166,10 +167,9 @@ def _check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Toke
 
 def _vocabulary_flags(source: Path | epath.Path, tokenizer: Tokenizer | None) -> str:
     """Returns the flags that name the vocabulary of these weights."""
-    options = tokenizer.options if tokenizer else {}
-    flags = [f"--config.data.{key}={options[key]}" for key in _TOKENIZER_KEYS if key in options]
-    if options.get("kind") == "sentencepiece":
-        flags.insert(0, "--config.data.tokenizer=sentencepiece")
+    keys = tokenizer.config_keys if tokenizer else {}
+    flags = [f"--config.data.{key}={keys[key]}" for key in _TOKENIZER_KEYS if key in keys]
+    flags = [flag for flag in flags if flag not in _DEFAULT_FLAGS]
     # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
     # of a step.
     folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")

@@ -121,8 +121,9 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 
 def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
     """Refuses a config that contradicts the metadata of a given store."""
-    for key in ("tokenizer", "lowercase"):
-        found, wanted = metadata["options"][key], config.data[key]
+    defaults = {"special_tokens": "bert"}
+    for key in ("tokenizer", "lowercase", "special_tokens"):
+        found, wanted = (defaults | metadata["options"])[key], config.data[key]
         if found != wanted:
             raise UserError(
                 f"config.data.{key} is {wanted!r}, but the token store {path} was prepared with "

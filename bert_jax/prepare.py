@@ -15,11 +15,12 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, files, tokenizers
+from bert_jax import cli, files
 from bert_jax.config import default_config, validate_data
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import FORMAT, training_flags
 from bert_jax.data.store import read_metadata, store_path
+from bert_jax.data.store_manifest import given_tokenizer, tokenizer_flags
 from bert_jax.errors import UserError
 
 _FLAG_HELP = {
@@ -28,6 +29,7 @@ _FLAG_HELP = {
     "text_field": "Field of a JSON line or TFDS example that holds the text.",
     "tokenizer": "wordpiece or sentencepiece.",
     "vocab": "A vocab.txt or .model file; if empty, a vocabulary is trained.",
+    "special_tokens": "Special tokens: bert, roberta, camembert or albert.",
     "lowercase": "Lower-case and strip accents.",
     "max_input_chars_per_word": "Longer words become [UNK] (wordpiece only).",
     "sentencepiece_type": "Kind of sentencepiece model to train: unigram or bpe.",
@@ -83,13 +85,7 @@ def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
     # The vocabulary of a finished store may no longer exist elsewhere.
     if (store_path(output) / "metadata.json").exists():
         return read_metadata(output)["vocab_size"]
-    given = tokenizers.from_file(
-        data.tokenizer,
-        data.vocab,
-        lowercase=data.lowercase,
-        max_input_chars_per_word=data.max_input_chars_per_word,
-    )
-    return given.vocab_size
+    return given_tokenizer(data).vocab_size
 
 
 def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> None:
@@ -128,8 +124,7 @@ def _print_records(metadata: dict[str, Any], output: str) -> None:
         {
             "data.store": output,
             "data.input": ",".join(options["input"]),
-            "data.tokenizer": options["tokenizer"],
-            "data.lowercase": options["lowercase"],
+            **tokenizer_flags(options),
             "model.vocab_size": metadata["vocab_size"],
         },
         set(records),

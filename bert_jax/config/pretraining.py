@@ -110,6 +110,13 @@ PRETRAINING: Section = {
             "model.vocab_size entries is trained on the training documents.",
             is_path=True,
         ),
+        "special_tokens": Field(
+            "bert",
+            "Spellings, places and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
+            "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
+            "camembert: the same with CamemBERT's ids. albert: BERT's with <pad> and <unk>.",
+            choices=("bert", "roberta", "camembert", "albert"),
+        ),
         "lowercase": Field(
             True,
             "Whether text is lower-cased and stripped of accents before it is tokenized (an "
@@ -296,7 +303,8 @@ def _check_parts(config: ConfigDict) -> None:
             f"config.model.num_attention_heads is {model.num_attention_heads}, which does not "
             f"divide config.model.hidden_size, {model.hidden_size}"
         )
-    if config.data.rows == "pairs" and model.type_vocab_size < 2:
+    has_types = config.data.special_tokens in ("bert", "albert")
+    if config.data.rows == "pairs" and has_types and model.type_vocab_size < 2:
         raise UserError(
             f"config.model.type_vocab_size is {model.type_vocab_size}, but "
             "config.data.rows=pairs needs at least 2"
@@ -314,6 +322,11 @@ def _check_data(data: ConfigDict) -> None:
         raise UserError(
             f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "
             "to 1"
+        )
+    if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
+        raise UserError(
+            "config.data.special_tokens is camembert, whose ids only config.data.tokenizer="
+            "sentencepiece has; set roberta"
         )
     if data.format != "google_tfrecord":
         return

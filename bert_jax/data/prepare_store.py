@@ -149,6 +149,7 @@ def _make_tokenizer(
             lowercase=data.lowercase,
             max_input_chars_per_word=data.max_input_chars_per_word,
             sentencepiece_type=data.sentencepiece_type,
+            special_tokens=tokenizers.CONVENTIONS[data.special_tokens],
         )
         if tokenizer.num_unused:
             progress.message(

@@ -28,7 +28,7 @@ def open_corpus(data: ConfigDict) -> Corpus:
     )
 
 
-def given_tokenizer(data: ConfigDict, vocab_size: int) -> Tokenizer:
+def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenizer:
     """Returns the tokenizer with the vocabulary of `data.vocab`.
 
     Raises:
@@ -39,8 +39,9 @@ def given_tokenizer(data: ConfigDict, vocab_size: int) -> Tokenizer:
         data.vocab,
         lowercase=data.lowercase,
         max_input_chars_per_word=data.max_input_chars_per_word,
+        special_tokens=tokenizers.CONVENTIONS[data.special_tokens],
     )
-    if tokenizer.vocab_size != vocab_size:
+    if vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
             f"{tokenizer.vocab_size} entries: set model.vocab_size to that"
@@ -85,11 +86,19 @@ def store_options(
             if not known or known["vocab_path"] != data.vocab:
                 raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
             options["vocab"] = known["vocab"]
+    if data.special_tokens != "bert":
+        options["special_tokens"] = data.special_tokens
     if data.tokenizer == "wordpiece":
         options["max_input_chars_per_word"] = data.max_input_chars_per_word
     elif not data.vocab:
         options["sentencepiece_type"] = data.sentencepiece_type
     return options
+
+
+def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the config keys that name the tokenizer of a store, without defaults."""
+    keys = ("tokenizer", "lowercase", "special_tokens")
+    return {f"data.{key}": options[key] for key in keys if key in options}
 
 
 def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) -> dict[str, Any]:

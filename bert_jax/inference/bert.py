@@ -109,7 +109,7 @@ class Bert:
         """Predicts the tokens at each [MASK], all masks at once.
 
         Args:
-          text: A text with at least one [MASK].
+          text: A text with at least one [MASK]; see `Tokenizer.encode_masked`.
           text_b: A second sentence, if any.
           top_k: The number of guesses for each mask.
 
@@ -122,7 +122,7 @@ class Bert:
         """
         self._require("fill_mask", MASKED_LM)
         (row,) = self.rows([one_or_two(text, text_b)], masks=True)
-        given = _count_masks(text, text_b)
+        given = self._count_masks(text, text_b)
         if not given:
             raise UserError(f"{text[:40]!r} has no {MASK}; put one in the place of a word")
         guesses = self._guesses(row, top_k)
@@ -193,11 +193,12 @@ class Bert:
         """
         self._require("score", MASKED_LM)
         (row,) = self.rows([text])
-        # Without [CLS] and [SEP].
-        ids = row.input_ids_L[1:-1].tolist()
+        template = self.tokenizer.template
+        first, after = len(template.before), len(template.after)
+        ids = row.input_ids_L[first : len(row.input_ids_L) - after].tolist()
         masked = [row._replace(input_ids_L=row.input_ids_L.copy()) for _ in ids]
         for i, copy in enumerate(masked):
-            copy.input_ids_L[1 + i] = self.tokenizer.mask_id
+            copy.input_ids_L[first + i] = self.tokenizer.mask_id
 
         def program(inputs: Inputs) -> jax.Array:
             positions_B = np.argmax(inputs.input_ids_BxL == self.tokenizer.mask_id, axis=1)
@@ -228,7 +229,7 @@ class Bert:
         (row,) = self.rows([one_or_two(text, text_b)], max_length, masks=True)
         missing = self._missing[MASKED_LM]
         guesses = {} if missing else self._guesses(row, top_k)
-        without = _count_masks(text, text_b) - len(guesses)
+        without = self._count_masks(text, text_b) - len(guesses)
         if without:
             cause = missing or "beyond the length"
             warnings.warn(f"no predictions for {without} {MASK}: {cause}", stacklevel=2)
@@ -260,9 +261,14 @@ class Bert:
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)
         return rows
 
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the model has the token types of a pair of sentences."""
+        return self.tokenizer.template.num_segments <= max(1, self.config.type_vocab_size)
+
     def require_segments(self) -> None:
-        """Raises UserError if the model has only one segment."""
-        if self.config.type_vocab_size < 2:
+        """Raises UserError if the model does not take pairs of sentences."""
+        if not self.takes_pairs:
             raise UserError(f"{self.source} has one segment and does not take pairs of sentences")
 
     def length(self, max_length: int | None) -> int:
@@ -366,6 +372,9 @@ class Bert:
             ]
         return guesses
 
+    def _count_masks(self, text: str, text_b: str | None) -> int:
+        return sum(len(self.tokenizer.split_at_masks(t)) - 1 for t in (text, text_b or ""))
+
     def _require(self, method: str, term: str) -> None:
         if self._missing[term]:
             raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
@@ -374,10 +383,6 @@ class Bert:
 def one_or_two(text: str, text_b: str | None) -> Text:
     """Returns a sentence, or a pair if there is a second one."""
     return text if text_b is None else (text, text_b)
-
-
-def _count_masks(text: str, text_b: str | None) -> int:
-    return text.count(MASK) + (text_b or "").count(MASK)
 
 
 def _padded(rows: Sequence[TokenRow], batch: buckets.Batch) -> Inputs:

@@ -176,7 +176,7 @@ def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
                 text = _sides(line.parse())
             except BadRecord as bad:
                 raise UserError(f"{where}: {bad.detail}") from None
-            if len(text) == 2 and bert.config.type_vocab_size < 2:
+            if len(text) == 2 and not bert.takes_pairs:
                 raise UserError(f"{where}: {bert.source} has one segment and takes no `text_b`")
             for side in text:
                 check_text(side, where)

@@ -93,9 +93,10 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
         config.objective.weights = (1.0,) * len(pretrained.terms)
     config.workdir, config.data.store, config.data.vocab = "", "", ""
     if pretrained.tokenizer:
-        options = pretrained.tokenizer.options
-        config.data.tokenizer = options["kind"]
-        config.data.lowercase = options["lowercase"]
+        keys = pretrained.tokenizer.config_keys
+        config.data.update({key: keys[key] for key in ("tokenizer", "lowercase")})
+        if isinstance(keys["special_tokens"], str):
+            config.data.special_tokens = keys["special_tokens"]
         pretrained.tokenizer.save(path / workdir.TOKENIZER)
     model_config = BertConfig(**config.model, scan_layers=config.scan_layers)
     params = unflatten(pretrained.weights, model_config)

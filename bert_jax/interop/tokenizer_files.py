@@ -25,6 +25,7 @@ OPTIONS_FILE = "bert_jax_tokenizer.json"
 LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIALS_FILE = "special_tokens_map.json"
+_SPECIAL_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 # Longer words are [UNK] in the original and in `transformers`; a vocab.txt cannot change that.
 _GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
 # [CLS], [unused1], and <S> in the (uncased) Chinese vocabulary.
@@ -45,9 +46,10 @@ def write_huggingface_tokenizer(
     """
     library = to_library(tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
-    special_tokens = {f"{k}_token": v for k, v in tokenizer.special_tokens._asdict().items()}
+    spellings = tokenizer.special_tokens.spellings
+    special_tokens = dict(zip(_SPECIAL_KEYS, spellings, strict=True))
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
-    by_id = sorted(zip(tokenizer.special_ids, tokenizer.special_tokens, strict=True))
+    by_id = sorted(zip(tokenizer.special_ids, spellings, strict=True))
     tokenizer_class = family.tokenizer_classes[tokenizer.kind]
     config = {
         "added_tokens_decoder": {
@@ -179,7 +181,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
     _refuse_other_rules(json.loads(theirs.to_str()), json.loads(to_library(ours).to_str()), path)
     for i, token in theirs.get_added_tokens_decoder().items():
         # Added tokens would be matched in the text, unlike ours.
-        if token.content not in special_tokens:
+        if token.content not in special_tokens.spellings:
             raise UserError(f"{path} adds {token.content!r} with id {i}, which BERT does not have")
     return ours
 

@@ -44,7 +44,9 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
         library = _sentencepiece(tokenizer)
     else:
         library = _wordpiece(tokenizer)
-    library.add_special_tokens([AddedToken(t, normalized=False) for t in tokenizer.special_tokens])
+    library.add_special_tokens(
+        [AddedToken(t, normalized=False) for t in tokenizer.special_tokens.spellings]
+    )
     library.post_processor = _post_processor(tokenizer)
     return library
 

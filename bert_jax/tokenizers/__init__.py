@@ -1,10 +1,11 @@
 """WordPiece and SentencePiece tokenizers behind one interface."""
 
-from bert_jax.tokenizers.base import MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.factory import KINDS, from_file, load, train
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 __all__ = [
+    "CONVENTIONS",
     "KINDS",
     "MASK",
     "SPECIAL_TOKENS",

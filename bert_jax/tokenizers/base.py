@@ -16,16 +16,54 @@ from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 
 class SpecialTokens(NamedTuple):
-    """The spellings of the special tokens in a vocabulary; BERT's are the defaults."""
+    """The special tokens of a vocabulary; BERT's are the defaults.
+
+    Attributes:
+      pad, unk, cls, sep, mask: Their spellings.
+      num_separators: The number of `sep` between the two texts of a pair.
+      num_segments: 2 if the second text of a pair has token type 1; 1 if all types are 0.
+      first, last: The entries at the beginning and at the end of a vocabulary that is made from
+        pieces of text. If `last` is not empty, they are also put around the pieces of a model
+        that lacks special tokens, as fairseq does.
+    """
 
     pad: str = "[PAD]"
     unk: str = "[UNK]"
     cls: str = "[CLS]"
     sep: str = "[SEP]"
     mask: str = "[MASK]"
+    num_separators: int = 1
+    num_segments: int = 2
+    first: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    last: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, str, str, str, str]:
+        return self.pad, self.unk, self.cls, self.sep, self.mask
 
 
 SPECIAL_TOKENS = SpecialTokens()
+_ROBERTA = SpecialTokens(
+    *("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
+    num_separators=2,
+    num_segments=1,
+    first=("<s>", "<pad>", "</s>", "<unk>"),
+    last=("<mask>",),
+)
+# The choices of config.data.special_tokens.
+CONVENTIONS = {
+    "bert": SPECIAL_TOKENS,
+    # RoBERTa, XLM-R and PhoBERT: the dictionary of fairseq.
+    "roberta": _ROBERTA,
+    # The same with the five rows that the released CamemBERT has at the beginning. Its tokens <s>
+    # and </s> are the pieces of its SentencePiece model.
+    "camembert": _ROBERTA._replace(
+        first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
+    ),
+    "albert": SPECIAL_TOKENS._replace(
+        pad="<pad>", unk="<unk>", first=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    ),
+}
 MASK = SPECIAL_TOKENS.mask
 OPTIONS_FILE = "tokenizer.json"
 
@@ -35,10 +73,11 @@ class Tokenizer(abc.ABC):
 
     Attributes:
       kind: "wordpiece" or "sentencepiece".
-      options: `kind` and the options of its kind; special tokens only if they are not BERT's.
+      options: `kind` and the options of its kind; `special_tokens`, a key of CONVENTIONS or
+        the fields of `SpecialTokens`, only if they are not BERT's.
       tokens: The vocabulary in the order of its ids.
       vocab_size: The number of entries; every id is below it.
-      special_tokens: The spellings of the special tokens.
+      special_tokens: The spellings and places of the special tokens.
       pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text never
         produces any of them except unk_id, even if it contains their spellings.
       special_ids: The same five ids.
@@ -59,20 +98,32 @@ class Tokenizer(abc.ABC):
     ):
         self.options = {"kind": self.kind, **options}
         if special_tokens != SPECIAL_TOKENS:
-            self.options["special_tokens"] = list(special_tokens)
+            names = {tokens: name for name, tokens in CONVENTIONS.items()}
+            self.options["special_tokens"] = names.get(special_tokens) or list(special_tokens)
         self.tokens = list(tokens)
         self.vocab_size = len(tokens)
         self.special_tokens = special_tokens
         ids = {token: i for i, token in enumerate(tokens)}
-        self.special_ids = tuple(ids[token] for token in special_tokens)
+        self.special_ids = tuple(ids[token] for token in special_tokens.spellings)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.template = SequenceTemplate(
-            before=(self.cls_id,), between=(self.sep_id,), after=(self.sep_id,)
+            before=(self.cls_id,),
+            between=(self.sep_id,) * special_tokens.num_separators,
+            after=(self.sep_id,),
+            num_segments=special_tokens.num_segments,
         )
         self.is_word_start_V = np.array([self.is_word_start(t) for t in tokens], bool)
         self.fingerprint = hashlib.sha256(
             json.dumps(self.options, sort_keys=True).encode() + b"\0" + vocabulary
         ).hexdigest()
+
+    @property
+    def config_keys(self) -> dict[str, Any]:
+        """The keys of `config.data` that describe the tokenizer, and their values."""
+        keys = {"tokenizer": self.kind, "lowercase": False, "special_tokens": "bert"}
+        keys.update(self.options)
+        del keys["kind"]
+        return keys
 
     @property
     def num_unused(self) -> int:
@@ -103,7 +154,8 @@ class Tokenizer(abc.ABC):
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """Returns an int32 array of ids for each sentence; no special tokens are added.
 
-        "[MASK]" in the text is plain text ('[', 'mask', ']'), never the special id.
+        "[MASK]" in the text is plain text ('[', 'mask', ']'), never the special id. The same is
+        true of all other special tokens.
         """
 
     def join(
@@ -113,10 +165,17 @@ class Tokenizer(abc.ABC):
         return self.template.join(a, b, max_length=max_length)
 
     def encode_masked(self, sentence: str) -> np.ndarray:
-        """Returns the ids of a sentence, int32 [T], in which "[MASK]" is the mask token."""
-        first, *others = self.encode_parts(sentence.split(MASK))
+        """Returns the ids of a sentence, int32 [T], in which masks are mask tokens.
+
+        A mask is "[MASK]" or the vocabulary's own spelling, such as "<mask>".
+        """
+        first, *others = self.encode_parts(self.split_at_masks(sentence))
         mask = np.array([self.mask_id], np.int32)
         return np.concatenate([first, *(ids for part in others for ids in (mask, part))])
+
+    def split_at_masks(self, sentence: str) -> list[str]:
+        """Returns the parts of a sentence before, between and after its masks."""
+        return sentence.replace(self.special_tokens.mask, MASK).split(MASK)
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each part of a sentence that is interrupted by masks."""
@@ -155,6 +214,7 @@ def require_special_tokens(
     tokens: Sequence[str], special_tokens: SpecialTokens, path: epath.PathLike
 ) -> None:
     """Raises UserError if the vocabulary lacks special tokens."""
-    missing = [token for token in special_tokens if token not in tokens]
+    missing = set(special_tokens.spellings).difference(tokens)
     if missing:
-        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}, which BERT needs")
+        names = " ".join(token for token in special_tokens.spellings if token in missing)
+        raise UserError(f"the vocabulary {path} has no {names}, which BERT needs")

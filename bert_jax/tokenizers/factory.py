@@ -7,7 +7,13 @@ from etils import epath
 from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import sentencepiece, training, wordpiece
-from bert_jax.tokenizers.base import OPTIONS_FILE, SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers.base import (
+    CONVENTIONS,
+    OPTIONS_FILE,
+    SPECIAL_TOKENS,
+    SpecialTokens,
+    Tokenizer,
+)
 
 # The vocabulary file and the options of each kind.
 _KINDS = {
@@ -29,7 +35,11 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
         options = files.read_json(path)
     except FileNotFoundError:
         raise UserError(f"{directory} holds no tokenizer: {options_file} is missing") from None
-    special_tokens = SpecialTokens(*options.pop("special_tokens", SPECIAL_TOKENS))
+    named = options.pop("special_tokens", "bert")
+    if isinstance(named, str):
+        special_tokens = CONVENTIONS[named]
+    else:
+        special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
     kind = options.pop("kind", None)
     vocabulary_file, names = _KINDS.get(kind, ("", None))
     if options.keys() != names:
@@ -74,8 +84,9 @@ def train(
     lowercase: bool,
     max_input_chars_per_word: int,
     sentencepiece_type: str,
+    special_tokens: SpecialTokens = SPECIAL_TOKENS,
 ) -> Tokenizer:
-    """Trains a vocabulary of exactly `vocab_size` entries, the special tokens first.
+    """Trains a vocabulary of exactly `vocab_size` entries.
 
     The same texts in the same order give the same vocabulary, byte for byte. All texts together
     must fit in memory; `bert_jax.prepare` draws a sample.
@@ -83,17 +94,27 @@ def train(
     Args:
       texts: Sentences or short paragraphs.
       sentencepiece_type: "unigram" or "bpe".
+      special_tokens: Defines the first and the last entries.
 
     Raises:
       UserError: The corpus does not allow a vocabulary of this size.
     """
     if kind == "sentencepiece":
         model = training.train_sentencepiece(
-            texts, vocab_size=vocab_size, lowercase=lowercase, model_type=sentencepiece_type
+            texts,
+            vocab_size=vocab_size,
+            lowercase=lowercase,
+            model_type=sentencepiece_type,
+            special_tokens=special_tokens,
         )
-        return sentencepiece.SentencePieceTokenizer(model, lowercase=lowercase)
+        return sentencepiece.SentencePieceTokenizer(
+            model, lowercase=lowercase, special_tokens=special_tokens
+        )
     return wordpiece.WordPieceTokenizer(
-        training.train_wordpiece(texts, vocab_size=vocab_size, lowercase=lowercase),
+        training.train_wordpiece(
+            texts, vocab_size=vocab_size, lowercase=lowercase, special_tokens=special_tokens
+        ),
         lowercase=lowercase,
         max_input_chars_per_word=max_input_chars_per_word,
+        special_tokens=special_tokens,
     )

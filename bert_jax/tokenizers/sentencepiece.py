@@ -40,8 +40,13 @@ class SentencePieceTokenizer(Tokenizer):
         self.model = model
         self._lowercase = lowercase
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
-        tokens = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
+        pieces = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
+        tokens = around_pieces(pieces, special_tokens)
         super().__init__({"lowercase": lowercase}, model, tokens, special_tokens)
+        # The library's id of a piece differs from ours if there are entries around the pieces.
+        ids = {token: i for i, token in enumerate(tokens)}
+        self._id_of_piece_P = np.array([ids[piece] for piece in pieces], np.int32)
+        self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
@@ -51,14 +56,14 @@ class SentencePieceTokenizer(Tokenizer):
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
     def is_word_start(self, token: str) -> bool:
-        return token.startswith(WORD_START) or token in self.special_tokens
+        return token.startswith(WORD_START) or token in self.special_tokens.spellings
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         if self._lowercase:
             sentences = [fold(sentence) for sentence in sentences]
         # One thread, because the caller chooses the number of processes.
         batch = self._backend.encode(list(sentences), out_type=int, num_threads=1)
-        return [np.array(ids, np.int32) for ids in batch]
+        return [self._id_of_piece_P[pieces] for pieces in map(_indices, batch)]
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
         first, *others = parts
@@ -69,7 +74,8 @@ class SentencePieceTokenizer(Tokenizer):
                 ids += self.encode_batch([part])
             else:
                 text = fold(part) if self._lowercase else part
-                ids.append(np.array(self._within_word.encode(text, out_type=int), np.int32))
+                pieces = _indices(self._within_word.encode(text, out_type=int))
+                ids.append(self._id_of_piece_P[pieces])
         return ids
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -90,14 +96,15 @@ class SentencePieceTokenizer(Tokenizer):
             # A piece that is part of a character (a ligature, a Hangul syllable) covers all of it.
             last = min(max(start, end - 1), len(folded) - 1)
             spans.append((bounds[start], max(bounds[end], bounds[last] + 1)))
-        return np.array([piece.id for piece in encoded.pieces], np.int32), monotone(spans)
+        pieces = _indices([piece.id for piece in encoded.pieces])
+        return self._id_of_piece_P[pieces], monotone(spans)
 
     def decode(self, ids: Sequence[int]) -> str:
         special, words, text = set(self.special_ids), [], []
         # The library would drop control symbols.
         for i in map(int, ids):
-            if i not in special:
-                words.append(i)
+            if i not in special and i in self._piece_of_id:
+                words.append(self._piece_of_id[i])
                 continue
             text += [self._backend.decode(words), self.id_to_token(i)]
             words = []
@@ -105,6 +112,19 @@ class SentencePieceTokenizer(Tokenizer):
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
         (directory / MODEL_FILE).write_bytes(self.model)
+
+
+def around_pieces(pieces: Sequence[str], special_tokens: SpecialTokens) -> list[str]:
+    """Returns the vocabulary of a model with these pieces; see `SpecialTokens.last`."""
+    if not special_tokens.last:
+        return list(pieces)
+    added = {*special_tokens.first, *special_tokens.last}
+    kept = [piece for piece in pieces if piece not in added]
+    return [*special_tokens.first, *kept, *special_tokens.last]
+
+
+def _indices(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, np.int64)
 
 
 def fold(text: str) -> str:
@@ -143,9 +163,10 @@ def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOK
         model.ParseFromString(content)
     except Exception:  # protobuf's DecodeError, whose module is not public
         raise UserError(f"{path} is not a SentencePiece model") from None
-    require_special_tokens([piece.piece for piece in model.pieces], special_tokens, path)
+    tokens = around_pieces([piece.piece for piece in model.pieces], special_tokens)
+    require_special_tokens(tokens, special_tokens, path)
     for piece in model.pieces:
         # In ALBERT's models, "[MASK]" in the text becomes the token.
-        if piece.piece in special_tokens and piece.type != _Piece.UNKNOWN:
+        if piece.piece in special_tokens.spellings and piece.type != _Piece.UNKNOWN:
             piece.type = _Piece.CONTROL
     return model.SerializeToString()

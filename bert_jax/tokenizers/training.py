@@ -3,13 +3,14 @@
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
-from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers.base import SpecialTokens
 from bert_jax.tokenizers.sentencepiece import fold
 from bert_jax.tokenizers.words import WordSplitter
 
@@ -23,8 +24,10 @@ _SENTENCEPIECE_THREADS = 2
 _SENTENCEPIECE_LINE = 4000
 
 
-def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> list[str]:
-    """Returns the `vocab_size` entries of a trained vocabulary, specials first.
+def train_wordpiece(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, special_tokens: SpecialTokens
+) -> list[str]:
+    """Returns the `vocab_size` entries of a trained vocabulary.
 
     If the corpus is too small, "[unused0]", "[unused1]", ... fill up the vocabulary, as in
     Google's vocabularies.
@@ -34,27 +37,31 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
     """
     split = WordSplitter(lowercase).split
     texts = [" ".join(split(text)) for text in texts]
-    base = _base_entries(texts, vocab_size)
+    num_pieces = vocab_size - len(special_tokens.last)
+    base = _base_entries(texts, num_pieces, special_tokens)
     # The trainer gives ids to "##x" in the order of a hash map, which varies from run to run and
     # decides ties between pieces. Special tokens get fixed ids before it starts.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
+        vocab_size=num_pieces,
         min_frequency=MIN_FREQUENCY,
         special_tokens=base,
         initial_alphabet=[entry for entry in base if len(entry) == 1],
         limit_alphabet=sum(len(entry) == 1 for entry in base),
         show_progress=False,
     )
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special_tokens.unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
-    entries = sorted(ids, key=ids.get)[:vocab_size]
-    return entries + [f"[unused{i}]" for i in range(vocab_size - len(entries))]
+    entries = sorted(ids, key=ids.get)[:num_pieces]
+    entries += [f"[unused{i}]" for i in range(num_pieces - len(entries))]
+    return [*entries, *special_tokens.last]
 
 
-def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
-    """Returns the special tokens and every character, at the start of a word and inside."""
+def _base_entries(
+    texts: Iterable[str], num_pieces: int, special_tokens: SpecialTokens
+) -> list[str]:
+    """Returns the first special tokens and every character, at the start of a word and inside."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -63,11 +70,12 @@ def _base_entries(texts: Iterable[str], vocab_size: int) -> list[str]:
         raise UserError("there is no text to train a vocabulary on")
     characters = sorted(characters, key=lambda c: (-counts[c], c))[:MAX_ALPHABET]
     characters.sort()
-    base = [*SPECIAL_TOKENS, *characters, *(f"##{c}" for c in characters if _continues(c))]
-    if len(base) >= vocab_size:
+    base = [*special_tokens.first, *characters, *(f"##{c}" for c in characters if _continues(c))]
+    if len(base) >= num_pieces:
+        num_last = len(special_tokens.last)
         raise UserError(
-            f"a vocabulary of {vocab_size} entries is too small for this corpus: its "
-            f"characters and the special tokens alone take {len(base)}"
+            f"a vocabulary of {num_pieces + num_last} entries is too small for this corpus: its "
+            f"characters and the special tokens alone take {len(base) + num_last}"
         )
     return base
 
@@ -78,34 +86,47 @@ def _continues(character: str) -> bool:
 
 
 def train_sentencepiece(
-    texts: Iterable[str], *, vocab_size: int, lowercase: bool, model_type: str
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    model_type: str,
+    special_tokens: SpecialTokens,
 ) -> bytes:
-    """Returns a serialized model of exactly `vocab_size` pieces, specials first.
+    """Returns a serialized model for a vocabulary of exactly `vocab_size` entries.
 
     Raises:
       UserError: The corpus is too small, or has too many characters for the size.
     """
+    if special_tokens.last:
+        # The model has only pieces, and the library's own three special tokens before them.
+        pieces: dict[str, Any] = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}
+        own = ("<unk>", "<s>", "</s>")
+        added = {*special_tokens.first, *special_tokens.last}
+        num_pieces = vocab_size - len(added.difference(own))
+    else:
+        pieces = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+        num_pieces = vocab_size
+        pieces.update(
+            pad_piece=special_tokens.pad,
+            unk_piece=special_tokens.unk,
+            bos_piece=special_tokens.cls,
+            eos_piece=special_tokens.sep,
+            control_symbols=[special_tokens.mask],
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_lines(texts, lowercase),
             model_writer=model,
             model_type=model_type,
-            vocab_size=vocab_size,
+            vocab_size=num_pieces,
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
             num_threads=_SENTENCEPIECE_THREADS,
             max_sentence_length=8 * _SENTENCEPIECE_LINE,
             minloglevel=2,
             # These pieces never match text.
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=SPECIAL_TOKENS.pad,
-            unk_piece=SPECIAL_TOKENS.unk,
-            bos_piece=SPECIAL_TOKENS.cls,
-            eos_piece=SPECIAL_TOKENS.sep,
-            control_symbols=[SPECIAL_TOKENS.mask],
+            **pieces,
         )
     except RuntimeError as e:
         # "INTERNAL: FILE.cc(638) [CONDITION] REASON"

@@ -15,7 +15,8 @@ from bert_jax.objectives.terms import BERT_TERMS
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
-TOKENS = [*SPECIAL_TOKENS, *"abcdefghij", *(f"##{c}" for c in "abcdefghij"), "the", "##ing", "."]
+_LETTERS = "abcdefghij"
+TOKENS = [*SPECIAL_TOKENS.spellings, *_LETTERS, *(f"##{c}" for c in _LETTERS), "the", "##ing", "."]
 MODEL = {
     **{key: default for key, default in MODEL_KEYS.items() if default is not None},
     "vocab_size": len(TOKENS),

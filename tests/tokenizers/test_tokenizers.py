@@ -313,3 +313,49 @@ def test_known_ids_of_bert_base_uncased(shared_data):
     assert [tokenizer.id_to_token(i) for i in ids] == ["unwanted", ",", "running"]
     (ids,) = tokenizer.encode_batch(["Hello world"])
     assert ids.tolist() == [7592, 2088]
+
+
+@pytest.mark.parametrize(
+    "kind, convention",
+    [
+        ("wordpiece", "roberta"),
+        ("unigram", "roberta"),
+        ("bpe", "camembert"),
+        ("wordpiece", "albert"),
+        ("unigram", "albert"),
+    ],
+)
+def test_other_conventions(kind, convention, tmp_path):
+    special = tokenizers.CONVENTIONS[convention]
+    tokenizer = tokenizers.train(
+        "wordpiece" if kind == "wordpiece" else "sentencepiece",
+        sample_texts(),
+        vocab_size=700,
+        lowercase=True,
+        max_input_chars_per_word=100,
+        sentencepiece_type=kind if kind != "wordpiece" else "unigram",
+        special_tokens=special,
+    )
+    assert tokenizer.options["special_tokens"] == convention
+    assert len(set(tokenizer.tokens)) == tokenizer.vocab_size == 700
+    num_last = len(special.last)
+    assert tuple(tokenizer.tokens[: len(special.first)]) == special.first
+    assert tuple(tokenizer.tokens[700 - num_last :]) == special.last
+    text = "the senate and the house"
+    (ids,) = tokenizer.encode_batch([text])
+    assert tokenizer.decode(ids) == text and tokenizer.decode([699 - num_last, *ids]).endswith(text)
+    np.testing.assert_array_equal(tokenizer.encode_aligned(text)[0], ids)
+    cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+    row = tokenizer.join(ids, ids)
+    if convention == "albert":
+        assert row.input_ids_L.tolist() == [cls, *ids, sep, *ids, sep]
+        assert row.num_first == len(ids) + 2
+    else:
+        assert row.input_ids_L.tolist() == [cls, *ids, sep, sep, *ids, sep]
+        assert not row.token_type_ids_L.any()
+    masked = tokenizer.encode_masked(f"the {special.mask} and [MASK] house").tolist()
+    assert masked.count(mask) == 2
+    assert not {cls, sep, mask} & set(tokenizer.encode_batch(["<s> </s> <mask> [CLS]"])[0].tolist())
+    tokenizer.save(tmp_path)
+    again = tokenizers.load(tmp_path)
+    assert again.fingerprint == tokenizer.fingerprint and again.special_tokens == special

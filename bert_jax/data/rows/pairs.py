@@ -20,9 +20,6 @@ from bert_jax.data.rows.windows import (
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.sequence import truncated_lengths
 
-# [CLS] A [SEP] B [SEP]
-NUM_SPECIALS = 3
-
 
 class PairPlan(NamedTuple):
     """N rows, each two spans of the token store, already truncated."""
@@ -60,7 +57,8 @@ class PairRows(WindowedRows):
                 f"{store.num_documents}: split the text into more documents"
             )
         super().__init__(store, tokenizer, spec)
-        self._max_num_tokens = spec.max_seq_length - NUM_SPECIALS
+        num_special = tokenizer.template.num_special(is_pair=True)
+        self._max_num_tokens = spec.max_seq_length - num_special
 
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].document_N.size
@@ -91,7 +89,7 @@ class PairRows(WindowedRows):
         )
 
     def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
-        """Reads the pairs; token types are 1 from B to the last [SEP]."""
+        """Reads the pairs; token types are 1 from B to the last [SEP], or all 0 as in RoBERTa."""
         template, width = self.tokenizer.template, self.spec.max_seq_length
         input_ids_BxL, (_, b_first_B, end_B) = assemble_spans(
             self.store,
@@ -102,9 +100,10 @@ class PairRows(WindowedRows):
         )
         column_L = np.arange(width)
         is_real_BxL = column_L < end_B[:, None]
+        is_second_BxL = (column_L >= b_first_B[:, None]) & is_real_BxL
         return {
             "input_ids": input_ids_BxL,
-            "token_type_ids": ((column_L >= b_first_B[:, None]) & is_real_BxL).astype(np.int32),
+            "token_type_ids": (is_second_BxL * (template.num_segments - 1)).astype(np.int32),
             "attention_mask": is_real_BxL.astype(np.int32),
             "next_sentence_labels": plan.is_random_N.astype(np.int32),
         }

@@ -13,9 +13,6 @@ from bert_jax.data.rows.windows import (
     target_lengths,
 )
 
-# [CLS] text [SEP]
-NUM_SPECIALS = 2
-
 
 class SegmentPlan(NamedTuple):
     """N rows, each one span of the token store, already truncated."""
@@ -41,7 +38,7 @@ class SegmentRows(WindowedRows):
         first_N, end_N = self._chunks(block, rng)
         start_N = block.sentence_starts[first_N]
         length_N = block.sentence_starts[end_N] - start_N
-        kept_N = np.minimum(length_N, self.spec.max_seq_length - NUM_SPECIALS)
+        kept_N = np.minimum(length_N, self._max_num_tokens())
         start_N += rng.binomial(length_N - kept_N, 0.5)
         return SegmentPlan(start_N, kept_N.astype(np.int32))
 
@@ -65,12 +62,16 @@ class SegmentRows(WindowedRows):
         """Returns [document, sentence in it] of each row's first token."""
         return np.stack(self.locate(plan.start_N), axis=1).tolist()
 
+    def _max_num_tokens(self) -> int:
+        num_special = self.tokenizer.template.num_special(is_pair=False)
+        return self.spec.max_seq_length - num_special
+
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Returns the first sentence of each chunk and the one after its last."""
         target_D = target_lengths(
             rng,
             block.num_documents,
-            self.spec.max_seq_length - NUM_SPECIALS,
+            self._max_num_tokens(),
             self.spec.short_seq_prob,
         )
         _, first_N, end_N = gather_sentences(block, target_D, lambda first, end: (end, ()))
