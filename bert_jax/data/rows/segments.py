@@ -88,7 +88,7 @@ class WholeSentenceRows(SegmentRows):
     """
 
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        most = self.spec.max_seq_length - NUM_SPECIALS
+        most = self._max_num_tokens()
         starts = block.sentence_starts
 
         def divide(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray]]:
