@@ -51,7 +51,7 @@ class SwappedNeighbours:
 
     fields = {"swapped": BatchField("BL", "int32", high=2)}
 
-    def __init__(self, tokenizer, spec):
+    def __init__(self, tokenizer, spec, store):
         self._specials = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
 
     def corrupt(self, batch, key, first_example):

@@ -157,8 +157,9 @@ PRETRAINING: Section = {
         ),
         "corruption": Field(
             "masked_lm",
-            "How tokens are chosen for prediction and replaced: masked_lm, none (no token is "
-            "replaced), or your own.",
+            "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
+            "(any position, special tokens too; of whole words, a share of the words, each masked, "
+            "kept or replaced as a whole), none (no token is replaced), or your own.",
         ),
         "masked_lm_prob": Field(
             0.15,

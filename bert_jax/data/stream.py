@@ -25,7 +25,11 @@ from bert_jax.errors import UserError
 from bert_jax.parts import load_part
 
 # Held-out text is always masked like this, so runs with other masks are comparable.
-EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1)}
+EVALUATION_MASKS = {
+    "masked_lm_prob": 0.15,
+    "mask_shares": (0.8, 0.1, 0.1),
+    "predict_specials": False,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +41,7 @@ class StreamSpec:
       rows: The row builder, as `config.data.rows` names it.
       corruption: The corruption, as `config.data.corruption` names it.
       mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
+      predict_specials: Whether a corruption that may choose [CLS] and [SEP] does so.
     """
 
     max_seq_length: int
@@ -49,6 +54,7 @@ class StreamSpec:
     masked_lm_prob: float = 0.15
     mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word_masking: bool = False
+    predict_specials: bool = True
     short_seq_prob: float = 0.1
     shuffle_sentences: int = 2**20
     num_threads: int = 2
@@ -91,7 +97,7 @@ class Stream:
         self.fields = batch_fields(spec.rows, spec.corruption)
         self._host = HostRows(spec.batch_size, shards, num_shards)
         self._rows = _row_builder(spec.rows)(store, tokenizer, spec)
-        self._corruption = _corruption(spec.corruption)(tokenizer, spec)
+        self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
         self.examples = Examples(self._rows)
 

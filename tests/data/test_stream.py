@@ -233,7 +233,7 @@ class Beginnings(SegmentRows):
 class FirstToken:
     fields = {"first_token": BatchField("B", "int32")}
 
-    def __init__(self, tokenizer, spec):
+    def __init__(self, tokenizer, spec, store):
         pass
 
     def corrupt(self, batch, key, first_example):

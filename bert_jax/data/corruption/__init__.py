@@ -4,8 +4,11 @@
 this package. A corruption is a class with
 
     fields: maps the names of the arrays that it adds to a batch to their `BatchField`;
-    __init__(tokenizer, spec), where `spec` is a `StreamSpec`;
+    __init__(tokenizer, spec, store), where `spec` is a `StreamSpec`, and the rows come from
+        `store`;
     corrupt(batch, key, first_example), which returns the arrays that it changes or adds.
+
+Masking by other rules needs no class: `masked_lm.MaskingRules` is a corruption made of data.
 
 `corrupt` must depend only on the rows, the key (uint64 [2]) and the number of each row's
 example. The rows of a batch are consecutive examples, and `first_example` is the number of the
@@ -13,6 +16,7 @@ first. `random_streams.draw_rows` draws random bits that meet this rule.
 """
 
 CORRUPTIONS = {
-    "masked_lm": "bert_jax.data.corruption.masked_lm:MaskedTokens",
+    "masked_lm": "bert_jax.data.corruption.presets:BERT",
+    "roberta": "bert_jax.data.corruption.presets:ROBERTA",
     "none": "bert_jax.data.corruption.none:NoCorruption",
 }

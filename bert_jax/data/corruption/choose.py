@@ -3,14 +3,48 @@
 import numpy as np
 
 
-def num_to_predict(length_B: np.ndarray, masked_lm_prob: float, max_predictions: int):
-    """Returns the number of predictions, int64 [B], for rows of `length_B` tokens.
+def uniform(bits: np.ndarray) -> np.ndarray:
+    """Returns float64 uniform in [0, 1), with 53 bits, from uint64."""
+    return (bits >> np.uint64(11)) * 2.0**-53
 
-    Lengths include special tokens. Halves are rounded to even, as in the original, which uses
-    Python's `round`.
+
+def num_to_predict(
+    size_B: np.ndarray,
+    masked_lm_prob: float,
+    max_predictions: int,
+    rounding: str = "nearest",
+    uniform_B: np.ndarray | float = 0.0,
+) -> np.ndarray:
+    """Returns the number of predictions, int64 [B], for rows of this size.
+
+    Args:
+      size_B: The numbers of tokens, or of groups.
+      masked_lm_prob: The share of them to predict.
+      max_predictions: The most predictions.
+      rounding: "nearest": at least 1, halves to even, as Python's `round` in google-research/bert.
+        "up". "random": down after a random number is added, as in fairseq's MaskTokensDataset;
+        may be 0.
+      uniform_B: The random number of each row, in [0, 1).
     """
-    wanted_B = np.rint(length_B * masked_lm_prob).astype(np.int64)
-    return np.minimum(max_predictions, np.maximum(1, wanted_B))
+    wanted_B = size_B * masked_lm_prob
+    if rounding == "nearest":
+        wanted_B = np.maximum(1, np.rint(wanted_B))
+    elif rounding == "up":
+        wanted_B = np.ceil(wanted_B)
+    else:
+        wanted_B = np.floor(wanted_B + uniform_B)
+    return np.minimum(max_predictions, wanted_B.astype(np.int64))
+
+
+def weighted_order(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Returns uint64 whose order is that of a draw without replacement, by these weights.
+
+    Sorting by exponential variates with the weights as rates is such a draw (Efraimidis and
+    Spirakis, 2006, Weighted random sampling with a reservoir).
+    """
+    variates = -np.log1p(-uniform(bits)) / weights
+    # The bits of positive floats are in the order of the floats; the sign bit is 0.
+    return variates.view(np.uint64) << np.uint64(1)
 
 
 def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np.ndarray:
@@ -30,6 +64,7 @@ def choose_groups(
     is_start_BxL: np.ndarray,
     quota_B: np.ndarray,
     bits_BxL: np.ndarray,
+    most_groups_B: np.ndarray | None = None,
 ) -> np.ndarray:
     """Chooses groups of tokens in random order; groups beyond the quota are skipped.
 
@@ -41,6 +76,7 @@ def choose_groups(
         and before the next token that is not a candidate.
       quota_B: int64, the most tokens to choose in each row.
       bits_BxL: uint64, random. The bits of a group's first token give its place in the order.
+      most_groups_B: int64, if given: only so many groups, the first in order, may be chosen.
 
     Returns:
       bool [B, L]: the chosen tokens.
@@ -67,6 +103,8 @@ def choose_groups(
     row_origin_B = np.arange(num_rows) * length
     size_GxB = size_flat[column_GxB + row_origin_B]
     # Entries past a row's last group are larger than any quota and never taken.
+    if most_groups_B is not None:
+        num_groups_B = np.minimum(num_groups_B, most_groups_B)
     size_GxB[np.arange(most_groups)[:, None] >= num_groups_B] = length + 1
 
     left_B = quota_B.copy()

@@ -1,43 +1,106 @@
-"""BERT's masking: which tokens are predicted, and what replaces them.
+"""Masking: some tokens of a row are chosen for prediction, then hidden or replaced.
 
-The rules are those of `create_masked_lm_predictions` in google-research/bert's
-create_pretraining_data.py. About 15 % of a row's tokens are chosen in random order; [CLS] and
-[SEP] count but are never chosen. A whole word that no longer fits is skipped. Each chosen token
-independently becomes [MASK] (80 %), stays (10 %), or becomes a random entry of the vocabulary
-(10 %), special tokens included.
+The rules are data, `MaskingRules`, whose defaults are BERT's. `presets` has those of other models.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from bert_jax.batch import MASKED_LM_FIELDS, BatchFields
-from bert_jax.data.corruption.choose import choose_groups, num_to_predict, word_starts
+from bert_jax.data.corruption.choose import (
+    choose_groups,
+    num_to_predict,
+    uniform,
+    weighted_order,
+    word_starts,
+)
 from bert_jax.data.random_streams import draw_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingRules:
+    """Which tokens are chosen, and what replaces them. Calling it makes the corruption.
+
+    The defaults are the rules of `create_masked_lm_predictions` in google-research/bert's
+    create_pretraining_data.py. A *group* is what is chosen together: a whole word if
+    `config.data.whole_word_masking` or `whole_words` is set, otherwise a single token.
+
+    Attributes:
+      whole_words: Whether groups are words, whatever the config says.
+      specials: Whether [CLS] and [SEP] may be chosen; each is a group of its own.
+      rate_of: What `config.data.masked_lm_prob` is a share of: "tokens" (with [CLS] and [SEP]),
+        "text" (the tokens that may be chosen), or "groups".
+      rounding: How many to choose if the share is not whole: "nearest" (halves to even, at least
+        1), "up", or "random" (up with a probability equal to the fraction, else down).
+      count_power: A token's weight in the choice is its count in the corpus to this power; 0
+        gives all the same chance. Only without whole words.
+      choose: Chooses the tokens; called like `choose_groups`.
+      choice_draws: How many random numbers `choose` takes for each position.
+      shares: The shares of the chosen that become mask tokens, stay, and become random tokens;
+        None for `config.data.mask_shares`.
+      coin: What these shares are drawn for: each "token", "group", or "span" (a run of chosen
+        tokens).
+      random_ids: Where random tokens come from: "all" ids alike; "no_specials", all ids but
+        those of padding, unknown, [CLS] and [SEP]; or "text", by the counts in the corpus. Each
+        token is drawn by itself.
+    """
+
+    whole_words: bool = False
+    specials: bool = False
+    rate_of: str = "tokens"
+    rounding: str = "nearest"
+    count_power: float = 0.0
+    choose: Callable[..., np.ndarray] = choose_groups
+    choice_draws: int = 1
+    shares: tuple[float, float, float] | None = None
+    coin: str = "token"
+    random_ids: str = "all"
+
+    fields: ClassVar[BatchFields] = MASKED_LM_FIELDS
+
+    def __call__(self, tokenizer, spec, store) -> "MaskedTokens":
+        return MaskedTokens(tokenizer, spec, store, self)
 
 
 class MaskedTokens:
     """Chooses tokens or whole words for prediction, and hides them.
 
     Args:
-      tokenizer: Has `vocab_size`, the ids of `[PAD] [CLS] [SEP] [MASK]` and `is_word_start_V`
-        (bool by id). [UNK] may be predicted.
-      spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`
-        and `mask_shares` are used.
+      tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
+        id). [UNK] may be predicted.
+      spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
+        `mask_shares` and `predict_specials` are used. Rows never have more than
+        `max_predictions_per_seq` predictions.
+      store: Has `token_counts`, which rules that depend on the corpus need.
+      rules: See `MaskingRules`.
     """
 
     fields: ClassVar[BatchFields] = MASKED_LM_FIELDS
 
-    def __init__(self, tokenizer, spec):
+    def __init__(self, tokenizer, spec, store=None, rules: MaskingRules = MaskingRules()):
+        self._rules = rules
         self._max_predictions = spec.max_predictions_per_seq
         self._masked_lm_prob = spec.masked_lm_prob
-        self._whole_words = spec.whole_word_masking
-        self._shares = spec.mask_shares
-        self._mask_id, self._vocab_size = tokenizer.mask_id, tokenizer.vocab_size
+        self._whole_words = spec.whole_word_masking or rules.whole_words
+        self._shares = rules.shares or spec.mask_shares
+        self._mask_id = tokenizer.mask_id
         self._is_word_start_V = np.asarray(tokenizer.is_word_start_V, dtype=bool)
-        self._is_candidate_V = np.ones(tokenizer.vocab_size, dtype=bool)
-        specials = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
-        self._is_candidate_V[specials] = False
+        ends = [tokenizer.cls_id, tokenizer.sep_id]
+        self._is_text_V = np.ones(tokenizer.vocab_size, dtype=bool)
+        self._is_text_V[[tokenizer.pad_id, *ends, tokenizer.mask_id]] = False
+        self._is_candidate_V = self._is_text_V.copy()
+        self._is_candidate_V[ends] = rules.specials and spec.predict_specials
+        if rules.count_power:
+            self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power
+        self._random_ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
+        if rules.random_ids == "no_specials":
+            specials = [tokenizer.pad_id, tokenizer.unk_id, *ends]
+            self._random_ids = np.delete(self._random_ids, specials)
+        if rules.random_ids == "text":
+            self._ends_V = np.cumsum(store.token_counts)
 
     def corrupt(
         self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
@@ -56,23 +119,54 @@ class MaskedTokens:
         """
         ids_BxL, mask_BxL = batch["input_ids"], batch["attention_mask"]
         num_rows, length = ids_BxL.shape
-        slots = self._max_predictions
-        bits_BxC = draw_rows(key, first_example, num_rows, length + 2 * slots)
+        slots, rules = self._max_predictions, self._rules
+        draws = length * rules.choice_draws
+        num_columns = draws + 2 * slots + (rules.rounding == "random")
+        bits_BxC = draw_rows(key, first_example, num_rows, num_columns)
+        choice_bits_BxC, number_bits_B = bits_BxC[:, :draws], bits_BxC[:, -1]
 
+        is_text_BxL = self._is_text_V[ids_BxL] & (mask_BxL != 0)
         is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
         is_start_BxL = is_candidate_BxL
         if self._whole_words:
-            is_start_BxL = word_starts(is_candidate_BxL, self._is_word_start_V[ids_BxL])
-        quota_B = num_to_predict(mask_BxL.sum(axis=1), self._masked_lm_prob, slots)
-        chosen_BxL = choose_groups(is_candidate_BxL, is_start_BxL, quota_B, bits_BxC[:, :length])
+            begins_word_BxL = self._is_word_start_V[ids_BxL]
+            is_start_BxL = word_starts(is_text_BxL, begins_word_BxL) | (
+                is_candidate_BxL & ~is_text_BxL
+            )
+        if rules.count_power:
+            choice_bits_BxC = weighted_order(choice_bits_BxC, self._weight_V[ids_BxL])
+        counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
+        number_B = num_to_predict(
+            counted_BxL[rules.rate_of].sum(axis=1),
+            self._masked_lm_prob,
+            slots,
+            rules.rounding,
+            uniform(number_bits_B),
+        )
+        is_groups = rules.rate_of == "groups"
+        chosen_BxL = rules.choose(
+            is_candidate_BxL,
+            is_start_BxL,
+            np.full(num_rows, slots) if is_groups else number_B,
+            choice_bits_BxC,
+            number_B if is_groups else None,
+        )
 
         row_T, column_T = np.nonzero(chosen_BxL)  # Row by row, columns ascending.
         chosen_B = chosen_BxL.sum(axis=1)
         slot_T = np.arange(row_T.size) - np.repeat(np.cumsum(chosen_B) - chosen_B, chosen_B)
         true_id_T = ids_BxL[row_T, column_T]
+        flips_T = np.ones(row_T.size, bool)  # Whether a token is the first of its coin.
+        if rules.coin == "group":
+            flips_T = is_start_BxL[row_T, column_T]
+        elif rules.coin == "span":
+            flips_T[1:] = np.diff(row_T * (length + 1) + column_T) != 1
+        coin_slot_T = slot_T[np.maximum.accumulate(np.where(flips_T, np.arange(row_T.size), 0))]
         masked_ids_BxL = ids_BxL.copy()
         masked_ids_BxL[row_T, column_T] = self._replaced(
-            true_id_T, bits_BxC[row_T, length + slot_T], bits_BxC[row_T, length + slots + slot_T]
+            true_id_T,
+            uniform(bits_BxC[row_T, draws + coin_slot_T]),
+            uniform(bits_BxC[row_T, draws + slots + slot_T]),
         )
 
         positions_BxM = np.zeros((num_rows, slots), dtype=np.int32)
@@ -88,16 +182,14 @@ class MaskedTokens:
             "masked_lm_weights": weights_BxM,
         }
 
-    def _replaced(
-        self, true_id_T: np.ndarray, action_bits_T: np.ndarray, id_bits_T: np.ndarray
-    ) -> np.ndarray:
-        """Returns the id that replaces each chosen token, by `mask_shares`."""
+    def _replaced(self, true_id_T: np.ndarray, action_T: np.ndarray, which_T: np.ndarray):
+        """Returns what replaces the chosen tokens, int32 [T], by numbers uniform in [0, 1)."""
         masked, unchanged, _ = self._shares
-        # Uniform in [0, 1), 53 bits.
-        action_T, which_T = (
-            (bits_T >> np.uint64(11)) * 2.0**-53 for bits_T in (action_bits_T, id_bits_T)
-        )
-        random_id_T = (which_T * self._vocab_size).astype(np.int32)
+        if self._rules.random_ids == "text":
+            total = self._ends_V[-1]
+            random_id_T = np.searchsorted(self._ends_V, which_T * total, side="right")
+        else:
+            random_id_T = self._random_ids[(which_T * len(self._random_ids)).astype(np.int32)]
         return np.where(
             action_T < masked,
             self._mask_id,

@@ -12,8 +12,8 @@ class NoCorruption:
 
     fields: ClassVar[BatchFields] = {}
 
-    def __init__(self, tokenizer, spec):
-        del tokenizer, spec
+    def __init__(self, tokenizer, spec, store):
+        del tokenizer, spec, store
 
     def corrupt(
         self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
