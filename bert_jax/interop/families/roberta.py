@@ -82,7 +82,7 @@ ROBERTA = Family(
     config_keys=BERT.config_keys,
     config_offsets={"max_position_embeddings": _POSITION_OFFSET},
     # The activation of the masked-LM head is gelu, whatever hidden_act says.
-    fixed={"hidden_act": "gelu"},
+    fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
     constants={**BERT.constants, "is_decoder": False, "pad_token_id": _POSITION_OFFSET - 1},
     written=BERT.written,
     token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
