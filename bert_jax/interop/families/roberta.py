@@ -7,6 +7,7 @@ import dataclasses
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.tokenizers import CONVENTIONS
 
 # Positions are counted from the id of padding plus 1: the table has two rows more than are used.
 _POSITION_OFFSET = 2
@@ -79,6 +80,7 @@ ROBERTA = Family(
     pretraining_classes=_pretraining_classes("Roberta"),
     task_classes=_task_classes("Roberta"),
     tokenizer_classes=BERT.tokenizer_classes,
+    special_tokens=CONVENTIONS["roberta"],
     config_keys=BERT.config_keys,
     config_offsets={"max_position_embeddings": _POSITION_OFFSET},
     # The activation of the masked-LM head is gelu, whatever hidden_act says.
@@ -110,4 +112,5 @@ CAMEMBERT = dataclasses.replace(
     model_types=("camembert",),
     pretraining_classes=_pretraining_classes("Camembert"),
     task_classes=_task_classes("Camembert"),
+    special_tokens=CONVENTIONS["camembert"],
 )
