@@ -40,13 +40,6 @@ MODEL: Section = {
     ),
     "hidden_dropout_prob": HIDDEN_DROPOUT,
     "attention_probs_dropout_prob": ATTENTION_DROPOUT,
-    "pooler_dropout_prob": Field(
-        0.0,
-        "Dropout probability before the pooler's dense layer. BERT has none; RoBERTa's classifier "
-        "has 0.1.",
-        at_least=0,
-        below=1,
-    ),
     "max_position_embeddings": Field(
         512, "Rows of the learned position table. No stage may have longer sequences.", above=0
     ),
@@ -166,7 +159,9 @@ PRETRAINING: Section = {
             "masked_lm",
             "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
             "(any position, special tokens too; of whole words, a share of the words, each masked, "
-            "kept or replaced as a whole), none (no token is replaced), or your own.",
+            "kept or replaced as a whole), spans (SpanBERT's spans of 1 to 10 words, each masked, "
+            "kept or replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), none (no "
+            "token is replaced), or your own.",
         ),
         "masked_lm_prob": Field(
             0.15,

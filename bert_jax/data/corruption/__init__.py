@@ -18,5 +18,7 @@ first. `random_streams.draw_rows` draws random bits that meet this rule.
 CORRUPTIONS = {
     "masked_lm": "bert_jax.data.corruption.presets:BERT",
     "roberta": "bert_jax.data.corruption.presets:ROBERTA",
+    "spans": "bert_jax.data.corruption.presets:SPANS",
+    "ngrams": "bert_jax.data.corruption.presets:NGRAMS",
     "none": "bert_jax.data.corruption.none:NoCorruption",
 }

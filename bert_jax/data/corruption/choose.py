@@ -59,6 +59,24 @@ def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np
     return is_candidate_BxL & (begins_word_BxL | ~follows_BxL)
 
 
+def random_columns(is_wanted_BxL: np.ndarray, bits_BxL: np.ndarray) -> np.ndarray:
+    """Returns the wanted columns of each row in random order, int64 [G, B].
+
+    G is the largest number of wanted columns of a row. Rows with fewer end in other columns.
+    The result is transposed because its readers take one entry of every row at a time.
+    """
+    length = is_wanted_BxL.shape[1]
+    # Each key carries its own column: sorting is cheaper than argsort, and no two keys are
+    # equal. Columns that are not wanted have the top bit, which sorts them last.
+    column_bits = np.uint64(max(1, (length - 1).bit_length()))
+    column_mask = (np.uint64(1) << column_bits) - np.uint64(1)
+    key_BxL = (bits_BxL >> np.uint64(1) & ~column_mask) | np.arange(length, dtype=np.uint64)
+    key_BxL |= (~is_wanted_BxL).astype(np.uint64) << np.uint64(63)
+    key_BxL.sort(axis=1)
+    most = int(is_wanted_BxL.sum(axis=1).max(initial=0))
+    return (key_BxL[:, :most].T & column_mask).astype(np.int64)
+
+
 def choose_groups(
     is_candidate_BxL: np.ndarray,
     is_start_BxL: np.ndarray,
@@ -82,17 +100,9 @@ def choose_groups(
       bool [B, L]: the chosen tokens.
     """
     num_rows, length = is_start_BxL.shape
-    # Each key carries its own column: sorting is cheaper than argsort, and no two keys are
-    # equal. Columns where no group starts have the top bit, which sorts them last.
-    column_bits = np.uint64(max(1, (length - 1).bit_length()))
-    column_mask = (np.uint64(1) << column_bits) - np.uint64(1)
-    key_BxL = (bits_BxL >> np.uint64(1) & ~column_mask) | np.arange(length, dtype=np.uint64)
-    key_BxL |= (~is_start_BxL).astype(np.uint64) << np.uint64(63)
-    key_BxL.sort(axis=1)
     num_groups_B = is_start_BxL.sum(axis=1)
-    most_groups = int(num_groups_B.max(initial=0))
-    # Transposed, because the loop below reads one row of each array at a time.
-    column_GxB = (key_BxL[:, :most_groups].T & column_mask).astype(np.int64)
+    column_GxB = random_columns(is_start_BxL, bits_BxL)
+    most_groups = len(column_GxB)
 
     # A group's size is the distance to the next start or non-candidate.
     edge_flat = np.flatnonzero(is_start_BxL | ~is_candidate_BxL)

@@ -5,11 +5,10 @@ The rules are data, `MaskingRules`, whose defaults are BERT's. `presets` has tho
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.batch import MASKED_LM_FIELDS, BatchFields
+from bert_jax.batch import MASKED_LM_FIELDS, SPAN_BOUNDARY_FIELDS, BatchFields
 from bert_jax.data.corruption.choose import (
     choose_groups,
     num_to_predict,
@@ -17,6 +16,7 @@ from bert_jax.data.corruption.choose import (
     weighted_order,
     word_starts,
 )
+from bert_jax.data.corruption.spans import span_boundaries
 from bert_jax.data.random_streams import draw_rows
 
 
@@ -46,6 +46,7 @@ class MaskingRules:
       random_ids: Where random tokens come from: "all" ids alike; "no_specials", all ids but
         those of padding, unknown, [CLS] and [SEP]; or "text", by the counts in the corpus. Each
         token is drawn by itself.
+      boundaries: Whether the batch gets the fields of `SPAN_BOUNDARY_FIELDS`.
     """
 
     whole_words: bool = False
@@ -58,8 +59,11 @@ class MaskingRules:
     shares: tuple[float, float, float] | None = None
     coin: str = "token"
     random_ids: str = "all"
+    boundaries: bool = False
 
-    fields: ClassVar[BatchFields] = MASKED_LM_FIELDS
+    @property
+    def fields(self) -> BatchFields:
+        return {**MASKED_LM_FIELDS, **(SPAN_BOUNDARY_FIELDS if self.boundaries else {})}
 
     def __call__(self, tokenizer, spec, store) -> "MaskedTokens":
         return MaskedTokens(tokenizer, spec, store, self)
@@ -77,8 +81,6 @@ class MaskedTokens:
       store: Has `token_counts`, which rules that depend on the corpus need.
       rules: See `MaskingRules`.
     """
-
-    fields: ClassVar[BatchFields] = MASKED_LM_FIELDS
 
     def __init__(self, tokenizer, spec, store=None, rules: MaskingRules = MaskingRules()):
         self._rules = rules
@@ -115,7 +117,9 @@ class MaskedTokens:
         Returns:
           `input_ids` int32 [B, L] with replacements, `masked_lm_positions` (ascending) and
           `masked_lm_ids` (the true ids) int32 [B, M], and `masked_lm_weights` float32 [B, M].
-          Where a row has fewer than M predictions, the last three are 0.
+          Where a row has fewer than M predictions, the last three are 0. If the rules have
+          `boundaries`, also `span_left_positions`, `span_right_positions`, `span_offsets` int32
+          and `span_weights` float32, all [B, M] and 0 where a prediction has no boundary.
         """
         ids_BxL, mask_BxL = batch["input_ids"], batch["attention_mask"]
         num_rows, length = ids_BxL.shape
@@ -143,14 +147,10 @@ class MaskedTokens:
             rules.rounding,
             uniform(number_bits_B),
         )
-        is_groups = rules.rate_of == "groups"
-        chosen_BxL = rules.choose(
-            is_candidate_BxL,
-            is_start_BxL,
-            np.full(num_rows, slots) if is_groups else number_B,
-            choice_bits_BxC,
-            number_B if is_groups else None,
-        )
+        quota_B, limit = number_B, {}
+        if rules.rate_of == "groups":
+            quota_B, limit = np.full(num_rows, slots), {"most_groups_B": number_B}
+        chosen_BxL = rules.choose(is_candidate_BxL, is_start_BxL, quota_B, choice_bits_BxC, **limit)
 
         row_T, column_T = np.nonzero(chosen_BxL)  # Row by row, columns ascending.
         chosen_B = chosen_BxL.sum(axis=1)
@@ -169,18 +169,19 @@ class MaskedTokens:
             uniform(bits_BxC[row_T, draws + slots + slot_T]),
         )
 
-        positions_BxM = np.zeros((num_rows, slots), dtype=np.int32)
-        ids_BxM = np.zeros((num_rows, slots), dtype=np.int32)
-        weights_BxM = np.zeros((num_rows, slots), dtype=np.float32)
-        positions_BxM[row_T, slot_T] = column_T
-        ids_BxM[row_T, slot_T] = true_id_T
-        weights_BxM[row_T, slot_T] = 1.0
-        return {
-            "input_ids": masked_ids_BxL,
-            "masked_lm_positions": positions_BxM,
-            "masked_lm_ids": ids_BxM,
-            "masked_lm_weights": weights_BxM,
+        columns = {
+            "masked_lm_positions": column_T,
+            "masked_lm_ids": true_id_T,
+            "masked_lm_weights": np.ones(row_T.size),
         }
+        if rules.boundaries:
+            boundaries = span_boundaries(row_T, column_T, is_text_BxL)
+            columns |= zip(SPAN_BOUNDARY_FIELDS, boundaries, strict=True)
+        corrupted = {"input_ids": masked_ids_BxL}
+        for name, values_T in columns.items():
+            corrupted[name] = np.zeros((num_rows, slots), rules.fields[name].dtype)
+            corrupted[name][row_T, slot_T] = values_T
+        return corrupted
 
     def _replaced(self, true_id_T: np.ndarray, action_T: np.ndarray, which_T: np.ndarray):
         """Returns what replaces the chosen tokens, int32 [T], by numbers uniform in [0, 1)."""

@@ -1,6 +1,7 @@
 """The masking rules of published models, as data."""
 
 from bert_jax.data.corruption.masked_lm import MaskingRules
+from bert_jax.data.corruption.spans import choose_ngrams, choose_spans
 
 BERT = MaskingRules()
 
@@ -13,3 +14,19 @@ ROBERTA = MaskingRules(
     coin="group",
     random_ids="no_specials",
 )
+
+# `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training
+# command.
+SPANS = MaskingRules(
+    whole_words=True,
+    rate_of="text",
+    rounding="up",
+    choose=choose_spans,
+    choice_draws=2,
+    coin="span",
+    random_ids="text",
+    boundaries=True,
+)
+
+# ALBERT's create_pretraining_data.py; everything but the choice is as in BERT.
+NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)

@@ -1,0 +1,265 @@
+"""The masks that SpanBERT's and ALBERT's own programs draw for a fixed corpus, in counts.
+
+tests/data/corruption/test_original_spans.py compares ours with these. To record them again:
+
+    git clone https://github.com/facebookresearch/SpanBERT ../spanbert  # outside this checkout
+    git clone https://github.com/google-research/albert ../albert
+    python -m tests.golden.record_spans ../spanbert ../albert > tests/golden/spans.json
+
+Recorded with SpanBERT's commit 0670d8b (2021-07-18), ALBERT's b772393 (2023-04-12) and
+tensorflow-cpu 2.21. Of each program only the functions that form rows and mask them run here.
+PyTorch, which they import, is not needed for that, and is replaced by an empty module.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import json
+import random
+import re
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from bert_jax import tokenizers
+from tests.golden.record_original_pairs import VOCABULARY, corpus
+
+GOLDEN = Path(__file__).with_name("spans.json")
+NUM_RUNS = 30
+# The limit on predictions is ALBERT's; it cuts the longest rows.
+MAX_SEQ_LENGTH, ALBERT_PREDICTIONS = 128, 18
+MASKED_LM_PROB = 0.15
+MAX_SPAN_TARGETS = 15
+# Random ids are counted by the frequency of the token: one bin for each doubling.
+FREQUENCY_BINS = 16
+
+# The statistics, and the bins of each histogram.
+STATISTICS = {
+    "predictions_below_the_rule": 12,
+    "run_tokens": 41,
+    "run_words": 41,
+    "position": 20,
+    "touches_an_end": 2,
+    # A run ends or begins inside a word.
+    "cuts_a_word": 2,
+    "piece": 2,
+    # [MASK], the token itself, another.
+    "outcome": 3,
+    # Of two neighbours in a run: whether they have the same outcome.
+    "neighbours_agree": 2,
+    "random_frequency": FREQUENCY_BINS,
+    "targets_of_a_row": 40,
+    "target_offset": 16,
+}
+
+
+def make_tokenizer():
+    return tokenizers.from_file(
+        "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+
+
+def tokenized_corpus(tokenizer) -> list[list[list[int]]]:
+    """The sentences of each document as ids."""
+    return [[list(ids) for ids in tokenizer.encode_batch(sentences)] for sentences in corpus()]
+
+
+def flat_tokens(documents: list[list[list[int]]]) -> np.ndarray:
+    return np.array([i for document in documents for ids in document for i in ids])
+
+
+def summarize(rows: Iterable[dict[str, np.ndarray]], documents, tokenizer) -> dict[str, list[int]]:
+    """Counts, each a histogram over the masked tokens or runs of one program run.
+
+    Args:
+      rows: Each has `original` and `masked` int [L] (with special tokens), `positions` of the
+        masked tokens (ascending), `rule` (how many there should be), and where the program has
+        boundary targets, `offsets` int: the place in the span of each masked token that has one.
+    """
+    counts_V = np.bincount(flat_tokens(documents), minlength=tokenizer.vocab_size)
+    frequency_V = np.minimum(np.log2(counts_V + 1).astype(int), FREQUENCY_BINS - 1)
+    is_start_V = np.asarray(tokenizer.is_word_start_V)
+    specials = (tokenizer.cls_id, tokenizer.sep_id)
+    counts = {name: np.zeros(size, np.int64) for name, size in STATISTICS.items()}
+
+    def count(name: str, values) -> None:
+        values = np.minimum(np.atleast_1d(values), STATISTICS[name] - 1).astype(int)
+        counts[name] += np.bincount(values, minlength=STATISTICS[name])
+
+    for row in rows:
+        original, at = np.asarray(row["original"]), np.asarray(row["positions"])
+        count("predictions_below_the_rule", row["rule"] - at.size)
+        shown = np.asarray(row["masked"])[at]
+        outcome = np.where(shown == tokenizer.mask_id, 0, np.where(shown == original[at], 1, 2))
+        count("outcome", outcome)
+        count("random_frequency", frequency_V[shown[outcome == 2]])
+        count("position", 20 * at // len(original))
+        count("piece", ~is_start_V[original[at]])
+        touching = np.diff(at) == 1
+        count("neighbours_agree", (outcome[1:] == outcome[:-1])[touching])
+        for run in np.split(at, np.flatnonzero(~touching) + 1):
+            count("run_tokens", run.size)
+            count("run_words", is_start_V[original[run]].sum())
+            beside = original[run[0] - 1], original[run[-1] + 1]
+            count("touches_an_end", bool(set(beside) & set(specials)))
+            begins_inside = not is_start_V[original[run[0]]] and beside[0] not in specials
+            ends_inside = not is_start_V[beside[1]]
+            count("cuts_a_word", begins_inside or ends_inside)
+        count("targets_of_a_row", len(row["offsets"]))
+        count("target_offset", row["offsets"])
+    return {name: vector.tolist() for name, vector in counts.items()}
+
+
+def masked_rows(tokens: np.ndarray, segments: Sequence[Sequence[int]], tokenizer):
+    """`[CLS] text [SEP]` of every fourth segment."""
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    return [[cls, *tokens[start:stop].tolist(), sep] for start, stop in segments[::4]]
+
+
+def span_rows(rows: Sequence[list[int]], tokenizer, mask):
+    """Rows of SpanBERT's program: `mask` is a masking scheme's method."""
+    for ids in rows:
+        text = np.array(ids[1:-1])
+        masked, target, pairs = mask(text)
+        at = np.flatnonzero(target != tokenizer.pad_id)
+        # Each has the left and the right neighbour, then the targets, filled up with padding.
+        offsets = [i for pair in pairs for i, x in enumerate(pair[2:]) if x != tokenizer.pad_id]
+        for left, right, *_ in pairs:
+            assert not np.isin([left, right], at).any()
+        yield {
+            "original": ids,
+            "masked": [tokenizer.cls_id, *masked, tokenizer.sep_id],
+            "positions": at + 1,
+            "rule": span_rule(len(ids)),
+            "offsets": offsets,
+        }
+
+
+def span_rule(length: int) -> int:
+    return int(np.ceil((length - 2) * MASKED_LM_PROB))
+
+
+def albert_rule(length: int) -> int:
+    return min(ALBERT_PREDICTIONS, max(1, round(length * MASKED_LM_PROB)))
+
+
+def albert_rows(rows: Sequence[list[int]], tokenizer, vocabulary: list[str], mask):
+    """Rows of ALBERT's program: `mask` is create_masked_lm_predictions with its options."""
+    number = {token: i for i, token in enumerate(vocabulary)}
+    for ids in rows:
+        masked, positions, _, _ = mask([vocabulary[i] for i in ids])
+        yield {
+            "original": ids,
+            "masked": [number[token] for token in masked],
+            "positions": positions,
+            "rule": albert_rule(len(ids)),
+            "offsets": [],
+        }
+
+
+def _load(path: Path, name: str) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _stub(name: str, **attributes) -> None:
+    module = types.ModuleType(name)
+    vars(module).update(attributes)
+    module.__path__ = []
+    sys.modules[name] = module
+
+
+def _spanbert(folder: Path) -> tuple[types.ModuleType, types.ModuleType]:
+    """Its modules of masking and of rows."""
+    for name in ("torch", "torch.utils"):
+        _stub(name)
+    _stub("torch.utils.data", Dataset=object)
+    sys.modules["torch"].utils = sys.modules["torch.utils"]
+    sys.modules["torch.utils"].data = sys.modules["torch.utils.data"]
+    _stub("fairseq")
+    _stub("fairseq.data", data_utils=None, FairseqDataset=object)
+    data = folder / "pretraining" / "fairseq" / "data"
+    masking = _load(data / "masking.py", "fairseq.data.masking")
+    rows = _load(data / "no_nsp_span_bert_dataset.py", "fairseq.data.no_nsp_span_bert_dataset")
+    return masking, rows
+
+
+def _albert(folder: Path) -> types.ModuleType:
+    _stub("albert", tokenization=None)
+    return _load(folder / "create_pretraining_data.py", "albert.create_pretraining_data")
+
+
+def main(spanbert: str, albert: str) -> None:
+    tokenizer = make_tokenizer()
+    documents = tokenized_corpus(tokenizer)
+    tokens = flat_tokens(documents)
+    masking, rows = _spanbert(Path(spanbert))
+    # It prints its first rows and its lengths.
+    vars(masking)["print"] = vars(rows)["print"] = lambda *args: None
+    sizes = [size for document in documents for size in [*map(len, document), 0]]
+    ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "cls", "mask", "sep")}
+    segments = rows.BlockDataset(tokens, sizes, MAX_SEQ_LENGTH, **ids).sents
+    # The options of the command in pretraining/README.md.
+    options = SimpleNamespace(
+        mask_ratio=MASKED_LM_PROB,
+        max_pair_targets=MAX_SPAN_TARGETS,
+        span_lower=1,
+        span_upper=10,
+        geometric_p=0.2,
+        tagged_anchor_prob=0.0,
+        replacement_method="span",
+        endpoints="external",
+        return_only_spans=False,
+    )
+    is_start = np.asarray(tokenizer.is_word_start_V)
+    words = masking.ParagraphInfo(SimpleNamespace(is_start_word=lambda i: bool(is_start[i])))
+    scheme = masking.PairWithSpanMaskingScheme(
+        options, tokens, tokenizer.pad_id, tokenizer.mask_id, words
+    )
+    program = _albert(Path(albert))
+    program.FLAGS = SimpleNamespace(
+        do_whole_word_mask=True,
+        spm_model_file=None,
+        ngram=3,
+        favor_shorter_ngram=True,
+        do_permutation=False,
+    )
+    vocabulary = VOCABULARY.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    masked = masked_rows(tokens, segments, tokenizer)
+
+    golden = {
+        "corpus": hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest(),
+        "segments": [[int(start), int(stop)] for start, stop in segments],
+        "spans": [],
+        "ngrams": [],
+    }
+    for seed in range(NUM_RUNS):
+        np.random.seed(seed)
+        own = span_rows(masked, tokenizer, scheme.mask)
+        golden["spans"].append(summarize(own, documents, tokenizer))
+        mask = functools.partial(
+            program.create_masked_lm_predictions,
+            masked_lm_prob=MASKED_LM_PROB,
+            max_predictions_per_seq=ALBERT_PREDICTIONS,
+            vocab_words=vocabulary,
+            rng=random.Random(seed),
+        )
+        own = albert_rows(masked, tokenizer, vocabulary, mask)
+        golden["ngrams"].append(summarize(own, documents, tokenizer))
+    for group in ("spans", "ngrams"):
+        runs = golden[group]
+        golden[group] = {name: [run[name] for run in runs] for name in runs[0]}
+    # One line a statistic.
+    text = json.dumps(golden, separators=(",", ":"))
+    print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
