@@ -153,7 +153,9 @@ PRETRAINING: Section = {
         "rows": Field(
             "pairs",
             "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
-            "whole_sentences (segments that end at a sentence and are never cut), or your own.",
+            "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
+            "([CLS] and as many sentences as fit, [SEP] after each; across documents, which end in "
+            "one more [SEP]), doc_sentences (the same within a document), or your own.",
         ),
         "corruption": Field(
             "masked_lm",
@@ -181,7 +183,8 @@ PRETRAINING: Section = {
         ),
         "short_seq_prob": Field(
             0.1,
-            "Share of the documents whose sequences get a random shorter target length.",
+            "Share of the documents whose sequences get a random shorter target length. "
+            "full_sentences and doc_sentences are never shortened.",
             at_least=0,
             below=1,
         ),

@@ -57,6 +57,7 @@ def make_tokenizer(vocab_size, seed=0):
     return SimpleNamespace(
         vocab_size=vocab_size,
         pad_id=PAD,
+        unk_id=UNK,
         template=SequenceTemplate(before=(CLS,), between=(SEP,), after=(SEP,)),
         cls_id=CLS,
         sep_id=SEP,

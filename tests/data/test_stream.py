@@ -219,6 +219,30 @@ def test_evaluation_over_hosts_and_batch_sizes():
             assert np.array_equal(a, b)
 
 
+VARIANTS = {
+    "roberta": {"rows": "full_sentences", "corruption": "roberta"},
+    "roberta_words": {
+        "rows": "doc_sentences",
+        "corruption": "roberta",
+        "whole_word_masking": True,
+    },
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
+    whole = stream(**variant)
+    batches = list(whole.batches(0, 40))
+    position = whole.position(33)
+    assert position["epoch"] >= 1
+    hosts = [stream(**variant, shards=(i,), num_shards=3).batches(0, 40) for i in range(3)]
+    for batch, *parts in zip(batches, *hosts, strict=True):
+        assert equal(batch, {k: np.concatenate([part[k] for part in parts]) for k in batch})
+    resumed = stream(**variant, num_threads=4).batches(33, 7, position)
+    for batch, again in zip(batches[33:], resumed, strict=True):
+        assert equal(batch, again)
+
+
 class Beginnings(SegmentRows):
     """A row builder of another module: one row for each document."""
 
