@@ -40,6 +40,13 @@ MODEL: Section = {
     ),
     "hidden_dropout_prob": HIDDEN_DROPOUT,
     "attention_probs_dropout_prob": ATTENTION_DROPOUT,
+    "pooler_dropout_prob": Field(
+        0.0,
+        "Dropout probability before the pooler's dense layer. BERT has none; RoBERTa's classifier "
+        "has 0.1.",
+        at_least=0,
+        below=1,
+    ),
     "max_position_embeddings": Field(
         512, "Rows of the learned position table. No stage may have longer sequences.", above=0
     ),

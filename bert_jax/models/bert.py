@@ -49,7 +49,7 @@ class BertEncoder(nn.Module):
         hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
         if not self.has_pooler:
             return hidden_BxLxD, None
-        return hidden_BxLxD, self.pooler(hidden_BxLxD, attention_mask_BxL)
+        return hidden_BxLxD, self.pooler(hidden_BxLxD, attention_mask_BxL, deterministic)
 
     def hidden_states(
         self,

@@ -23,6 +23,7 @@ class BertConfig:
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
+    pooler_dropout_prob: float = 0.0
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02

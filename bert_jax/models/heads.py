@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from bert_jax.batch import MAX_SPAN_TARGETS
 from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.bert_config import BertConfig
+from bert_jax.models.dropout import Dropout
 from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.layers import LayerNorm, Projection, weight_init, zeros_init
 
@@ -18,7 +19,7 @@ NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
 
 
 class Pooler(nn.Module):
-    """A tanh layer on the hidden state of one token.
+    """A tanh layer on the hidden state of one token, after `pooler_dropout_prob` of dropout.
 
     The token is [CLS], the first one. In a causal model, where [CLS] attends only to itself, it is
     the last real token.
@@ -27,11 +28,14 @@ class Pooler(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(self, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array) -> jax.Array:
+    def __call__(
+        self, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array, deterministic: bool = True
+    ) -> jax.Array:
         """Returns pooled_BxD."""
         dense = Projection(self.config, self.config.hidden_size, ("embed", "pooled"), name="dense")
         token_BxD = pooled_token(self.config, hidden_BxLxD, attention_mask_BxL)
         token_BxD = nn.with_logical_constraint(token_BxD, ("batch", None))
+        token_BxD = Dropout(self.config.pooler_dropout_prob)(token_BxD, deterministic)
         return nn.with_logical_constraint(jnp.tanh(dense(token_BxD)), ("batch", None))
 
 

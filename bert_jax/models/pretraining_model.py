@@ -38,6 +38,8 @@ class PreTrainingModel(nn.Module):
           batch: The fields that the encoder and the terms declare; see `BertEncoder`.
           deterministic: True for evaluation: no dropout, no "dropout" rng needed.
         """
+        for term in self.terms:
+            batch = term.prepare(self, batch, deterministic=deterministic)
         hidden_BxLxD, pooled_BxD = self.bert(
             *(batch[name] for name in self.INPUTS), deterministic=deterministic
         )

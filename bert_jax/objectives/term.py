@@ -70,6 +70,23 @@ class Term(abc.ABC):
         Terms that return the same name share that head.
         """
 
+    def prepare(
+        self, model: Any, batch: Mapping[str, jax.Array], *, deterministic: bool
+    ) -> Mapping[str, jax.Array]:
+        """Returns the batch that the encoder and all terms read; called inside the model.
+
+        A term may replace the encoder's inputs or add entries of its own, for example with the
+        predictions of another network. `sums` gets the batch as it was.
+
+        Args:
+          model: The bound model; see `outputs`. `model.make_rng("sample")` gives a key, which is
+            fixed in evaluation.
+          batch: All fields, as the terms before this one left them.
+          deterministic: True for evaluation: no dropout.
+        """
+        del model, deterministic
+        return batch
+
     @abc.abstractmethod
     def outputs(
         self,

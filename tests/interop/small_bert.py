@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
-from bert_jax.objectives.terms import BERT_TERMS
-from bert_jax.tokenizers.base import SPECIAL_TOKENS
+from bert_jax.tokenizers.base import CONVENTIONS, SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _LETTERS = "abcdefghij"
-TOKENS = [*SPECIAL_TOKENS.spellings, *_LETTERS, *(f"##{c}" for c in _LETTERS), "the", "##ing", "."]
+_PIECES = [*_LETTERS, *(f"##{c}" for c in _LETTERS), "the", "##ing", "."]
+TOKENS = [*SPECIAL_TOKENS.spellings, *_PIECES]
 MODEL = {
     **{key: default for key, default in MODEL_KEYS.items() if default is not None},
     "vocab_size": len(TOKENS),
@@ -28,26 +29,42 @@ MODEL = {
 }
 
 
-def make_tokenizer(**options) -> WordPieceTokenizer:
+# What a family has of its own, as a config would say it.
+FAMILIES = {"bert": {}} | dict.fromkeys(
+    ("roberta", "xlm_roberta", "camembert"), {"type_vocab_size": 1, "pooler_dropout_prob": 0.1}
+)
+
+
+def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
     defaults = {"lowercase": True, "max_input_chars_per_word": 200}
-    return WordPieceTokenizer(TOKENS, **(defaults | options))
+    special = CONVENTIONS[convention]
+    tokens = [*special.first, *_PIECES, *special.last]
+    return WordPieceTokenizer(tokens, special_tokens=special, **(defaults | options))
 
 
-def make_pretrained(seed: int = 0, terms: tuple[str, ...] = BERT_TERMS, **model) -> Pretrained:
+def make_pretrained(
+    seed: int = 0, terms: tuple[str, ...] = (), family: str = "bert", **model
+) -> Pretrained:
     """Random everywhere: zeros and ones would hide a tensor that got lost."""
-    values = MODEL | model
+    values = MODEL | FAMILIES[family] | model
+    terms = terms or load_family(family).pretraining_classes[0].terms
     shapes = expected_shapes(BertConfig(**values), terms)
-    weights = _random(shapes, seed)
-    return Pretrained("a test", values, weights, make_tokenizer(), [], {}, terms=terms)
+    return _pretrained(_random(shapes, seed), values, family, terms=terms)
 
 
-def make_finetuned(head: str, labels: tuple[str, ...] = (), seed: int = 0) -> Pretrained:
+def make_finetuned(
+    head: str, labels: tuple[str, ...] = (), seed: int = 0, family: str = "bert"
+) -> Pretrained:
     """The same with the head of a task."""
-    model = make_task_model(head, len(labels), BertConfig(**MODEL))
+    values = MODEL | FAMILIES[family]
+    model = make_task_model(head, len(labels), BertConfig(**values))
     weights = _random(model_shapes(model), seed)
-    return Pretrained(
-        "a test", dict(MODEL), weights, make_tokenizer(), [], {}, head=head, labels=labels
-    )
+    return _pretrained(weights, values, family, head=head, labels=labels)
+
+
+def _pretrained(weights, values, family, **attributes) -> Pretrained:
+    tokenizer = make_tokenizer("bert" if family == "bert" else "roberta")
+    return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 
 
 def _random(shapes, seed: int) -> dict[str, np.ndarray]:

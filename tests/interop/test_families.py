@@ -13,11 +13,18 @@ from bert_jax.interop import formats
 from bert_jax.interop.families import load_family
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
+from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric
 from bert_jax.objectives.terms.next_sentence import NextSentence
-from tests.interop.small_bert import copies, make_pretrained, same_weights
+from tests.interop.small_bert import (
+    FAMILIES,
+    copies,
+    make_pretrained,
+    make_tokenizer,
+    same_weights,
+)
 
 TOY_TERM, TOY_FAMILY = f"{__name__}:ToyTerm", f"{__name__}:TOY"
 
@@ -132,11 +139,49 @@ def test_a_family_without_google_names(tmp_path):
 WITHOUT_GOOGLE = dataclasses.replace(BERT, google_activations=())
 
 
-def test_every_weight_of_bert_has_a_name():
-    from bert_jax.interop.names import foreign_names
-
-    shapes = expected_shapes(make_pretrained().model_config)
-    for program in ("huggingface", "google"):
-        names = foreign_names(load_family("bert").names, program, 3)
-        assert names.keys() == shapes.keys()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_has_a_name(family):
+    pretrained = make_pretrained(family=family)
+    for program in ("huggingface", "google") if family == "bert" else ("huggingface",):
+        names = foreign_names(load_family(family).names, program, 3)
+        assert pretrained.weights.keys() <= names.keys()
         assert len({theirs.name for theirs in names.values()}) == len(names)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_recognised_and_keeps_every_bit(tmp_path, family):
+    pretrained = make_pretrained(family=family)
+    model, weights = dict(pretrained.model), copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    again = formats.read(tmp_path / "hf")
+    assert (again.family, again.terms, again.model) == (family, pretrained.terms, model)
+    assert again.warnings == [] and same_weights(again.weights, weights)
+
+
+def test_a_roberta_has_two_more_positions(tmp_path):
+    pretrained = make_pretrained(family="roberta")
+    table = copies(pretrained.weights)["bert/embeddings/position_embeddings"]
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    exported = load_file(tmp_path / "hf" / "model.safetensors")
+    positions = exported["roberta.embeddings.position_embeddings.weight"]
+    np.testing.assert_array_equal(positions, np.pad(table, ((2, 0), (0, 0))))
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["max_position_embeddings"] == len(positions) == 42
+    special = {key: config[f"{key}_token_id"] for key in ("bos", "pad", "eos")}
+    assert special == {"bos": 0, "pad": 1, "eos": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer": make_tokenizer()}, "pad_token_id of a test is 0; a RoBERTa .* only 1"),
+        ({"hidden_act": "relu"}, "hidden_act of a test is 'relu'; a RoBERTa .* only 'gelu'"),
+        ({"causal": True}, "config.model.causal of a test is True"),
+    ],
+)
+def test_models_that_roberta_does_not_have(tmp_path, changes, message):
+    pretrained = make_pretrained(family="roberta")
+    pretrained.tokenizer = changes.pop("tokenizer", pretrained.tokenizer)
+    pretrained.model |= changes
+    with pytest.raises(UserError, match=message):
+        formats.write(pretrained, tmp_path / "hf", "huggingface")

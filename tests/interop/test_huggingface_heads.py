@@ -58,9 +58,10 @@ def test_other_heads(tmp_path):
     assert not [name for name in tensors if "pooler" in name]
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize(("head", "labels"), HEADS)
-def test_reading_inverts_writing(tmp_path, head, labels):
-    pretrained = make_finetuned(head, labels)
+def test_reading_inverts_writing(tmp_path, head, labels, family):
+    pretrained = make_finetuned(head, labels, family=family)
     pretrained.multi_label = is_multi = head == "sequence_classification" and bool(labels)
     weights = copies(pretrained.weights)
     first = export(pretrained, tmp_path / "hf")
@@ -69,6 +70,16 @@ def test_reading_inverts_writing(tmp_path, head, labels):
     assert same_weights(again.weights, weights) and again.warnings == []
     second = export(again, tmp_path / "twice")
     assert first[0] == second[0] and same_weights(first[1], second[1])
+
+
+def test_a_classifier_of_roberta_has_the_poolers_layer(tmp_path):
+    pretrained = make_finetuned("sequence_classification", LABELS, family="roberta")
+    dense = copies(pretrained.weights)["bert/pooler/dense/kernel"]
+    config, tensors = export(pretrained, tmp_path / "hf")
+    assert config["architectures"] == ["RobertaForSequenceClassification"]
+    np.testing.assert_array_equal(tensors["classifier.dense.weight"], dense.T)
+    assert tensors["classifier.out_proj.weight"].shape == (3, 12)
+    assert not [name for name in tensors if "pooler" in name]
 
 
 @pytest.mark.parametrize(

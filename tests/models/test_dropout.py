@@ -71,6 +71,8 @@ def watch(*neighbours, named=()):
     def intercept(method, args, kwargs, context):
         output, module = method(*args, **kwargs), context.module
         watched = isinstance(module, (Dropout, *neighbours)) or module.name in named
+        # The pooler's dropout has the rate 0.
+        watched = watched and getattr(module, "rate", 1)
         if watched and context.method_name == "__call__":
 
             def record(inputs, output, path=module.path):

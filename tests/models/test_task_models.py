@@ -161,3 +161,22 @@ def test_what_the_head_reads_is_dropped_in_training_alone():
     # Each of 48 numbers is kept with 0.9: the mean over many draws is the undropped one.
     mean = np.mean([logits(seed) for seed in range(300)], axis=0)
     np.testing.assert_allclose(mean, run(model, params)["logits"], atol=0.05)
+
+
+def test_a_roberta_drops_the_token_before_the_dense_layer_too():
+    model, params = built("sequence_classification", pooler_dropout_prob=0.5)
+    names = {"Dropout_0", "dense", "pooler"}
+    _, caught = model.apply(
+        {"params": params},
+        INPUTS,
+        deterministic=False,
+        rngs={"dropout": jax.random.key(0)},
+        capture_intermediates=lambda module, _: module.name in names,
+    )
+    pooler = caught["intermediates"]["bert"]["pooler"]
+    (token_BxD,), (dense_BxD,) = pooler["Dropout_0"]["__call__"], pooler["dense"]["__call__"]
+    # Of 48 numbers.
+    assert 12 < np.sum(token_BxD == 0) < 36
+    dense = params["bert"]["pooler"]["dense"]
+    expected = token_BxD @ dense["kernel"] + dense["bias"]
+    np.testing.assert_allclose(dense_BxD, expected, rtol=1e-5, atol=1e-6)

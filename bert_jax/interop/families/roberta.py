@@ -7,6 +7,7 @@ import dataclasses
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.tokenizers import CONVENTIONS
 
 # Positions are counted from the id of padding plus 1: the table has two rows more than are used.
 _POSITION_OFFSET = 2
@@ -79,10 +80,11 @@ ROBERTA = Family(
     pretraining_classes=_pretraining_classes("Roberta"),
     task_classes=_task_classes("Roberta"),
     tokenizer_classes=BERT.tokenizer_classes,
+    special_tokens=CONVENTIONS["roberta"],
     config_keys=BERT.config_keys,
     config_offsets={"max_position_embeddings": _POSITION_OFFSET},
     # The activation of the masked-LM head is gelu, whatever hidden_act says.
-    fixed={"hidden_act": "gelu"},
+    fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
     constants={**BERT.constants, "is_decoder": False, "pad_token_id": _POSITION_OFFSET - 1},
     written=BERT.written,
     token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
@@ -110,4 +112,5 @@ CAMEMBERT = dataclasses.replace(
     model_types=("camembert",),
     pretraining_classes=_pretraining_classes("Camembert"),
     task_classes=_task_classes("Camembert"),
+    special_tokens=CONVENTIONS["camembert"],
 )
