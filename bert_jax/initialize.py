@@ -9,17 +9,25 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import files, workdir
-from bert_jax.config import objective_terms
+from bert_jax.config import objective_terms, teacher_layers
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import Weights, unflatten
+from bert_jax.interop.weights import (
+    Weights,
+    fit_weights,
+    head_of,
+    keep_layers,
+    model_shapes,
+    unflatten,
+)
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
@@ -112,7 +120,7 @@ def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
     _check_model(config, pretrained.model)
     if config.data.vocab:
         tokenizer = given_tokenizer(config.data, config.model.vocab_size)
-        _check_tokenizer(config, pretrained, tokenizer)
+        check_tokenizer(pretrained, tokenizer)
     elif not config.data.store:
         # In a vocabulary trained on the run's own text, every id would have another meaning.
         raise UserError(
@@ -131,12 +139,44 @@ def take_weights(
 
     Missing heads are initialized from the seed, with a warning.
     """
-    _check_tokenizer(config, pretrained, tokenizer)
+    check_tokenizer(pretrained, tokenizer)
     pretrained.complete(config.seed, objective_terms(config))
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
     weights, pretrained.weights = pretrained.weights, {}
     return weights
+
+
+def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> Weights:
+    """Returns the weights of a student that begins with layers of its teacher.
+
+    As in extract_distilbert.py of transformers' distillation project, the embeddings and the
+    decoder's bias are the teacher's too. The rest of the heads is drawn from the seed, unless
+    `config.objective.teacher_head` is set.
+
+    Raises:
+      UserError: The teacher lacks a layer or has layers of another shape.
+    """
+    layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
+    if len(layers) != config.model.num_hidden_layers or not set(layers) <= set(range(depth)):
+        raise UserError(
+            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
+            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
+            f"to {depth - 1}"
+        )
+    weights = {
+        name: value
+        for name, value in keep_layers(teacher.weights, layers).items()
+        if config.objective.teacher_head or not head_of(name) or name == "mlm/output_bias"
+    }
+    for name, shape in model_shapes(model).items():
+        if name in weights and weights[name].shape != shape:
+            raise UserError(
+                f"config.objective.teacher_layers is {config.objective.teacher_layers!r}, but "
+                f"{name} of {teacher.source} is {weights[name].shape}, not {shape}: give the "
+                "student the teacher's widths and positions, or leave teacher_layers empty"
+            )
+    return fit_weights(model, weights, config.seed)[0]
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
@@ -151,7 +191,7 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
         raise UserError(f"the weights of {config.init_from} are of another model: set {flags}")
 
 
-def _check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> None:
+def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:
     """Refuses a vocabulary other than the one that the weights were trained with."""
     theirs = pretrained.tokenizer
     if theirs is None or theirs.fingerprint == tokenizer.fingerprint:
@@ -161,7 +201,7 @@ def _check_tokenizer(config: ConfigDict, pretrained: Pretrained, tokenizer: Toke
     else:
         difference = "the entries differ"
     raise UserError(
-        f"the weights of {config.init_from} were trained with another vocabulary: {difference}"
+        f"the weights of {pretrained.source} were trained with another vocabulary: {difference}"
     )
 
 

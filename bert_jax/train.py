@@ -1,5 +1,6 @@
 """Pre-trains a model: from a config to a trained and evaluated work directory."""
 
+import functools
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -9,7 +10,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bert_jax import evaluation, files, initialize, workdir
-from bert_jax.config import check_batch
+from bert_jax.config import check_batch, teacher_layers
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, TrainingBatches, open_run_input
@@ -18,7 +19,7 @@ from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining import make_trainer, read_teacher
 from bert_jax.progress import say
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import pretraining_panels, write_curves
@@ -47,17 +48,18 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     """
     with ExitStack() as stack:
         # Check everything that can be checked before any work is done.
-        trainer, pretrained, warnings = multihost.run_on_all(
+        trainer, teacher, pretrained, warnings = multihost.run_on_all(
             lambda: _checked(config, directory, stack)
         )
         # The directory stays locked until the results are written.
-        return _train(config, directory, trainer, pretrained, warnings)
+        return _train(config, directory, trainer, teacher, pretrained, warnings)
 
 
 def _train(
     config: ConfigDict,
     directory: epath.PathLike,
     trainer: Trainer,
+    teacher: Pretrained | None,
     pretrained: Pretrained | None,
     warnings: list[str],
 ) -> dict[str, Any] | None:
@@ -65,11 +67,15 @@ def _train(
     is_first = multihost.is_first()
     with ExitStack() as stack:
         run_input = open_run_input(config, directory)
+        if teacher:
+            initialize.check_tokenizer(teacher, run_input.tokenizer)
         guard = stack.enter_context(PreemptionGuard())
         checkpointer = stack.enter_context(closing(initialize.open_checkpoints(config, directory)))
 
         # Start or continue.
-        state, resume = _initialize(config, directory, trainer, checkpointer, run_input, pretrained)
+        state, resume = _initialize(
+            config, directory, trainer, checkpointer, run_input, teacher, pretrained
+        )
         step, num_steps = int(state.step), config.train.num_steps
         _check_stage(config, trainer, step, resume)
         # The directory is claimed only now, because opening the input may fail.
@@ -158,13 +164,23 @@ def _train(
 
 def _checked(
     config: ConfigDict, directory: epath.PathLike, stack: ExitStack
-) -> tuple[Trainer, Pretrained | None, list[str]]:
-    """Checks the batch size, the work directory and the initial weights; locks the directory."""
-    trainer = make_trainer(config)
+) -> tuple[Trainer, Pretrained | None, Pretrained | None, list[str]]:
+    """Checks the batch size, the work directory and the initial weights; locks the directory.
+
+    Returns the trainer, the teacher, the model of `config.init_from`, and warnings.
+    """
+    teacher = read_teacher(config)
+    trainer = make_trainer(config, teacher=teacher)
+    if trainer.objective.teacher and not teacher:
+        raise UserError(
+            "config.objective.terms needs a teacher: set --config.objective.teacher=DIR to a "
+            "trained model, such as the work directory of python -m bert_jax.main "
+            "--config=configs/tiny.py --workdir=DIR"
+        )
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = workdir.check(directory, config)
     stack.enter_context(workdir.lock(directory))
-    return trainer, initialize.check(config, directory), warnings
+    return trainer, teacher, initialize.check(config, directory), warnings
 
 
 def _initialize(
@@ -173,17 +189,19 @@ def _initialize(
     trainer: Trainer,
     checkpointer: Checkpointer,
     run_input: RunInput,
+    teacher: Pretrained | None,
     pretrained: Pretrained | None,
 ) -> tuple[TrainState, dict[str, Any]]:
     if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_corpus(config.resume_from, directory)
+    weights = None
+    if pretrained:
+        tokenizer = run_input.tokenizer
+        weights = functools.partial(initialize.take_weights, config, pretrained, tokenizer, say)
+    elif teacher and teacher_layers(config):
+        weights = functools.partial(initialize.take_layers, config, teacher, trainer.model)
     return initialize.initialize(
-        trainer,
-        checkpointer,
-        other_run=config.resume_from,
-        weights=(lambda: initialize.take_weights(config, pretrained, run_input.tokenizer, say))
-        if pretrained
-        else None,
+        trainer, checkpointer, other_run=config.resume_from, weights=weights
     )
 
 

@@ -14,6 +14,7 @@ from bert_jax.config.pretraining import (
     default_config,
     from_dict,
     objective_terms,
+    teacher_layers,
     validate,
     validate_data,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "objective_terms",
     "refuse_argument",
     "stage",
+    "teacher_layers",
     "to_dict",
     "validate",
     "validate_data",

@@ -177,6 +177,21 @@ COMMON: Section = {
 }
 
 
+def layer_numbers(text: str, key: str) -> tuple[int, ...]:
+    """Returns the numbers in a text such as "0,2,4".
+
+    Raises:
+      UserError: They are not numbers; the message names `key`.
+    """
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise UserError(
+            f"{key} is {text!r}; it must be numbers of layers with commas between them, such as "
+            "-4,-3,-2,-1"
+        ) from None
+
+
 def check_mesh(mesh: ConfigDict) -> None:
     """Refuses a mesh with impossible sizes, or with several sizes to infer."""
     for axis, size in mesh.items():

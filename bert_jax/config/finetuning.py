@@ -16,6 +16,7 @@ from bert_jax.config.common import (
     GRADIENT_ACCUMULATION_STEPS,
     HIDDEN_DROPOUT,
     check_mesh,
+    layer_numbers,
 )
 from bert_jax.config.pretraining import MODEL
 from bert_jax.config.schema import Field, Section, build, check
@@ -260,14 +261,7 @@ def feature_layers(config: ConfigDict) -> tuple[int, ...]:
     Raises:
       UserError: They are not numbers.
     """
-    texts = config.train.features.split(",") if config.train.features.strip() else []
-    try:
-        return tuple(int(text) for text in texts)
-    except ValueError:
-        raise UserError(
-            f"config.train.features is {config.train.features!r}; it must be numbers of layers "
-            "with commas between them, such as -4,-3,-2,-1"
-        ) from None
+    return layer_numbers(config.train.features, "config.train.features")
 
 
 def filled_in(

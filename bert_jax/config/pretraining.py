@@ -17,6 +17,7 @@ from bert_jax.config.common import (
     HIDDEN_DROPOUT,
     check_mesh,
     check_profile,
+    layer_numbers,
 )
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.config.stages import STAGE, check_stages
@@ -83,11 +84,32 @@ PRETRAINING: Section = {
     "objective": {
         "terms": Field(
             ("masked_lm", "next_sentence"),
-            "Terms of the training loss: masked_lm, next_sentence, next_token, span_boundary, or "
-            "your own. Commas separate them on the command line.",
+            "Terms of the training loss: masked_lm, next_sentence, next_token, span_boundary, "
+            "soft_targets, hidden_cosine, or your own. Commas separate them on the command line.",
         ),
         "weights": Field(
             (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
+        ),
+        "teacher": Field(
+            "",
+            "A trained model with a masked-LM head and the same vocabulary, whose predictions "
+            "soft_targets learns and whose last states hidden_cosine approaches: a directory of "
+            "any kind that convert can read.",
+            is_path=True,
+        ),
+        "teacher_layers": Field(
+            "",
+            "Blocks of the teacher that a new run begins with, together with the teacher's "
+            'embeddings: "0,2,4,7,9,11" for a student of 6 blocks. 0 is the first block. The '
+            "widths must be the same. If empty, all weights are new.",
+        ),
+        "teacher_head": Field(
+            False,
+            "Whether a run that begins with teacher_layers also begins with the dense layer and "
+            "the LayerNorm of the teacher's masked-LM head.",
+        ),
+        "temperature": Field(
+            2.0, "What soft_targets divides the logits of teacher and student by.", at_least=1
         ),
     },
     "data": {
@@ -210,6 +232,9 @@ PRETRAINING: Section = {
         ),
         "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
+        "freeze_positions": Field(
+            False, "Whether the position table stays as it is at the start of the run."
+        ),
         "stages": Field(
             (
                 {"fraction": 0.9, "max_seq_length": 128, "max_predictions_per_seq": 20},
@@ -262,6 +287,15 @@ def objective_terms(config: ConfigDict) -> tuple[str, ...]:
     """Returns the names in `config.objective.terms`; the command line joins them with commas."""
     names = ",".join(config.objective.terms).split(",")
     return tuple(name.strip() for name in names if name.strip())
+
+
+def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
+    """Returns the layers of `config.objective.teacher_layers`.
+
+    Raises:
+      UserError: They are not numbers.
+    """
+    return layer_numbers(config.objective.teacher_layers, "config.objective.teacher_layers")
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:

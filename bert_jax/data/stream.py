@@ -29,6 +29,7 @@ EVALUATION_MASKS = {
     "masked_lm_prob": 0.15,
     "mask_shares": (0.8, 0.1, 0.1),
     "predict_specials": False,
+    "weigh_by_count": False,
 }
 
 
@@ -42,6 +43,7 @@ class StreamSpec:
       corruption: The corruption, as `config.data.corruption` names it.
       mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
       predict_specials: Whether a corruption that may choose [CLS] and [SEP] does so.
+      weigh_by_count: Whether a corruption that prefers rare tokens does so.
     """
 
     max_seq_length: int
@@ -55,6 +57,7 @@ class StreamSpec:
     mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word_masking: bool = False
     predict_specials: bool = True
+    weigh_by_count: bool = True
     short_seq_prob: float = 0.1
     shuffle_sentences: int = 2**20
     num_threads: int = 2

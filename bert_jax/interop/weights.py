@@ -107,6 +107,16 @@ def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, l
     return weights, missing
 
 
+def keep_layers(weights: Weights, layers: Sequence[int]) -> Weights:
+    """Returns the embeddings, these layers of the encoder in this order, and the heads."""
+    kept = {name: value for name, value in weights.items() if not name.startswith(_LAYERS)}
+    for ours, theirs in enumerate(layers):
+        prefix = f"{_LAYERS}{theirs}/"
+        for name in [name for name in weights if name.startswith(prefix)]:
+            kept[f"{_LAYERS}{ours}/{name.removeprefix(prefix)}"] = weights[name]
+    return kept
+
+
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
     """Drops, in place, the rows beyond the vocabulary."""
     for name in filter(_has_vocabulary, weights):

@@ -1,6 +1,7 @@
-"""Cross-entropy over the vocabulary without all logits in memory at once."""
+"""Losses over the vocabulary without all logits in memory at once."""
 
-import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,46 +12,90 @@ from bert_jax.models.embeddings import vocabulary_logits
 SLICE_POSITIONS = 16
 
 
+class DecoderInputs(NamedTuple):
+    """What logits are computed from.
+
+    Attributes:
+      hidden_BxLxD: The output of the head's dense layer.
+      table_WxD: The word embeddings.
+      bias_W: float32 bias of the decoder.
+    """
+
+    hidden_BxLxD: jax.Array
+    table_WxD: jax.Array
+    bias_W: jax.Array
+
+
 def sliced_cross_entropy(
-    hidden_BxLxD: jax.Array,
-    table_WxD: jax.Array,
-    bias_W: jax.Array,
-    targets_BxL: jax.Array,
-    weights_BxL: jax.Array,
+    inputs: DecoderInputs, targets_BxL: jax.Array, weights_BxL: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the sums of weight * -log p(target) and of weight * [target is the best guess].
 
-    Logits are computed a few positions at a time, and again in the backward pass: the logits
-    of 256 x 512 positions and 30,522 entries would take 16 GB.
-
     Args:
-      hidden_BxLxD: The decoder's input.
-      table_WxD: The word embeddings.
-      bias_W: float32 bias of the decoder.
+      inputs: The decoder's inputs.
       targets_BxL: int32.
       weights_BxL: float32, 0 where nothing is predicted.
     """
-    padding = -hidden_BxLxD.shape[1] % SLICE_POSITIONS
+
+    def sums(hidden_BxCxD, targets_BxC, weights_BxC):
+        logits_BxCxW = vocabulary_logits(hidden_BxCxD, inputs.table_WxD, inputs.bias_W)
+        target_BxC = jnp.take_along_axis(logits_BxCxW, targets_BxC[..., None], axis=-1)[..., 0]
+        losses_BxC = jax.nn.logsumexp(logits_BxCxW, axis=-1) - target_BxC
+        correct_BxC = target_BxC >= jnp.max(logits_BxCxW, axis=-1)
+        return jnp.sum(weights_BxC * losses_BxC), jnp.sum(weights_BxC * correct_BxC)
+
+    return _sums_of_slices(sums, inputs.hidden_BxLxD, targets_BxL, weights_BxL)
+
+
+def sliced_divergence(
+    student: DecoderInputs, teacher: DecoderInputs, weights_BxL: jax.Array, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the sums of weight * KL(teacher | student) and of weight * [same best guess].
+
+    Args:
+      student, teacher: The decoders' inputs; the widths may differ.
+      weights_BxL: float32.
+      temperature: The logits of both are divided by it; at least 1, or the logits of entries
+        beyond the vocabulary would be infinite.
+    """
+
+    def sums(hidden_BxCxD, teacher_hidden_BxCxD, weights_BxC):
+        student_BxCxW, teacher_BxCxW = (
+            vocabulary_logits(hidden, inputs.table_WxD, inputs.bias_W) / temperature
+            for hidden, inputs in ((hidden_BxCxD, student), (teacher_hidden_BxCxD, teacher))
+        )
+        probs_BxCxW = jax.nn.softmax(teacher_BxCxW)
+        # Of entries beyond the vocabulary both logits are the same finite number.
+        divergence_BxC = jnp.sum(probs_BxCxW * (teacher_BxCxW - student_BxCxW), axis=-1)
+        divergence_BxC += jax.nn.logsumexp(student_BxCxW, axis=-1)
+        divergence_BxC -= jax.nn.logsumexp(teacher_BxCxW, axis=-1)
+        # Maxima are cheaper than an argmax, especially on a CPU.
+        is_best_BxCxW = teacher_BxCxW >= jnp.max(teacher_BxCxW, axis=-1, keepdims=True)
+        at_best_BxC = jnp.max(jnp.where(is_best_BxCxW, student_BxCxW, -jnp.inf), axis=-1)
+        same_BxC = at_best_BxC >= jnp.max(student_BxCxW, axis=-1)
+        return jnp.sum(weights_BxC * divergence_BxC), jnp.sum(weights_BxC * same_BxC)
+
+    return _sums_of_slices(sums, student.hidden_BxLxD, teacher.hidden_BxLxD, weights_BxL)
+
+
+def _sums_of_slices(
+    sums: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Adds up what `sums` returns for slices of arrays [B, L, ...].
+
+    Logits are computed a few positions at a time, and again in the backward pass: the logits
+    of 256 x 512 positions and 30,522 entries would take 16 GB.
+    """
+    padding = -arrays[0].shape[1] % SLICE_POSITIONS
 
     def sliced(x: jax.Array) -> jax.Array:
         """[B, L, ...] -> [slices, B, SLICE_POSITIONS, ...]."""
         x = jnp.pad(x, [(0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)])
         return jnp.moveaxis(x.reshape(x.shape[0], -1, SLICE_POSITIONS, *x.shape[2:]), 1, 0)
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def add_slice(sums, inputs):
-        hidden_BxCxD, targets_BxC, weights_BxC = inputs
-        logits_BxCxW = vocabulary_logits(hidden_BxCxD, table_WxD, bias_W)
-        target_BxC = jnp.take_along_axis(logits_BxCxW, targets_BxC[..., None], axis=-1)[..., 0]
-        losses_BxC = jax.nn.logsumexp(logits_BxCxW, axis=-1) - target_BxC
-        correct_BxC = target_BxC >= jnp.max(logits_BxCxW, axis=-1)
-        loss, correct = sums
-        return (
-            loss + jnp.sum(weights_BxC * losses_BxC),
-            correct + jnp.sum(weights_BxC * correct_BxC),
-        ), None
+    def add_slice(totals, slices):
+        return tuple(map(jnp.add, totals, sums(*slices))), None
 
     zero = jnp.zeros((), jnp.float32)
-    slices = tuple(map(sliced, (hidden_BxLxD, targets_BxL, weights_BxL)))
-    sums, _ = jax.lax.scan(add_slice, (zero, zero), slices)
-    return sums
+    add_slice = jax.checkpoint(add_slice, prevent_cse=False)
+    return jax.lax.scan(add_slice, (zero, zero), tuple(map(sliced, arrays)))[0]

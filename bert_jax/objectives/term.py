@@ -55,6 +55,7 @@ class Term(abc.ABC):
       fields: The batch fields that the term needs in addition to the encoder's inputs.
       metrics: The results that the term reports. The first is its loss.
       needs_pooler: Whether the term reads the pooler.
+      needs_teacher: Whether the term compares the model with a frozen teacher.
     """
 
     name: ClassVar[str]
@@ -62,6 +63,7 @@ class Term(abc.ABC):
     fields: ClassVar[BatchFields] = {}
     metrics: ClassVar[tuple[Metric, ...]]
     needs_pooler: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = False
 
     @abc.abstractmethod
     def heads(self, config: BertConfig) -> Mapping[str, nn.Module]:
@@ -109,7 +111,7 @@ class Term(abc.ABC):
         """Returns the divisor of the sums over each part of this whole batch."""
 
     @abc.abstractmethod
-    def sums(self, outputs: Any, batch: Mapping[str, jax.Array], frozen: Any = None) -> Sums:
+    def sums(self, outputs: Any, batch: Mapping[str, jax.Array], teacher: Any = None) -> Sums:
         """Returns float32 scalars: sums over a part of a batch.
 
         They hold `loss`, `weight` and a sum for every metric of the term with `in_training`
@@ -119,7 +121,8 @@ class Term(abc.ABC):
           outputs: The result of `outputs`.
           batch: All fields. In evaluation they include `example_weights` [B] float32: 0 for rows
             that only fill up the last batch.
-          frozen: The term's own parameters that are not trained, such as a teacher's.
+          teacher: What `outputs` returned for the teacher, which has the term's heads too; None
+            unless `needs_teacher`.
         """
 
     def baseline_sums(self, batch: Mapping[str, jax.Array], unigram_log_probs_V: jax.Array) -> Sums:
@@ -134,11 +137,6 @@ class Term(abc.ABC):
     @abc.abstractmethod
     def head_flops(self, config: BertConfig, length: int, num_predictions: int) -> int:
         """Returns the FLOPs of the heads' matrix products, forward, for one sequence."""
-
-    def frozen_parameters(self, config: BertConfig) -> Any:
-        """Returns a pytree of parameters that `sums` reads and that are not trained."""
-        del config
-        return None
 
 
 def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array:

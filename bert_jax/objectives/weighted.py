@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.objective import Batch, Metrics, apply
 from bert_jax.objectives.term import Metric, Term
 
@@ -16,10 +17,17 @@ class WeightedTerms:
     """Loss = sum of weight * loss of each term; see `Objective`.
 
     A term of weight 0 is still computed and reported, but trains nothing.
+
+    Attributes:
+      terms: The terms.
+      weights: The weight of each.
+      teacher: The hyperparameters of the model whose weights are the `frozen` parameters; None
+        if no term needs a teacher.
     """
 
     terms: tuple[Term, ...]
     weights: tuple[float, ...]
+    teacher: BertConfig | None = None
     eval_operands = 1
 
     @property
@@ -55,13 +63,14 @@ class WeightedTerms:
         batch: Batch,
         rngs: Mapping[str, jax.Array],
         totals: list[Any],
-        frozen: Mapping[str, Any],
+        frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
         outputs = apply(model, params, batch, rngs)
+        taught = self._taught(model.config, batch, frozen)
         metrics: Metrics = {}
         losses = []
         for term, weight, total in zip(self.terms, self.weights, totals, strict=True):
-            sums = term.sums(outputs[term.name], batch, frozen.get(term.name))
+            sums = term.sums(outputs[term.name], batch, taught.get(term.name))
             for metric in term.metrics:
                 if metric.in_training:
                     metrics[metric.name] = sums[metric.name.removeprefix(f"{term.name}_")] / total
@@ -74,13 +83,14 @@ class WeightedTerms:
         model: Any,
         params: Any,
         batch: Batch,
-        frozen: Mapping[str, Any],
+        frozen: Any,
         unigram_log_probs_V: jax.Array,
     ) -> Metrics:
         """Returns sums over the batch: {term: its sums and its baseline's}, and the sequences."""
         outputs = apply(model, params, batch)
+        taught = self._taught(model.config, batch, frozen)
         sums: Metrics = {
-            term.name: term.sums(outputs[term.name], batch, frozen.get(term.name))
+            term.name: term.sums(outputs[term.name], batch, taught.get(term.name))
             | term.baseline_sums(batch, unigram_log_probs_V)
             for term in self.terms
         }
@@ -93,7 +103,12 @@ class WeightedTerms:
             results |= term.results(sums[term.name])
         return results | {"num_sequences": int(sums["num_sequences"])}
 
-    def frozen_parameters(self, config: Any) -> dict[str, Any]:
-        """Returns the parameters of each term that are not trained, by the term's name."""
-        frozen = {term.name: term.frozen_parameters(config) for term in self.terms}
-        return {name: params for name, params in frozen.items() if params is not None}
+    def teacher_model(self, config: BertConfig) -> PreTrainingModel:
+        """Returns the teacher, which computes as a student of this config does."""
+        same = {name: getattr(config, name) for name in ("dtype", "scan_layers", "fused_attention")}
+        terms = tuple(term for term in self.terms if term.needs_teacher)
+        return PreTrainingModel(dataclasses.replace(self.teacher, **same), terms)
+
+    def _taught(self, config: BertConfig, batch: Batch, frozen: Any) -> Mapping[str, Any]:
+        """Returns the outputs of the teacher, without dropout, by the name of the term."""
+        return apply(self.teacher_model(config), frozen, batch) if self.teacher else {}

@@ -65,7 +65,7 @@ def compile_step(
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
     stage = numbered_stage(config.train, stage_number)
-    arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.frozen
+    arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.abstract_frozen()
     started = time.monotonic()
     try:
         compiled = trainer.compiled_train_step.lower(*arguments).compile()

@@ -28,17 +28,27 @@ PEAK_FLOPS_PER_SECOND = {
 
 
 def pretraining_flops_per_sequence(
-    config: BertConfig, terms: Sequence[Term], length: int, num_predictions: int
+    config: BertConfig,
+    terms: Sequence[Term],
+    length: int,
+    num_predictions: int,
+    teacher: BertConfig | None = None,
 ) -> float:
     """Returns the FLOPs of forward and backward for one sequence, matrix products only.
 
     For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
     where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
     and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
+    A teacher has no backward pass.
     """
     blocks = config.num_hidden_layers * _block(config, length)
     heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
-    return 3.0 * (blocks + heads)
+    flops = 3.0 * (blocks + heads)
+    if teacher:
+        taught = [term for term in terms if term.needs_teacher]
+        flops += teacher.num_hidden_layers * _block(teacher, length)
+        flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught)
+    return flops
 
 
 def task_flops_per_sequence(

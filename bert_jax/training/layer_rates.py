@@ -24,12 +24,14 @@ class LayerRates:
       frozen_layers: The number of blocks, from the first, that are frozen together with the
         embeddings; 0 freezes only the embeddings, -1 nothing.
       frozen_encoder: Whether everything below the head is frozen.
+      frozen_positions: Whether the position table is frozen.
     """
 
     num_layers: int
     decay: float = 1.0
     frozen_layers: int = -1
     frozen_encoder: bool = False
+    frozen_positions: bool = False
 
     def factors(self, params: Any) -> Any:
         """Returns a tree of float32 numpy arrays that broadcast against the leaves of `params`."""
@@ -58,6 +60,8 @@ class LayerRates:
     def _factor(self, path: tuple, leaf: Any) -> np.ndarray:
         names = names_of(path)
         part = tuple(names[:2])
+        if self.frozen_positions and names[-1] == "position_embeddings":
+            return np.zeros((), np.float32)
         if part == _EMBEDDINGS:
             return self._of_depth(np.array(0))
         if part == _ENCODER and names[2] == STACKED_LAYERS:

@@ -187,6 +187,13 @@ class Trainer:
             self.shardings,
         )
 
+    def abstract_frozen(self) -> Any:
+        """Returns shapes, dtypes and shardings of the frozen parameters."""
+        everywhere = self.layout.replicated
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), self.frozen
+        )
+
     def _create_state(self) -> TrainState:
         return TrainState.create(nn.unbox(init_params(self.model, self.seed)), self.optimizer)
 

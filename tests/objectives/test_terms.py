@@ -12,11 +12,15 @@ import pytest
 from bert_jax.models import PreTrainingModel
 from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.heads import NO_PROBABILITY
-from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, sliced_cross_entropy
+from bert_jax.objectives.cross_entropy import (
+    SLICE_POSITIONS,
+    DecoderInputs,
+    sliced_cross_entropy,
+)
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.objectives.terms.next_sentence import NextSentence
-from bert_jax.objectives.terms.next_token import NextToken, NextTokenOutputs
+from bert_jax.objectives.terms.next_token import NextToken
 from bert_jax.objectives.weighted import WeightedTerms
 from tests.models.common import PLAIN, init
 from tests.small import random_batch, randomized
@@ -111,7 +115,7 @@ def decoder(length, seed=0):
     bias = rng.standard_normal(16).astype(np.float32)
     bias[11:] = NO_PROBABILITY
     hidden = rng.standard_normal((3, length, 6)).astype(np.float32)
-    return NextTokenOutputs(hidden, rng.standard_normal((16, 6)).astype(np.float32), bias)
+    return DecoderInputs(hidden, rng.standard_normal((16, 6)).astype(np.float32), bias)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -128,7 +132,7 @@ def test_sliced_cross_entropy_is_the_plain_one(length):
         return jnp.sum(weights * losses), jnp.sum(weights * correct)
 
     def sliced(*outputs):
-        return sliced_cross_entropy(*outputs, targets, weights)
+        return sliced_cross_entropy(DecoderInputs(*outputs), targets, weights)
 
     (one, gradients), (other, expected) = (
         jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True))(*outputs) for f in (sliced, plain)

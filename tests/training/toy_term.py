@@ -13,7 +13,7 @@ NAME = "tests.training.toy_term:Distance"
 
 @dataclasses.dataclass(frozen=True)
 class Distance(Term):
-    """The squared distance of the first hidden state to a frozen vector.
+    """The squared distance of the first hidden state to that of the teacher.
 
     It also reports what the keys "sample" and "dropout" of its part of a batch give.
     """
@@ -26,6 +26,7 @@ class Distance(Term):
         Metric("toy_sample_squared", "square of the sample", "sample"),
         Metric("toy_dropout", "dropout", "sample"),
     )
+    needs_teacher = True
 
     def heads(self, config):
         return {}
@@ -39,10 +40,10 @@ class Distance(Term):
     def total(self, batch):
         return batch["input_ids"].shape[0]
 
-    def sums(self, outputs, batch, frozen=None):
+    def sums(self, outputs, batch, teacher=None):
         hidden_BxD, sample, dropout = outputs
         weights_B = example_weights(batch)
-        distances_B = jnp.sum((hidden_BxD - frozen["toy_target"]) ** 2, axis=-1)
+        distances_B = jnp.sum((hidden_BxD - teacher[0]) ** 2, axis=-1)
         weight = jnp.sum(weights_B)
         return {
             "loss": jnp.sum(weights_B * distances_B),
@@ -57,9 +58,6 @@ class Distance(Term):
 
     def head_flops(self, config, length, num_predictions):
         return 0
-
-    def frozen_parameters(self, config):
-        return {"toy_target": jnp.linspace(-1, 1, config.hidden_size)}
 
 
 class NeedsWhatNobodyGives(Distance):

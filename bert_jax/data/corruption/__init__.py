@@ -20,5 +20,6 @@ CORRUPTIONS = {
     "roberta": "bert_jax.data.corruption.presets:ROBERTA",
     "spans": "bert_jax.data.corruption.presets:SPANS",
     "ngrams": "bert_jax.data.corruption.presets:NGRAMS",
+    "distilbert": "bert_jax.data.corruption.presets:DISTILBERT",
     "none": "bert_jax.data.corruption.none:NoCorruption",
 }

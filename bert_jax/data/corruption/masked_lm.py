@@ -36,7 +36,7 @@ class MaskingRules:
       rounding: How many to choose if the share is not whole: "nearest" (halves to even, at least
         1), "up", or "random" (up with a probability equal to the fraction, else down).
       count_power: A token's weight in the choice is its count in the corpus to this power; 0
-        gives all the same chance. Only without whole words.
+        gives all the same chance. Otherwise [UNK] is not chosen. Only without whole words.
       choose: Chooses the tokens; called like `choose_groups`.
       choice_draws: How many random numbers `choose` takes for each position.
       shares: The shares of the chosen that become mask tokens, stay, and become random tokens;
@@ -76,7 +76,7 @@ class MaskedTokens:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
         id). [UNK] may be predicted.
       spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
-        `mask_shares` and `predict_specials` are used. Rows never have more than
+        `mask_shares`, `predict_specials` and `weigh_by_count` are used. Rows never have more than
         `max_predictions_per_seq` predictions.
       store: Has `token_counts`, which rules that depend on the corpus need.
       rules: See `MaskingRules`.
@@ -95,7 +95,9 @@ class MaskedTokens:
         self._is_text_V[[tokenizer.pad_id, *ends, tokenizer.mask_id]] = False
         self._is_candidate_V = self._is_text_V.copy()
         self._is_candidate_V[ends] = rules.specials and spec.predict_specials
-        if rules.count_power:
+        self._is_weighted = bool(rules.count_power) and spec.weigh_by_count
+        if self._is_weighted:
+            self._is_candidate_V[tokenizer.unk_id] = False
             self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power
         self._random_ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
         if rules.random_ids == "no_specials":
@@ -137,7 +139,7 @@ class MaskedTokens:
             is_start_BxL = word_starts(is_text_BxL, begins_word_BxL) | (
                 is_candidate_BxL & ~is_text_BxL
             )
-        if rules.count_power:
+        if self._is_weighted:
             choice_bits_BxC = weighted_order(choice_bits_BxC, self._weight_V[ids_BxL])
         counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
         number_B = num_to_predict(

@@ -30,3 +30,7 @@ SPANS = MaskingRules(
 
 # ALBERT's create_pretraining_data.py; everything but the choice is as in BERT.
 NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)
+
+# `Distiller.prepare_batch_mlm` of transformers' distillation project: rare tokens are chosen more
+# often. It draws over a whole batch; here each row has its own share.
+DISTILBERT = MaskingRules(rounding="random", count_power=-0.7)

@@ -11,6 +11,8 @@ TERMS = {
     "masked_lm": "bert_jax.objectives.terms.masked_lm:MaskedLM",
     "next_sentence": "bert_jax.objectives.terms.next_sentence:NextSentence",
     "next_token": "bert_jax.objectives.terms.next_token:NextToken",
+    "soft_targets": "bert_jax.objectives.terms.distillation:SoftTargets",
+    "hidden_cosine": "bert_jax.objectives.terms.distillation:HiddenCosine",
     "span_boundary": "bert_jax.objectives.terms.span_boundary:SpanBoundary",
 }
 BERT_TERMS = ("masked_lm", "next_sentence")

@@ -39,7 +39,7 @@ class MaskedLM(Term):
     def total(self, batch):
         return jnp.sum(batch["masked_lm_weights"]) + DENOMINATOR_EPSILON
 
-    def sums(self, logits_BxMxW, batch, frozen=None):
+    def sums(self, logits_BxMxW, batch, teacher=None):
         return language_model_sums(logits_BxMxW, batch["masked_lm_ids"], _weights(batch))
 
     def baseline_sums(self, batch, unigram_log_probs_V):

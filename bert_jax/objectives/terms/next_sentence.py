@@ -40,7 +40,7 @@ class NextSentence(Term):
     def total(self, batch):
         return batch["next_sentence_labels"].shape[0]
 
-    def sums(self, logits_Bx2, batch, frozen=None):
+    def sums(self, logits_Bx2, batch, teacher=None):
         labels_B = batch["next_sentence_labels"]
         weights_B = example_weights(batch)
         log_probs_Bx2 = jax.nn.log_softmax(logits_Bx2)

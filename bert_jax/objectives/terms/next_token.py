@@ -4,27 +4,18 @@ This is the LTR ablation of the BERT paper (section 5.1); the model must be caus
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.models.heads import LanguageModelHead
-from bert_jax.objectives.cross_entropy import sliced_cross_entropy
+from bert_jax.objectives.cross_entropy import DecoderInputs, sliced_cross_entropy
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
     language_model_metrics,
     language_model_results,
 )
 from bert_jax.objectives.term import Term, example_weights
-
-
-class NextTokenOutputs(NamedTuple):
-    """The inputs of the logits, which are computed for a slice of positions at a time."""
-
-    hidden_BxLxD: jax.Array
-    table_WxD: jax.Array
-    bias_W: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +30,8 @@ class NextToken(Term):
         return {"mlm": LanguageModelHead(config)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns `NextTokenOutputs`; the full logits never exist at once."""
-        return NextTokenOutputs(
+        """Returns `DecoderInputs`; the full logits never exist at once."""
+        return DecoderInputs(
             model.mlm.transformed(hidden_BxLxD),
             model.bert.embeddings.word_embeddings,
             model.mlm.decoder_bias(),
@@ -49,9 +40,9 @@ class NextToken(Term):
     def total(self, batch):
         return jnp.sum(batch["attention_mask"][:, 1:]) + DENOMINATOR_EPSILON
 
-    def sums(self, outputs, batch, frozen=None):
+    def sums(self, outputs, batch, teacher=None):
         targets_BxL, weights_BxL = _targets(batch)
-        loss, correct = sliced_cross_entropy(*outputs, targets_BxL, weights_BxL)
+        loss, correct = sliced_cross_entropy(outputs, targets_BxL, weights_BxL)
         return {"loss": loss, "accuracy": correct, "weight": jnp.sum(weights_BxL)}
 
     def baseline_sums(self, batch, unigram_log_probs_V):

@@ -1,0 +1,85 @@
+"""The terms that compare a student with its teacher, against plain numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.heads import NO_PROBABILITY
+from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_divergence
+from bert_jax.objectives.terms.distillation import HiddenCosine, SoftTargets
+
+TEMPERATURE = 3.0
+
+
+def decoder(width, seed, length=2 * SLICE_POSITIONS + 5):
+    """States, a table of 11 real rows and 5 of padding, and its bias."""
+    rng = np.random.default_rng(seed)
+    bias = rng.standard_normal(16).astype(np.float32)
+    bias[11:] = NO_PROBABILITY
+    hidden = rng.standard_normal((3, length, width)).astype(np.float32)
+    return DecoderInputs(hidden, rng.standard_normal((16, width)).astype(np.float32), bias)
+
+
+def plain_divergence(student, teacher, weights):
+    ours, theirs = (vocabulary_logits(*x)[..., :11] for x in (student, teacher))
+    log_p, log_q = (jax.nn.log_softmax(x / TEMPERATURE) for x in (theirs, ours))
+    same = jnp.argmax(ours, axis=-1) == jnp.argmax(theirs, axis=-1)
+    return (
+        jnp.sum(weights * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)),
+        jnp.sum(weights * same),
+    )
+
+
+def test_sliced_divergence_is_the_plain_one_whatever_the_teachers_width():
+    student, teacher = decoder(6, 0), decoder(9, 1)
+    weights = np.random.default_rng(2).integers(0, 3, (3, 37)).astype(np.float32)
+
+    def sliced(student, teacher, weights):
+        return sliced_divergence(student, teacher, weights, TEMPERATURE)
+
+    (one, gradient), (other, expected) = (
+        jax.jit(jax.value_and_grad(f, has_aux=True))(student, teacher, weights)
+        for f in (sliced, plain_divergence)
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert other[1] > 0
+    for found, value in zip(gradient, expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+    assert not np.any(gradient.table_WxD[11:]) and not np.any(gradient.bias_W[11:])
+
+
+@pytest.mark.parametrize("rows", [None, [1, 0, 1]])
+def test_padding_and_rows_without_weight_do_not_count(rows):
+    rng, length = np.random.default_rng(3), 9
+    mask = (np.arange(length) < np.c_[[9, 2, 6]]).astype(np.int32)
+    batch = {
+        "input_ids": np.zeros((3, length), np.int32),
+        "attention_mask": mask,
+        "masked_lm_ids": rng.integers(0, 11, (3, 4)),
+        "masked_lm_weights": (rng.random((3, 4)) < 0.7).astype(np.float32),
+    }
+    if rows:
+        batch["example_weights"] = np.array(rows, np.float32)
+    weights = mask * np.array(rows or [1] * 3)[:, None]
+    student, teacher = decoder(6, 0, length), decoder(9, 1, length)
+    logits = rng.standard_normal((3, 4, 11)).astype(np.float32)
+
+    term = SoftTargets(temperature=TEMPERATURE)
+    sums = term.sums((student, logits), batch, (teacher, logits))
+    divergence, same = plain_divergence(student, teacher, weights)
+    assert sums["loss"] == pytest.approx(float(TEMPERATURE**2 * divergence), rel=1e-5)
+    assert (sums["accuracy"], sums["weight"]) == (same, weights.sum())
+    masked = batch["masked_lm_weights"] * np.array(rows or [1] * 3)[:, None]
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    scores = np.take_along_axis(log_probs, batch["masked_lm_ids"][..., None], axis=-1)[..., 0]
+    assert sums["teacher_loss"] == pytest.approx(-(masked * scores).sum(), rel=1e-5)
+
+    ours, theirs = student.hidden_BxLxD, decoder(6, 4, length).hidden_BxLxD
+    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    cosines = (ours * theirs).sum(-1) / norms
+    sums = HiddenCosine().sums(ours, batch, theirs)
+    assert sums["loss"] == pytest.approx((weights * (1 - cosines)).sum(), rel=1e-5)
+    for each in (term, HiddenCosine()):
+        assert each.total(batch) == mask.sum() == 17
