@@ -184,15 +184,17 @@ PRETRAINING: Section = {
             "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
             "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
             "([CLS] and as many sentences as fit, [SEP] after each; across documents, which end in "
-            "one more [SEP]), doc_sentences (the same within a document), or your own.",
+            "one more [SEP]), doc_sentences (the same within a document), halves (ELECTRA's pairs, "
+            "where B always follows A), or your own.",
         ),
         "corruption": Field(
             "masked_lm",
             "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
             "(any position, special tokens too; of whole words, a share of the words, each masked, "
             "kept or replaced as a whole), spans (SpanBERT's spans of 1 to 10 words, each masked, "
-            "kept or replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), none (no "
-            "token is replaced), or your own.",
+            "kept or replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), electra "
+            "(85 % of the chosen become [MASK], the others stay), none (no token is replaced), or "
+            "your own.",
         ),
         "masked_lm_prob": Field(
             0.15,
@@ -351,10 +353,11 @@ def _check_parts(config: ConfigDict) -> None:
             f"divide config.model.hidden_size, {model.hidden_size}"
         )
     has_types = config.data.special_tokens in ("bert", "albert")
-    if config.data.rows == "pairs" and has_types and model.type_vocab_size < 2:
+    is_paired = config.data.rows in ("pairs", "halves")
+    if is_paired and has_types and model.type_vocab_size < 2:
         raise UserError(
             f"config.model.type_vocab_size is {model.type_vocab_size}, but "
-            "config.data.rows=pairs needs at least 2"
+            f"config.data.rows={config.data.rows} needs at least 2"
         )
     terms = objective_terms(config)
     if not terms or len(terms) != len(objective.weights):

@@ -21,5 +21,6 @@ CORRUPTIONS = {
     "spans": "bert_jax.data.corruption.presets:SPANS",
     "ngrams": "bert_jax.data.corruption.presets:NGRAMS",
     "distilbert": "bert_jax.data.corruption.presets:DISTILBERT",
+    "electra": "bert_jax.data.corruption.presets:ELECTRA",
     "none": "bert_jax.data.corruption.none:NoCorruption",
 }

@@ -34,3 +34,7 @@ NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)
 # `Distiller.prepare_batch_mlm` of transformers' distillation project: rare tokens are chosen more
 # often. It draws over a whole batch; here each row has its own share.
 DISTILBERT = MaskingRules(rounding="random", count_power=-0.7)
+
+# `mask` in google-research/electra's pretrain_helpers.py: none of the chosen becomes a random
+# token. (The original draws positions with replacement, so that some count twice.)
+ELECTRA = MaskingRules(shares=(0.85, 0.15, 0.0))

@@ -7,6 +7,7 @@
 ROWS = {
     "pairs": "bert_jax.data.rows.pairs:PairRows",
     "segments": "bert_jax.data.rows.segments:SegmentRows",
+    "halves": "bert_jax.data.rows.halves:HalvesRows",
     "whole_sentences": "bert_jax.data.rows.segments:WholeSentenceRows",
     "full_sentences": "bert_jax.data.rows.packed:FullSentenceRows",
     "doc_sentences": "bert_jax.data.rows.packed:DocSentenceRows",

@@ -1,0 +1,115 @@
+"""Pairs of consecutive text for ELECTRA: A is about half of the row, and B is the rest.
+
+The rules are those of `ExampleBuilder` in google-research/electra's
+build_pretraining_dataset.py, with two differences. Once B has begun, every sentence goes to B;
+the original puts a later one in A if A has room for it. Rows are made of the store's sentences,
+where the original takes lines.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_jax.batch import ENCODER_FIELDS, BatchFields
+from bert_jax.data.rows.assembly import Span, assemble_spans
+from bert_jax.data.rows.windows import Block, WindowedRows, gather_sentences
+
+# The share of the rows that have no B.
+_SINGLE_SHARE = 0.1
+# The smallest target length of a short row.
+_LEAST_TARGET = 5
+
+
+class HalvesPlan(NamedTuple):
+    """N rows, each two spans of the token store, already truncated."""
+
+    a_start_N: np.ndarray  # int64, the token position of A's first token
+    a_length_N: np.ndarray  # int32, at least 1
+    b_start_N: np.ndarray  # int64
+    b_length_N: np.ndarray  # int32, 0 for a row without B
+
+
+class HalvesRows(WindowedRows):
+    """`[CLS] A [SEP] B [SEP]`, where B follows A, or `[CLS] A [SEP]`.
+
+    Sentences of a document are gathered until they have `max_seq_length` tokens, or for a share
+    of `short_seq_prob` of the rows a smaller number, uniform from 5. A is the sentences that have
+    less than half of these tokens, and by a coin one more. What does not fit is cut off at the
+    end.
+    """
+
+    fields: ClassVar[BatchFields] = ENCODER_FIELDS
+
+    def count_block(self, block: Block, rng: np.random.Generator) -> int:
+        return self._chunks(block, rng)[0].size
+
+    def plan_block(self, block: Block, rng: np.random.Generator) -> HalvesPlan:
+        template, length = self.tokenizer.template, self.spec.max_seq_length
+        starts = block.sentence_starts
+        first_N, middle_N, end_N = (starts[sentence] for sentence in self._chunks(block, rng))
+        a_room = length - template.num_special(is_pair=False)
+        a_length_N = np.minimum(middle_N - first_N, a_room)
+        b_room_N = length - template.num_special(is_pair=True) - a_length_N
+        b_length_N = np.minimum(end_N - middle_N, np.maximum(b_room_N, 0))
+        return HalvesPlan(
+            first_N, a_length_N.astype(np.int32), middle_N, b_length_N.astype(np.int32)
+        )
+
+    def assemble(self, plan: HalvesPlan) -> dict[str, np.ndarray]:
+        """Reads the spans; token types are 1 from B to the last [SEP], or all 0 as in RoBERTa."""
+        template, width = self.tokenizer.template, self.spec.max_seq_length
+        special = len(template.between) + len(template.after)
+        input_ids_BxL, (_, b_first_B, end_B) = assemble_spans(
+            self.store,
+            (template.before, template.between, template.after),
+            (Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)),
+            # A row without B may be as long as `width` without the special tokens of B.
+            width + special,
+            self.tokenizer.pad_id,
+        )
+        input_ids_BxL = input_ids_BxL[:, :width]
+        # `between` begins with `after`, so that a row without B only ends earlier.
+        single_end_B = b_first_B - len(template.between) + len(template.after)
+        end_B = np.where(plan.b_length_N > 0, end_B, single_end_B)
+        column_L = np.arange(width)
+        is_real_BxL = column_L < end_B[:, None]
+        is_second_BxL = (column_L >= b_first_B[:, None]) & is_real_BxL
+        return {
+            "input_ids": np.where(is_real_BxL, input_ids_BxL, self.tokenizer.pad_id).astype(
+                np.int32
+            ),
+            "token_type_ids": (is_second_BxL * (template.num_segments - 1)).astype(np.int32),
+            "attention_mask": is_real_BxL.astype(np.int32),
+        }
+
+    def describe(self, plan: HalvesPlan) -> list[list[int]]:
+        """Returns [document, sentence in it] of each row's first token."""
+        return np.stack(self.locate(plan.a_start_N), axis=1).tolist()
+
+    def _chunks(
+        self, block: Block, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the first sentence of A, the first of B, and the one after B's last.
+
+        Without B, the last two are equal.
+        """
+        length, starts = self.spec.max_seq_length, block.sentence_starts
+        num_special = self.tokenizer.template.num_special(is_pair=True)
+
+        def divide(first: np.ndarray, end: np.ndarray):
+            short, size, one_more, single = rng.random((4, first.size))
+            target = np.where(
+                short < self.spec.short_seq_prob,
+                _LEAST_TARGET + (size * (length - _LEAST_TARGET + 1)).astype(np.int64),
+                length,
+            )
+            end = np.minimum(end, np.searchsorted(starts, starts[first] + target))
+            half = starts[first] + (target - num_special) // 2
+            middle = np.maximum(np.searchsorted(starts, half) - 1, first + 1)
+            middle += (starts[middle] < half) & (one_more < 0.5)
+            middle = np.where(single < _SINGLE_SHARE, end, np.minimum(middle, end))
+            return end, (middle, end)
+
+        target_D = np.full(block.num_documents, length)
+        _, first_N, _, middle_N, end_N = gather_sentences(block, target_D, divide)
+        return first_N, middle_N, end_N
