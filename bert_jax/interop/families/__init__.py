@@ -6,6 +6,7 @@ from bert_jax.parts import load_part
 DEFAULT = "bert"
 FAMILIES = {
     DEFAULT: "bert_jax.interop.families.bert:BERT",
+    "spanbert": "bert_jax.interop.families.spanbert:SPANBERT",
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
     "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
