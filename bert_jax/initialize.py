@@ -13,7 +13,7 @@ import flax.linen as nn
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, workdir
+from bert_jax import files, tokenizers, workdir
 from bert_jax.config import objective_terms, teacher_layers
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
@@ -44,10 +44,7 @@ _STEERING = (
     "init_from",
     "resume_from",
 )
-# Config keys of a tokenizer, and the files that a vocabulary may be in.
-_TOKENIZER_KEYS = ("tokenizer", "special_tokens", "lowercase", "max_input_chars_per_word")
 _DEFAULT_FLAGS = ("--config.data.tokenizer=wordpiece", "--config.data.special_tokens=bert")
-_VOCABS = ("vocab.txt", "sentencepiece.model")
 
 
 def initialize(
@@ -208,13 +205,14 @@ def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:
 def _vocabulary_flags(source: Path | epath.Path, tokenizer: Tokenizer | None) -> str:
     """Returns the flags that name the vocabulary of these weights."""
     keys = tokenizer.config_keys if tokenizer else {}
-    flags = [f"--config.data.{key}={keys[key]}" for key in _TOKENIZER_KEYS if key in keys]
+    flags = [f"--config.data.{key}={value}" for key, value in keys.items()]
     flags = [flag for flag in flags if flag not in _DEFAULT_FLAGS]
+    kind = tokenizer.kind if tokenizer else "wordpiece"
     # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
     # of a step.
     folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")
-    places = [folder / name for folder in folders for name in _VOCABS]
-    path = next((str(path) for path in places if path.exists()), None)
+    places = [tokenizers.vocabulary_files(kind, folder)[0] for folder in folders]
+    path = next((str(path) for path in places if path.is_file()), None)
     if path is None:
         return (
             "--config.data.vocab to a vocab.txt (python -m bert_jax.convert --to=bert_jax writes "

@@ -16,6 +16,7 @@ from bert_jax.data import record_store
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
 from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax.data.store_manifest import tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
@@ -121,9 +122,11 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 
 def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
     """Refuses a config that contradicts the metadata of a given store."""
-    defaults = {"special_tokens": "bert"}
-    for key in ("tokenizer", "lowercase", "special_tokens"):
-        found, wanted = (defaults | metadata["options"])[key], config.data[key]
+    # Other keys of a tokenizer are recorded only if they matter.
+    recorded = {"data.special_tokens": "bert", **tokenizer_flags(metadata["options"])}
+    for flag, found in recorded.items():
+        key = flag.removeprefix("data.")
+        wanted = config.data[key]
         if found != wanted:
             raise UserError(
                 f"config.data.{key} is {wanted!r}, but the token store {path} was prepared with "

@@ -21,6 +21,7 @@ from bert_jax.config.common import (
 )
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.config.stages import STAGE, check_stages
+from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
 from bert_jax.errors import UserError
 
 MODEL: Section = {
@@ -130,36 +131,7 @@ PRETRAINING: Section = {
             choices=("auto", "documents", "sentences", "jsonl", "google_tfrecord"),
         ),
         "text_field": Field("text", "Field of a JSON line or TFDS example that holds the text."),
-        "tokenizer": Field(
-            "wordpiece", "Kind of tokenizer.", choices=("wordpiece", "sentencepiece")
-        ),
-        "vocab": Field(
-            "",
-            "A vocab.txt (wordpiece) or .model file (sentencepiece). If empty, a vocabulary of "
-            "model.vocab_size entries is trained on the training documents.",
-            is_path=True,
-        ),
-        "special_tokens": Field(
-            "bert",
-            "Spellings, places and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
-            "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
-            "camembert: the same with CamemBERT's ids. albert: BERT's with <pad> and <unk>.",
-            choices=("bert", "roberta", "camembert", "albert"),
-        ),
-        "lowercase": Field(
-            True,
-            "Whether text is lower-cased and stripped of accents before it is tokenized (an "
-            '"uncased" model).',
-        ),
-        "max_input_chars_per_word": Field(
-            200,
-            "Words with more characters become [UNK] (wordpiece only). The original code has 200, "
-            "transformers 100.",
-            above=0,
-        ),
-        "sentencepiece_type": Field(
-            "unigram", "Kind of SentencePiece model to train.", choices=("unigram", "bpe")
-        ),
+        **TOKENIZER,
         "bad_documents": Field(
             "refuse",
             "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text). "
@@ -373,11 +345,7 @@ def _check_data(data: ConfigDict) -> None:
             f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "
             "to 1"
         )
-    if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
-        raise UserError(
-            "config.data.special_tokens is camembert, whose ids only config.data.tokenizer="
-            "sentencepiece has; set roberta"
-        )
+    check_tokenizer(data)
     if data.format != "google_tfrecord":
         return
     if not (data.vocab or data.store):

@@ -27,6 +27,7 @@ from bert_jax.data.store_manifest import (
     given_tokenizer,
     open_corpus,
     store_options,
+    tokenizer_options,
 )
 from bert_jax.data.tokenization import TokenizedDocument, num_cores, tokenize_documents
 from bert_jax.data.vocabulary_sample import DocumentSample
@@ -35,7 +36,7 @@ from bert_jax.progress import Progress
 
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
-VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24}
+VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
 
 
 def prepare(
@@ -146,10 +147,8 @@ def _make_tokenizer(
             data.tokenizer,
             sample.sentences(),
             vocab_size=vocab_size,
-            lowercase=data.lowercase,
-            max_input_chars_per_word=data.max_input_chars_per_word,
             sentencepiece_type=data.sentencepiece_type,
-            special_tokens=tokenizers.CONVENTIONS[data.special_tokens],
+            **tokenizer_options(data),
         )
         if tokenizer.num_unused:
             progress.message(

@@ -17,6 +17,9 @@ from bert_jax.data.store import read_metadata
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
 
+# Keys of `config.data` that a store records, besides `tokenizer`, if its tokenizer has them.
+_TOKENIZER_KEYS = ("special_tokens", "lowercase", "sentencepiece_rules", "add_prefix_space")
+
 
 def open_corpus(data: ConfigDict) -> Corpus:
     """Opens the corpus of the `data` section of a config."""
@@ -34,19 +37,24 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     Raises:
       UserError: The file cannot be used, or does not have `vocab_size` entries.
     """
-    tokenizer = tokenizers.from_file(
-        data.tokenizer,
-        data.vocab,
-        lowercase=data.lowercase,
-        max_input_chars_per_word=data.max_input_chars_per_word,
-        special_tokens=tokenizers.CONVENTIONS[data.special_tokens],
-    )
+    tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
     if vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
             f"{tokenizer.vocab_size} entries: set model.vocab_size to that"
         )
     return tokenizer
+
+
+def tokenizer_options(data: ConfigDict) -> dict[str, Any]:
+    """Returns the arguments of `tokenizers.from_file` for the `data` section of a config."""
+    return {
+        "lowercase": data.lowercase,
+        "max_input_chars_per_word": data.max_input_chars_per_word,
+        "sentencepiece_rules": data.sentencepiece_rules,
+        "add_prefix_space": data.add_prefix_space,
+        "special_tokens": tokenizers.CONVENTIONS[data.special_tokens],
+    }
 
 
 def store_options(
@@ -79,7 +87,9 @@ def store_options(
     }
     if data.vocab:
         try:
-            content = files.open_path(data.vocab, "data.vocab").read_bytes()
+            path = files.open_path(data.vocab, "data.vocab")
+            parts = tokenizers.vocabulary_files(data.tokenizer, path)
+            content = b"\0".join(part.read_bytes() for part in parts)
             options["vocab"] = f"sha256:{hashlib.sha256(content).hexdigest()}"
         except OSError as error:
             reason = error.strerror or "no such file"
@@ -90,14 +100,19 @@ def store_options(
         options["special_tokens"] = data.special_tokens
     if data.tokenizer == "wordpiece":
         options["max_input_chars_per_word"] = data.max_input_chars_per_word
-    elif not data.vocab:
-        options["sentencepiece_type"] = data.sentencepiece_type
+    elif data.tokenizer == "byte_bpe":
+        options["add_prefix_space"] = data.add_prefix_space
+    elif data.tokenizer == "sentencepiece":
+        if data.sentencepiece_rules != "plain":
+            options["sentencepiece_rules"] = data.sentencepiece_rules
+        if not data.vocab:
+            options["sentencepiece_type"] = data.sentencepiece_type
     return options
 
 
 def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the config keys that name the tokenizer of a store, without defaults."""
-    keys = ("tokenizer", "lowercase", "special_tokens")
+    keys = ("tokenizer", *_TOKENIZER_KEYS)
     return {f"data.{key}": options[key] for key in keys if key in options}
 
 
@@ -156,7 +171,8 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
 SPLIT_FILES = r"(tokens-\d+\.bin|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
 STORE_FILES = (
     rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|metadata\.json\.partial"
-    r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model)"
+    r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
+    r"|bpe\.codes)"
 )
 
 

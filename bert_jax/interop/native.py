@@ -94,9 +94,9 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     config.workdir, config.data.store, config.data.vocab = "", "", ""
     if pretrained.tokenizer:
         keys = pretrained.tokenizer.config_keys
-        config.data.update({key: keys[key] for key in ("tokenizer", "lowercase")})
-        if isinstance(keys["special_tokens"], str):
-            config.data.special_tokens = keys["special_tokens"]
+        # A family from outside the package may have special tokens without a name.
+        named = {key: value for key, value in keys.items() if not isinstance(value, list)}
+        config.data.update(named)
         pretrained.tokenizer.save(path / workdir.TOKENIZER)
     model_config = BertConfig(**config.model, scan_layers=config.scan_layers)
     params = unflatten(pretrained.weights, model_config)

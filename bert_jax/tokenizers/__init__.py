@@ -1,7 +1,7 @@
-"""WordPiece and SentencePiece tokenizers behind one interface."""
+"""Tokenizers behind one interface: WordPiece, SentencePiece, byte-level BPE and fastBPE."""
 
 from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
-from bert_jax.tokenizers.factory import KINDS, from_file, load, train
+from bert_jax.tokenizers.factory import KINDS, from_file, load, train, vocabulary_files
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "from_file",
     "load",
     "train",
+    "vocabulary_files",
 ]

@@ -22,6 +22,8 @@ class SpecialTokens(NamedTuple):
       pad, unk, cls, sep, mask: Their spellings.
       num_separators: The number of `sep` between the two texts of a pair.
       num_segments: 2 if the second text of a pair has token type 1; 1 if all types are 0.
+      mask_takes_space: Whether the space before a mask belongs to it, and the text after it
+        begins a word in SentencePiece (`lstrip` in `transformers`).
       first, last: The entries at the beginning and at the end of a vocabulary that is made from
         pieces of text. If `last` is not empty, they are also put around the pieces of a model
         that lacks special tokens, as fairseq does.
@@ -34,6 +36,7 @@ class SpecialTokens(NamedTuple):
     mask: str = "[MASK]"
     num_separators: int = 1
     num_segments: int = 2
+    mask_takes_space: bool = False
     first: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     last: tuple[str, ...] = ()
 
@@ -47,6 +50,7 @@ _ROBERTA = SpecialTokens(
     *("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
     num_separators=2,
     num_segments=1,
+    mask_takes_space=True,
     first=("<s>", "<pad>", "</s>", "<unk>"),
     last=("<mask>",),
 )
@@ -61,7 +65,10 @@ CONVENTIONS = {
         first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
     ),
     "albert": SPECIAL_TOKENS._replace(
-        pad="<pad>", unk="<unk>", first=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+        pad="<pad>",
+        unk="<unk>",
+        mask_takes_space=True,
+        first=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     ),
 }
 MASK = SPECIAL_TOKENS.mask
@@ -72,7 +79,7 @@ class Tokenizer(abc.ABC):
     """Converts text to ids and back.
 
     Attributes:
-      kind: "wordpiece" or "sentencepiece".
+      kind: A key of `factory.KINDS`.
       options: `kind` and the options of its kind; `special_tokens`, a key of CONVENTIONS or
         the fields of `SpecialTokens`, only if they are not BERT's.
       tokens: The vocabulary in the order of its ids.
@@ -198,16 +205,27 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        """Writes vocab.txt or sentencepiece.model into a directory."""
+        """Writes the files of the vocabulary into a directory."""
 
 
 def read_vocabulary_file(path: epath.PathLike) -> bytes:
-    """Returns the content of a vocab.txt or SentencePiece model."""
+    """Returns the content of a file of a vocabulary."""
     try:
         return files.open_path(path, "the vocabulary").read_bytes()
     except OSError as e:
         reason = e.strerror or "no such file"
         raise UserError(f"cannot read the vocabulary {path}: {reason}") from None
+
+
+def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
+    """Returns the content of a vocab.json or tokenizer.json."""
+    try:
+        content = json.loads(read_vocabulary_file(path))
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it must be a JSON object")
+    return content
 
 
 def require_special_tokens(

@@ -1,12 +1,14 @@
 """Loads saved tokenizers, makes them from vocabulary files, and trains new ones."""
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 from etils import epath
 
 from bert_jax import files
 from bert_jax.errors import UserError
-from bert_jax.tokenizers import sentencepiece, training, wordpiece
+from bert_jax.tokenizers import byte_bpe, fastbpe, sentencepiece, training, wordpiece
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
     OPTIONS_FILE,
@@ -15,10 +17,42 @@ from bert_jax.tokenizers.base import (
     Tokenizer,
 )
 
-# The vocabulary file and the options of each kind.
+LIBRARY_FILE = "tokenizer.json"
+
+
+class _Kind(NamedTuple):
+    """The files and options of a kind of tokenizer.
+
+    Attributes:
+      names: The names that a vocabulary may have in a directory; ours is the first.
+      companions: Maps a name to that of a second file beside it.
+      options: The names of the options.
+      optional: Further options, which are stored only where they differ from their defaults.
+    """
+
+    names: tuple[str, ...]
+    options: set[str]
+    companions: dict[str, str] = {}  # noqa: RUF012
+    optional: set[str] = set()  # noqa: RUF012
+
+
 _KINDS = {
-    "wordpiece": (wordpiece.VOCABULARY_FILE, {"lowercase", "max_input_chars_per_word"}),
-    "sentencepiece": (sentencepiece.MODEL_FILE, {"lowercase"}),
+    "wordpiece": _Kind((wordpiece.VOCABULARY_FILE,), {"lowercase", "max_input_chars_per_word"}),
+    "sentencepiece": _Kind(
+        (sentencepiece.MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
+        {"lowercase"},
+        optional={"sentencepiece_rules"},
+    ),
+    "byte_bpe": _Kind(
+        (byte_bpe.VOCABULARY_FILE, LIBRARY_FILE),
+        {"add_prefix_space"},
+        companions={byte_bpe.VOCABULARY_FILE: byte_bpe.MERGES_FILE},
+    ),
+    "fastbpe": _Kind(
+        (fastbpe.VOCABULARY_FILE,),
+        set(),
+        companions={fastbpe.VOCABULARY_FILE: fastbpe.CODES_FILE},
+    ),
 }
 KINDS = tuple(_KINDS)
 
@@ -37,37 +71,72 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
         raise UserError(f"{directory} holds no tokenizer: {options_file} is missing") from None
     named = options.pop("special_tokens", "bert")
     if isinstance(named, str):
-        special_tokens = CONVENTIONS[named]
+        special_tokens = CONVENTIONS.get(named)
     else:
         special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
     kind = options.pop("kind", None)
-    vocabulary_file, names = _KINDS.get(kind, ("", None))
-    if options.keys() != names:
+    known = _KINDS.get(kind)
+    if not known or not special_tokens or options.keys() - known.optional != known.options:
         raise UserError(
             f"{path} is damaged: it must have the `kind` of a tokenizer and its options"
         )
-    vocabulary = directory / vocabulary_file
-    return from_file(kind, vocabulary, special_tokens=special_tokens, **options)
+    return from_file(kind, directory, special_tokens=special_tokens, **options)
+
+
+def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Path]:
+    """Returns the files of a vocabulary, the first one first.
+
+    Args:
+      kind: One of KINDS.
+      path: The first file, or a directory that has it under one of its usual names.
+    """
+    known = _KINDS[kind]
+    if path.is_dir():
+        path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
+    companion = known.companions.get(path.name)
+    return [path, path.parent / companion] if companion else [path]
 
 
 def from_file(
     kind: str,
     path: epath.PathLike,
     *,
-    lowercase: bool,
+    lowercase: bool = False,
     max_input_chars_per_word: int = 200,
+    sentencepiece_rules: str = "plain",
+    add_prefix_space: bool = False,
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
 ) -> Tokenizer:
-    """Makes a tokenizer from a vocab.txt (wordpiece) or .model (sentencepiece).
+    """Makes a tokenizer from the files of its vocabulary.
+
+    Args:
+      kind: One of KINDS.
+      path: A directory with the files, or one of these: a vocab.txt (wordpiece); a .model, or a
+        tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
+        it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe).
+      lowercase, max_input_chars_per_word, sentencepiece_rules, add_prefix_space: Used by the
+        kinds that have the option.
+      special_tokens: The special tokens of the vocabulary.
 
     Raises:
-      UserError: The file cannot be used; see `read_vocabulary` and `read_model`.
+      UserError: A file cannot be used; see `read_vocabulary` and `read_model`.
     """
+    path, *companions = vocabulary_files(kind, files.open_path(path, "the vocabulary"))
     if kind == "sentencepiece":
-        model = sentencepiece.read_model(path, special_tokens)
         return sentencepiece.SentencePieceTokenizer(
-            model, lowercase=lowercase, special_tokens=special_tokens
+            sentencepiece.read_model(path, special_tokens),
+            lowercase=lowercase,
+            sentencepiece_rules=sentencepiece_rules,
+            special_tokens=special_tokens,
         )
+    if kind == "byte_bpe":
+        return byte_bpe.ByteBpeTokenizer(
+            *byte_bpe.read_vocabulary(path, *companions, special_tokens=special_tokens),
+            add_prefix_space=add_prefix_space,
+            special_tokens=special_tokens,
+        )
+    if kind == "fastbpe":
+        return fastbpe.read_tokenizer(path, *companions, special_tokens)
     return wordpiece.WordPieceTokenizer(
         wordpiece.read_vocabulary(path, special_tokens),
         lowercase=lowercase,
@@ -84,9 +153,11 @@ def train(
     lowercase: bool,
     max_input_chars_per_word: int,
     sentencepiece_type: str,
+    sentencepiece_rules: str = "plain",
+    add_prefix_space: bool = False,
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
 ) -> Tokenizer:
-    """Trains a vocabulary of exactly `vocab_size` entries.
+    """Trains a vocabulary of exactly `vocab_size` entries, of any kind but fastbpe.
 
     The same texts in the same order give the same vocabulary, byte for byte. All texts together
     must fit in memory; `bert_jax.prepare` draws a sample.
@@ -105,10 +176,24 @@ def train(
             vocab_size=vocab_size,
             lowercase=lowercase,
             model_type=sentencepiece_type,
+            rules=sentencepiece_rules,
             special_tokens=special_tokens,
         )
         return sentencepiece.SentencePieceTokenizer(
-            model, lowercase=lowercase, special_tokens=special_tokens
+            model,
+            lowercase=lowercase,
+            sentencepiece_rules=sentencepiece_rules,
+            special_tokens=special_tokens,
+        )
+    if kind == "byte_bpe":
+        vocabulary = training.train_byte_bpe(
+            texts,
+            vocab_size=vocab_size,
+            add_prefix_space=add_prefix_space,
+            special_tokens=special_tokens,
+        )
+        return byte_bpe.ByteBpeTokenizer(
+            *vocabulary, add_prefix_space=add_prefix_space, special_tokens=special_tokens
         )
     return wordpiece.WordPieceTokenizer(
         training.train_wordpiece(

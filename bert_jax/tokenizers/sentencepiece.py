@@ -1,13 +1,16 @@
-"""SentencePiece with BERT's special tokens, on the `sentencepiece` library.
+"""SentencePiece, on the `sentencepiece` library.
 
-Lower-casing also strips accents, as in WordPiece. It is done before the model is
-applied and works with any model.
+The rules say what is done before the model is applied, which works with any model:
+
+* "plain": lower-casing strips accents too, as in WordPiece.
+* "albert": see `bert_jax.tokenizers.albert`.
 """
 
 import functools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -15,14 +18,17 @@ from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from bert_jax.errors import UserError
+from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.alignment import decompose, monotone
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
+    read_json_vocabulary,
     read_vocabulary_file,
     require_special_tokens,
 )
+from bert_jax.tokenizers.unigram_file import to_sentencepiece
 
 MODEL_FILE = "sentencepiece.model"
 WORD_START = "▁"
@@ -30,23 +36,39 @@ _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece tokenizer; see `Tokenizer`. `model` is the serialized model."""
+    """A SentencePiece tokenizer; see `Tokenizer`.
+
+    Args:
+      model: The serialized model.
+      lowercase: Whether text is lower-cased.
+      sentencepiece_rules: "plain" or "albert".
+      special_tokens: See `Tokenizer`.
+    """
 
     kind = "sentencepiece"
 
     def __init__(
-        self, model: bytes, *, lowercase: bool, special_tokens: SpecialTokens = SPECIAL_TOKENS
+        self,
+        model: bytes,
+        *,
+        lowercase: bool,
+        sentencepiece_rules: str = "plain",
+        special_tokens: SpecialTokens = SPECIAL_TOKENS,
     ):
         self.model = model
-        self._lowercase = lowercase
+        self._lowercase, self._is_albert = lowercase, sentencepiece_rules == "albert"
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
         tokens = around_pieces(pieces, special_tokens)
-        super().__init__({"lowercase": lowercase}, model, tokens, special_tokens)
+        options: dict[str, Any] = {"lowercase": lowercase}
+        if self._is_albert:
+            options["sentencepiece_rules"] = sentencepiece_rules
+        super().__init__(options, model, tokens, special_tokens)
         # The library's id of a piece differs from ours if there are entries around the pieces.
         ids = {token: i for i, token in enumerate(tokens)}
         self._id_of_piece_P = np.array([ids[piece] for piece in pieces], np.int32)
         self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
+        self._numbers = self._number_pieces(pieces) if self._is_albert else {}
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
@@ -56,16 +78,19 @@ class SentencePieceTokenizer(Tokenizer):
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
     def is_word_start(self, token: str) -> bool:
-        return token.startswith(WORD_START) or token in self.special_tokens.spellings
+        begins = albert.is_word_start(token) if self._is_albert else token.startswith(WORD_START)
+        return begins or token in self.special_tokens.spellings
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        if self._lowercase:
-            sentences = [fold(sentence) for sentence in sentences]
         # One thread, because the caller chooses the number of processes.
-        batch = self._backend.encode(list(sentences), out_type=int, num_threads=1)
-        return [self._id_of_piece_P[pieces] for pieces in map(_indices, batch)]
+        batch = self._backend.encode(
+            [self._normalized(sentence) for sentence in sentences], out_type=int, num_threads=1
+        )
+        return [self._ids(pieces) for pieces in batch]
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
+        if self.special_tokens.mask_takes_space:
+            return self.encode_batch(parts)
         first, *others = parts
         ids = self.encode_batch([first])
         for part in others:
@@ -73,13 +98,12 @@ class SentencePieceTokenizer(Tokenizer):
                 # The first piece of a word includes the space before it.
                 ids += self.encode_batch([part])
             else:
-                text = fold(part) if self._lowercase else part
-                pieces = _indices(self._within_word.encode(text, out_type=int))
-                ids.append(self._id_of_piece_P[pieces])
+                pieces = self._within_word.encode(self._normalized(part), out_type=int)
+                ids.append(self._ids(pieces))
         return ids
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        folded, sources = fold_aligned(text) if self._lowercase else (text, range(len(text)))
+        folded, sources = self._normalized_aligned(text)
         encoded = sentencepiece_pb2.SentencePieceText()
         encoded.ParseFromString(self._backend.encode(folded, out_type="serialized_proto"))
         # The library counts bytes. Character c of `folded` comes from the text between bounds[c]
@@ -87,6 +111,7 @@ class SentencePieceTokenizer(Tokenizer):
         widths = [len(character.encode()) for character in folded]
         character_at = [*np.repeat(np.arange(len(folded)), widths).tolist(), len(folded)]
         bounds = [*sources, len(text)]
+        pieces: list[int] = []
         spans = []
         for piece in encoded.pieces:
             start, end = character_at[piece.begin], character_at[piece.end]
@@ -95,9 +120,15 @@ class SentencePieceTokenizer(Tokenizer):
                 start += 1
             # A piece that is part of a character (a ligature, a Hangul syllable) covers all of it.
             last = min(max(start, end - 1), len(folded) - 1)
-            spans.append((bounds[start], max(bounds[end], bounds[last] + 1)))
-        pieces = _indices([piece.id for piece in encoded.pieces])
-        return self._id_of_piece_P[pieces], monotone(spans)
+            pieces.append(piece.id)
+            if piece.id not in self._numbers:
+                spans.append((bounds[start], max(bounds[end], bounds[last] + 1)))
+                continue
+            for length in self._numbers[piece.id][1]:
+                stop = min(start + length, last + 1)
+                spans.append((bounds[start], max(bounds[stop], bounds[start] + 1)))
+                start = min(stop, last)
+        return self._ids(pieces), monotone(spans)
 
     def decode(self, ids: Sequence[int]) -> str:
         special, words, text = set(self.special_ids), [], []
@@ -113,6 +144,32 @@ class SentencePieceTokenizer(Tokenizer):
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
         (directory / MODEL_FILE).write_bytes(self.model)
 
+    def _normalized(self, text: str) -> str:
+        if self._is_albert:
+            return albert.normalize(text, self._lowercase)
+        return fold(text) if self._lowercase else text
+
+    def _normalized_aligned(self, text: str) -> tuple[str, Sequence[int]]:
+        if self._is_albert:
+            return albert.normalize_aligned(text, self._lowercase)
+        return fold_aligned(text) if self._lowercase else (text, range(len(text)))
+
+    def _ids(self, pieces: Sequence[int]) -> np.ndarray:
+        """Returns our ids of the library's pieces."""
+        if self._numbers:
+            pieces = [q for p in pieces for q in self._numbers.get(p, ([p],))[0]]
+        return self._id_of_piece_P[np.array(pieces, np.int64)]
+
+    def _number_pieces(self, pieces: Sequence[str]) -> dict[int, tuple[list[int], list[int]]]:
+        """Maps each piece that ALBERT divides to its parts and to their lengths in characters."""
+        encode = functools.partial(self._backend.encode, out_type=str)
+        divided = {}
+        for index, piece in enumerate(pieces):
+            if parts := albert.number_pieces(piece, encode):
+                ids = [self._backend.piece_to_id(part) for part in parts]
+                divided[index] = ids, [len(part.removeprefix(WORD_START)) for part in parts]
+        return divided
+
 
 def around_pieces(pieces: Sequence[str], special_tokens: SpecialTokens) -> list[str]:
     """Returns the vocabulary of a model with these pieces; see `SpecialTokens.last`."""
@@ -121,10 +178,6 @@ def around_pieces(pieces: Sequence[str], special_tokens: SpecialTokens) -> list[
     added = {*special_tokens.first, *special_tokens.last}
     kept = [piece for piece in pieces if piece not in added]
     return [*special_tokens.first, *kept, *special_tokens.last]
-
-
-def _indices(values: Sequence[int]) -> np.ndarray:
-    return np.array(values, np.int64)
 
 
 def fold(text: str) -> str:
@@ -154,11 +207,17 @@ def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOK
     """Returns a serialized model in which text never becomes a special token.
 
     Raises:
-      UserError: The file cannot be read, is not a SentencePiece model, or lacks a special
-        token.
+      UserError: The file cannot be read, is not a SentencePiece model or a tokenizer.json with
+        a Unigram model, or lacks a special token.
     """
     model = sentencepiece_model_pb2.ModelProto()
-    content = read_vocabulary_file(path)
+    if epath.Path(path).suffix == ".json":
+        try:
+            content = to_sentencepiece(read_json_vocabulary(path), special_tokens)
+        except ValueError as error:
+            raise UserError(f"{path} is not a SentencePiece tokenizer: {error}") from None
+    else:
+        content = read_vocabulary_file(path)
     try:
         model.ParseFromString(content)
     except Exception:  # protobuf's DecodeError, whose module is not public

@@ -1,8 +1,10 @@
 """Trains vocabularies. The same texts give the same bytes in every run."""
 
 import io
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import sentencepiece
@@ -10,7 +12,9 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
+from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.base import SpecialTokens
+from bert_jax.tokenizers.byte_bpe import Merges
 from bert_jax.tokenizers.sentencepiece import fold
 from bert_jax.tokenizers.words import WordSplitter
 
@@ -85,12 +89,51 @@ def _continues(character: str) -> bool:
     return len(WordSplitter(lowercase=False).split(f"a{character}")) == 1
 
 
+def train_byte_bpe(
+    texts: Iterable[str], *, vocab_size: int, add_prefix_space: bool, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Returns the `vocab_size` entries of a trained vocabulary, and its merges.
+
+    The first entries after the special tokens are the 256 bytes. As for WordPiece, "[unused0]",
+    ... fill up the vocabulary if the corpus is too small.
+
+    Raises:
+      UserError: The bytes do not fit in `vocab_size`, or there is no text.
+    """
+    fewest = len({*special_tokens.first, *special_tokens.last}) + 256
+    if vocab_size < fewest:
+        raise UserError(
+            f"a vocabulary of {vocab_size} entries is too small: the 256 bytes and the special "
+            f"tokens alone take {fewest}"
+        )
+    texts = list(texts)
+    if not any(text.strip() for text in texts):
+        raise UserError("there is no text to train a vocabulary on")
+    num_pieces = vocab_size - len(special_tokens.last)
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_pieces,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=list(special_tokens.first),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.train_from_iterator(texts, trainer, length=len(texts))
+    ids = backend.get_vocab()
+    entries = sorted(ids, key=ids.get)
+    entries += [f"[unused{i}]" for i in range(num_pieces - len(entries))]
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    return [*entries, *special_tokens.last], [tuple(pair) for pair in merges]
+
+
 def train_sentencepiece(
     texts: Iterable[str],
     *,
     vocab_size: int,
     lowercase: bool,
     model_type: str,
+    rules: str,
     special_tokens: SpecialTokens,
 ) -> bytes:
     """Returns a serialized model for a vocabulary of exactly `vocab_size` entries.
@@ -114,14 +157,15 @@ def train_sentencepiece(
             eos_piece=special_tokens.sep,
             control_symbols=[special_tokens.mask],
         )
+    folds = lowercase and rules == "plain"
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts, lowercase),
+            sentence_iterator=_lines(texts, lowercase, rules),
             model_writer=model,
             model_type=model_type,
             vocab_size=num_pieces,
-            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            normalization_rule_name="nmt_nfkc_cf" if folds else "nmt_nfkc",
             num_threads=_SENTENCEPIECE_THREADS,
             max_sentence_length=8 * _SENTENCEPIECE_LINE,
             minloglevel=2,
@@ -137,9 +181,11 @@ def train_sentencepiece(
     return model.getvalue()
 
 
-def _lines(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
-    for text in texts:
-        text = fold(text) if lowercase else text
-        for line in text.splitlines():
-            for start in range(0, len(line), _SENTENCEPIECE_LINE):
-                yield line[start : start + _SENTENCEPIECE_LINE]
+def _lines(texts: Iterable[str], lowercase: bool, rules: str) -> Iterator[str]:
+    for line in chain.from_iterable(text.splitlines() for text in texts):
+        if rules == "albert":
+            line = albert.normalize(line, lowercase)
+        elif lowercase:
+            line = fold(line)
+        for start in range(0, len(line), _SENTENCEPIECE_LINE):
+            yield line[start : start + _SENTENCEPIECE_LINE]

@@ -1,0 +1,83 @@
+"""The keys of `config.data` that describe the tokenizer."""
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.schema import Field, Section
+from bert_jax.errors import UserError
+
+TOKENIZER: Section = {
+    "tokenizer": Field(
+        "wordpiece",
+        "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), or "
+        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given).",
+        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe"),
+    ),
+    "vocab": Field(
+        "",
+        "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
+        "vocab.json with merges.txt beside it or a tokenizer.json (byte_bpe); a vocab.txt with "
+        "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a "
+        "vocabulary of model.vocab_size entries is trained on the training documents.",
+        is_path=True,
+    ),
+    "special_tokens": Field(
+        "bert",
+        "Spellings, places and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
+        "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
+        "camembert: the same with CamemBERT's ids. albert: BERT's with <pad> and <unk>.",
+        choices=("bert", "roberta", "camembert", "albert"),
+    ),
+    "lowercase": Field(
+        True,
+        "Whether text is lower-cased and stripped of accents before it is tokenized (an "
+        '"uncased" model). byte_bpe and fastbpe require False.',
+    ),
+    "add_prefix_space": Field(
+        False,
+        "Whether byte_bpe puts a space before each sentence that has none, so that its first "
+        "word has the same entry as inside a sentence. RoBERTa does not.",
+    ),
+    "max_input_chars_per_word": Field(
+        200,
+        "Words with more characters become [UNK] (wordpiece only). The original code has 200, "
+        "transformers 100.",
+        above=0,
+    ),
+    "sentencepiece_type": Field(
+        "unigram", "Kind of SentencePiece model to train.", choices=("unigram", "bpe")
+    ),
+    "sentencepiece_rules": Field(
+        "plain",
+        "Rules around a SentencePiece model. plain: only data.lowercase. albert: those of "
+        "ALBERT for normalization, numbers and the starts of words.",
+        choices=("plain", "albert"),
+    ),
+}
+
+
+def check_tokenizer(data: ConfigDict) -> None:
+    """Refuses keys of `data` that contradict each other.
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    if data.tokenizer in ("byte_bpe", "fastbpe") and data.lowercase:
+        raise UserError(
+            f"config.data.lowercase is True, but config.data.tokenizer={data.tokenizer} keeps the "
+            "case; set it to False"
+        )
+    if data.tokenizer == "fastbpe" and not (data.vocab or data.store):
+        raise UserError(
+            "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
+            "needs a vocab.txt with bpe.codes beside it"
+        )
+    if data.tokenizer == "fastbpe" and data.special_tokens != "roberta":
+        raise UserError(
+            f"config.data.special_tokens is {data.special_tokens}, but the dictionary of "
+            "config.data.tokenizer=fastbpe has those of roberta"
+        )
+    if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
+        raise UserError(
+            "config.data.special_tokens is camembert, whose ids only config.data.tokenizer="
+            "sentencepiece has; set roberta"
+        )

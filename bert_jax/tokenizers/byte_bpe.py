@@ -1,0 +1,172 @@
+"""Byte-level BPE (GPT-2, RoBERTa), on the `tokenizers` library.
+
+Text is split into words, each with the space before it, by GPT-2's regular expression. Bytes take
+the place of characters, so that any text can be encoded: the space is "Ġ" in an entry. The ids are
+those of `transformers`' RobertaTokenizer, slow and fast, apart from spellings of special tokens in
+the text, which are plain text here.
+
+The option `add_prefix_space` puts a space before a text that does not begin with white space. It
+is off by default, as in RoBERTa: fairseq's examples/roberta/multiprocessing_bpe_encoder.py encodes
+each line as it is, so the first word of a line has no "Ġ".
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from etils import epath
+from tokenizers import decoders, models, pre_tokenizers
+
+from bert_jax.errors import UserError
+from bert_jax.tokenizers.alignment import monotone
+from bert_jax.tokenizers.base import (
+    SPECIAL_TOKENS,
+    SpecialTokens,
+    Tokenizer,
+    read_json_vocabulary,
+    read_vocabulary_file,
+    require_special_tokens,
+)
+
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+WORD_START = "Ġ"
+_MERGES_HEADER = "#version: 0.2"
+
+Merges = Sequence[tuple[str, str]]
+
+
+class ByteBpeTokenizer(Tokenizer):
+    """A byte-level BPE tokenizer; see `Tokenizer`.
+
+    Args:
+      tokens: The vocabulary in the order of ids.
+      merges: The pairs of entries to join, the first ones first.
+      add_prefix_space: Whether a space is put before each text that has none.
+      special_tokens: See `Tokenizer`.
+    """
+
+    kind = "byte_bpe"
+
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        merges: Merges,
+        *,
+        add_prefix_space: bool = False,
+        special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    ):
+        self.merges = list(merges)
+        ids = {token: i for i, token in enumerate(tokens)}
+        self._vocabulary = json.dumps(ids, ensure_ascii=False).encode() + b"\n"
+        lines = [_MERGES_HEADER, *(" ".join(pair) for pair in self.merges)]
+        self._merges = "".join(f"{line}\n" for line in lines).encode()
+        options = {"add_prefix_space": add_prefix_space}
+        super().__init__(options, self._vocabulary + self._merges, tokens, special_tokens)
+        self._backend = tokenizers.Tokenizer(
+            models.BPE(ids, self.merges, unk_token=special_tokens.unk)
+        )
+        self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+        self._decoder = decoders.ByteLevel()
+
+    def is_word_start(self, token: str) -> bool:
+        return token.startswith(WORD_START) or token in self.special_tokens.spellings
+
+    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        # The caller chooses the number of processes; the library's batches would use threads.
+        return [np.array(self._backend.encode(s).ids, np.int32) for s in sentences]
+
+    def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
+        if self.special_tokens.mask_takes_space:
+            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+        return self.encode_batch(parts)
+
+    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        encoded = self._backend.encode(text)
+        spans = []
+        for start, end in encoded.offsets:
+            first = start
+            while first < end and text[first].isspace():
+                first += 1
+            # A piece of white space only stands for itself.
+            spans.append((first if first < end else start, end))
+        return np.array(encoded.ids, np.int32), monotone(spans)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        special, text, words = set(self.special_ids), [], []
+        for i in map(int, ids):
+            if i not in special:
+                words.append(self.tokens[i])
+                continue
+            text += [self._decoder.decode(words), self.tokens[i]]
+            words = []
+        return "".join([*text, self._decoder.decode(words)])
+
+    def save_vocabulary(self, directory: Path | epath.Path) -> None:
+        (directory / VOCABULARY_FILE).write_bytes(self._vocabulary)
+        (directory / MERGES_FILE).write_bytes(self._merges)
+
+
+def read_vocabulary(
+    path: epath.Path | Path,
+    merges_path: epath.Path | Path | None = None,
+    *,
+    special_tokens: SpecialTokens,
+) -> tuple[list[str], Merges]:
+    """Returns the entries in the order of their ids, and the merges.
+
+    Args:
+      path: A vocab.json, or a tokenizer.json of the `tokenizers` library.
+      merges_path: The merges.txt of a vocab.json.
+      special_tokens: The special tokens of the vocabulary.
+
+    Raises:
+      UserError: The files cannot be read, are not of a byte-level BPE, or lack a special token.
+    """
+    content = read_json_vocabulary(path)
+    if merges_path:
+        ids, merges = content, _read_merges(merges_path)
+    else:
+        ids, merges = _parse_library_file(content, path)
+    tokens = sorted(ids, key=ids.get)
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{path}: the ids of its {len(ids)} entries must be 0 to {len(ids) - 1}")
+    require_special_tokens(tokens, special_tokens, path)
+    for pair in merges:
+        if missing := {*pair, "".join(pair)}.difference(ids):
+            raise UserError(f"{path} has no {min(missing)!r}, which a merge of {pair} needs")
+    return tokens, merges
+
+
+def _read_merges(path: epath.Path | Path) -> Merges:
+    try:
+        lines = read_vocabulary_file(path).decode().split("\n")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not valid UTF-8") from None
+    merges = []
+    for number, line in enumerate(lines, 1):
+        pair = tuple(line.rstrip("\r").split(" "))
+        if line.startswith("#version") or not line:
+            continue
+        if len(pair) != 2:
+            raise UserError(f"{path}:{number}: {line!r} must be two entries and a space")
+        merges.append(pair)
+    return merges
+
+
+def _parse_library_file(
+    content: dict[str, Any], path: epath.Path | Path
+) -> tuple[dict[str, int], Merges]:
+    """Returns the ids of all entries, added tokens included, and the merges."""
+    model, rules = content.get("model") or {}, content.get("pre_tokenizer") or {}
+    wanted = {"type": "ByteLevel", "use_regex": True}
+    is_bpe = model.get("type") == "BPE" and not model.get("ignore_merges")
+    if not is_bpe or content.get("normalizer") or (wanted | rules) != (rules | wanted):
+        raise UserError(f"{path} is not a byte-level BPE with the rules of GPT-2")
+    ids = dict(model["vocab"])
+    for token in content.get("added_tokens", ()):
+        ids[token["content"]] = token["id"]
+    merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+    return ids, merges

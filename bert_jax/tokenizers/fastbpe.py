@@ -1,0 +1,152 @@
+"""The BPE of fastBPE with a dictionary of fairseq (PhoBERT), on the `tokenizers` library.
+
+vocab.txt has an entry and its count in each line, bpe.codes a merge and its count. "@@" ends every
+piece that does not end its word. Words are what white space separates: Vietnamese text must be
+segmented beforehand, with "_" between the syllables of a word. The ids are those of
+`transformers`' PhobertTokenizer, which however makes <unk> of every line break.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from etils import epath
+from tokenizers import models
+
+from bert_jax.errors import UserError
+from bert_jax.tokenizers.base import (
+    CONVENTIONS,
+    SpecialTokens,
+    Tokenizer,
+    read_vocabulary_file,
+)
+
+VOCABULARY_FILE, CODES_FILE = "vocab.txt", "bpe.codes"
+CONTINUED = "@@"
+_END = "</w>"
+# No word contains it.
+_UNKNOWN = " "
+_CACHE_WORDS = 2**18
+
+
+class FastBpeTokenizer(Tokenizer):
+    """A tokenizer of fastBPE's files; see `Tokenizer`.
+
+    Whether an entry begins a word depends on the piece before it, so `is_word_start_V` is True
+    for every entry.
+
+    Args:
+      vocabulary: The content of vocab.txt.
+      codes: The content of bpe.codes.
+      special_tokens: Their entries are put around those of vocab.txt.
+
+    Raises:
+      ValueError: A line is not as above, or an entry is repeated. The message names the file and
+        the line.
+    """
+
+    kind = "fastbpe"
+
+    def __init__(
+        self,
+        vocabulary: bytes,
+        codes: bytes,
+        *,
+        special_tokens: SpecialTokens = CONVENTIONS["roberta"],
+    ):
+        self._vocabulary, self._codes = vocabulary, codes
+        entries = _parse_vocabulary(vocabulary)
+        merges = _parse_codes(codes)
+        tokens = [*special_tokens.first, *entries, *special_tokens.last]
+        super().__init__({}, vocabulary + b"\0" + codes, tokens, special_tokens)
+        # The library marks the end of a word, not its continuation, and needs an id for every
+        # piece that a merge joins, even if vocab.txt does not have it.
+        spellings = dict.fromkeys([_UNKNOWN, *map(_inner_spelling, entries)])
+        spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
+        ids = {token: i for i, token in enumerate(tokens)}
+        self._ids = [ids.get(_outer_spelling(s), self.unk_id) for s in spellings]
+        self._lengths = [len(s.removesuffix(_END)) for s in spellings]
+        model = models.BPE(
+            {spelling: i for i, spelling in enumerate(spellings)},
+            merges,
+            unk_token=_UNKNOWN,
+            end_of_word_suffix=_END,
+        )
+        self._pieces = functools.lru_cache(_CACHE_WORDS)(
+            lambda word: [piece.id for piece in model.tokenize(word)]
+        )
+
+    def is_word_start(self, token: str) -> bool:
+        return True
+
+    def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        return [
+            np.array([self._ids[p] for word in s.split() for p in self._pieces(word)], np.int32)
+            for s in sentences
+        ]
+
+    def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for word in re.finditer(r"\S+", text):
+            start = word.start()
+            for piece in self._pieces(word.group()):
+                ids.append(self._ids[piece])
+                spans.append((start, start + self._lengths[piece]))
+                start += self._lengths[piece]
+        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = " ".join(self.id_to_token(int(i)) for i in ids)
+        return text.replace(f"{CONTINUED} ", "").removesuffix(CONTINUED)
+
+    def save_vocabulary(self, directory: Path | epath.Path) -> None:
+        (directory / VOCABULARY_FILE).write_bytes(self._vocabulary)
+        (directory / CODES_FILE).write_bytes(self._codes)
+
+
+def read_tokenizer(
+    path: epath.Path | Path, codes_path: epath.Path | Path, special_tokens: SpecialTokens
+) -> FastBpeTokenizer:
+    """Returns the tokenizer of a vocab.txt and a bpe.codes.
+
+    Raises:
+      UserError: A file cannot be used.
+    """
+    vocabulary, codes = read_vocabulary_file(path), read_vocabulary_file(codes_path)
+    try:
+        return FastBpeTokenizer(vocabulary, codes, special_tokens=special_tokens)
+    except ValueError as error:
+        raise UserError(f"{path.parent}: {error}") from None
+
+
+def _parse_vocabulary(content: bytes) -> list[str]:
+    entries: dict[str, None] = {}
+    for number, line in enumerate(content.decode().removesuffix("\n").split("\n"), 1):
+        entry, _, count = line.strip().rpartition(" ")
+        if not entry or not count.isdigit() or entry in entries:
+            raise ValueError(
+                f"{VOCABULARY_FILE}:{number}: {line!r} must be a new entry and its count"
+            )
+        entries[entry] = None
+    return list(entries)
+
+
+def _parse_codes(content: bytes) -> list[tuple[str, str]]:
+    merges = []
+    for number, line in enumerate(content.decode().removesuffix("\n").split("\n"), 1):
+        parts = line.split()
+        if len(parts) != 3:
+            raise ValueError(f"{CODES_FILE}:{number}: {line!r} must be two pieces and a count")
+        merges.append((parts[0], parts[1]))
+    return merges
+
+
+def _inner_spelling(entry: str) -> str:
+    return entry.removesuffix(CONTINUED) if entry.endswith(CONTINUED) else entry + _END
+
+
+def _outer_spelling(spelling: str) -> str:
+    return spelling.removesuffix(_END) if spelling.endswith(_END) else spelling + CONTINUED
