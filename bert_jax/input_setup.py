@@ -211,6 +211,7 @@ def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
         seed=config.seed,
         stage=stage.index,
         rows=data.rows,
+        pair_labels=data.pair_labels,
         corruption=data.corruption,
         masked_lm_prob=data.masked_lm_prob,
         mask_shares=tuple(data.mask_shares),

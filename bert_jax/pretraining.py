@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from bert_jax.batch import BatchFields
 from bert_jax.config import objective_terms, teacher_layers
 from bert_jax.data.stream import batch_fields
 from bert_jax.errors import UserError
@@ -35,7 +36,7 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
     """
     terms = make_terms(objective_terms(config), config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
-    given = batch_fields(config.data.rows, config.data.corruption)
+    given = _fields(config)
     for name, term in zip(objective_terms(config), objective.terms, strict=True):
         if missing := term.fields.keys() - given.keys():
             raise UserError(
@@ -130,7 +131,7 @@ def make_trainer(
             stage.max_predictions_per_seq,
             objective.teacher,
         ),
-        fields=batch_fields(config.data.rows, config.data.corruption),
+        fields=_fields(config),
         frozen=frozen,
         rates=LayerRates(layers, frozen_positions=True) if config.train.freeze_positions else None,
         devices=devices,
@@ -141,3 +142,8 @@ def _stand_in(config: ConfigDict) -> dict[str, Any]:
     """Returns the shape of a teacher that the config does not name."""
     depth = 1 + max(teacher_layers(config), default=config.model.num_hidden_layers - 1)
     return {**config.model, "num_hidden_layers": depth}
+
+
+def _fields(config: ConfigDict) -> BatchFields:
+    data = config.data
+    return batch_fields(data.rows, data.corruption, data.pair_labels)

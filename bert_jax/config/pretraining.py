@@ -159,6 +159,13 @@ PRETRAINING: Section = {
             "one more [SEP]), doc_sentences (the same within a document), halves (ELECTRA's pairs, "
             "where B always follows A), or your own.",
         ),
+        "pair_labels": Field(
+            "next",
+            "How pairs are made and labelled (rows=pairs only): next (B is random half the time), "
+            "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
+            "or with a random B, a third each). The last two are for the term sentence_order.",
+            choices=("next", "order", "three_way"),
+        ),
         "corruption": Field(
             "masked_lm",
             "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
@@ -243,6 +250,7 @@ _NOT_OF_STATIC_DATA = (
     "bad_documents",
     "heldout_fraction",
     "rows",
+    "pair_labels",
     "corruption",
     "masked_lm_prob",
     "mask_shares",
@@ -340,6 +348,11 @@ def _check_parts(config: ConfigDict) -> None:
 
 
 def _check_data(data: ConfigDict) -> None:
+    if data.pair_labels != "next" and data.rows != "pairs":
+        raise UserError(
+            f"config.data.pair_labels is {data.pair_labels}, but it has no effect on "
+            f"config.data.rows={data.rows}; it is for pairs only"
+        )
     if len(data.mask_shares) != 3 or not math.isclose(sum(data.mask_shares), 1, abs_tol=1e-6):
         raise UserError(
             f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "

@@ -18,7 +18,7 @@ from bert_jax.data.batch_shards import HostRows
 from bert_jax.data.corruption import CORRUPTIONS
 from bert_jax.data.examples import Examples, Window
 from bert_jax.data.random_streams import CORRUPTION_TAG, random_key
-from bert_jax.data.rows import ROWS
+from bert_jax.data.rows import PAIRS, ROWS
 from bert_jax.data.rows.windows import select_rows
 from bert_jax.data.tf_dataset import Batch, BatchIterator, Signature, make_dataset
 from bert_jax.errors import UserError
@@ -40,6 +40,7 @@ class StreamSpec:
     Attributes:
       batch_size: The rows of a global batch.
       rows: The row builder, as `config.data.rows` names it.
+      pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
       corruption: The corruption, as `config.data.corruption` names it.
       mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
       predict_specials: Whether a corruption that may choose [CLS] and [SEP] does so.
@@ -52,6 +53,7 @@ class StreamSpec:
     seed: int
     stage: int
     rows: str = "pairs"
+    pair_labels: str = "next"
     corruption: str = "masked_lm"
     masked_lm_prob: float = 0.15
     mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
@@ -64,13 +66,13 @@ class StreamSpec:
     prefetch_batches: int = 4
 
 
-def batch_fields(rows: str, corruption: str) -> BatchFields:
+def batch_fields(rows: str, corruption: str, pair_labels: str = "next") -> BatchFields:
     """Returns the fields of a batch: those of the row builder, then those of the corruption.
 
     Raises:
       UserError: There is no such row builder or corruption.
     """
-    return {**_row_builder(rows).fields, **_corruption(corruption).fields}
+    return {**_row_builder(rows, pair_labels).fields, **_corruption(corruption).fields}
 
 
 class Stream:
@@ -97,9 +99,9 @@ class Stream:
         num_shards: int = 1,
     ):
         self.spec = spec
-        self.fields = batch_fields(spec.rows, spec.corruption)
+        self.fields = batch_fields(spec.rows, spec.corruption, spec.pair_labels)
         self._host = HostRows(spec.batch_size, shards, num_shards)
-        self._rows = _row_builder(spec.rows)(store, tokenizer, spec)
+        self._rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
         self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
         self.examples = Examples(self._rows)
@@ -284,8 +286,8 @@ def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterato
         pool.shutdown(cancel_futures=True)
 
 
-def _row_builder(name: str) -> Any:
-    return load_part(name, ROWS, "config.data.rows")
+def _row_builder(name: str, pair_labels: str) -> Any:
+    return load_part(name, {**ROWS, "pairs": PAIRS[pair_labels]}, "config.data.rows")
 
 
 def _corruption(name: str) -> Any:

@@ -191,7 +191,7 @@ def _spanbert(folder: Path) -> tuple[types.ModuleType, types.ModuleType]:
     return masking, rows
 
 
-def _albert(folder: Path) -> types.ModuleType:
+def load_albert(folder: Path) -> types.ModuleType:
     _stub("albert", tokenization=None)
     return _load(folder / "create_pretraining_data.py", "albert.create_pretraining_data")
 
@@ -223,7 +223,7 @@ def main(spanbert: str, albert: str) -> None:
     scheme = masking.PairWithSpanMaskingScheme(
         options, tokens, tokenizer.pad_id, tokenizer.mask_id, words
     )
-    program = _albert(Path(albert))
+    program = load_albert(Path(albert))
     program.FLAGS = SimpleNamespace(
         do_whole_word_mask=True,
         spm_model_file=None,

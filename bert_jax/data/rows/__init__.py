@@ -4,8 +4,14 @@
 `rows.windows.WindowedRows` is the interface of a builder.
 """
 
+# The builder of "pairs" by `config.data.pair_labels`.
+PAIRS = {
+    "next": "bert_jax.data.rows.pairs:PairRows",
+    "order": "bert_jax.data.rows.pairs:OrderedPairRows",
+    "three_way": "bert_jax.data.rows.pairs:ThreeWayPairRows",
+}
 ROWS = {
-    "pairs": "bert_jax.data.rows.pairs:PairRows",
+    "pairs": PAIRS["next"],
     "segments": "bert_jax.data.rows.segments:SegmentRows",
     "halves": "bert_jax.data.rows.halves:HalvesRows",
     "whole_sentences": "bert_jax.data.rows.segments:WholeSentenceRows",

@@ -1,4 +1,4 @@
-"""Sentence pairs for next-sentence prediction.
+"""Sentence pairs, labelled by how B continues A.
 
 The rules are those of `create_instances_from_document` and `truncate_seq_pair` in
 google-research/bert's create_pretraining_data.py, with one difference: a random B always comes
@@ -9,7 +9,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import ENCODER_FIELDS, NEXT_SENTENCE_FIELDS, BatchFields
+from bert_jax.batch import (
+    ENCODER_FIELDS,
+    NEXT_SENTENCE_FIELDS,
+    SENTENCE_ORDER_FIELDS,
+    THREE_WAY_FIELDS,
+    BatchFields,
+)
 from bert_jax.data.rows.assembly import Span, assemble_spans
 from bert_jax.data.rows.windows import (
     Block,
@@ -28,7 +34,8 @@ class PairPlan(NamedTuple):
     a_length_N: np.ndarray  # int32, at least 1
     b_start_N: np.ndarray  # int64
     b_length_N: np.ndarray  # int32, at least 1
-    is_random_N: np.ndarray  # bool: B does not follow A
+    is_random_N: np.ndarray  # bool: B is from another document
+    is_swapped_N: np.ndarray  # bool: A follows B
 
 
 class Chunks(NamedTuple):
@@ -39,21 +46,34 @@ class Chunks(NamedTuple):
     end_N: np.ndarray  # one past the chunk's last sentence, where a B that follows A ends
     a_end_N: np.ndarray  # one past the last sentence of A
     is_random_N: np.ndarray  # bool; if true, a_end..end returns to the document
+    is_swapped_N: np.ndarray  # bool; if true, A and B change places
 
 
 class PairRows(WindowedRows):
     """`[CLS] A [SEP] B [SEP]`, where B follows A or is from another document.
+
+    If the text of a pair is a single sentence, B is always from another document.
+
+    Attributes:
+      label: The field of the labels: 0 in order, 1 swapped, `random_label` if B is random.
+      random_label: See `label`.
+      random_share, swapped_share: The shares of pairs, of those with two or more sentences, in
+        which B is random, or A and B are swapped.
 
     Raises:
       UserError: The corpus has only one document.
     """
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
+    label: ClassVar[str] = "next_sentence_labels"
+    random_share: ClassVar[float] = 0.5
+    swapped_share: ClassVar[float] = 0.0
+    random_label: ClassVar[int] = 1
 
     def __init__(self, store, tokenizer, spec):
         if store.num_documents < 2:
             raise UserError(
-                "next sentence prediction needs at least 2 documents, but the corpus has "
+                "sentence pairs need at least 2 documents, but the corpus has "
                 f"{store.num_documents}: split the text into more documents"
             )
         super().__init__(store, tokenizer, spec)
@@ -76,6 +96,10 @@ class PairRows(WindowedRows):
             rng, own_R, (target_N - a_length_N)[is_random]
         )
 
+        is_swapped = chunks.is_swapped_N
+        a_start_N, b_start_N = _exchanged(is_swapped, a_start_N, b_start_N)
+        a_length_N, b_length_N = _exchanged(is_swapped, a_length_N, b_length_N)
+
         a_kept_N, b_kept_N = truncated_lengths(a_length_N, b_length_N, self._max_num_tokens)
         # Every token is removed from the front or the back with equal probability.
         a_start_N += rng.binomial(a_length_N - a_kept_N, 0.5)
@@ -86,6 +110,7 @@ class PairRows(WindowedRows):
             b_start_N,
             b_kept_N.astype(np.int32),
             is_random,
+            is_swapped,
         )
 
     def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
@@ -105,7 +130,7 @@ class PairRows(WindowedRows):
             "input_ids": input_ids_BxL,
             "token_type_ids": (is_second_BxL * (template.num_segments - 1)).astype(np.int32),
             "attention_mask": is_real_BxL.astype(np.int32),
-            "next_sentence_labels": plan.is_random_N.astype(np.int32),
+            self.label: plan.is_random_N * np.int32(self.random_label) + plan.is_swapped_N,
         }
 
     def describe(self, plan: PairPlan) -> list[list[int]]:
@@ -118,7 +143,7 @@ class PairRows(WindowedRows):
         target_D = target_lengths(
             rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
         )
-        chunks = chunk_documents(rng, block, target_D)
+        chunks = chunk_documents(rng, block, target_D, self.random_share, self.swapped_share)
         return chunks, target_D[chunks.document_N]
 
     def _random_spans(
@@ -146,7 +171,40 @@ class PairRows(WindowedRows):
         return start_R, self.sentence_starts[end_R] - start_R
 
 
-def chunk_documents(rng: np.random.Generator, block: Block, target_D: np.ndarray) -> Chunks:
+class OrderedPairRows(PairRows):
+    """Pairs whose A and B are swapped half the time, for ALBERT's sentence order prediction.
+
+    Pairs with a random B have the label of swapped ones, as in google-research/albert's
+    create_pretraining_data.py.
+    """
+
+    fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **SENTENCE_ORDER_FIELDS}
+    label: ClassVar[str] = "sentence_order_labels"
+    random_share: ClassVar[float] = 0.0
+    swapped_share: ClassVar[float] = 0.5
+
+
+class ThreeWayPairRows(PairRows):
+    """Pairs in order, swapped, and with a random B: a third each, as in StructBERT and HerBERT.
+
+    The shares are those of the sentence structural objective (Wang et al., 2019, StructBERT,
+    section 2.2.2).
+    """
+
+    fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **THREE_WAY_FIELDS}
+    label: ClassVar[str] = "sentence_order_labels"
+    random_share: ClassVar[float] = 1 / 3
+    swapped_share: ClassVar[float] = 1 / 3
+    random_label: ClassVar[int] = 2
+
+
+def chunk_documents(
+    rng: np.random.Generator,
+    block: Block,
+    target_D: np.ndarray,
+    random_share: float = 0.5,
+    swapped_share: float = 0.0,
+) -> Chunks:
     """Cuts the documents of a block into pairs; a random B is drawn later."""
 
     def divide(first: np.ndarray, end: np.ndarray):
@@ -154,8 +212,16 @@ def chunk_documents(rng: np.random.Generator, block: Block, target_D: np.ndarray
         count = end - first
         # A chunk of one sentence is all A. Otherwise A takes 1 to count - 1 sentences.
         a_end = first + 1 + (split * (count - 1)).astype(np.int64)
-        is_random = (count == 1) | (coin < 0.5)
+        is_random = (count == 1) | (coin < random_share)
+        is_swapped = ~is_random & (coin < random_share + swapped_share)
         # The next chunk begins with the sentences that a random B displaced.
-        return np.where(is_random, a_end, end), (a_end, is_random)
+        return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 
     return Chunks(*gather_sentences(block, target_D, divide))
+
+
+def _exchanged(
+    is_swapped_N: np.ndarray, a_N: np.ndarray, b_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns A's and B's values, which change places where a pair is swapped."""
+    return np.where(is_swapped_N, b_N, a_N), np.where(is_swapped_N, a_N, b_N)

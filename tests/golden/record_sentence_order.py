@@ -1,0 +1,83 @@
+"""The pairs that ALBERT's own program makes of fixed sentences, in counts.
+
+tests/data/rows/test_original_order.py compares ours with these. To record them again:
+
+    git clone https://github.com/google-research/albert ../albert  # outside this checkout
+    python -m tests.golden.record_sentence_order ../albert > tests/golden/sentence_order.json
+
+Recorded with commit b772393 (2023-04-12) and tensorflow-cpu 2.21. The program's function that
+makes the pairs of a document runs here, without its masks.
+"""
+
+import json
+import random
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from tests.golden.record_fairseq import documents
+from tests.golden.record_spans import load_albert
+
+GOLDEN = Path(__file__).with_name("sentence_order.json")
+NUM_RUNS, MAX_SEQ_LENGTH = 30, 64
+KINDS = ("in_order", "swapped", "random")
+BIN = 4
+
+
+def summarize(pairs: Iterable[tuple[int, int, int, int, int]]) -> dict[str, list[int]]:
+    """Counts, each a histogram over the pairs of one run.
+
+    Args:
+      pairs: The number of A's first token in the corpus, A's length, the same two of B, and the
+        label.
+    """
+    ends = np.cumsum([sum(lengths) for lengths in documents()])
+    bins = MAX_SEQ_LENGTH // BIN
+    sizes = {"kind_and_label": 6}
+    for kind in KINDS:
+        sizes |= {f"length_of_{side}_if_{kind}": bins for side in ("a", "b", "pair")}
+    counts = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+    for a_start, a_length, b_start, b_length, label in pairs:
+        a_document, b_document = np.searchsorted(ends, [a_start, b_start], side="right")
+        kind = 2 if a_document != b_document else int(b_start < a_start)
+        counts["kind_and_label"][2 * kind + label] += 1
+        lengths = {"a": a_length, "b": b_length, "pair": a_length + b_length}
+        for side, length in lengths.items():
+            counts[f"length_of_{side}_if_{KINDS[kind]}"][length // BIN] += 1
+    return {name: vector.tolist() for name, vector in counts.items()}
+
+
+def pairs_of_albert(program, texts: list[list[list[int]]], seed: int):
+    rng = random.Random(seed)
+    for index in range(len(texts)):
+        instances = program.create_instances_from_document(
+            texts, index, MAX_SEQ_LENGTH, 0.1, 0.15, 20, [], rng
+        )
+        for instance in instances:
+            sep = instance.tokens.index("[SEP]")
+            a, b = instance.tokens[1:sep], instance.tokens[sep + 1 : -1]
+            yield a[0], len(a), b[0], len(b), int(instance.is_random_next)
+
+
+def main(folder: str) -> None:
+    program = load_albert(Path(folder))
+    program.FLAGS = SimpleNamespace(random_next_sentence=False)
+    program.create_masked_lm_predictions = lambda tokens, *_: (tokens, [], [], [])
+    texts, start = [], 0
+    for lengths in documents():
+        texts.append([])
+        for length in lengths:
+            texts[-1].append(list(range(start, start + length)))
+            start += length
+    runs = [summarize(pairs_of_albert(program, texts, seed)) for seed in range(NUM_RUNS)]
+    golden = {name: [run[name] for run in runs] for name in runs[0]}
+    text = json.dumps(golden, separators=(",", ":"))
+    print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
