@@ -112,9 +112,18 @@ COMMON: Section = {
             "Decoupled weight decay. It is not applied to LayerNorm parameters and biases.",
             at_least=0,
         ),
+        "decay_all": Field(
+            False,
+            "Whether LayerNorm parameters and biases are decayed too, as in RoBERTa.",
+        ),
         "bias_correction": Field(
             False,
             "Whether Adam's moments are divided by 1 - b^t. The original BERT does not do this.",
+        ),
+        "eps_before_correction": Field(
+            False,
+            "Whether eps is added to the root of the second moment before the correction, as in "
+            "RoBERTa's Adam, instead of after it. Without bias_correction both are the same.",
         ),
         "max_grad_norm": Field(
             1.0,
@@ -124,6 +133,15 @@ COMMON: Section = {
         ),
     },
     "schedule": {
+        "shape": Field(
+            "bert",
+            "How warm-up and decay meet, if t is the share of all steps. bert: peak * s / warmup_"
+            "steps, then peak * (1 - t)^decay_power, whose start the peak is only close to. "
+            "linear_after_warmup (RoBERTa): the decay starts at the peak, and t is the share of "
+            "the steps after the warm-up. product (ELECTRA): the decay is multiplied by "
+            "s / warmup_steps during the warm-up.",
+            choices=("bert", "linear_after_warmup", "product"),
+        ),
         "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises towards.", above=0),
         "warmup_steps": Field(
             10_000.0,

@@ -18,7 +18,7 @@ from bert_jax.config.common import (
     check_mesh,
     layer_numbers,
 )
-from bert_jax.config.pretraining import MODEL
+from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.errors import UserError
 

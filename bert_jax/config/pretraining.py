@@ -1,7 +1,4 @@
-"""The config keys of pre-training: their defaults, meanings and ranges.
-
-The model keys are those of BERT's own `bert_config.json`, and the defaults are BERT-base's.
-"""
+"""The config keys of pre-training: their defaults, meanings and ranges."""
 
 import math
 from collections.abc import Mapping
@@ -10,62 +7,18 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.config.common import (
-    ATTENTION_DROPOUT,
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
-    HIDDEN_DROPOUT,
     check_mesh,
     check_profile,
     layer_numbers,
 )
+from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.config.stages import STAGE, check_stages
 from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
 from bert_jax.errors import UserError
-
-MODEL: Section = {
-    "vocab_size": Field(
-        30522, "Entries of the word embedding. Must equal the size of the vocabulary.", above=0
-    ),
-    "hidden_size": Field(768, "Width of the encoder (H).", above=0),
-    "num_hidden_layers": Field(12, "Number of Transformer blocks (L).", above=0),
-    "num_attention_heads": Field(
-        12, "Attention heads in each block (A). Must divide hidden_size.", above=0
-    ),
-    "intermediate_size": Field(3072, "Width of the feed-forward layer, 4H in the paper.", above=0),
-    "hidden_act": Field(
-        "gelu",
-        "Activation of the feed-forward layer. gelu is the exact form, with erf; gelu_new is the "
-        "approximation with tanh.",
-        choices=("gelu", "gelu_new", "relu"),
-    ),
-    "hidden_dropout_prob": HIDDEN_DROPOUT,
-    "attention_probs_dropout_prob": ATTENTION_DROPOUT,
-    "pooler_dropout_prob": Field(
-        0.0,
-        "Dropout probability before the pooler's dense layer. BERT has none; RoBERTa's classifier "
-        "has 0.1.",
-        at_least=0,
-        below=1,
-    ),
-    "max_position_embeddings": Field(
-        512, "Rows of the learned position table. No stage may have longer sequences.", above=0
-    ),
-    "type_vocab_size": Field(
-        2, "Rows of the segment (token type) table. Pairs of sentences need two.", above=0
-    ),
-    "initializer_range": Field(
-        0.02,
-        "Standard deviation of the initial weights, which are normal and truncated at two "
-        "standard deviations.",
-        above=0,
-    ),
-    "layer_norm_eps": Field(1e-12, "Epsilon of LayerNorm.", above=0),
-    "causal": Field(
-        False, "Whether each position attends only to itself and to the positions before it."
-    ),
-}
 
 PRETRAINING: Section = {
     **COMMON,
@@ -331,6 +284,11 @@ def _check_parts(config: ConfigDict) -> None:
         raise UserError(
             f"config.model.num_attention_heads is {model.num_attention_heads}, which does not "
             f"divide config.model.hidden_size, {model.hidden_size}"
+        )
+    if model.layer_groups > model.num_hidden_layers:
+        raise UserError(
+            f"config.model.layer_groups is {model.layer_groups}, more than "
+            f"config.model.num_hidden_layers, {model.num_hidden_layers}"
         )
     has_types = config.data.special_tokens in ("bert", "albert")
     is_paired = config.data.rows in ("pairs", "halves")

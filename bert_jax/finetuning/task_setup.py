@@ -117,10 +117,13 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
             f"config.data.max_seq_length is {config.data.max_seq_length}, longer than the "
             f"{positions} positions of {config.init_from}"
         )
-    if not -1 <= config.optimizer.frozen_layers <= layers:
+    # Blocks that share their parameters can only be frozen together.
+    blocks = model["layer_groups"] or layers
+    if not -1 <= config.optimizer.frozen_layers <= blocks:
         raise UserError(
-            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; "
-            f"{config.init_from} has {layers} blocks: it must be from -1 (none) to {layers}"
+            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; the parameters "
+            f"of {config.init_from} are those of {blocks} blocks: it must be from -1 (none) to "
+            f"{blocks}"
         )
     for layer in feature_layers(config):
         if not -layers - 1 <= layer <= layers:
@@ -172,7 +175,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     features, bilstm_size = feature_layers(config), config.train.bilstm_size
     num_labels = len(config.labels)
     rates = LayerRates(
-        config.model.num_hidden_layers,
+        config.model.layer_groups or config.model.num_hidden_layers,
         decay=config.optimizer.layer_decay,
         frozen_layers=config.optimizer.frozen_layers,
         frozen_encoder=bool(features),

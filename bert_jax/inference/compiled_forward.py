@@ -67,8 +67,10 @@ def features(
 def attention(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
     """Returns the attention probabilities of all N layers, float32 [B, N, A, L, L]."""
     _, sown = _hidden_states(config, params, inputs)
-    layers = [sown["encoder"][f"layer_{i}"] for i in range(config.num_hidden_layers)]
-    return jnp.stack([layer["attention"]["probabilities"][0] for layer in layers], axis=1)
+    groups = [sown["encoder"][f"layer_{group}"] for group in range(config.num_groups)]
+    # A group sows once for each of its blocks.
+    probabilities = [p for group in groups for p in group["attention"]["probabilities"]]
+    return jnp.stack(probabilities, axis=1)
 
 
 @partial(jax.jit, static_argnames=("config", "term"))

@@ -43,7 +43,7 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
     model = read_model_keys(config, family.config_keys, activations, directory / CONFIG)
     training = read_training(directory)
     terms = read_terms(training, family, model["causal"])
-    names = foreign_names(family.names, "google", model["num_hidden_layers"])
+    names = foreign_names(family.names, "google", BertConfig(**model).num_groups)
     shapes = expected_shapes(BertConfig(**model), terms)
     with _checkpoint_tensors(prefix) as tensors:
         weights, warnings = collect_weights(tensors, names, shapes, family, prefix)
@@ -63,7 +63,7 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
     """Writes a directory that Google's scripts can start from; uses up the weights."""
     family = _google_family(pretrained.family)
     pretrained.warnings += _differences(pretrained, family)
-    names = foreign_names(family.names, "google", pretrained.model["num_hidden_layers"])
+    names = foreign_names(family.names, "google", pretrained.model_config.num_groups)
     pretrained.drop_unnamed(names, "Google's format")
     tensors, tf = {}, _tensorflow()
     with tf.device("cpu"):

@@ -53,8 +53,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     model = read_family_keys(config, family, path / CONFIG)
     training = read_training(path)
     terms = read_terms(training, family, model["causal"])
-    num_layers = model["num_hidden_layers"]
-    names = foreign_names(family.names, "huggingface", num_layers)
+    names = foreign_names(family.names, "huggingface", BertConfig(**model).num_groups)
     head, warnings = {}, []
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
@@ -91,7 +90,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
       UserError: `transformers` has no such model.
     """
     model, family = pretrained.model, load_family(pretrained.family)
-    names = foreign_names(family.names, "huggingface", model["num_hidden_layers"])
+    names = foreign_names(family.names, "huggingface", pretrained.model_config.num_groups)
     keys = write_family_keys(pretrained, family)
     if pretrained.head:
         check_head(pretrained)
@@ -110,7 +109,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         tensors[names[name].name] = np.ascontiguousarray(value)
     for key, name in family.zero_tables.items():
         if not model[key]:
-            tensors[name] = np.zeros((1, model["hidden_size"]), np.float32)
+            tensors[name] = np.zeros((1, pretrained.model_config.embedding_width), np.float32)
     try:
         # transformers refuses a file that does not name its framework.
         save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})

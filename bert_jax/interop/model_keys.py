@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.config.pretraining import MODEL
+from bert_jax.config.model import MODEL
 from bert_jax.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.interop.pretrained import Pretrained

@@ -78,15 +78,16 @@ class ForeignTensor(NamedTuple):
 
 
 def foreign_names(
-    tables: Iterable[Names], program: str, num_hidden_layers: int
+    tables: Iterable[Names], program: str, num_groups: int
 ) -> dict[str, ForeignTensor]:
     """Maps our flat names to the tensors of "huggingface" or "google".
 
-    Weights that the program does not have are absent.
+    Weights that the program does not have are absent. `num_groups` is the number of blocks with
+    parameters of their own, `BertConfig.num_groups`.
     """
     names = {}
     for table in tables:
-        layers = range(num_hidden_layers) if "{}" in table.ours else (0,)
+        layers = range(num_groups) if "{}" in table.ours else (0,)
         for line in table.rows.strip().splitlines():
             layout, ours, huggingface, google = line.split()
             kind, _, unused_rows = layout.partition("+")

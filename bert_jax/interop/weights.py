@@ -68,7 +68,7 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
     for name in filter(_has_vocabulary, flat):
         padding = [(0, config.padded_vocab_size - config.vocab_size)]
         flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
-    if config.scan_layers:
+    if config.scan_layers and not config.layer_groups:
         first = f"{_LAYERS}0/"
         for rest in [name.removeprefix(first) for name in weights if name.startswith(first)]:
             layers = range(config.num_hidden_layers)

@@ -1,4 +1,4 @@
-"""The activations of the feed-forward layer."""
+"""The activations of the feed-forward layer, the heads and the pooler."""
 
 import math
 from collections.abc import Callable
@@ -53,4 +53,5 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": gelu,
     "gelu_new": lambda x: nn.gelu(x, approximate=True),
     "relu": nn.relu,
+    "tanh": jnp.tanh,
 }

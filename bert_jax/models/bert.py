@@ -7,6 +7,7 @@ from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.embeddings import BertEmbeddings
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.heads import Pooler
+from bert_jax.models.layers import Projection
 
 
 class BertEncoder(nn.Module):
@@ -21,10 +22,13 @@ class BertEncoder(nn.Module):
     has_pooler: bool = True
 
     def setup(self):
-        self.embeddings = BertEmbeddings(self.config)
-        self.encoder = Encoder(self.config)
+        c = self.config
+        self.embeddings = BertEmbeddings(c)
+        if c.embedding_width != c.hidden_size:
+            self.embeddings_project = Projection(c, c.hidden_size, ("pooled", "embed"))
+        self.encoder = Encoder(c)
         if self.has_pooler:
-            self.pooler = Pooler(self.config)
+            self.pooler = Pooler(c)
 
     def __call__(
         self,
@@ -45,11 +49,21 @@ class BertEncoder(nn.Module):
         Returns:
           hidden_BxLxD and pooled_BxD (None without a pooler), in `config.dtype`.
         """
-        hidden_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
+        hidden_BxLxD = self.embedded(input_ids_BxL, token_type_ids_BxL, deterministic)
         hidden_BxLxD = self.encoder(hidden_BxLxD, attention_mask_BxL, deterministic)
         if not self.has_pooler:
             return hidden_BxLxD, None
         return hidden_BxLxD, self.pooler(hidden_BxLxD, attention_mask_BxL, deterministic)
+
+    def embedded(
+        self, input_ids_BxL: jax.Array, token_type_ids_BxL: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        """Returns the input of the first block, hidden_BxLxD."""
+        embedded_BxLxE = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
+        if self.config.embedding_width == self.config.hidden_size:
+            return embedded_BxLxE
+        hidden_BxLxD = self.embeddings_project(embedded_BxLxE)
+        return nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
 
     def hidden_states(
         self,
@@ -59,7 +73,7 @@ class BertEncoder(nn.Module):
         *,
         deterministic: bool,
     ) -> list[jax.Array]:
-        """Returns all hidden_BxLxD: the embeddings, then the output of each block in order."""
-        embedded_BxLxD = self.embeddings(input_ids_BxL, token_type_ids_BxL, deterministic)
+        """Returns all hidden_BxLxD: the input of the first block, then each block's output."""
+        embedded_BxLxD = self.embedded(input_ids_BxL, token_type_ids_BxL, deterministic)
         blocks = self.encoder(embedded_BxLxD, attention_mask_BxL, deterministic, all_layers=True)
         return [embedded_BxLxD, *blocks]

@@ -29,6 +29,10 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     causal: bool = False
+    embedding_size: int = 0
+    layer_groups: int = 0
+    attention_output_dropout_prob: float = -1.0
+    pooler_act: str = "tanh"
     sinusoidal_positions: float = 0.0
     dtype: Any = jnp.float32
     scan_layers: bool = False
@@ -39,6 +43,20 @@ class BertConfig:
     @property
     def head_depth(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embedding tables (E)."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def num_groups(self) -> int:
+        """The number of groups of blocks (G). The blocks of a group share their parameters."""
+        return self.layer_groups or self.num_hidden_layers
+
+    def group_of(self, layer: int) -> int:
+        """Returns the group of a block: floor(i G / N), as in ALBERT's modeling.py."""
+        return layer * self.num_groups // self.num_hidden_layers
 
     @property
     def padded_vocab_size(self) -> int:

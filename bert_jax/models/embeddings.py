@@ -1,4 +1,4 @@
-"""Word, position and segment embeddings, summed."""
+"""Word, position and segment embeddings, summed, and the logits of a decoder tied to them."""
 
 import flax.linen as nn
 import jax
@@ -11,7 +11,11 @@ from bert_jax.models.layers import LayerNorm, column_sums, weight_init
 
 
 class BertEmbeddings(nn.Module):
-    """Sums three tables, then applies LayerNorm and dropout (paper, section 3)."""
+    """Sums three tables, then applies LayerNorm and dropout (paper, section 3).
+
+    The tables and the output have the width E, `config.embedding_width`. A model without token
+    types has no segment table.
+    """
 
     config: BertConfig
 
@@ -19,69 +23,73 @@ class BertEmbeddings(nn.Module):
         c = self.config
 
         def table(name, init, rows):
-            return self.param(name, init, (rows, c.hidden_size))
+            return self.param(name, init, (rows, c.embedding_width))
 
         self.word_embeddings = table("word_embeddings", _vocabulary_init(c), c.padded_vocab_size)
         self.position_embeddings = table(
             "position_embeddings", _position_init(c), c.max_position_embeddings
         )
-        self.token_type_embeddings = table(
-            "token_type_embeddings", weight_init(c, "segment", "embed"), c.type_vocab_size
-        )
+        if c.type_vocab_size:
+            self.token_type_embeddings = table(
+                "token_type_embeddings", weight_init(c, "segment", "embed"), c.type_vocab_size
+            )
         self.layer_norm = LayerNorm(c)
         self.dropout = Dropout(c.hidden_dropout_prob)
 
     def __call__(
         self, input_ids_BxL: jax.Array, token_type_ids_BxL: jax.Array, deterministic: bool
     ) -> jax.Array:
-        """Returns hidden_BxLxD in `config.dtype`; L is at most max_position_embeddings."""
+        """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings."""
         length = input_ids_BxL.shape[-1]
         # If the width of the table is divided over devices, the table is gathered first. Each
         # device then looks up the rows of its own tokens; otherwise the hidden states of the
         # whole batch would have to move.
-        table_WxD = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
-        hidden_BxLxD = table_WxD[input_ids_BxL]
-        hidden_BxLxD += self.position_embeddings[None, :length]
-        # The table has two rows: a product with a one-hot vector is cheaper than a gather, and
-        # its gradient is a sum instead of a scatter.
-        segment_BxLxT = jax.nn.one_hot(token_type_ids_BxL, self.config.type_vocab_size)
-        # By default a TPU would round the table to bfloat16.
-        hidden_BxLxD += jnp.matmul(segment_BxLxT, self.token_type_embeddings, precision="highest")
-        hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
-        hidden_BxLxD = self.layer_norm(hidden_BxLxD)
-        return self.dropout(hidden_BxLxD, deterministic)
+        table_WxE = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
+        embedded_BxLxE = table_WxE[input_ids_BxL]
+        embedded_BxLxE += self.position_embeddings[None, :length]
+        if num_types := self.config.type_vocab_size:
+            # The table has two rows: a product with a one-hot vector is cheaper than a gather, and
+            # its gradient is a sum instead of a scatter.
+            segment_BxLxT = jax.nn.one_hot(token_type_ids_BxL, num_types)
+            # By default a TPU would round the table to bfloat16.
+            embedded_BxLxE += jnp.matmul(
+                segment_BxLxT, self.token_type_embeddings, precision="highest"
+            )
+        embedded_BxLxE = nn.with_logical_constraint(embedded_BxLxE, ("batch", None, None))
+        embedded_BxLxE = self.layer_norm(embedded_BxLxE)
+        return self.dropout(embedded_BxLxE, deterministic)
 
 
 def vocabulary_logits(
-    hidden_BxMxD: jax.Array, table_WxD: jax.Array, bias_W: jax.Array
+    hidden_BxMxE: jax.Array, table_WxE: jax.Array, bias_W: jax.Array
 ) -> jax.Array:
     """Returns float32 logits_BxMxW: the product with the word embeddings, plus a bias.
 
-    The product is computed in the dtype of `hidden_BxMxD`.
+    The product is computed in the dtype of `hidden_BxMxE`.
     """
-    return _logits(hidden_BxMxD, table_WxD.astype(hidden_BxMxD.dtype), bias_W)
+    return _logits(hidden_BxMxE, table_WxE.astype(hidden_BxMxE.dtype), bias_W)
 
 
 @jax.custom_vjp
-def _logits(hidden_BxMxD: jax.Array, table_WxD: jax.Array, bias_W: jax.Array) -> jax.Array:
+def _logits(hidden_BxMxE: jax.Array, table_WxE: jax.Array, bias_W: jax.Array) -> jax.Array:
     scores_BxMxW = jnp.einsum(
-        "BMD,WD->BMW", hidden_BxMxD, table_WxD, preferred_element_type=jnp.float32
+        "BME,WE->BMW", hidden_BxMxE, table_WxE, preferred_element_type=jnp.float32
     )
     return scores_BxMxW + bias_W
 
 
-def _logits_forward(hidden_BxMxD, table_WxD, bias_W):
-    return _logits(hidden_BxMxD, table_WxD, bias_W), (hidden_BxMxD, table_WxD)
+def _logits_forward(hidden_BxMxE, table_WxE, bias_W):
+    return _logits(hidden_BxMxE, table_WxE, bias_W), (hidden_BxMxE, table_WxE)
 
 
 def _logits_backward(residuals, gradient_BxMxW):
-    hidden_BxMxD, table_WxD = residuals
+    hidden_BxMxE, table_WxE = residuals
     # Computes the gradient of the softmax once, in the dtype of the products. The compiler would
     # otherwise recompute it from float32 logits for each of its three uses.
-    gradient_BxMxW = jax.lax.optimization_barrier(gradient_BxMxW.astype(table_WxD.dtype))
-    hidden_gradient_BxMxD = jnp.einsum("BMW,WD->BMD", gradient_BxMxW, table_WxD)
-    table_gradient_WxD = jnp.einsum("BMW,BMD->WD", gradient_BxMxW, hidden_BxMxD)
-    return hidden_gradient_BxMxD, table_gradient_WxD, column_sums(gradient_BxMxW)
+    gradient_BxMxW = jax.lax.optimization_barrier(gradient_BxMxW.astype(table_WxE.dtype))
+    hidden_gradient_BxMxE = jnp.einsum("BMW,WE->BME", gradient_BxMxW, table_WxE)
+    table_gradient_WxE = jnp.einsum("BMW,BME->WE", gradient_BxMxW, hidden_BxMxE)
+    return hidden_gradient_BxMxE, table_gradient_WxE, column_sums(gradient_BxMxW)
 
 
 _logits.defvjp(_logits_forward, _logits_backward)
@@ -93,7 +101,7 @@ def _vocabulary_init(config: BertConfig):
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32):
         is_entry_W = jnp.arange(shape[0]) < config.vocab_size
         return jax.tree.map(
-            lambda table_WxD: jnp.where(is_entry_W[:, None], table_WxD, 0.0),
+            lambda table_WxE: jnp.where(is_entry_W[:, None], table_WxE, 0.0),
             weight_init(config, "vocab", "embed")(key, shape, dtype),
         )
 

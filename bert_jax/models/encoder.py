@@ -21,14 +21,17 @@ class Block(nn.Module):
     def __call__(self, hidden_BxLxD: jax.Array, bias_Bx1xQxL: jax.Array) -> jax.Array:
         c = self.config
 
-        def dropout(x):
-            return Dropout(c.hidden_dropout_prob)(x, self.deterministic)
+        def dropout(x, rate):
+            return Dropout(rate)(x, self.deterministic)
 
+        attention_rate = c.attention_output_dropout_prob
+        if attention_rate < 0:
+            attention_rate = c.hidden_dropout_prob
         attended_BxLxD = SelfAttention(c, name="attention")(
             hidden_BxLxD, bias_Bx1xQxL, self.deterministic
         )
         hidden_BxLxD = LayerNorm(c, name="attention_layer_norm")(
-            hidden_BxLxD + dropout(attended_BxLxD)
+            hidden_BxLxD + dropout(attended_BxLxD, attention_rate)
         )
 
         inner_BxLxF = Projection(
@@ -38,11 +41,17 @@ class Block(nn.Module):
         inner_BxLxF = ACTIVATIONS[c.hidden_act](inner_BxLxF)
         output_BxLxD = Projection(c, c.hidden_size, ("mlp", "embed"), name="output")(inner_BxLxF)
         output_BxLxD = nn.with_logical_constraint(output_BxLxD, ("batch", None, None))
-        return LayerNorm(c, name="output_layer_norm")(hidden_BxLxD + dropout(output_BxLxD))
+        return LayerNorm(c, name="output_layer_norm")(
+            hidden_BxLxD + dropout(output_BxLxD, c.hidden_dropout_prob)
+        )
 
 
 class Encoder(nn.Module):
-    """`num_hidden_layers` blocks, one after another or as one scanned block."""
+    """`num_hidden_layers` blocks, one after another or scanned.
+
+    If `config.layer_groups` is set, the blocks of a group share their parameters (ALBERT, Lan et
+    al. 2020, section 3.1).
+    """
 
     config: BertConfig
 
@@ -57,14 +66,32 @@ class Encoder(nn.Module):
         """Returns the last hidden states, [B, L, D] in `config.dtype`, or those of all blocks."""
         c = self.config
         bias_Bx1xQxL = attention_bias(attention_mask_BxL, causal=c.causal)
+        outputs = []
+        if not c.scan_layers or c.layer_groups:
+            block = _rematerialized(Block, c.remat, prevent_cse=not c.scan_layers)
+            blocks = [block(c, deterministic, name=f"layer_{g}") for g in range(c.num_groups)]
+            groups = [c.group_of(i) for i in range(c.num_hidden_layers)]
         if not c.scan_layers:
-            block = _rematerialized(Block, c.remat, prevent_cse=True)
-            outputs = []
-            for i in range(c.num_hidden_layers):
-                hidden_BxLxD = block(c, deterministic, name=f"layer_{i}")(
-                    hidden_BxLxD, bias_Bx1xQxL
-                )
+            for group in groups:
+                hidden_BxLxD = blocks[group](hidden_BxLxD, bias_Bx1xQxL)
                 outputs.append(hidden_BxLxD)
+            return outputs if all_layers else hidden_BxLxD
+
+        if c.layer_groups:
+
+            def step(block, hidden_BxLxD, _):
+                hidden_BxLxD = block(hidden_BxLxD, bias_Bx1xQxL)
+                return hidden_BxLxD, hidden_BxLxD if all_layers else None
+
+            for group, block in enumerate(blocks):
+                repeated = nn.scan(
+                    step,
+                    variable_broadcast="params",
+                    split_rngs={"params": False, "dropout": True},
+                    length=groups.count(group),
+                )
+                hidden_BxLxD, outputs_KxBxLxD = repeated(block, hidden_BxLxD, None)
+                outputs += list(outputs_KxBxLxD) if all_layers else []
             return outputs if all_layers else hidden_BxLxD
 
         layers = nn.scan(

@@ -19,7 +19,7 @@ NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
 
 
 class Pooler(nn.Module):
-    """A tanh layer on the hidden state of one token, after `pooler_dropout_prob` of dropout.
+    """A layer with `config.pooler_act` on the state of one token, after dropout.
 
     The token is [CLS], the first one. In a causal model, where [CLS] attends only to itself, it is
     the last real token.
@@ -36,7 +36,8 @@ class Pooler(nn.Module):
         token_BxD = pooled_token(self.config, hidden_BxLxD, attention_mask_BxL)
         token_BxD = nn.with_logical_constraint(token_BxD, ("batch", None))
         token_BxD = Dropout(self.config.pooler_dropout_prob)(token_BxD, deterministic)
-        return nn.with_logical_constraint(jnp.tanh(dense(token_BxD)), ("batch", None))
+        pooled_BxD = ACTIVATIONS[self.config.pooler_act](dense(token_BxD))
+        return nn.with_logical_constraint(pooled_BxD, ("batch", None))
 
 
 def pooled_token(
@@ -59,12 +60,12 @@ class LanguageModelHead(nn.Module):
 
     def setup(self):
         c = self.config
-        self.transform = Projection(c, c.hidden_size, ("embed", "pooled"))
+        self.transform = Projection(c, c.embedding_width, ("embed", "pooled"))
         self.layer_norm = LayerNorm(c)
         self.output_bias = self.param("output_bias", zeros_init("vocab"), (c.padded_vocab_size,))
 
     def __call__(
-        self, hidden_BxLxD: jax.Array, positions_BxM: jax.Array, table_WxD: jax.Array
+        self, hidden_BxLxD: jax.Array, positions_BxM: jax.Array, table_WxE: jax.Array
     ) -> jax.Array:
         """Returns float32 logits_BxMxW at some positions.
 
@@ -74,22 +75,22 @@ class LanguageModelHead(nn.Module):
           hidden_BxLxD: The encoder's output.
           positions_BxM: int32 positions to predict. They are gathered first, which reduces the
             cost of the head to M/L of that for all positions.
-          table_WxD: The word embeddings.
+          table_WxE: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
-        return self.logits(states_at(hidden_BxLxD, positions_BxM), table_WxD)
+        return self.logits(states_at(hidden_BxLxD, positions_BxM), table_WxE)
 
-    def logits(self, hidden_BxMxD: jax.Array, table_WxD: jax.Array) -> jax.Array:
+    def logits(self, hidden_BxMxD: jax.Array, table_WxE: jax.Array) -> jax.Array:
         """Returns float32 logits_BxMxW for states that are already gathered; see `__call__`."""
-        hidden_BxMxD = self.transformed(hidden_BxMxD)
-        logits_BxMxW = vocabulary_logits(hidden_BxMxD, table_WxD, self.decoder_bias())
+        hidden_BxMxE = self.transformed(hidden_BxMxD)
+        logits_BxMxW = vocabulary_logits(hidden_BxMxE, table_WxE, self.decoder_bias())
         return nn.with_logical_constraint(logits_BxMxW, ("batch", None, "activation_vocab"))
 
     def transformed(self, hidden_BxMxD: jax.Array) -> jax.Array:
-        """Returns the input of the decoder, [B, M, D]."""
+        """Returns the input of the decoder, hidden_BxMxE."""
         hidden_BxMxD = nn.with_logical_constraint(hidden_BxMxD, ("batch", None, None))
-        hidden_BxMxD = self.transform(hidden_BxMxD)
-        return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxD))
+        hidden_BxMxE = self.transform(hidden_BxMxD)
+        return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxE))
 
     def decoder_bias(self) -> jax.Array:
         """Returns bias_W, which masks the entries that only pad the vocabulary."""
@@ -128,7 +129,7 @@ class SpanBoundaryHead(nn.Module):
         left_BxM: jax.Array,
         right_BxM: jax.Array,
         offsets_BxM: jax.Array,
-        table_WxD: jax.Array,
+        table_WxE: jax.Array,
     ) -> jax.Array:
         """Returns float32 logits_BxMxW.
 
@@ -136,7 +137,7 @@ class SpanBoundaryHead(nn.Module):
           hidden_BxLxD: The encoder's output.
           left_BxM, right_BxM: int32 positions of the tokens beside each prediction's span.
           offsets_BxM: int32 places of the predictions in their spans, below MAX_SPAN_TARGETS.
-          table_WxD: The word embeddings.
+          table_WxE: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
         places_BxMxO = jax.nn.one_hot(offsets_BxM, MAX_SPAN_TARGETS)
@@ -144,7 +145,7 @@ class SpanBoundaryHead(nn.Module):
         states = (states_at(hidden_BxLxD, left_BxM), states_at(hidden_BxLxD, right_BxM))
         x = jnp.concatenate([*states, places_BxMxE.astype(hidden_BxLxD.dtype)], axis=-1)
         x = self.layer_norm(ACTIVATIONS[self.config.hidden_act](self.transform(x)))
-        return self.decoder.logits(x, table_WxD)
+        return self.decoder.logits(x, table_WxE)
 
 
 def states_at(hidden_BxLxD: jax.Array, positions_BxM: jax.Array) -> jax.Array:

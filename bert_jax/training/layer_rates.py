@@ -9,7 +9,8 @@ import optax
 
 from bert_jax.training.optimizer import STACKED_LAYERS, names_of
 
-_EMBEDDINGS, _ENCODER, _POOLER = ("bert", "embeddings"), ("bert", "encoder"), ("bert", "pooler")
+_EMBEDDINGS = (("bert", "embeddings"), ("bert", "embeddings_project"))
+_ENCODER, _POOLER = ("bert", "encoder"), ("bert", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +18,8 @@ class LayerRates:
     """Factors on the learning rate of each parameter.
 
     Attributes:
-      num_layers: The number of blocks of the encoder.
+      num_layers: The number of blocks of the encoder. Blocks that share their parameters count
+        as one, here and below.
       decay: The head and the pooler have the full rate. The rate shrinks by this factor at the
         last block, again at each block below, and once more at the embeddings (Howard & Ruder
         2018; Clark et al. 2020 for models like BERT).
@@ -62,7 +64,7 @@ class LayerRates:
         part = tuple(names[:2])
         if self.frozen_positions and names[-1] == "position_embeddings":
             return np.zeros((), np.float32)
-        if part == _EMBEDDINGS:
+        if part in _EMBEDDINGS:
             return self._of_depth(np.array(0))
         if part == _ENCODER and names[2] == STACKED_LAYERS:
             depths = 1 + np.arange(self.num_layers)

@@ -41,8 +41,13 @@ def make_optimizer(
     chain = []
     if config.max_grad_norm:
         chain.append(optax.clip_by_global_norm(config.max_grad_norm))
-    chain.append(scale_by_adam(config.b1, config.b2, config.eps, config.bias_correction))
-    chain.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
+    chain.append(
+        scale_by_adam(
+            config.b1, config.b2, config.eps, config.bias_correction, config.eps_before_correction
+        )
+    )
+    mask = None if config.decay_all else decayed
+    chain.append(optax.add_decayed_weights(config.weight_decay, mask=mask))
     if config.name == "lamb":
         chain.append(optax.masked(scale_by_layer_trust_ratio(), decayed))
     if scaling:
@@ -52,7 +57,7 @@ def make_optimizer(
 
 
 def decayed(params: Any) -> Any:
-    """Returns a tree of bools: which parameters are decayed, and adapted by LAMB.
+    """Returns a tree of bools: which parameters BERT decays and LAMB adapts.
 
     The tree is True for all parameters except those of LayerNorm and biases. The original also
     excludes them by name, so the embeddings are decayed.
@@ -66,11 +71,13 @@ def decayed(params: Any) -> Any:
 
 
 def scale_by_adam(
-    b1: float, b2: float, eps: float, bias_correction: bool
+    b1: float, b2: float, eps: float, bias_correction: bool, eps_before_correction: bool = False
 ) -> optax.GradientTransformation:
     """Returns Adam's direction m / (sqrt(v) + eps), with or without division by 1 - b^t.
 
-    optax's own transformation always corrects the moments; the original BERT never does.
+    optax's own transformation always corrects the moments; the original BERT never does. With
+    `eps_before_correction` the direction is m / (1 - b1^t) * sqrt(1 - b2^t) / (sqrt(v) + eps), as
+    in fairseq's adam.py (Kingma & Ba 2015, end of section 2).
     """
 
     def init(params):
@@ -85,19 +92,29 @@ def scale_by_adam(
         mu_hat, nu_hat = mu, nu
         if bias_correction:
             mu_hat, nu_hat = _corrected(mu, b1, count), _corrected(nu, b2, count)
-        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu_hat, nu_hat)
+        if bias_correction and eps_before_correction:
+            # Multiplying eps instead of the rest gives the same quotient.
+            scaled_eps = eps / jnp.sqrt(_share(b2, count))
+        else:
+            scaled_eps = eps
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + scaled_eps), mu_hat, nu_hat)
         return updates, AdamMoments(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
 
 
 def _corrected(moments: Any, decay: float, count: jax.Array) -> Any:
-    """Returns moments / (1 - decay^count).
+    """Returns moments / (1 - decay^count)."""
+    share = _share(decay, count)
+    return jax.tree.map(lambda moment: moment / share, moments)
+
+
+def _share(decay: float, count: jax.Array) -> jax.typing.ArrayLike:
+    """Returns 1 - decay^count.
 
     expm1 keeps the digits of float32: 1 - 0.999^t loses three of seven in the first steps.
     """
-    share = -jnp.expm1(count * math.log(decay)) if decay else 1.0
-    return jax.tree.map(lambda moment: moment / share, moments)
+    return -jnp.expm1(count * math.log(decay)) if decay else 1.0
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:

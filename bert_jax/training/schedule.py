@@ -14,11 +14,15 @@ def make_schedule(
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
     """Returns step (counted from 0) -> float32 learning rate.
 
-    As in google-research/bert's optimization.py, the rate is `peak * s / warmup` in the warm-up,
-    then `peak * (1 - s / total)^power`. s counts from the start of the run, not from the end of
-    the warm-up, so the rate never quite reaches the peak. A stage with its own peak has its own
-    curve, counted from its first step (the LAMB recipe, You et al. 2020); all other stages share
-    one curve.
+    With `shape` bert, as in google-research/bert's optimization.py, the rate is
+    `peak * s / warmup` in the warm-up, then `peak * (1 - s / total)^power`. s counts from the start
+    of the run, not from the end of the warm-up, so the rate never quite reaches the peak. With
+    linear_after_warmup, as in fairseq's polynomial_decay_schedule.py, the rate is then
+    `peak * (1 - (s - warmup) / (total - warmup))^power`. With product, as in electra's
+    optimization.py, it is `peak * min(1, s / warmup) * (1 - s / total)^power`.
+
+    A stage with its own peak has its own curve, counted from its first step (the LAMB recipe, You
+    et al. 2020); all other stages share one curve.
     """
     shared = [stage for stage in stages if not stage.peak_learning_rate]
     # Stages that share a curve need not be adjacent; the steps between them do not count.
@@ -27,9 +31,13 @@ def make_schedule(
     def curve(step, peak, warmup, total):
         # A share is rounded down to whole steps, as in run_classifier.py.
         warmup_steps = int(warmup * total) if warmup < 1 else warmup
-        decayed = peak * jnp.maximum(1.0 - step / total, 0.0) ** schedule.decay_power
+        start = warmup_steps if schedule.shape == "linear_after_warmup" else 0
+        share = (step - start) / (total - start)
+        decayed = peak * jnp.maximum(1.0 - share, 0.0) ** schedule.decay_power
         if not warmup_steps:
             return decayed
+        if schedule.shape == "product":
+            return decayed * jnp.minimum(step / warmup_steps, 1.0)
         return jnp.where(step < warmup_steps, peak * step / warmup_steps, decayed)
 
     def learning_rate(step: jax.typing.ArrayLike) -> jax.Array:

@@ -146,6 +146,89 @@ def test_scanned_layers_compute_the_same(params, batch):
     assert shapes == jax.tree.map(jnp.shape, nn.unbox(abstract_params(scanned)))
 
 
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_group_of_layers_computes_as_layers_with_the_same_weights(params, batch, scan_layers):
+    """Five layers of two groups are 0, 0, 0, 1, 1; a group's gradient is the sum of theirs."""
+    shared = dataclasses.replace(
+        PLAIN, num_hidden_layers=5, layer_groups=2, scan_layers=scan_layers
+    )
+    own = dataclasses.replace(shared, layer_groups=0, scan_layers=False)
+    groups = [params["bert"]["encoder"][f"layer_{g}"] for g in (0, 0, 0, 1, 1)]
+
+    def with_layers(layers):
+        encoder = {f"layer_{i}": layer for i, layer in enumerate(layers)}
+        return params | {"bert": params["bert"] | {"encoder": encoder}}
+
+    def loss(config):
+        def function(p):
+            output = apply(config, p, batch)
+            return jnp.sum(output["mlm"] ** 2) + jnp.sum(output["nsp"] ** 2), output
+
+        return jax.jit(jax.grad(function, has_aux=True))
+
+    found, output = loss(shared)(with_layers([groups[0], groups[3]]))
+    expected, expected_output = loss(own)(with_layers(groups))
+    for name, logits in expected_output.items():
+        np.testing.assert_allclose(output[name], logits, atol=1e-5, rtol=1e-5)
+    layers = [expected["bert"]["encoder"][f"layer_{i}"] for i in range(5)]
+    sums = [jax.tree.map(lambda *x: sum(x), *part) for part in (layers[:3], layers[3:])]
+    for name, value in flat({"layer_0": sums[0], "layer_1": sums[1]}).items():
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(
+            flat(found["bert"]["encoder"])[name], value, rtol=1e-4, atol=1e-5 * scale, err_msg=name
+        )
+
+
+def test_groups_of_layers_have_the_same_parameters_and_states_scanned_or_not(batch):
+    config = dataclasses.replace(PLAIN, num_hidden_layers=5, layer_groups=2)
+    scanned = dataclasses.replace(config, scan_layers=True)
+    params = init(config)
+    for name, value in flat(init(scanned)).items():
+        np.testing.assert_array_equal(value, flat(params)[name])
+    inputs = [batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")]
+    states = [
+        BertEncoder(c).apply(
+            {"params": params["bert"]}, *inputs, deterministic=True, method="hidden_states"
+        )
+        for c in (config, scanned)
+    ]
+    assert len(states[0]) == len(states[1]) == 6
+    for one, other in zip(*states, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_narrow_embeddings_and_no_token_types(batch, size):
+    config = dataclasses.replace(PLAIN, embedding_size=size, type_vocab_size=0)
+    shapes = {name: x.shape for name, x in flat(init(config)).items()}
+    width = size or PLAIN.hidden_size
+    assert shapes["bert/embeddings/word_embeddings"] == (128, width)
+    assert shapes["bert/embeddings/layer_norm/scale"] == shapes["mlm/layer_norm/scale"] == (width,)
+    assert shapes["mlm/transform/kernel"] == (21, width)
+    assert "bert/embeddings/token_type_embeddings" not in shapes
+    assert shapes.get("bert/embeddings_project/kernel") == ((5, 21) if size else None)
+    logits = apply(config, init(config), batch)
+    other_types = batch | {"token_type_ids": 1 - batch["token_type_ids"]}
+    for name, value in apply(config, init(config), other_types).items():
+        np.testing.assert_array_equal(value, logits[name])
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_the_activation_of_the_pooler(params, batch, act):
+    tanh, other = (
+        BertEncoder(dataclasses.replace(PLAIN, pooler_act=name)).apply(
+            {"params": params["bert"]},
+            *(batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")),
+            deterministic=True,
+        )[1]
+        for name in ("tanh", act)
+    )
+    expected = getattr(reference, act)(np.arctanh(np.asarray(tanh, np.float64)))
+    clear = np.abs(tanh) < 0.99
+    assert clear.sum() > 20
+    np.testing.assert_allclose(other[clear], expected[clear], atol=1e-4, rtol=1e-3)
+
+
 @pytest.fixture(scope="module")
 def gradient(params, batch):
     """Builds the gradient of a loss with dropout, a function of the parameters."""

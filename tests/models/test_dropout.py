@@ -44,7 +44,10 @@ CONFIG = BertConfig(
     hidden_dropout_prob=HIDDEN_RATE,
     attention_probs_dropout_prob=PROBS_RATE,
 )
-COMPILED = pytest.mark.parametrize(("scan_layers", "remat"), [(False, "none"), (True, "full")])
+COMPILED = pytest.mark.parametrize(
+    ("scan_layers", "remat", "groups"),
+    [(False, "none", 0), (True, "full", 0), (False, "none", 1), (True, "full", 1)],
+)
 
 
 @dataclasses.dataclass
@@ -106,10 +109,17 @@ def single():
     return randomized(init(CONFIG), seed=1, scale=0.1), batch
 
 
-def setting(single, scan_layers=False, remat="none"):
+def setting(single, scan_layers=False, remat="none", groups=0):
     params, batch = single
-    model = pretraining_model(dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat))
-    return model, (stacked(params) if scan_layers else params), batch
+    model = pretraining_model(
+        dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat, layer_groups=groups)
+    )
+    if groups:
+        layers = {f"layer_{g}": params["bert"]["encoder"][f"layer_{g}"] for g in range(groups)}
+        params = params | {"bert": params["bert"] | {"encoder": layers}}
+    elif scan_layers:
+        params = stacked(params)
+    return model, params, batch
 
 
 def forward(model, params, batch, deterministic=False):
@@ -125,9 +135,9 @@ def close(one, other):
 
 
 @COMPILED
-def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layers, remat):
+def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layers, remat, groups):
     with watch() as calls:
-        dropped = forward(*setting(single, scan_layers, remat))
+        dropped = forward(*setting(single, scan_layers, remat, groups))
     assert len(calls) == 1 + 3 * LAYERS
     assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
     for call in calls:
@@ -136,7 +146,7 @@ def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layer
         np.testing.assert_allclose(
             call.output[kept], call.inputs[kept] / (1 - rate(call)), rtol=1e-6
         )
-    exact = forward(*setting(single, scan_layers, remat), deterministic=True)
+    exact = forward(*setting(single, scan_layers, remat, groups), deterministic=True)
     assert np.abs(dropped["nsp"] - exact["nsp"]).max() > 1e-3
 
 
@@ -189,9 +199,9 @@ def test_each_dropout_stands_where_bert_has_it(single):
 
 
 @COMPILED
-def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat):
+def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat, groups):
     """Two steps of two microbatches: sites, layers, microbatches, steps, examples, heads."""
-    model, params, batch = setting(single, scan_layers, remat)
+    model, params, batch = setting(single, scan_layers, remat, groups)
     optimizer = optax.sgd(0.0)
     objective = WeightedTerms(make_terms(), (1.0, 1.0))
     schedule = optax.constant_schedule(0.0)
@@ -223,6 +233,17 @@ def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat):
             assert_independent(mask[0], mask[1], share)
             if probs:
                 assert_independent(mask[:, 0], mask[:, 1], share)  # heads
+
+
+def test_the_attention_sublayer_may_have_a_rate_of_its_own(single):
+    _, params, batch = setting(single)
+    model = pretraining_model(dataclasses.replace(CONFIG, attention_output_dropout_prob=0.4))
+    with watch() as calls:
+        forward(model, params, batch)
+    sublayers = [call for call in calls if not is_probs(call) and not is_embedding(call)]
+    assert len(sublayers) == 2 * LAYERS
+    for call in sublayers:
+        assert_share(call.dropped, 0.4 if call.path[-1] == "Dropout_0" else HIDDEN_RATE)
 
 
 def test_evaluation_drops_nothing(single):

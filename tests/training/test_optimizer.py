@@ -69,8 +69,13 @@ def gradients():
     return gradients
 
 
-def transcription(start, gradients, *, lamb, bias_correction, max_norm=1.0):
-    """Applies the formulas in float64, one tensor at a time."""
+def transcription(
+    start, gradients, *, lamb, bias_correction, max_norm=1.0, eps_first=False, decay_all=False
+):
+    """Applies the formulas in float64, one tensor at a time.
+
+    `eps_first` is the order of fairseq's adam.py.
+    """
     b1, b2, eps, decay = 0.9, 0.999, 1e-6, 0.01
     params = {name: value.astype(np.float64) for name, value in flat(start).items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -88,7 +93,10 @@ def transcription(start, gradients, *, lamb, bias_correction, max_norm=1.0):
                 m_hat = m_hat / (1 - b1 ** (step + 1))
                 v_hat = v_hat / (1 - b2 ** (step + 1))
             update = m_hat / (np.sqrt(v_hat) + eps)
-            if name not in EXCLUDED:
+            if eps_first:
+                size = math.sqrt(1 - b2 ** (step + 1)) / (1 - b1 ** (step + 1))
+                update = size * m[name] / (np.sqrt(v[name]) + eps)
+            if decay_all or name not in EXCLUDED:
                 update = update + decay * p
             if lamb and name not in EXCLUDED:
                 p_norm, u_norm = np.linalg.norm(p), np.linalg.norm(update)
@@ -114,16 +122,36 @@ VARIANTS = [
     {"name": name, "bias_correction": bias_correction, "max_grad_norm": 1.0}
     for name in ("adamw", "lamb")
     for bias_correction in (False, True)
-] + [{"name": "adamw", "bias_correction": False, "max_grad_norm": 0.0}]
+] + [
+    {"name": "adamw", "bias_correction": False, "max_grad_norm": 0.0},
+    ROBERTA := {
+        "name": "adamw",
+        "bias_correction": True,
+        "max_grad_norm": 0.0,
+        "decay_all": True,
+        "eps_before_correction": True,
+    },
+]
 
 
-def by_hand(start, gradients, *, name, bias_correction, max_grad_norm):
+def by_hand(
+    start,
+    gradients,
+    *,
+    name,
+    bias_correction,
+    max_grad_norm,
+    decay_all=False,
+    eps_before_correction=False,
+):
     return transcription(
         start,
         gradients,
         lamb=name == "lamb",
         bias_correction=bias_correction,
         max_norm=max_grad_norm,
+        eps_first=eps_before_correction,
+        decay_all=decay_all,
     )
 
 
@@ -142,6 +170,17 @@ def test_the_variants_differ_by_more_than_the_tolerance(start, gradients):
     ends = [by_hand(start, gradients, **variant) for variant in VARIANTS]
     for one, other in itertools.combinations(ends, 2):
         assert max(np.abs(one[key] - other[key]).max() for key in one) > 1e-3
+
+
+def test_the_place_of_eps_matters_for_small_gradients(start, gradients):
+    """After one step sqrt(1 - b2) is 0.03: eps before the correction counts 32 times."""
+    small = [jax.tree.map(lambda x: 1e-5 * x, gradients[1])]
+    first = flat(run(start, small, **ROBERTA))
+    later = flat(run(start, small, **ROBERTA | {"eps_before_correction": False}))
+    expected = by_hand(start, small, **ROBERTA)
+    name = "bert/embeddings/word_embeddings"
+    np.testing.assert_allclose(first[name], expected[name], rtol=2e-6)
+    assert np.abs(first[name] - later[name]).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])

@@ -35,6 +35,30 @@ def test_berts_schedule():
     assert rate(1_000_000) == 0 and rate(1_000_001) == 0
 
 
+@pytest.mark.parametrize(("power", "warmup"), [(1.0, 6.0), (2.0, 6.0), (1.0, 0.0)])
+def test_the_shapes_of_roberta_and_electra(power, warmup):
+    """Formulas of fairseq's polynomial_decay_schedule.py and electra's optimization.py."""
+    config = default_config()
+    config.train.num_steps = total = 24
+    config.train.stages = (stage_of(1.0),)
+    config.schedule.update(peak_learning_rate=2e-3, warmup_steps=warmup, decay_power=power)
+
+    def fairseq(step):
+        if warmup and step <= warmup:
+            return 2e-3 * step / warmup
+        return 2e-3 * (1 - (step - warmup) / (total - warmup)) ** power
+
+    def electra(step):
+        factor = min(1.0, step / warmup) if warmup else 1.0
+        return 2e-3 * (1 - step / total) ** power * factor
+
+    for shape, formula in (("linear_after_warmup", fairseq), ("product", electra)):
+        config.schedule.shape = shape
+        rate, _ = schedule_of(config)
+        for step in range(total + 1):
+            np.testing.assert_allclose(rate(step), formula(step), rtol=1e-5, atol=1e-10)
+
+
 def test_each_stage_of_lambs_recipe_has_its_own_curve():
     """You et al. 2020: 7,038 + 1,563 steps, 6e-3 and 4e-3, warm-up .2843 and .128."""
     config = default_config()
