@@ -65,20 +65,6 @@ class TaskClass(NamedTuple):
         return [self.output, *([self.pooler] if self.pooler else [])]
 
 
-class TokenizerClass(NamedTuple):
-    """A class of `transformers` for tokenizers of some kind.
-
-    Attributes:
-      name: The class.
-      options: Maps keys of a tokenizer_config.json to the tokenizer's options that they hold.
-      settings: Further keys, and the values that are written.
-    """
-
-    name: str
-    options: Mapping[str, str]
-    settings: Mapping[str, Any]
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Everything specific to a model family in the files of other programs.
@@ -90,8 +76,9 @@ class Family:
       pretraining_classes: The first class that fits a model is used. Weights
         without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
-      tokenizer_classes: The class for each kind of tokenizer.
-      special_tokens: How a vocabulary of another program spells the special tokens.
+      tokenizer: The tokenizer's class in directories that do not name it, a key of
+        `tokenizer_classes.TOKENIZER_CLASSES`. It is written if it fits a tokenizer.
+      special_tokens: The special tokens of a vocabulary in these directories.
       config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
         which they are written.
       optional_config_keys: Further such keys, which are written only if their value is not
@@ -125,7 +112,7 @@ class Family:
     config_keys: Mapping[str, str]
     activations: Mapping[str, str]
     encoder_prefixes: tuple[str, ...]
-    tokenizer_classes: Mapping[str, TokenizerClass]
+    tokenizer: str = "BertTokenizer"
     special_tokens: SpecialTokens = SPECIAL_TOKENS
     base_prefixes: tuple[str, ...] = ()
     optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)

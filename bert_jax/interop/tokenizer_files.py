@@ -16,8 +16,9 @@ from tokenizers import models, normalizers
 from bert_jax import files, tokenizers
 from bert_jax.errors import UserError, naming
 from bert_jax.interop.family import Family
-from bert_jax.interop.tokenizer_json import to_library
-from bert_jax.tokenizers import SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES, TokenizerClass
+from bert_jax.interop.tokenizer_json import added_tokens, to_library
+from bert_jax.tokenizers import CONVENTIONS, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.base import require_special_tokens
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
@@ -39,35 +40,46 @@ def write_huggingface_tokenizer(
 
     The tokenizer gives the same ids; `tokenizer_json` lists the exceptions, such as
     "[MASK]" in the text. The slow version of `BertTokenizer`, and both versions in `transformers`
-    5, turn words over 100 characters into [UNK], even if ours has another limit.
+    5, turn words over 100 characters into [UNK], even if ours has another limit. The class is the
+    family's own if that fits the tokenizer; see `tokenizer_classes`.
 
     Raises:
       UserError: A SentencePiece model has features that Hugging Face's format lacks.
     """
-    library = to_library(tokenizer)
+    class_name, tokenizer_class = _class_for(tokenizer, family)
+    library = to_library(tokenizer) if tokenizer_class.is_fast else None
     directory.mkdir(parents=True, exist_ok=True)
     spellings = tokenizer.special_tokens.spellings
     special_tokens = dict(zip(_SPECIAL_KEYS, spellings, strict=True))
-    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
-    by_id = sorted(zip(tokenizer.special_ids, spellings, strict=True))
-    tokenizer_class = family.tokenizer_classes[tokenizer.kind]
     config = {
         "added_tokens_decoder": {
-            str(i): {"content": token, **flags, "special": True} for i, token in by_id
+            str(i): {
+                "content": token.content,
+                "lstrip": token.lstrip,
+                "normalized": False,
+                "rstrip": False,
+                "single_word": False,
+                "special": True,
+            }
+            for i, token in added_tokens(tokenizer).items()
         },
         "model_max_length": model_max_length,
         **special_tokens,
-        "tokenizer_class": tokenizer_class.name,
+        "tokenizer_class": class_name,
         **{key: tokenizer.options[ours] for key, ours in tokenizer_class.options.items()},
-        **tokenizer_class.settings,
+        **tokenizer_class.fixed,
+        **tokenizer_class.written,
     }
-    if tokenizer.kind == "wordpiece":
+    if tokenizer_class.kind == "wordpiece":
         tokenizer.save_vocabulary(directory)
     else:
         tokenizer.save(directory, OPTIONS_FILE)
-    with naming(directory / LIBRARY_FILE):
-        text = library.to_str(pretty=True) + "\n"
-        (directory / LIBRARY_FILE).write_text(text, encoding="utf-8")
+    if name := tokenizer_class.vocabulary_file:
+        tokenizers.vocabulary_files(tokenizer.kind, directory)[0].rename(directory / name)
+    if library:
+        with naming(directory / LIBRARY_FILE):
+            text = library.to_str(pretty=True) + "\n"
+            (directory / LIBRARY_FILE).write_text(text, encoding="utf-8")
     files.write_json(directory / CONFIG_FILE, config)
     files.write_json(directory / SPECIALS_FILE, special_tokens)
 
@@ -76,20 +88,61 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     """Reads the tokenizer of a directory of `transformers`; None if it has none.
 
     Raises:
-      UserError: Its files are damaged, or its rules are not BERT's.
+      UserError: Its files are damaged, or its rules are not those of its class.
     """
     if (directory / OPTIONS_FILE).exists():
         return tokenizers.load(directory, OPTIONS_FILE)
     config_path = directory / CONFIG_FILE
     config = files.read_json(config_path) if config_path.exists() else {}
+    class_name = _class_of(directory, config)
+    if class_name not in TOKENIZER_CLASSES or not TOKENIZER_CLASSES[class_name].kind:
+        class_name = family.tokenizer
+    special_tokens = family.special_tokens
+    if class_name != family.tokenizer:
+        special_tokens = CONVENTIONS[TOKENIZER_CLASSES[class_name].special_tokens]
+    tokenizer_class = TOKENIZER_CLASSES[class_name]
+    if tokenizer_class.kind == "wordpiece":
+        return _read_wordpiece(directory, config, special_tokens)
+    if not tokenizers.vocabulary_files(tokenizer_class.kind, directory)[0].exists():
+        return None
+    for key, value in tokenizer_class.fixed.items():
+        if config.get(key, value) != value:
+            raise UserError(f"{config_path}: {key} is {config[key]!r}; it must be {value}")
+    # Required options that are False are not stored.
+    options = {key: value for key, value in tokenizer_class.required.items() if value}
+    for key, ours in tokenizer_class.options.items():
+        options[ours] = config.get(key, tokenizer_class.defaults[key])
+    return tokenizers.from_file(
+        tokenizer_class.kind, directory, special_tokens=special_tokens, **options
+    )
+
+
+def _class_for(tokenizer: Tokenizer, family: Family) -> tuple[str, TokenizerClass]:
+    """Returns the name and the description of the class that a tokenizer is written for."""
+    names = [family.tokenizer, *TOKENIZER_CLASSES]
+    name = next(name for name in names if TOKENIZER_CLASSES[name].fits(tokenizer))
+    return name, TOKENIZER_CLASSES[name]
+
+
+def _class_of(directory: Path, config: dict[str, Any]) -> str:
+    """Returns the name of the slow class that a directory names; empty if it names none."""
+    name = config.get("tokenizer_class")
+    if not name and (directory / "config.json").exists():
+        name = files.read_json(directory / "config.json").get("tokenizer_class")
+    return (name or "").removesuffix("Fast")
+
+
+def _read_wordpiece(
+    directory: Path, config: dict[str, Any], special_tokens: SpecialTokens
+) -> Tokenizer | None:
     if (directory / LIBRARY_FILE).exists():
-        tokenizer = _read_library_file(directory / LIBRARY_FILE, family.special_tokens)
+        tokenizer: Tokenizer = _read_library_file(directory / LIBRARY_FILE, special_tokens)
     elif (directory / VOCABULARY_FILE).exists():
         tokenizer = WordPieceTokenizer(
-            read_vocabulary(directory / VOCABULARY_FILE, family.special_tokens),
+            read_vocabulary(directory / VOCABULARY_FILE, special_tokens),
             lowercase=bool(config.get("do_lower_case", True)),
             max_input_chars_per_word=_HUGGINGFACE_WORD,
-            special_tokens=family.special_tokens,
+            special_tokens=special_tokens,
         )
     else:
         return None
@@ -102,7 +155,9 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
         "do_basic_tokenize": True,
     }.items():
         if config.get(key) not in (None, value):
-            raise UserError(f"{config_path}: {key} is {config[key]!r}; it must be {value}")
+            raise UserError(
+                f"{directory / CONFIG_FILE}: {key} is {config[key]!r}; it must be {value}"
+            )
     return tokenizer
 
 

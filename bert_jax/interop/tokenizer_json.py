@@ -5,11 +5,18 @@ In the library, "[MASK]" and the other special tokens in a text become special t
 same, with these exceptions:
 
 * WordPiece: the differences that `bert_jax.tokenizers.words` lists for the library.
+* ALBERT's rules: a piece of digits and a comma is left out of the choice instead of being divided
+  afterwards, as in `transformers`' AlbertTokenizerFast.
 * SentencePiece: the library loses a combining mark after a character that the model's own
-  normalization replaces ("Ａ" with an accent). With lower-casing, a capital sigma at the end of a
-  word differs, unless the model folds case itself, as our models do. U+1171E and U+11938 differ
-  too, because the library's tables are older. "▁" directly after a mask is doubled.
+  normalization replaces ("Ａ" with an accent), and composes Hangul and half-width kana only in
+  part. It may choose other pieces of equal scores ("aaaa..."). With lower-casing, a capital sigma
+  at the end of a word differs, unless the model folds case itself, as our models do. U+1171E and
+  U+11938 differ too, because the library's tables are older. "▁" directly after a mask is doubled.
 """
+
+import re
+import sys
+import unicodedata
 
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import (
@@ -25,33 +32,51 @@ from tokenizers import (
 
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
+from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
 from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _Trainer = sentencepiece_model_pb2.TrainerSpec
+_NUMBER_COMMA = re.compile(r".*\d,").fullmatch
 
 
 def to_library(tokenizer: OurTokenizer) -> Tokenizer:
     """Returns a tokenizer of the library that gives the same ids.
 
-    The tokenizer adds special tokens as BERT does, [CLS] A [SEP] B [SEP], with token types 0 and 1.
+    The tokenizer adds special tokens and token types as the template of ours does.
 
     Raises:
       UserError: A SentencePiece model has features that the library lacks.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = _sentencepiece(tokenizer)
+    elif isinstance(tokenizer, ByteBpeTokenizer):
+        library = _byte_bpe(tokenizer)
     else:
         library = _wordpiece(tokenizer)
-    library.add_special_tokens(
-        [AddedToken(t, normalized=False) for t in tokenizer.special_tokens.spellings]
-    )
+    library.add_special_tokens(list(added_tokens(tokenizer).values()))
     library.post_processor = _post_processor(tokenizer)
     return library
 
 
-def _post_processor(tokenizer: OurTokenizer) -> processors.TemplateProcessing:
+def added_tokens(tokenizer: OurTokenizer) -> dict[int, AddedToken]:
+    """Returns the entries that the library finds in a text before it tokenizes, by their ids."""
+    special = tokenizer.special_tokens
+    names = {*special.spellings, *(special.first + special.last if special.last else ())}
+    return {
+        i: AddedToken(
+            token,
+            lstrip=special.mask_takes_space and token == special.mask,
+            normalized=False,
+            special=True,
+        )
+        for i, token in enumerate(tokenizer.tokens)
+        if token in names
+    }
+
+
+def _post_processor(tokenizer: OurTokenizer) -> processors.PostProcessor:
     template = tokenizer.template
     before, between, after = (
         [tokenizer.id_to_token(i) for i in ids]
@@ -61,11 +86,26 @@ def _post_processor(tokenizer: OurTokenizer) -> processors.TemplateProcessing:
     first = [f"{token}:0" for token in (*before, "$A", *between)]
     second = [f"{token}:{second_type}" for token in ("$B", *after)]
     ids = {*template.before, *template.between, *template.after}
-    return processors.TemplateProcessing(
+    around = processors.TemplateProcessing(
         single=" ".join(f"{token}:0" for token in (*before, "$A", *after)),
         pair=" ".join(first + second),
         special_tokens=[(tokenizer.id_to_token(i), i) for i in sorted(ids)],
     )
+    if tokenizer.kind == "byte_bpe":
+        # The place of a piece does not include the space before it.
+        return processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
+    return around
+
+
+def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    unk = tokenizer.special_tokens.unk
+    library = Tokenizer(models.BPE(ids, tokenizer.merges, unk_token=unk))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=tokenizer.options["add_prefix_space"]
+    )
+    library.decoder = decoders.ByteLevel()
+    return library
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
@@ -92,33 +132,60 @@ def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     _refuse_what_the_library_lacks(model)
-    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    scores = {piece.piece: piece.score for piece in model.pieces}
+    is_albert = "sentencepiece_rules" in tokenizer.options
+    if is_albert:
+        # No text is worth such a piece.
+        scores.update({p: scores[p] - 100 for p in scores if _NUMBER_COMMA(p)})
+    pieces = [(token, scores.get(token, 0.0)) for token in tokenizer.tokens]
     if model.trainer_spec.model_type == _Trainer.UNIGRAM:
         library = Tokenizer(models.Unigram(pieces, unk_id=tokenizer.unk_id, byte_fallback=False))
     else:
         ids, unk = {piece: i for i, (piece, _) in enumerate(pieces)}, tokenizer.special_tokens.unk
         library = Tokenizer(models.BPE(ids, _merges(model), unk_token=unk, fuse_unk=True))
-    library.normalizer = normalizers.Sequence(_normalizers(model, tokenizer.options["lowercase"]))
+    steps = _albert_normalizers if is_albert else _plain_normalizers
+    library.normalizer = normalizers.Sequence(
+        steps(tokenizer.options["lowercase"]) + _model_normalizers(model)
+    )
     # Splitting at words is faster, but changes the result if a piece spans several words or if
     # unknown characters of several words would become one [UNK].
     split = not any(WORD_START in piece[1:] for piece, _ in pieces)
     split = split and WORD_START in dict(pieces)
-    # transformers splits off special tokens first; the text after one does not begin a word.
-    scheme = "first" if _begins_words(model) else "never"
+    # transformers splits off special tokens first. The text after one begins a word in some
+    # conventions.
+    after = "always" if tokenizer.special_tokens.mask_takes_space else "first"
+    scheme = after if _begins_words(model) else "never"
     library.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=split)
     prefix = "always" if model.normalizer_spec.add_dummy_prefix else "never"
     library.decoder = decoders.Metaspace(WORD_START, prepend_scheme=prefix, split=split)
     return library
 
 
-def _normalizers(
-    model: sentencepiece_model_pb2.ModelProto, lowercase: bool
+def _plain_normalizers(lowercase: bool) -> list[normalizers.Normalizer]:
+    # The library's own StripAccents would drop vowel signs too.
+    strip_accents = normalizers.Replace(Regex(r"\p{Mn}"), "")
+    return [normalizers.NFD(), strip_accents, normalizers.Lowercase()] if lowercase else []
+
+
+def _albert_normalizers(lowercase: bool) -> list[normalizers.Normalizer]:
+    spaces = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
+    marks = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.combining(c))
+    return [
+        normalizers.Replace(Regex(f"[{spaces}]+"), " "),
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+        normalizers.NFKD(),
+        normalizers.Replace(Regex(f"[{marks}]"), ""),
+        *([normalizers.Lowercase()] if lowercase else []),
+        # The model's normalization composes Hangul again; the library's does it only in part.
+        normalizers.NFC(),
+    ]
+
+
+def _model_normalizers(
+    model: sentencepiece_model_pb2.ModelProto,
 ) -> list[normalizers.Normalizer]:
     steps = []
-    if lowercase:
-        # The library's own StripAccents would drop vowel signs too.
-        strip_accents = normalizers.Replace(Regex(r"\p{Mn}"), "")
-        steps += [normalizers.NFD(), strip_accents, normalizers.Lowercase()]
     if model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
     if model.normalizer_spec.remove_extra_whitespaces:

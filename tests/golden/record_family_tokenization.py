@@ -8,10 +8,10 @@ environment with bert_jax, the second in one with transformers<5 (recorded with 
     python tests/golden/record_family_tokenization.py ids tests/golden/family_tokenizers.zip \
         tests/golden/family_tokenization.json.gz
 
-The third command loads directories that bert_jax has exported with `AutoTokenizer`, fast and slow,
-and compares their ids with the recorded ones. EXPORTED holds a directory of each name in CLASSES
-(tests/tokenizers/test_family_parity.py writes them to $EXPORTED if it is set):
+Two more commands, in the same environments, export every tokenizer to a directory of EXPORTED,
+load it with `AutoTokenizer`, fast and slow, and print where the ids differ from the recorded ones:
 
+    python -m tests.golden.record_family_tokenization export EXPORTED
     python tests/golden/record_family_tokenization.py check EXPORTED \
         tests/golden/family_tokenization.json.gz
 """
@@ -181,6 +181,15 @@ def plain_ids(tokenizer, text: str) -> list[int] | None:
     return tokenizer.convert_tokens_to_ids(tokenizer._tokenize(text))
 
 
+def export(exported: Path) -> None:
+    from tests.tokenizers import test_family_parity as parity
+
+    with tempfile.TemporaryDirectory() as folder:
+        models = parity.unpack(Path(folder))
+        for name in CLASSES:
+            parity.export(name, parity.read(name, models), exported / name)
+
+
 def check(exported: Path, golden_path: Path) -> None:
     import transformers
 
@@ -207,4 +216,5 @@ def check(exported: Path, golden_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"models": write_models, "ids": record, "check": check}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    commands = {"models": write_models, "ids": record, "export": export, "check": check}
+    commands[sys.argv[1]](*map(Path, sys.argv[2:]))

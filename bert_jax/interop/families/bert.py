@@ -1,6 +1,6 @@
 """BERT: google-research/bert, and the Bert classes of `transformers`."""
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass, TokenizerClass
+from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
 
 # layout, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
@@ -101,27 +101,6 @@ BERT = Family(
             "BertForQuestionAnswering", _SPAN_NAMES, "question-answering"
         ),
         "multiple_choice": TaskClass("BertForMultipleChoice", _CLASSIFIER_NAMES, "multiple-choice"),
-    },
-    tokenizer_classes={
-        "wordpiece": TokenizerClass(
-            "BertTokenizer",
-            options={"do_lower_case": "lowercase"},
-            settings={
-                "do_basic_tokenize": True,
-                "never_split": None,
-                "strip_accents": None,
-                "tokenize_chinese_chars": True,
-                "clean_up_tokenization_spaces": True,
-            },
-        ),
-        "sentencepiece": TokenizerClass(
-            "PreTrainedTokenizerFast",
-            options={},
-            settings={
-                "clean_up_tokenization_spaces": False,
-                "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-            },
-        ),
     },
     config_keys={key: key for key in _CONFIG_KEYS.split()},
     optional_config_keys={"causal": "is_decoder"},

@@ -1,0 +1,104 @@
+"""The tokenizer classes of `transformers` that can be read and written.
+
+A family only names the class of directories that do not name one (`Family.tokenizer`). A tokenizer
+is written for that class if it fits; otherwise for the first one that fits. The last one fits every
+tokenizer, so a family can be trained with any tokenizer.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.tokenizers import CONVENTIONS, Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerClass:
+    """A class of `transformers` for some tokenizers.
+
+    Attributes:
+      kind: The kind of tokenizer; empty for all kinds.
+      special_tokens: The special tokens, a key of CONVENTIONS.
+      required: Options that the tokenizer must have; options not stored are False.
+      options: Maps keys of a tokenizer_config.json to the tokenizer's options that they hold.
+      defaults: What these keys mean where a tokenizer_config.json lacks them.
+      fixed: Further keys, with the only values that can be read.
+      written: Further keys, and the values that are written.
+      vocabulary_file: The name of the first file of the vocabulary; empty for ours.
+      is_fast: Whether the class can have a tokenizer.json.
+    """
+
+    kind: str
+    special_tokens: str
+    required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    vocabulary_file: str = ""
+    is_fast: bool = True
+
+    def fits(self, tokenizer: Tokenizer) -> bool:
+        """Returns whether the class gives the ids of a tokenizer."""
+        if not self.kind:
+            return True
+        return (
+            tokenizer.kind == self.kind
+            and tokenizer.special_tokens == CONVENTIONS[self.special_tokens]
+            and all(tokenizer.options.get(k, False) == v for k, v in self.required.items())
+        )
+
+
+_WORDPIECE = TokenizerClass(
+    "wordpiece",
+    "bert",
+    options={"do_lower_case": "lowercase"},
+    defaults={"do_lower_case": True},
+    written={
+        "do_basic_tokenize": True,
+        "never_split": None,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "clean_up_tokenization_spaces": True,
+    },
+)
+_FAIRSEQ_SENTENCEPIECE = TokenizerClass(
+    "sentencepiece",
+    "roberta",
+    required={"lowercase": False, "sentencepiece_rules": False},
+    written={"clean_up_tokenization_spaces": False},
+    vocabulary_file="sentencepiece.bpe.model",
+)
+TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
+    "BertTokenizer": _WORDPIECE,
+    "DistilBertTokenizer": _WORDPIECE,
+    "ElectraTokenizer": _WORDPIECE,
+    "RobertaTokenizer": TokenizerClass(
+        "byte_bpe",
+        "roberta",
+        options={"add_prefix_space": "add_prefix_space"},
+        defaults={"add_prefix_space": False},
+        written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
+    ),
+    "XLMRobertaTokenizer": _FAIRSEQ_SENTENCEPIECE,
+    "CamembertTokenizer": dataclasses.replace(_FAIRSEQ_SENTENCEPIECE, special_tokens="camembert"),
+    "AlbertTokenizer": TokenizerClass(
+        "sentencepiece",
+        "albert",
+        required={"sentencepiece_rules": "albert"},
+        options={"do_lower_case": "lowercase"},
+        defaults={"do_lower_case": True},
+        fixed={"keep_accents": False, "remove_space": True},
+        written={"clean_up_tokenization_spaces": False},
+        vocabulary_file="spiece.model",
+    ),
+    "PhobertTokenizer": TokenizerClass("fastbpe", "roberta", is_fast=False),
+    "PreTrainedTokenizerFast": TokenizerClass(
+        "",
+        "bert",
+        written={
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        },
+    ),
+}
