@@ -1,8 +1,9 @@
-"""Compares our train step with transformers' PyTorch BERT on the same CPU.
+"""Compares our train step with that of transformers' PyTorch models on the same CPU.
 
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
         --torch_python=OTHER_VENV/bin/python
 
+The class of transformers is that of an export: it follows from config.family and the terms.
 The two sides run alternately in separate processes, with the same shapes, optimizer and clipping,
 all dropout, and float32. The speed of a machine drifts, so each turn (one run of each side) gives
 one ratio; the result is the median ratio.
@@ -19,7 +20,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bert_jax.config import to_dict
+from ml_collections import ConfigDict
+
+from bert_jax.config import objective_terms
+from bert_jax.interop.families import load_family
+from bert_jax.interop.model_keys import write_family_keys
 
 BENCHMARKS = Path(__file__).parent
 
@@ -41,11 +46,11 @@ def main() -> None:
     args = parser.parse_args()
 
     config = load_config(args.config)
-    stage = config["train"]["stages"][args.stage - 1]
+    stage = config.train.stages[args.stage - 1]
     ratios = []
     for turn in range(args.turns):
         ours = run_ours(args)
-        theirs = run_transformers(args, config["model"], stage)
+        theirs = run_transformers(args, config, stage)
         ratios.append(ours["sequences_per_second"] / theirs["sequences_per_second"])
         print(
             f"turn {turn + 1}: bert_jax {ours['sequences_per_second']:.2f} sequences/s, "
@@ -57,11 +62,13 @@ def main() -> None:
     print(f"{args.config}, {shape}: median ratio {statistics.median(ratios):.2f}")
 
 
-def load_config(path: str) -> dict:
+def load_config(path: str) -> ConfigDict:
+    """Returns the config of `FILE` or `FILE:ARGUMENT`."""
+    path, _, argument = path.partition(":")
     spec = importlib.util.spec_from_file_location("config_file", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return to_dict(module.get_config())
+    return module.get_config(argument)
 
 
 def run_ours(args: argparse.Namespace) -> dict:
@@ -74,9 +81,13 @@ def run_ours(args: argparse.Namespace) -> dict:
         return json.loads(output.read_text())
 
 
-def run_transformers(args: argparse.Namespace, model: dict, stage: dict) -> dict:
+def run_transformers(args: argparse.Namespace, config: ConfigDict, stage: dict) -> dict:
+    family = load_family(config.family)
+    chosen = family.pretraining_class(config.model.causal, objective_terms(config))
+    keys = write_family_keys(config.model, family, args.config)
+    keys = {"model_type": family.model_types[0], **keys}
     command = [args.torch_python, str(BENCHMARKS / "transformers_step.py")]
-    command += [f"--model={json.dumps(model)}"]
+    command += [f"--model_class={chosen.name}", f"--model={json.dumps(keys)}"]
     command += [f"--batch_size={args.batch_size}", f"--length={stage['max_seq_length']}"]
     command += [f"--predictions={stage['max_predictions_per_seq']}", f"--steps={args.steps}"]
     command += [f"--threads={os.cpu_count()}"]

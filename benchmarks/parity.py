@@ -17,9 +17,9 @@ import matplotlib.pyplot as plt
 
 from tests.golden.inputs import package_folder, read_golden
 from tests.models import parity
-from tests.training.parity import train
+from tests.training.parity import RUNS, train
 
-OPTIMIZERS = {"adamw": "BERT's AdamW", "lamb": "LAMB"}
+TITLES = {"adamw": "BERT's AdamW", "lamb": "LAMB", "roberta": "RoBERTa's Adam"}
 BAR = 1e-3
 
 
@@ -75,11 +75,11 @@ def float32_errors(reference: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def training(picture: str) -> None:
-    golden = read_golden("training")
     figure, axes = plt.subplots(
-        2, 2, figsize=(9, 5.5), sharex=True, sharey="row", height_ratios=(2, 1)
+        2, len(RUNS), figsize=(12, 5.5), sharex=True, sharey="row", height_ratios=(2, 1)
     )
-    for (name, title), (upper, lower) in zip(OPTIMIZERS.items(), axes.T, strict=True):
+    for (name, run), (upper, lower) in zip(RUNS.items(), axes.T, strict=True):
+        golden, title = read_golden(run.file), TITLES[name]
         theirs = golden[f"{name}/losses"]
         ours, _ = train(name)
         difference = np.abs(ours - theirs)

@@ -31,9 +31,9 @@ def compiled_once(tmp_path_factory):
         jax.config.update(name, value)
 
 
-def small_run(data_input, **overrides):
-    """Returns the config of a run of seconds: one layer, one stage, six steps."""
-    config = tiny.get_config()
+def small_run(data_input, config=None, **overrides):
+    """Returns the config of a run of seconds, one layer, one stage, six steps; else as `config`."""
+    config = config or tiny.get_config()
     values = {
         "data.input": (data_input,),
         "data.num_processes": 1,

@@ -91,7 +91,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     """
     model, family = pretrained.model, load_family(pretrained.family)
     names = foreign_names(family.names, "huggingface", pretrained.model_config.num_groups)
-    keys = write_family_keys(pretrained, family)
+    keys = write_family_keys(model, family, pretrained.source, pretrained.tokenizer)
     if pretrained.head:
         check_head(pretrained)
         task_class = family.task_classes[pretrained.head]

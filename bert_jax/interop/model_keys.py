@@ -8,8 +8,8 @@ from typing import Any
 from bert_jax.config.model import MODEL
 from bert_jax.errors import UserError
 from bert_jax.interop.family import Family
-from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models import BertConfig
+from bert_jax.tokenizers import Tokenizer
 
 # The keys that describe a model, with their defaults; None for keys without a default.
 MODEL_KEYS = {
@@ -68,13 +68,20 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
     return model | family.fixed
 
 
-def write_family_keys(pretrained: Pretrained, family: Family) -> dict[str, Any]:
-    """Returns the keys of a config.json that describe a model, and those of its special tokens.
+def write_family_keys(
+    model: Mapping[str, Any], family: Family, source: str, tokenizer: Tokenizer | None = None
+) -> dict[str, Any]:
+    """Returns the keys of a config.json that describe a model and its special tokens.
+
+    Args:
+      model: The keys of `config.model`.
+      family: The family to write.
+      source: The path of the model, for messages.
+      tokenizer: The model's tokenizer, if any.
 
     Raises:
       UserError: The family does not have such a model or tokenizer.
     """
-    model, source = pretrained.model, pretrained.source
     keys = {**family.config_keys, **family.optional_config_keys}
     for key, default in MODEL_KEYS.items():
         is_free = key in TRAINING_ONLY or (key in keys and key not in family.fixed)
@@ -94,7 +101,7 @@ def write_family_keys(pretrained: Pretrained, family: Family) -> dict[str, Any]:
         **family.written,
         **write_model_keys(values, optional),
     }
-    if tokenizer := pretrained.tokenizer:
+    if tokenizer:
         config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
     for key, value in family.constants.items():
         if config.get(key, value) != value:

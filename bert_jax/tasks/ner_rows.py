@@ -78,7 +78,9 @@ class TaggedRows(TokenRows):
 def _pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Returns the pieces of a sentence, and the index of the first piece of each word."""
     unknown = np.array([tokenizer.unk_id], np.int32)
-    ids = [word if word.size else unknown for word in tokenizer.encode_batch(words)]
+    # In some vocabularies a piece includes the space before it.
+    spaced = [words[0], *(f" {word}" for word in words[1:])]
+    ids = [word if word.size else unknown for word in tokenizer.encode_batch(spaced)]
     ends = np.cumsum([len(word) for word in ids])
     return np.concatenate(ids), np.concatenate([[0], ends[:-1]])
 

@@ -309,9 +309,13 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
     for name, parameter in model.named_parameters():
         scale = 0.05 if "embeddings.weight" in name else 0.3
         value = scale * rng.standard_normal(parameter.shape)
-        is_scale = name.lower().replace("_", "").endswith("layernorm.weight")
-        parameter.data = torch.tensor((value + is_scale).astype(np.float32))
+        parameter.data = torch.tensor((value + is_scale(name)).astype(np.float32))
     model.tie_weights()
+
+
+def is_scale(name: str) -> bool:
+    """Returns whether a parameter is the scale of a LayerNorm."""
+    return name.endswith(("LayerNorm.weight", "layer_norm.weight"))
 
 
 def masked_antibodies() -> dict[str, np.ndarray]:

@@ -1,34 +1,44 @@
-"""A hundred steps of PyTorch's BERT under BERT's own AdamW, and under LAMB.
+"""A hundred steps of PyTorch's BERT under BERT's own AdamW and LAMB; of RoBERTa under its Adam.
 
 tests/training/test_parity.py trains bert_jax from the same weights on the same batches.
 To record them again, in an environment with torch 2.13.0 and transformers 4.57.6 (no
 requirement of bert_jax; on a CPU):
 
     pip install torch==2.13.0 'transformers<5'
-    python -m tests.golden.record_training
+    python -m tests.golden.record_training [FILE ...]
 
-The model is transformers'; the optimizers and the schedule are transcribed here, from
-google-research/bert's optimization.py and from You et al. 2020 (arXiv:1904.00962), and
-share nothing with bert_jax. Each run is repeated in float64: `float32_error` is how far
-the recorded losses are from those.
+The models are transformers'; the optimizers and the schedules are transcribed here, from
+google-research/bert's optimization.py, from You et al. 2020 (arXiv:1904.00962) and from
+fairseq's FairseqAdam and PolynomialDecayLRSchedule, and share nothing with bert_jax. Each run
+is repeated in float64: `float32_error` is how far the recorded losses are from those.
 """
+
+import math
+import sys
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForPreTraining
+from transformers import BertConfig, BertForPreTraining, RobertaConfig, RobertaForMaskedLM
 
 from tests.golden.inputs import FOLDER
-from tests.golden.record_models import pretraining, under
-from tests.golden.training_batches import TRAINING, training_batch
+from tests.golden.record_models import is_scale, pretraining, under
+from tests.golden.training_batches import TRAINING, roberta_batch, training_batch
 
 # By name, as optimization.py's exclude_from_weight_decay.
-EXCLUDED = ("LayerNorm", "bias")
+EXCLUDED = ("LayerNorm", "layer_norm", "bias")
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+FILES = {"training": ("adamw", "lamb"), "training_roberta": ("roberta",)}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    golden = under("initial", initial_weights())
-    for name in ("adamw", "lamb"):
+    for file in sys.argv[1:] or FILES:
+        record(file, FILES[file])
+
+
+def record(file: str, runs: tuple[str, ...]) -> None:
+    golden = under("initial", initial_weights(runs[0]))
+    for name in runs:
         losses, weights = train(golden, name, torch.float32)
         exact, _ = train(golden, name, torch.float64)
         golden |= {f"{name}/losses": losses, **under(f"{name}/final", weights)}
@@ -37,49 +47,63 @@ def main() -> None:
             f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f}, float32's own error at the most "
             f"{golden[f'{name}/float32_error']:.1e}"
         )
-    path = FOLDER / "training.npz"
+    path = FOLDER / f"{file}.npz"
     np.savez_compressed(path, **golden)
     print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
 
 
-def new_model() -> BertForPreTraining:
-    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return BertForPreTraining(BertConfig(**TRAINING["model"], **dropouts))
+def new_model(name: str) -> BertForPreTraining | RobertaForMaskedLM:
+    shape = TRAINING["model"] | NO_DROPOUT
+    if name != "roberta":
+        return BertForPreTraining(BertConfig(**shape))
+    shape["max_position_embeddings"] += 2
+    return RobertaForMaskedLM(RobertaConfig(**shape, type_vocab_size=1, layer_norm_eps=1e-5))
 
 
-def initial_weights() -> dict[str, np.ndarray]:
+def initial_weights(name: str) -> dict[str, np.ndarray]:
     """As BERT starts, but wider: 0.02 is meant for hundreds of dimensions."""
     rng = np.random.RandomState(0)
     weights = {}
-    for name, parameter in new_model().named_parameters():
-        value = np.full(parameter.shape, "LayerNorm.weight" in name, np.float32)
-        if not any(excluded in name for excluded in EXCLUDED):
+    for key, parameter in new_model(name).named_parameters():
+        value = np.full(parameter.shape, is_scale(key), np.float32)
+        if not any(excluded in key for excluded in EXCLUDED):
             value = (0.1 * rng.standard_normal(parameter.shape)).astype(np.float32)
-        weights[name] = value
+        if key == "roberta.embeddings.position_embeddings.weight":
+            # No token has these positions.
+            value[:2] = 0
+        weights[key] = value
     return weights
 
 
 def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The loss before each update, and the weights after the last."""
-    model = new_model().eval().to(precision)
+    model = new_model(name).eval().to(precision)
     parameters = dict(model.named_parameters())
     for key, parameter in parameters.items():
         parameter.data = torch.tensor(golden[f"initial/{key}"]).to(precision)
     model.tie_weights()
-    optimizer = Adam(parameters, lamb=name == "lamb")
+    is_roberta = name == "roberta"
+    optimizer = FairseqAdam(parameters) if is_roberta else Adam(parameters, lamb=name == "lamb")
+    make_batch = roberta_batch if is_roberta else training_batch
     losses = []
     for step in range(TRAINING["num_steps"]):
-        losses.append(pretraining(model, training_batch(step))["loss"])
-        optimizer.update(learning_rate(step, TRAINING["peak_learning_rate"][name]))
+        losses.append(pretraining(model, make_batch(step))["loss"])
+        optimizer.update(learning_rate(step, name))
     return np.array(losses), {key: p.detach().numpy() for key, p in parameters.items()}
 
 
-def learning_rate(step: int, peak: float) -> float:
-    """optimization.py's create_optimizer: decay of power 1 from step 0, but in the warm-up."""
-    warmup = TRAINING["warmup_steps"]
+def learning_rate(step: int, name: str) -> float:
+    """optimization.py's create_optimizer: decay of power 1 from step 0, but in the warm-up.
+
+    RoBERTa's decay begins after the warm-up.
+    """
+    warmup, end = TRAINING["warmup_steps"], TRAINING["num_steps"]
+    peak = TRAINING["peak_learning_rate"][name]
     if step < warmup:
         return peak * step / warmup
-    return peak * (1 - step / TRAINING["num_steps"])
+    if name == "roberta":
+        return peak * (end - step) / (end - warmup)
+    return peak * (1 - step / end)
 
 
 class Adam:
@@ -117,6 +141,29 @@ class Adam:
                     if of_parameter > 0 and of_update > 0:
                         update = update * (of_parameter / of_update)
             p.sub_(learning_rate * update)
+
+
+class FairseqAdam:
+    """Adam as in fairseq's adam.py: eps is added before the second moment is corrected.
+
+    As in RoBERTa, every parameter decays and the gradient is not clipped.
+    """
+
+    def __init__(self, parameters: dict[str, torch.Tensor]):
+        self.parameters = parameters
+        self.steps = 0
+        self.m = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+        self.v = {name: torch.zeros_like(p.data) for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def update(self, learning_rate: float) -> None:
+        self.steps += 1
+        size = learning_rate * math.sqrt(1 - 0.98**self.steps) / (1 - 0.9**self.steps)
+        for name, p in self.parameters.items():
+            self.m[name] = 0.9 * self.m[name] + 0.1 * p.grad
+            self.v[name] = 0.98 * self.v[name] + 0.02 * p.grad * p.grad
+            p.sub_(learning_rate * 0.01 * p)
+            p.sub_(size * self.m[name] / (torch.sqrt(self.v[name]) + 1e-6))
 
 
 if __name__ == "__main__":

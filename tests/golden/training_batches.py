@@ -19,7 +19,7 @@ TRAINING = {
     "length": 20,
     "predictions": 4,
     "warmup_steps": 10,
-    "peak_learning_rate": {"adamw": 2e-3, "lamb": 3e-2},
+    "peak_learning_rate": {"adamw": 2e-3, "lamb": 3e-2, "roberta": 5e-3},
 }
 
 
@@ -51,4 +51,14 @@ def training_batch(step: int) -> dict[str, np.ndarray]:
         "input_ids": ids_BxL.astype(np.int32),
         "token_type_ids": second_BxL * batch["attention_mask"],
         "masked_lm_ids": labels_BxM.astype(np.int32),
+    }
+
+
+def roberta_batch(step: int) -> dict[str, np.ndarray]:
+    """The same batch without segments; padding has the id 1, the mask 0."""
+    batch = training_batch(step)
+    ids_BxL = batch["input_ids"]
+    return batch | {
+        "input_ids": np.where(ids_BxL < 2, 1 - ids_BxL, ids_BxL),
+        "token_type_ids": np.zeros_like(ids_BxL),
     }

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_jax import tokenizers
 from bert_jax.errors import UserError
 from bert_jax.tasks.ner_rows import TaggedRows
 from tests.tasks.conftest import open_task
@@ -39,6 +40,21 @@ def outputs_of(rows, labels, wanted):
     for row, position, tag in zip(rows.word_row_W, rows.word_position_W, wanted, strict=True):
         logits[row, position, labels.index(tag)] = 1
     return {"logits": logits}
+
+
+def test_the_rows_of_a_byte_level_vocabulary_are_those_of_the_text():
+    tokenizer = tokenizers.train(
+        "byte_bpe",
+        ["The Senate of Zanzibar sat."] * 9,
+        vocab_size=280,
+        lowercase=False,
+        max_input_chars_per_word=200,
+        sentencepiece_type="bpe",
+        special_tokens=tokenizers.CONVENTIONS["roberta"],
+    )
+    (row,) = TaggedRows([["The", "Senate", "sat"]], None, tokenizer, 32)
+    (ids,) = tokenizer.encode_batch(["The Senate sat"])
+    assert row.input_ids_L.tolist() == [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
 
 def test_rows(tmp_path, tokenizer):

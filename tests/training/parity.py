@@ -1,14 +1,19 @@
 """bert_jax's half of the training runs that tests/golden/record_training.py records."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import numpy as np
 
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.roberta import ROBERTA
+from bert_jax.interop.family import Family
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.pretraining import make_trainer
 from tests.golden.inputs import read_golden, section
-from tests.golden.training_batches import TRAINING, training_batch
+from tests.golden.training_batches import TRAINING, roberta_batch, training_batch
 from tests.small import small_config
 
 CONFIG = {
@@ -19,27 +24,68 @@ CONFIG = {
     "schedule.warmup_steps": float(TRAINING["warmup_steps"]),
     **{f"model.{key}": value for key, value in TRAINING["model"].items()},
 }
-# As in configs/*_lamb.py, but for the schedule.
-OPTIMIZERS = {"adamw": {}, "lamb": {"optimizer.name": "lamb", "optimizer.bias_correction": True}}
 
 
-def train(optimizer: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Makes the run on one device.
+class Run(NamedTuple):
+    """A recorded run.
+
+    Attributes:
+      config: What differs from BERT's own.
+      family: The names of the weights.
+      file: The golden file.
+      make_batch: Returns the batch of a step.
+    """
+
+    config: dict[str, Any]
+    family: Family = BERT
+    file: str = "training"
+    make_batch: Callable[[int], dict[str, np.ndarray]] = training_batch
+
+
+RUNS = {
+    "adamw": Run({}),
+    # As in configs/*_lamb.py, but for the schedule.
+    "lamb": Run({"optimizer.name": "lamb", "optimizer.bias_correction": True}),
+    # As in configs/roberta.py, but with a token type, which the model of transformers trains.
+    "roberta": Run(
+        {
+            "objective.terms": ("masked_lm",),
+            "objective.weights": (1.0,),
+            "data.rows": "segments",
+            "model.type_vocab_size": 1,
+            "model.layer_norm_eps": 1e-5,
+            "schedule.shape": "linear_after_warmup",
+            "optimizer.b2": 0.98,
+            "optimizer.decay_all": True,
+            "optimizer.bias_correction": True,
+            "optimizer.eps_before_correction": True,
+            "optimizer.max_grad_norm": 0.0,
+        },
+        ROBERTA,
+        "training_roberta",
+        roberta_batch,
+    ),
+}
+
+
+def train(name: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Makes a run on one device.
 
     Returns:
       The loss of every step, and the final weights as transformers names them.
     """
-    rate = {"schedule.peak_learning_rate": TRAINING["peak_learning_rate"][optimizer]}
-    config = small_config(**CONFIG, **OPTIMIZERS[optimizer], **rate, **overrides)
+    run = RUNS[name]
+    rate = {"schedule.peak_learning_rate": TRAINING["peak_learning_rate"][name]}
+    config = small_config(**CONFIG, **run.config, **rate, **overrides)
     trainer = make_trainer(config, jax.devices()[:1])
     layers = trainer.model_config.num_hidden_layers
-    names = foreign_names(BERT.names, "huggingface", layers)
-    shapes = expected_shapes(trainer.model_config)
-    initial = section(read_golden("training"), "initial")
+    names = foreign_names(run.family.names, "huggingface", layers)
+    shapes = expected_shapes(trainer.model_config, config.objective.terms)
+    initial = section(read_golden(run.file), "initial")
     weights = {key: names[key].restore(initial[names[key].name], shapes[key]) for key in shapes}
     state = trainer.state_of(unflatten(weights, trainer.model_config))
     losses = []
-    for batch in trainer.put(training_batch(step) for step in range(TRAINING["num_steps"])):
+    for batch in trainer.put(run.make_batch(step) for step in range(TRAINING["num_steps"])):
         state, metrics = trainer.train_step(state, batch)
         losses.append(metrics["loss"])
     final = flatten(jax.device_get(state.params), trainer.model_config)

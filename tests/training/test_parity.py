@@ -1,4 +1,4 @@
-"""A hundred steps of ours against PyTorch's BERT under BERT's AdamW, and under LAMB.
+"""A hundred steps of ours against PyTorch's BERT and RoBERTa under the authors' optimizers.
 
 Same weights, same batches, no dropout; the optimizers there are transcribed from the
 published programs (see tests/golden/record_training.py). `docs/parity.md` has the picture.
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.golden.inputs import read_golden, section
-from tests.training.parity import train
+from tests.training import parity
 
 LOSS = 1e-3
 # Norm of the difference over the norm of what the training changed, for each parameter.
@@ -23,20 +23,21 @@ RUNS = {
     ),
     "lamb": ("lamb", {}),
     "lamb, scanned layers": ("lamb", {"scan_layers": True}),
+    "roberta": ("roberta", {}),
 }
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training_follows_pytorchs(name):
-    optimizer, overrides = RUNS[name]
-    golden = read_golden("training")
-    expected, initial = golden[f"{optimizer}/losses"], section(golden, "initial")
+    run, overrides = RUNS[name]
+    golden = read_golden(parity.RUNS[run].file)
+    expected, initial = golden[f"{run}/losses"], section(golden, "initial")
     # The loss must fall, or the comparison would be empty.
     assert expected[-10:].mean() < expected[:10].mean() - 1
 
-    losses, weights = train(optimizer, **overrides)
+    losses, weights = parity.train(run, **overrides)
     np.testing.assert_allclose(losses, expected, rtol=0, atol=LOSS)
-    final = section(golden, f"{optimizer}/final")
+    final = section(golden, f"{run}/final")
     assert weights.keys() == final.keys()
     for key, value in final.items():
         if key.endswith("attention.self.key.bias"):
