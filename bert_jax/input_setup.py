@@ -123,7 +123,11 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
     """Refuses a config that contradicts the metadata of a given store."""
     # Other keys of a tokenizer are recorded only if they matter.
-    recorded = {"data.special_tokens": "bert", **tokenizer_flags(metadata["options"])}
+    recorded = {
+        "data.special_tokens": "bert",
+        "data.word_boundaries": metadata["options"].get("word_boundaries", "vocabulary"),
+        **tokenizer_flags(metadata["options"]),
+    }
     for flag, found in recorded.items():
         key = flag.removeprefix("data.")
         wanted = config.data[key]

@@ -141,6 +141,13 @@ PRETRAINING: Section = {
             at_least=0,
             at_most=1,
         ),
+        "word_boundaries": Field(
+            "vocabulary",
+            "How words are told apart where whole words are chosen: vocabulary (by the entries "
+            "that begin a word) or spaces (of the text, such as Chinese text that a segmenter has "
+            "divided with spaces; the token store then holds one more bit for each token).",
+            choices=("vocabulary", "spaces"),
+        ),
         "whole_word_masking": Field(
             False, "Whether whole words are chosen for prediction instead of single word pieces."
         ),
@@ -207,6 +214,7 @@ _NOT_OF_STATIC_DATA = (
     "corruption",
     "masked_lm_prob",
     "mask_shares",
+    "word_boundaries",
     "whole_word_masking",
     "short_seq_prob",
     "shuffle_sentences",

@@ -195,7 +195,9 @@ def _write_splits(
 
 
 def _append(split: SplitWriter, document: TokenizedDocument) -> None:
-    split.append(document.tokens, document.sentence_lengths, document.num_bytes)
+    split.append(
+        document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
+    )
 
 
 def _tokenized(
@@ -204,7 +206,9 @@ def _tokenized(
     """Yields the tokenized documents with their indices; drops those without a token."""
     processes = data.num_processes or num_cores()
     with _reading(corpus, "tokenizing", show_progress) as (_, advance):
-        documents = tokenize_documents(corpus.documents(), tokenizer_dir, processes)
+        documents = tokenize_documents(
+            corpus.documents(), tokenizer_dir, processes, word_boundaries=data.word_boundaries
+        )
         for index, document in enumerate(documents):
             advance()
             if document.tokens.size:

@@ -53,10 +53,13 @@ class RecordStore:
       directory: The directory.
       num_rows: The number of rows of all lengths.
       token_counts: int64 [V].
+      has_words: False; see `TokenStore`.
 
     Raises:
       UserError: The rows are not complete.
     """
+
+    has_words = False
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)

@@ -8,6 +8,8 @@
         document_starts.npy    int64 [D+1]: sentence at which each document begins, and the end
         shard_starts.npy       int64 [shards+1]: token at which each .bin begins, and the end
         token_counts.npy       int64 [V]: how often each token occurs; written last
+        word_starts.bin        one bit a token: whether it begins a word; only of text in which
+                               spaces divide words
 
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
 storage is copied to TMPDIR when it is opened, and uploaded from there after it is written.
@@ -28,6 +30,7 @@ FORMAT_VERSION = 1
 # A shard is closed at the first end of a document after this many tokens, to keep single files
 # small enough for copies and object stores.
 SHARD_TOKENS = 2**26
+WORD_STARTS = "word_starts.bin"
 # Tokens are counted in batches of this size: a bincount over the vocabulary for each document
 # would cost more than writing it.
 _COUNT_TOKENS = 2**18
@@ -56,6 +59,7 @@ class TokenStore:
       document_starts: int64 [D+1], sentence at which each document begins.
       sentence_starts: int64 [S+1], token at which each sentence begins.
       token_counts: int64 [V], occurrences of each token in this split.
+      has_words: Whether the split tells where words begin; see `word_starts_at`.
 
     Raises:
       UserError: Files are missing, or their sizes do not add up.
@@ -83,6 +87,10 @@ class TokenStore:
                 open_vector(local / shard_name(i), dtype, n, self.directory / shard_name(i))
                 for i, n in enumerate(np.diff(self._shard_starts).tolist())
             ]
+            self.has_words = (local / WORD_STARTS).exists()
+            if self.has_words:
+                length, path = -(-self.num_tokens // 8), self.directory / WORD_STARTS
+                self._word_bits = open_vector(local / WORD_STARTS, np.dtype("u1"), length, path)
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:
         """Gathers tokens.
@@ -101,6 +109,10 @@ class TokenStore:
             inside = shard_of == index
             tokens[inside] = self._shards[index][positions[inside] - self._shard_starts[index]]
         return tokens
+
+    def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
+        """Returns whether the tokens at these positions begin a word, bool of the same shape."""
+        return (self._word_bits[positions // 8] >> (7 - positions % 8) & 1).astype(bool)
 
 
 def open_index(directory: Path | epath.Path, local: Path, name: str) -> np.ndarray:
@@ -127,6 +139,16 @@ def open_vector(local: Path, dtype: np.dtype, length: int, path: Path | epath.Pa
             "prepare the corpus again in an empty directory"
         )
     return np.asarray(np.memmap(local, dtype, mode="r"))
+
+
+class WordStarts:
+    """The store of a split in which each token is 1 if it begins a word, otherwise 0."""
+
+    def __init__(self, store: TokenStore):
+        self._store = store
+
+    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
+        return self._store.word_starts_at(positions).astype(np.int32)
 
 
 class SplitWriter:
@@ -156,17 +178,26 @@ class SplitWriter:
         self._uncounted: list[np.ndarray] = []
         self._num_uncounted = 0
         self._shard: BinaryIO | None = None
+        self._word_bits: BinaryIO | None = None
+        self._unwritten_bits = np.zeros(0, bool)
         self._shard_starts: list[int] = []
         self._sentence_starts = _VectorFile(directory / "sentence_starts.npy")
         self._document_starts = _VectorFile(directory / "document_starts.npy")
 
-    def append(self, tokens: np.ndarray, sentence_lengths: np.ndarray, num_bytes: int = 0) -> None:
+    def append(
+        self,
+        tokens: np.ndarray,
+        sentence_lengths: np.ndarray,
+        num_bytes: int = 0,
+        begins_word: np.ndarray | None = None,
+    ) -> None:
         """Adds a document.
 
         Args:
           tokens: The ids of all its sentences.
           sentence_lengths: int64, at least one; none is 0.
           num_bytes: The size of its text.
+          begins_word: bool, whether each token begins a word; for all documents or for none.
         """
         counts = self.counts
         starts = counts["tokens"] + np.cumsum(sentence_lengths) - sentence_lengths
@@ -176,6 +207,12 @@ class SplitWriter:
             if not self._shard or counts["tokens"] - self._shard_starts[-1] >= self._shard_tokens:
                 self._open_shard()
             self._shard.write(tokens.astype(self._dtype, copy=False).tobytes())
+            if begins_word is not None:
+                self._word_bits = self._word_bits or open(self._directory / WORD_STARTS, "wb")  # noqa: SIM115
+                bits = np.append(self._unwritten_bits, begins_word)
+                whole = len(bits) // 8 * 8
+                self._word_bits.write(np.packbits(bits[:whole]).tobytes())
+                self._unwritten_bits = bits[whole:]
         self._uncounted.append(tokens)
         self._num_uncounted += len(tokens)
         if self._num_uncounted >= _COUNT_TOKENS:
@@ -192,6 +229,9 @@ class SplitWriter:
         with naming(self._directory):
             if self._shard:
                 self._shard.close()
+            if self._word_bits:
+                self._word_bits.write(np.packbits(self._unwritten_bits).tobytes())
+                self._word_bits.close()
             self._document_starts.append([self.counts["sentences"]])
             self._sentence_starts.append([self.counts["tokens"]])
             self._document_starts.close()

@@ -98,6 +98,8 @@ def store_options(
             options["vocab"] = known["vocab"]
     if data.special_tokens != "bert":
         options["special_tokens"] = data.special_tokens
+    if data.word_boundaries != "vocabulary":
+        options["word_boundaries"] = data.word_boundaries
     if data.tokenizer == "wordpiece":
         options["max_input_chars_per_word"] = data.max_input_chars_per_word
     elif data.tokenizer == "byte_bpe":
@@ -168,7 +170,10 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
 
 
 # Regular expressions for the relative paths of files that an interrupted run may leave.
-SPLIT_FILES = r"(tokens-\d+\.bin|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
+SPLIT_FILES = (
+    r"(tokens-\d+\.bin|word_starts\.bin"
+    r"|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
+)
 STORE_FILES = (
     rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|metadata\.json\.partial"
     r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"

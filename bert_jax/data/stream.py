@@ -4,6 +4,7 @@ Step n of a stage takes examples n * B to (n + 1) * B of the stage's stream. A b
 function of (spec, data, n). It does not depend on hosts, threads or interruptions.
 """
 
+import copy
 import dataclasses
 import functools
 from collections import deque
@@ -20,6 +21,7 @@ from bert_jax.data.examples import Examples, Window
 from bert_jax.data.random_streams import CORRUPTION_TAG, random_key
 from bert_jax.data.rows import PAIRS, ROWS
 from bert_jax.data.rows.windows import select_rows
+from bert_jax.data.store import WordStarts
 from bert_jax.data.tf_dataset import Batch, BatchIterator, Signature, make_dataset
 from bert_jax.errors import UserError
 from bert_jax.parts import load_part
@@ -102,6 +104,10 @@ class Stream:
         self.fields = batch_fields(spec.rows, spec.corruption, spec.pair_labels)
         self._host = HostRows(spec.batch_size, shards, num_shards)
         self._rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
+        self._word_rows = None
+        if store.has_words:
+            self._word_rows = copy.copy(self._rows)
+            self._word_rows.store = WordStarts(store)
         self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
         self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
         self.examples = Examples(self._rows)
@@ -163,7 +169,11 @@ class Stream:
     def build(self, plan: Any, first_example: int) -> Batch:
         """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
         batch = self._rows.assemble(plan)
-        return batch | self._corruption.corrupt(batch, self._key, first_example)
+        words = {}
+        if self._word_rows:
+            # The same rows of the bits that tell where words begin, in place of ids.
+            words["begins_word"] = self._word_rows.assemble(plan)["input_ids"] == 1
+        return batch | self._corruption.corrupt(batch | words, self._key, first_example)
 
     def _source(
         self, first_step: int, num_steps: int, position: dict[str, int] | None

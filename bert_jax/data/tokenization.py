@@ -39,6 +39,8 @@ class TokenizedDocument(NamedTuple):
       num_bytes: The size of the text in UTF-8.
       tokens: All sentences one after the other, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
+      begins_word: Whether each token begins a word of the text, bool [T]; None if the vocabulary
+        tells.
     """
 
     source: str
@@ -46,6 +48,7 @@ class TokenizedDocument(NamedTuple):
     num_bytes: int
     tokens: np.ndarray
     sentence_lengths: np.ndarray
+    begins_word: np.ndarray | None = None
 
 
 def sentences_of(text: str, is_split: bool) -> list[str]:
@@ -66,8 +69,22 @@ def document_to_tokens(
     return [tokens for tokens in tokenizer.encode_batch(sentences) if tokens.size]
 
 
+def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a sentence, int32 [T], and whether each is the first after a space."""
+    ids_T, spans_Tx2 = tokenizer.encode_aligned(text)
+    if not ids_T.size:
+        return ids_T, np.zeros(0, bool)
+    word_of_character = np.cumsum([character.isspace() for character in text])
+    word_T = word_of_character[np.maximum(spans_Tx2[:, 0], spans_Tx2[:, 1] - 1)]
+    return ids_T, np.append(True, np.diff(word_T) > 0)
+
+
 def tokenize_documents(
-    documents: Iterable[Document], tokenizer_directory: str | os.PathLike, num_processes: int
+    documents: Iterable[Document],
+    tokenizer_directory: str | os.PathLike,
+    num_processes: int,
+    *,
+    word_boundaries: str = "vocabulary",
 ) -> Iterator[TokenizedDocument]:
     """Tokenizes a stream of documents, in order and in bounded memory.
 
@@ -75,11 +92,12 @@ def tokenize_documents(
       tokenizer_directory: A saved tokenizer, which every process loads.
       num_processes: The number of worker processes, which does not affect the result. With 1,
         the calling process does the work.
+      word_boundaries: As in `config.data`.
     """
     if num_processes == 1:
         tokenizer = tokenizers.load(tokenizer_directory)
         for document in documents:
-            yield _tokenize(document, tokenizer)
+            yield _tokenize(document, tokenizer, word_boundaries)
         return
     with _workers(num_processes, str(tokenizer_directory)) as pool:
         waiting: deque[tuple[Future, int]] = deque()
@@ -87,7 +105,7 @@ def tokenize_documents(
         in_flight = 0
         for chunk in chunks(documents):
             size = sum(len(document.text) for document in chunk)
-            waiting.append((pool.submit(_tokenize_chunk, chunk), size))
+            waiting.append((pool.submit(_tokenize_chunk, chunk, word_boundaries), size))
             in_flight += size
             # Two documents may be in flight, however long they are.
             while in_flight >= max_size and len(waiting) > 1:
@@ -122,12 +140,21 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _tokenize(document: Document, tokenizer: tokenizers.Tokenizer) -> TokenizedDocument:
-    sentences = document_to_tokens(document.text, tokenizer, is_split=document.is_split)
+def _tokenize(
+    document: Document, tokenizer: tokenizers.Tokenizer, word_boundaries: str
+) -> TokenizedDocument:
+    begins_word = None
+    if word_boundaries == "spaces":
+        texts = sentences_of(document.text, document.is_split)
+        pairs = [words_of_spaces(text, tokenizer) for text in texts]
+        sentences = [ids for ids, _ in pairs if ids.size]
+        begins_word = np.concatenate([flags for _, flags in pairs])
+    else:
+        sentences = document_to_tokens(document.text, tokenizer, is_split=document.is_split)
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
     tokens = np.concatenate(sentences) if sentences else np.zeros(0, np.int32)
     return TokenizedDocument(
-        document.source, document.line, len(document.text.encode()), tokens, lengths
+        document.source, document.line, len(document.text.encode()), tokens, lengths, begins_word
     )
 
 
@@ -176,5 +203,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _tokenize_chunk(chunk: list[Document]) -> list[TokenizedDocument]:
-    return [_tokenize(document, _tokenizer) for document in chunk]
+def _tokenize_chunk(chunk: list[Document], word_boundaries: str) -> list[TokenizedDocument]:
+    return [_tokenize(document, _tokenizer, word_boundaries) for document in chunk]

@@ -19,6 +19,8 @@ class FakeStore:
         origin of every id known.
     """
 
+    has_words = False
+
     def __init__(self, documents, tokens=None):
         lengths = np.concatenate([np.asarray(d) for d in documents])
         self.document_starts = np.cumsum([0, *map(len, documents)]).astype(np.int64)

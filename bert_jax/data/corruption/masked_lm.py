@@ -112,7 +112,8 @@ class MaskedTokens:
         """Masks B consecutive examples.
 
         Args:
-          batch: `input_ids` int32 [B, L] and `attention_mask` (1 on real tokens); not changed.
+          batch: `input_ids` int32 [B, L] and `attention_mask` (1 on real tokens), and bool
+            `begins_word` if the store, not the vocabulary, tells words apart; not changed.
           key: uint64 [2], the key of the stream.
           first_example: The number of the first row in the stream.
 
@@ -135,7 +136,9 @@ class MaskedTokens:
         is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
         is_start_BxL = is_candidate_BxL
         if self._whole_words:
-            begins_word_BxL = self._is_word_start_V[ids_BxL]
+            begins_word_BxL = batch.get("begins_word")
+            if begins_word_BxL is None:
+                begins_word_BxL = self._is_word_start_V[ids_BxL]
             is_start_BxL = word_starts(is_text_BxL, begins_word_BxL) | (
                 is_candidate_BxL & ~is_text_BxL
             )
