@@ -33,6 +33,7 @@ class BertConfig:
     layer_groups: int = 0
     attention_output_dropout_prob: float = -1.0
     pooler_act: str = "tanh"
+    generator_size: float = 0.0
     sinusoidal_positions: float = 0.0
     dtype: Any = jnp.float32
     scan_layers: bool = False
@@ -57,6 +58,23 @@ class BertConfig:
     def group_of(self, layer: int) -> int:
         """Returns the group of a block: floor(i G / N), as in ALBERT's modeling.py."""
         return layer * self.num_groups // self.num_hidden_layers
+
+    @property
+    def generator(self) -> "BertConfig":
+        """ELECTRA's generator: as deep, `generator_size` times as wide, with the same embeddings.
+
+        The shape is that of `get_generator_config` in google-research/electra's
+        run_pretraining.py.
+        """
+        width = round(self.hidden_size * self.generator_size)
+        return dataclasses.replace(
+            self,
+            hidden_size=width,
+            num_attention_heads=max(1, width // 64),
+            intermediate_size=4 * width,
+            embedding_size=self.embedding_width,
+            generator_size=0.0,
+        )
 
     @property
     def padded_vocab_size(self) -> int:

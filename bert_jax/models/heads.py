@@ -166,3 +166,18 @@ class OutputLayer(nn.Module):
         config = dataclasses.replace(self.config, dtype=jnp.float32)
         logits = Projection(config, self.features, ("embed", "classes"), name="dense")(x)
         return nn.with_logical_constraint(logits, ("batch",) + (None,) * (x.ndim - 1))
+
+
+class ReplacedTokenHead(nn.Module):
+    """Predicts for every token whether it is replaced: two layers (Clark et al. 2020, section 3)."""
+
+    config: BertConfig
+
+    def setup(self):
+        self.transform = Projection(self.config, self.config.hidden_size, ("embed", "pooled"))
+        self.output = OutputLayer(self.config, 1)
+
+    def __call__(self, hidden_BxLxD: jax.Array) -> jax.Array:
+        """Returns float32 logits_BxL, above 0 where a token looks replaced."""
+        hidden_BxLxD = ACTIVATIONS[self.config.hidden_act](self.transform(hidden_BxLxD))
+        return self.output(hidden_BxLxD)[..., 0]

@@ -134,6 +134,11 @@ class Term(abc.ABC):
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Turns sums over the held-out data into the term's metrics and their baselines."""
 
+    def encoders(self, config: BertConfig) -> tuple[BertConfig, ...]:
+        """Returns the shapes of further encoders that `prepare` runs on whole rows, for FLOPs."""
+        del config
+        return ()
+
     @abc.abstractmethod
     def head_flops(self, config: BertConfig, length: int, num_predictions: int) -> int:
         """Returns the FLOPs of the heads' matrix products, forward, for one sequence."""

@@ -13,6 +13,8 @@ TERMS = {
     "next_token": "bert_jax.objectives.terms.next_token:NextToken",
     "soft_targets": "bert_jax.objectives.terms.distillation:SoftTargets",
     "hidden_cosine": "bert_jax.objectives.terms.distillation:HiddenCosine",
+    "generator": "bert_jax.objectives.terms.generator:Generator",
+    "replaced_token": "bert_jax.objectives.terms.replaced_token:ReplacedToken",
     "span_boundary": "bert_jax.objectives.terms.span_boundary:SpanBoundary",
 }
 BERT_TERMS = ("masked_lm", "next_sentence")

@@ -1,0 +1,90 @@
+"""The masked LM of ELECTRA's generator, whose samples replace the chosen tokens."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.batch import MASKED_LM_FIELDS
+from bert_jax.models.generator import Generator as GeneratorModel
+from bert_jax.objectives.language_model import (
+    DENOMINATOR_EPSILON,
+    language_model_metrics,
+    language_model_results,
+    language_model_sums,
+    unigram_sums,
+)
+from bert_jax.objectives.term import Term, example_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator(Term):
+    """Predicts the chosen tokens with a small model of its own (Clark et al. 2020, section 3).
+
+    The generator reads the corrupted row. The main model, the discriminator, then reads the
+    original row with a sample of the generator at each chosen position. Samples have no
+    gradient. The loss of a batch is sum(w * l) / (sum(w) + 1e-5), as in `MaskedLM`.
+    """
+
+    name = "mlm"
+    label = "generator"
+    fields = MASKED_LM_FIELDS
+    metrics = language_model_metrics("mlm", "generator's masked-LM")
+
+    def heads(self, config):
+        return {"generator": GeneratorModel(config.generator)}
+
+    def prepare(self, model, batch, *, deterministic):
+        """Returns the batch with samples in `input_ids`, and with `generator_logits` [B, M, W]."""
+        embeddings = model.bert.embeddings
+        logits_BxMxW = model.generator(
+            embeddings(batch["input_ids"], batch["token_type_ids"], deterministic),
+            batch["attention_mask"],
+            batch["masked_lm_positions"],
+            embeddings.word_embeddings,
+            deterministic=deterministic,
+        )
+        sampled_BxM = jax.random.categorical(model.make_rng("sample"), logits_BxMxW)
+        ids_BxL = _replaced(
+            batch["input_ids"],
+            batch["masked_lm_positions"],
+            sampled_BxM.astype(batch["input_ids"].dtype),
+            batch["masked_lm_weights"] > 0,
+        )
+        return {**batch, "input_ids": ids_BxL, "generator_logits": logits_BxMxW}
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        """Returns logits_BxMxW, float32; W is the padded vocabulary."""
+        return batch["generator_logits"]
+
+    def total(self, batch):
+        return jnp.sum(batch["masked_lm_weights"]) + DENOMINATOR_EPSILON
+
+    def sums(self, logits_BxMxW, batch, teacher=None):
+        return language_model_sums(logits_BxMxW, batch["masked_lm_ids"], _weights(batch))
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        return unigram_sums(batch["masked_lm_ids"], _weights(batch), unigram_log_probs_V)
+
+    def results(self, sums):
+        return language_model_results("mlm", sums)
+
+    def encoders(self, config):
+        return (config.generator,)
+
+    def head_flops(self, config, length, num_predictions):
+        width, embedding_width = config.generator.hidden_size, config.embedding_width
+        return 2 * num_predictions * embedding_width * (width + config.vocab_size)
+
+
+def _weights(batch):
+    return batch["masked_lm_weights"] * example_weights(batch)[:, None]
+
+
+@jax.vmap
+def _replaced(
+    ids_L: jax.Array, positions_M: jax.Array, new_M: jax.Array, is_used_M: jax.Array
+) -> jax.Array:
+    """Puts new ids at some positions of each row; positions that are used are distinct."""
+    change_M = jnp.where(is_used_M, new_M - ids_L[positions_M], 0)
+    return ids_L.at[positions_M].add(change_M)

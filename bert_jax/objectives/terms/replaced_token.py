@@ -1,0 +1,115 @@
+"""ELECTRA's replaced-token detection (Clark et al. 2020, arXiv:2003.10555, section 3)."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.batch import MASKED_LM_FIELDS
+from bert_jax.models.heads import ReplacedTokenHead
+from bert_jax.objectives.term import Metric, Term, example_weights
+
+# Where the sigmoid of a logit is 1/2, as in google-research/electra.
+THRESHOLD_LOGIT = 0.0
+
+
+class ReplacedTokenOutputs(NamedTuple):
+    """The prediction and the label of every token.
+
+    Attributes:
+      logits_BxL: float32.
+      is_replaced_BxL: bool. A sample that equals the original token is not replaced.
+    """
+
+    logits_BxL: jax.Array
+    is_replaced_BxL: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedToken(Term):
+    """Predicts for every real token, [CLS] and [SEP] too, whether it is the original one.
+
+    The term `generator` replaces tokens; without it, those that the corruption changed count as
+    replaced. The loss is the mean over all real tokens of the batch.
+    """
+
+    name = "rtd"
+    label = "replaced-token detection"
+    fields = MASKED_LM_FIELDS
+    metrics = (
+        Metric(
+            "rtd_loss",
+            "replaced-token loss (nats)",
+            "loss",
+            baseline="constant_rtd_loss",
+            baseline_label="the share of replaced tokens",
+        ),
+        Metric(
+            "rtd_accuracy",
+            "replaced-token accuracy",
+            "accuracy",
+            baseline="all_real_rtd_accuracy",
+            baseline_label="no token is replaced",
+            in_progress=True,
+        ),
+        Metric(
+            "rtd_precision",
+            "replaced-token precision",
+            "accuracy",
+            baseline="all_replaced_rtd_precision",
+            baseline_label="every token is replaced",
+            in_training=False,
+        ),
+        Metric("rtd_recall", "replaced-token recall", "accuracy", in_training=False),
+    )
+
+    def heads(self, config):
+        return {"rtd": ReplacedTokenHead(config)}
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        return ReplacedTokenOutputs(model.rtd(hidden_BxLxD), _is_replaced(batch))
+
+    def total(self, batch):
+        return jnp.sum(batch["attention_mask"])
+
+    def sums(self, outputs, batch, teacher=None):
+        logits_BxL, is_replaced_BxL = outputs
+        weights_BxL = batch["attention_mask"] * example_weights(batch)[:, None]
+        losses_BxL = jax.nn.softplus(jnp.where(is_replaced_BxL, -logits_BxL, logits_BxL))
+        is_marked_BxL = logits_BxL > THRESHOLD_LOGIT
+        return {
+            "loss": jnp.sum(weights_BxL * losses_BxL),
+            "accuracy": jnp.sum(weights_BxL * (is_marked_BxL == is_replaced_BxL)),
+            "weight": jnp.sum(weights_BxL),
+            "replaced": jnp.sum(weights_BxL * is_replaced_BxL),
+            "marked": jnp.sum(weights_BxL * is_marked_BxL),
+            "found": jnp.sum(weights_BxL * (is_marked_BxL & is_replaced_BxL)),
+        }
+
+    def results(self, sums):
+        weight = max(sums["weight"], 1.0)
+        share = sums["replaced"] / weight
+        return {
+            "rtd_loss": sums["loss"] / weight,
+            "rtd_accuracy": sums["accuracy"] / weight,
+            "rtd_precision": sums["found"] / max(sums["marked"], 1.0),
+            "rtd_recall": sums["found"] / max(sums["replaced"], 1.0),
+            "constant_rtd_loss": -sum(p * math.log(p) for p in (share, 1 - share) if p > 0),
+            "all_real_rtd_accuracy": 1 - share,
+            "all_replaced_rtd_precision": share,
+        }
+
+    def head_flops(self, config, length, num_predictions):
+        # The product for one output is negligible.
+        return 2 * length * config.hidden_size**2
+
+
+def _is_replaced(batch):
+    """Returns which tokens differ from the original ones, bool [B, L]."""
+    ids_BxL, positions_BxM = batch["input_ids"], batch["masked_lm_positions"]
+    new_BxM = jnp.take_along_axis(ids_BxL, positions_BxM, axis=1)
+    is_changed_BxM = (new_BxM != batch["masked_lm_ids"]) & (batch["masked_lm_weights"] > 0)
+    count = jax.vmap(lambda zeros_L, at_M, one_M: zeros_L.at[at_M].add(one_M))
+    return count(jnp.zeros_like(ids_BxL), positions_BxM, is_changed_BxM.astype(jnp.int32)) > 0
