@@ -3,6 +3,7 @@
     python -m bert_jax.predict --model=PATH fill-mask "Paris is the [MASK] of France."
     python -m bert_jax.predict --model=PATH next-sentence "It rained." "We stayed in."
     python -m bert_jax.predict --model=PATH score "The cat sat on the mat."
+    python -m bert_jax.predict --model=ELECTRA detect "The chef ate the guests."
     python -m bert_jax.predict --model=PATH features --input=FILE.jsonl --output=FILE.npz
     python -m bert_jax.predict --model=PATH attention "It rained." --output=view.html
 
@@ -65,6 +66,11 @@ def score(bert: "Bert", text: str) -> Values:
         "pseudo_log_likelihood": result.log_likelihood,
         "pseudo_perplexity": result.perplexity,
     }
+
+
+def detect(bert: "Bert", text: str, text_b: str | None = None) -> Values:
+    """Marks the tokens that look replaced, with the probability that they are."""
+    return {"tokens": [token._asdict() for token in bert.detect(text, text_b)]}
 
 
 def features(bert: "Bert") -> Values:
@@ -165,6 +171,7 @@ COMMANDS = {
     "fill-mask": Command(fill_mask, ("top_k", "json")),
     "next-sentence": Command(next_sentence, ("json",)),
     "score": Command(score, ("json",)),
+    "detect": Command(detect, ("json",)),
     "features": Command(features, _FEATURES_FLAGS, required=("input", "output")),
     "attention": Command(attention, ("output", "top_k", "max_length"), required=("output",)),
     "classify": Command(classify, ("json",), has_head=True),

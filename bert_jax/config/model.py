@@ -68,6 +68,14 @@ MODEL: Section = {
         at_least=-1,
         below=1,
     ),
+    "generator_size": Field(
+        0.0,
+        "Width of ELECTRA's generator as a share of hidden_size. The generator has a head for "
+        "every 64 units, a feed-forward layer of four times its width, and all num_hidden_layers. "
+        "0 for a model without a generator.",
+        at_least=0,
+        at_most=1,
+    ),
     "pooler_act": Field(
         "tanh",
         "Activation of the pooler: tanh, or that of another family's classifier, gelu (ELECTRA) "

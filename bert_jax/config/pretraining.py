@@ -306,6 +306,15 @@ def _check_parts(config: ConfigDict) -> None:
             f"config.data.rows={config.data.rows} needs at least 2"
         )
     terms = objective_terms(config)
+    generator_width = round(model.hidden_size * model.generator_size)
+    if generator_width % max(1, generator_width // 64) or (
+        "generator" in terms and not generator_width
+    ):
+        raise UserError(
+            f"config.model.generator_size is {model.generator_size}, which makes the generator "
+            f"{generator_width} wide; it must be at least 1, and its heads, one for every 64, "
+            "must divide it"
+        )
     if not terms or len(terms) != len(objective.weights):
         raise UserError(
             f"config.objective.weights is {objective.weights!r}; there must be one for each of "

@@ -29,6 +29,15 @@ _IN_FLIGHT = 2
 # [CLS], a token and [SEP], twice.
 _LEAST_LENGTH = 5
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
+GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
+
+
+class Detection(NamedTuple):
+    """A token, the probability that it is not the original one, and whether that is above 1/2."""
+
+    token: str
+    probability: float
+    replaced: bool
 
 
 class Guess(NamedTuple):
@@ -99,7 +108,10 @@ class Bert:
         self.tokenizer = pretrained.tokenizer
         self.max_length = pretrained.max_length
         self.notes = pretrained.warnings
-        self._missing = {term: pretrained.missing_head(term) for term in (MASKED_LM, NEXT_SENTENCE)}
+        # ELECTRA's generator fills masks.
+        self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
+        terms = (self._mlm, NEXT_SENTENCE, REPLACED_TOKEN)
+        self._missing = {term: pretrained.missing_head(term) for term in terms}
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
         self._batch_tokens = _BATCH_TOKENS.get(jax.default_backend(), _ACCELERATOR_BATCH_TOKENS)
 
@@ -120,7 +132,7 @@ class Bert:
           UserError: There is no mask, or one beyond `max_length`; or the model has no trained
             masked-LM head.
         """
-        self._require("fill_mask", MASKED_LM)
+        self._require("fill_mask", self._mlm)
         (row,) = self.rows([one_or_two(text, text_b)], masks=True)
         given = self._count_masks(text, text_b)
         if not given:
@@ -191,7 +203,7 @@ class Bert:
         Raises:
           UserError: The text is empty, or the model has no trained masked-LM head.
         """
-        self._require("score", MASKED_LM)
+        self._require("score", self._mlm)
         (row,) = self.rows([text])
         template = self.tokenizer.template
         first, after = len(template.before), len(template.after)
@@ -202,13 +214,30 @@ class Bert:
 
         def program(inputs: Inputs) -> jax.Array:
             positions_B = np.argmax(inputs.input_ids_BxL == self.tokenizer.mask_id, axis=1)
-            positions_Bx1 = positions_B[:, None].astype(np.int32)
-            return self._log_probs(inputs, MASKED_LM, masked_lm_positions=positions_Bx1)
+            return self._token_log_probs(inputs, positions_B[:, None].astype(np.int32))
 
         log_probs_1xV = self._run(masked, program)
         log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xV, strict=True)]
         tokens = [self.tokenizer.id_to_token(i) for i in ids]
         return Score(math.fsum(log_probs), tokens, log_probs)
+
+    def detect(self, text: str, text_b: str | None = None) -> list[Detection]:
+        """Finds the tokens that look replaced, with ELECTRA's discriminator.
+
+        Returns:
+          Every token of the text or texts, with special tokens, in order.
+
+        Raises:
+          UserError: A text is empty, or the model has no trained head for replaced tokens.
+        """
+        self._require("detect", REPLACED_TOKEN)
+        (row,) = self.rows([one_or_two(text, text_b)])
+        program = partial(compiled_forward.replaced, self.config, self._params)
+        (probabilities_L,) = self._run([row], program)
+        return [
+            Detection(self.tokenizer.id_to_token(i), float(p), bool(p > 0.5))
+            for i, p in zip(row.input_ids_L, probabilities_L, strict=False)
+        ]
 
     def attention(
         self,
@@ -227,7 +256,7 @@ class Bert:
           UserError: A sentence is empty.
         """
         (row,) = self.rows([one_or_two(text, text_b)], max_length, masks=True)
-        missing = self._missing[MASKED_LM]
+        missing = self._missing[self._mlm]
         guesses = {} if missing else self._guesses(row, top_k)
         without = self._count_masks(text, text_b) - len(guesses)
         if without:
@@ -348,6 +377,18 @@ class Bert:
         (term,) = make_terms([name])
         return compiled_forward.log_probs(self.config, self._params, inputs, term, **fields)
 
+    def _token_log_probs(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
+        """Returns log_probs_BxMxW of the tokens at some positions."""
+        zeros_BxM = np.zeros_like(positions_BxM)
+        return self._log_probs(
+            inputs,
+            self._mlm,
+            masked_lm_positions=positions_BxM,
+            # The generator would put samples where the weight is not 0.
+            masked_lm_ids=zeros_BxM,
+            masked_lm_weights=zeros_BxM.astype(np.float32),
+        )
+
     def _guesses(self, row: TokenRow, top_k: int) -> dict[int, list[Guess]]:
         """Returns the most likely tokens of each masked position."""
         if not 1 <= top_k <= self.config.vocab_size:
@@ -361,7 +402,7 @@ class Bert:
         # Padding the number of masks keeps the number of compiled shapes small.
         padded = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
         padded[0, : len(positions)] = positions
-        program = partial(self._log_probs, name=MASKED_LM, masked_lm_positions=padded)
+        program = partial(self._token_log_probs, positions_BxM=padded)
         (log_probs_MxW,) = self._run([row], program)
         guesses = {}
         for position, log_probs_W in zip(positions.tolist(), log_probs_MxW, strict=False):

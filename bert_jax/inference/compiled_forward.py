@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models import BertConfig, BertEncoder, PreTrainingModel
+from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
+from bert_jax.objectives.terms.replaced_token import ReplacedToken
 
 
 class Inputs(NamedTuple):
@@ -88,9 +90,21 @@ def log_probs(
     """
     model = PreTrainingModel(config, (term,))
     batch = inputs.fields() | fields
-    logits = model.apply({"params": params}, batch, deterministic=True)[term.name]
+    logits = apply(model, params, batch)[term.name]
     # The entries that pad the vocabulary have no probability.
     return jax.nn.log_softmax(logits)
+
+
+@partial(jax.jit, static_argnames="config")
+def replaced(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
+    """Returns the probability that each token is replaced, float32 [B, L] (ELECTRA)."""
+
+    def run(model: PreTrainingModel) -> jax.Array:
+        hidden_BxLxD, _ = model.bert(*inputs.fields().values(), deterministic=True)
+        return jax.nn.sigmoid(model.rtd(hidden_BxLxD))
+
+    model = PreTrainingModel(config, (ReplacedToken(),))
+    return model.apply({"params": params}, method=run)
 
 
 def _hidden_states(config, params, inputs):

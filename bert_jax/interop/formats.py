@@ -9,17 +9,13 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.interop import generator
 from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, SWEEP, TOKENIZER
 
-WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
-    "bert_jax": write_native,
-    "huggingface": write_huggingface,
-    "google": write_google,
-}
 _CONFIGS = ("config.json", "bert_config.json")
 _UNFINISHED = "unfinished_conversion"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
@@ -35,7 +31,7 @@ def read(
 
     Args:
       path: A work directory of bert_jax or one of its checkpoints; a directory of
-        `transformers`; a TF1 checkpoint of google-research/bert or its directory.
+        `transformers`, or one with the directories of `generator.PARTS`; a TF1 checkpoint of google-research/bert or its directory.
       lowercase: Whether the vocabulary of a Google checkpoint is uncased; None to guess from
         its entries.
       step: The step of a work directory's checkpoint; None for the newest.
@@ -91,6 +87,8 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
         return read_huggingface(path, family)
     if is_google(path):
         return read_google(path, lowercase, family)
+    if all(is_huggingface(path / part) for part in generator.PARTS):
+        return generator.merge(*(read_huggingface(path / part, family) for part in generator.PARTS))
     if not path.exists():
         raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
     if (path / SWEEP).exists():
@@ -143,6 +141,23 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
         if not is_new:
             path.mkdir()
         raise
+
+
+def _write_huggingface(pretrained: Pretrained, path: Path) -> None:
+    """Writes a directory, or two for a model with a generator."""
+    if pretrained.head or generator.TERM not in pretrained.terms:
+        write_huggingface(pretrained, path)
+        return
+    for name, part in generator.split(pretrained).items():
+        (path / name).mkdir()
+        write_huggingface(part, path / name)
+
+
+WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
+    "bert_jax": write_native,
+    "huggingface": _write_huggingface,
+    "google": write_google,
+}
 
 
 def _directory_or_prefix(path: Path | epath.Path) -> Path | epath.Path:

@@ -52,7 +52,8 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     family = load_family(family_name)
     model = read_family_keys(config, family, path / CONFIG)
     training = read_training(path)
-    terms = read_terms(training, family, model["causal"])
+    class_name = (config.get("architectures") or [""])[0]
+    terms = read_terms(training, family, model["causal"], class_name)
     names = foreign_names(family.names, "huggingface", BertConfig(**model).num_groups)
     head, warnings = {}, []
     with _open_weights(path) as (file, tensors):

@@ -18,7 +18,10 @@ MODEL_KEYS = {
     if field.name in MODEL
 }
 # Keys that affect only training, not the function that the model computes.
-TRAINING_ONLY = {key for key in MODEL_KEYS if key.endswith("dropout_prob")} | {"initializer_range"}
+TRAINING_ONLY = {key for key in MODEL_KEYS if key.endswith("dropout_prob")} | {
+    "initializer_range",
+    "generator_size",
+}
 
 
 def read_model_keys(

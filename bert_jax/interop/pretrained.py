@@ -169,12 +169,20 @@ class Pretrained:
         return ""
 
 
-def read_terms(training: Mapping[str, Any], family: Family, causal: bool) -> tuple[str, ...]:
-    """Returns the terms of a model, from its training if known or else from its family."""
+def read_terms(
+    training: Mapping[str, Any], family: Family, causal: bool, class_name: str = ""
+) -> tuple[str, ...]:
+    """Returns the terms of a model, from its training if known or else from its family.
+
+    Those of the family's first class are the default, unless the class of this name has others.
+    """
     config = training.get("config")
     if config and not workdir.is_finetuning(config):
         return config_lib.objective_terms(config_lib.from_dict(config))
-    return family.pretraining_class(causal, terms=None).terms
+    default = family.pretraining_class(causal, terms=None).terms
+    classes = [c for c in family.pretraining_classes if c.name == class_name]
+    own = next((c.terms for c in classes if c.causal == causal), default)
+    return default if set(own) <= set(default) else own
 
 
 def read_training(directory: Path) -> dict[str, Any]:

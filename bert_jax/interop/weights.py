@@ -20,8 +20,10 @@ from bert_jax.training.state import init_params
 
 ENCODER = "bert/"
 POOLER = "bert/pooler"
-_LAYERS = "bert/encoder/layer_"
-_STACKED = "bert/encoder/layers/layer/"
+# Below these names are the blocks of an encoder, ELECTRA's generator included.
+_LAYER = "/encoder/layer_"
+_STACKED = "/encoder/layers/layer/"
+_LAYERS = f"bert{_LAYER}"
 _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
 Weights = dict[str, np.ndarray]
@@ -50,9 +52,10 @@ def flatten(params: Any, config: BertConfig) -> Weights:
     """Turns the model's parameters into flat weights, all of them views."""
     flat = {}
     for name, value in traverse_util.flatten_dict(params, sep="/").items():
-        if name.startswith(_STACKED):
+        encoder, stacked, rest = name.partition(_STACKED)
+        if stacked:
             for i in range(config.num_hidden_layers):
-                flat[f"{_LAYERS}{i}/{name.removeprefix(_STACKED)}"] = value[i]
+                flat[f"{encoder}{_LAYER}{i}/{rest}"] = value[i]
         else:
             flat[name] = value
     cut_vocabulary(flat, config.vocab_size)
@@ -69,10 +72,11 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
         padding = [(0, config.padded_vocab_size - config.vocab_size)]
         flat[name] = np.pad(flat[name], padding + [(0, 0)] * (flat[name].ndim - 1))
     if config.scan_layers and not config.layer_groups:
-        first = f"{_LAYERS}0/"
-        for rest in [name.removeprefix(first) for name in weights if name.startswith(first)]:
-            layers = range(config.num_hidden_layers)
-            flat[_STACKED + rest] = np.stack([flat.pop(f"{_LAYERS}{i}/{rest}") for i in layers])
+        layers = range(config.num_hidden_layers)
+        for encoder, first, rest in [name.partition(f"{_LAYER}0/") for name in weights]:
+            if first:
+                single = [flat.pop(f"{encoder}{_LAYER}{i}/{rest}") for i in layers]
+                flat[encoder + _STACKED + rest] = np.stack(single)
     return traverse_util.unflatten_dict(flat, sep="/")
 
 
@@ -129,5 +133,5 @@ def _initial_weights(model: nn.Module, seed: int) -> dict[str, jax.Array]:
 
 def _has_vocabulary(name: str) -> bool:
     """Returns whether a weight has a row for each entry of the vocabulary."""
-    is_decoder_bias = name.endswith("/output_bias") and not name.startswith(ENCODER)
+    is_decoder_bias = name.endswith("/output_bias") and _LAYER not in name
     return name == _WORD_EMBEDDINGS or is_decoder_bias

@@ -41,7 +41,8 @@ def pretraining_flops_per_sequence(
     and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
     A teacher has no backward pass.
     """
-    blocks = config.num_hidden_layers * _block(config, length)
+    encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
+    blocks = sum(c.num_hidden_layers * _block(c, length) for c in encoders)
     heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
     flops = 3.0 * (blocks + heads)
     if teacher:

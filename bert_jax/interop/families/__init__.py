@@ -7,6 +7,7 @@ DEFAULT = "bert"
 FAMILIES = {
     DEFAULT: "bert_jax.interop.families.bert:BERT",
     "spanbert": "bert_jax.interop.families.spanbert:SPANBERT",
+    "electra": "bert_jax.interop.families.electra:ELECTRA",
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
     "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",

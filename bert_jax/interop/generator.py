@@ -1,0 +1,118 @@
+"""A model with a generator, as two models: the discriminator and the generator.
+
+`transformers` has a class for each, hence two directories. The embeddings, which they share, are in
+both.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import Weights
+
+TERM, MASKED_LM = "generator", "masked_lm"
+# The directories of the two models.
+PARTS = DISCRIMINATOR, GENERATOR = "discriminator", "generator"
+_HEAD, _SHARED = "generator/", "bert/embeddings/"
+# The generator's masked-LM head is a head like any other in a model of its own.
+_MOVED = {"generator/mlm/": "mlm/", "generator/": "bert/"}
+
+
+def split(pretrained: Pretrained) -> dict[str, Pretrained]:
+    """Returns the discriminator and the generator of a model, by directory."""
+    if all(not name.startswith(_HEAD) for name in pretrained.weights):
+        raise UserError(f"{pretrained.source} has no generator")
+    own = {n: x for n, x in pretrained.weights.items() if not n.startswith(_HEAD)}
+    generator = {name: x for name, x in own.items() if name.startswith(_SHARED)}
+    for name, value in pretrained.weights.items():
+        if name.startswith(_HEAD):
+            prefix = next(prefix for prefix in _MOVED if name.startswith(prefix))
+            generator[_MOVED[prefix] + name.removeprefix(prefix)] = value
+    shape = pretrained.model_config.generator
+    keys = {key: getattr(shape, key) for key in pretrained.model}
+    terms = tuple(term for term in pretrained.terms if term != TERM)
+    return {
+        DISCRIMINATOR: _part(pretrained, own, pretrained.model | {"generator_size": 0.0}, terms),
+        GENERATOR: _part(pretrained, generator, keys, (MASKED_LM,)),
+    }
+
+
+def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
+    """Returns the model with both parts; inverts `split`.
+
+    Raises:
+      UserError: The two do not belong together.
+    """
+    size = generator.model["hidden_size"] / discriminator.model["hidden_size"]
+    model = discriminator.model | {"generator_size": size}
+    merged = dataclasses.replace(discriminator, model=model)
+    for key, value in generator.model.items():
+        expected = getattr(merged.model_config.generator, key)
+        if value != expected:
+            raise UserError(
+                f"{generator.source}: {key} is {value!r}, but a generator of this width for "
+                f"{discriminator.source} has {expected!r}"
+            )
+    weights = dict(discriminator.weights)
+    moved_back = {there: here for here, there in _MOVED.items()}
+    for name, value in generator.weights.items():
+        if not name.startswith(_SHARED):
+            prefix = next(prefix for prefix in moved_back if name.startswith(prefix))
+            weights[moved_back[prefix] + name.removeprefix(prefix)] = value
+        elif not np.array_equal(value, weights[name]):
+            raise UserError(
+                f"{generator.source} and {discriminator.source} differ in {name}, which a "
+                "generator and its discriminator share"
+            )
+    return dataclasses.replace(
+        merged,
+        weights=weights,
+        terms=(TERM, *discriminator.terms),
+        warnings=[*discriminator.warnings, *generator.warnings],
+        training=_merged_training(discriminator, generator),
+    )
+
+
+def _part(
+    pretrained: Pretrained,
+    weights: Weights,
+    model: dict[str, Any],
+    terms: tuple[str, ...],
+) -> Pretrained:
+    """Returns one of the two models, with its share of the objective."""
+    training = pretrained.training
+    if training.get("config"):
+        objective = training["config"]["objective"]
+        share = dict(zip(pretrained.terms, objective["weights"], strict=True))
+        share[MASKED_LM] = share[TERM]
+        training = _with_objective(training, terms, [share[term] for term in terms])
+    return dataclasses.replace(
+        pretrained,
+        weights=weights,
+        model=model,
+        terms=terms,
+        training=training,
+        warnings=list(pretrained.warnings),
+    )
+
+
+def _merged_training(discriminator: Pretrained, generator: Pretrained) -> dict[str, Any]:
+    """Returns how the discriminator was trained, with the objective of both."""
+    configs = [part.training.get("config") for part in (generator, discriminator)]
+    if not all(configs):
+        return {}
+    weights = [weight for config in configs for weight in config["objective"]["weights"]]
+    terms = (TERM, *discriminator.terms)
+    return _with_objective(discriminator.training, terms, weights)
+
+
+def _with_objective(
+    training: dict[str, Any], terms: Sequence[str], weights: Sequence[float]
+) -> dict[str, Any]:
+    config = training["config"]
+    objective = config["objective"] | {"terms": list(terms), "weights": list(weights)}
+    return training | {"config": config | {"objective": objective}}
