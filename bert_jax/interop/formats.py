@@ -31,7 +31,8 @@ def read(
 
     Args:
       path: A work directory of bert_jax or one of its checkpoints; a directory of
-        `transformers`, or one with the directories of `generator.PARTS`; a TF1 checkpoint of google-research/bert or its directory.
+        `transformers`, or one with the directories `generator.PARTS`; a TF1 checkpoint of
+        google-research/bert or its directory.
       lowercase: Whether the vocabulary of a Google checkpoint is uncased; None to guess from
         its entries.
       step: The step of a work directory's checkpoint; None for the newest.

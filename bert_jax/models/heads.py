@@ -169,7 +169,7 @@ class OutputLayer(nn.Module):
 
 
 class ReplacedTokenHead(nn.Module):
-    """Predicts for every token whether it is replaced: two layers (Clark et al. 2020, section 3)."""
+    """Two layers that predict for every token whether it is replaced (Clark et al. 2020)."""
 
     config: BertConfig
 
