@@ -42,7 +42,7 @@ def pretraining_flops_per_sequence(
     A teacher has no backward pass.
     """
     encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
-    blocks = sum(c.num_hidden_layers * _block(c, length) for c in encoders)
+    blocks = sum(_encoder(encoder, length) for encoder in encoders)
     heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
     flops = 3.0 * (blocks + heads)
     if teacher:
@@ -77,6 +77,17 @@ def task_flops_per_sequence(
     trained += 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
     trained += (num_run - num_frozen) * _block(c, length)
     return float(num_frozen * _block(c, length) + 3 * trained)
+
+
+def _encoder(config: BertConfig, length: int) -> int:
+    """Returns the FLOPs of the forward pass of the encoder without the pooler."""
+    return _embeddings(config, length) + config.num_hidden_layers * _block(config, length)
+
+
+def _embeddings(config: BertConfig, length: int) -> int:
+    """Returns the FLOPs of the projection of narrow embeddings, forward."""
+    width = config.embedding_width
+    return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 
 
 def _block(config: BertConfig, length: int) -> int:

@@ -44,14 +44,18 @@ class Generator(Term):
             embeddings.word_embeddings,
             deterministic=deterministic,
         )
-        sampled_BxM = jax.random.categorical(model.make_rng("sample"), logits_BxMxW)
         ids_BxL = _replaced(
             batch["input_ids"],
             batch["masked_lm_positions"],
-            sampled_BxM.astype(batch["input_ids"].dtype),
+            self.samples(model, logits_BxMxW, batch),
             batch["masked_lm_weights"] > 0,
         )
         return {**batch, "input_ids": ids_BxL, "generator_logits": logits_BxMxW}
+
+    def samples(self, model, logits_BxMxW, batch):
+        """Returns a token for each position, int32 [B, M]; the padding has no probability."""
+        key = model.make_rng("sample")
+        return jax.random.categorical(key, logits_BxMxW).astype(jnp.int32)
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
         """Returns logits_BxMxW, float32; W is the padded vocabulary."""

@@ -1,0 +1,171 @@
+"""ELECTRA's terms: what is replaced and counted, and where gradients go."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import validate
+from bert_jax.errors import UserError
+from bert_jax.models import PreTrainingModel
+from bert_jax.objectives.objective import apply
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.terms.generator import Generator
+from bert_jax.objectives.weighted import WeightedTerms
+from bert_jax.pretraining import make_trainer
+from bert_jax.training.state import init_params
+from tests.models.common import PLAIN
+from tests.small import flat, random_batch, randomized, small_config
+
+NAMES = ("generator", "replaced_token")
+# The generator is 9 wide.
+CONFIG = dataclasses.replace(
+    PLAIN, vocab_size=98, num_hidden_layers=1, embedding_size=14, generator_size=3 / 7
+)
+ELECTRA = {
+    "objective.terms": NAMES,
+    "objective.weights": (1.0, 50.0),
+    "model.generator_size": 0.5,
+    "data.rows": "halves",
+    "data.corruption": "electra",
+}
+BATCH = random_batch(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenSamples(Generator):
+    """A generator whose samples are those of the batch."""
+
+    def samples(self, model, logits_BxMxW, batch):
+        return batch["samples"]
+
+
+@pytest.fixture(scope="module")
+def electra():
+    model = PreTrainingModel(CONFIG, make_terms(NAMES))
+    params = nn.unbox(jax.jit(lambda: init_params(model, 0))())
+    return model, randomized(params, 1)
+
+
+def test_samples_replace_the_chosen_tokens_and_equal_ones_are_real(electra):
+    _, params = electra
+    model = PreTrainingModel(CONFIG, (GivenSamples(), *make_terms(NAMES[1:])))
+    rng = np.random.default_rng(0)
+    real = BATCH["masked_lm_weights"] > 0
+    samples = rng.integers(1, 98, real.shape).astype(np.int32)
+    # Every second sample is the original token.
+    samples[:, ::2] = BATCH["masked_lm_ids"][:, ::2]
+    (logits, is_replaced) = apply(model, params, BATCH | {"samples": samples})["rtd"]
+    expected_ids, expected = BATCH["input_ids"].copy(), np.zeros_like(is_replaced)
+    for row, at in np.argwhere(real):
+        column = BATCH["masked_lm_positions"][row, at]
+        expected_ids[row, column] = samples[row, at]
+        expected[row, column] = samples[row, at] != BATCH["masked_lm_ids"][row, at]
+    np.testing.assert_array_equal(is_replaced, expected)
+    assert 0 < expected.sum() < real.sum()
+    # The discriminator alone, on the row that it should have read.
+    alone = PreTrainingModel(CONFIG, make_terms(NAMES[1:]))
+    read = apply(alone, params, BATCH | {"input_ids": expected_ids})["rtd"].logits_BxL
+    np.testing.assert_allclose(logits, read, rtol=1e-5, atol=1e-5)
+
+
+def test_the_sample_key_decides_and_evaluation_is_fixed(electra):
+    model, params = electra
+
+    @jax.jit
+    def logits(seed):
+        rngs = {"sample": jax.random.key(seed), "dropout": jax.random.key(0)}
+        return apply(model, params, BATCH, rngs)["rtd"].logits_BxL
+
+    one, other = logits(1), logits(2)
+    assert (one == logits(1)).all() and (one != other).any()
+    evaluated = jax.jit(lambda: apply(model, params, BATCH)["rtd"].logits_BxL)
+    assert (evaluated() == evaluated()).all()
+
+
+def test_no_gradient_goes_through_the_samples(electra):
+    model, params = electra
+
+    def gradients(*weights):
+        terms = WeightedTerms(model.terms, weights)
+        batch = jax.tree.map(jnp.asarray, BATCH)
+        rngs = {"sample": jax.random.key(5), "dropout": jax.random.key(6)}
+        totals = terms.totals(batch)
+        loss = lambda p: terms.loss(model, p, batch, rngs, totals, {})[0]  # noqa: E731
+        return flat(jax.jit(jax.grad(loss))(params))
+
+    detection, masked = gradients(0.0, 50.0), gradients(1.0, 0.0)
+    shared = {name for name in detection if name.startswith("bert/embeddings/")}
+    for name in detection:
+        of_generator = name.startswith("generator/")
+        assert detection[name].any() != of_generator, name
+        assert masked[name].any() == (of_generator or name in shared), name
+
+
+def test_detection_is_counted_over_all_real_tokens(electra):
+    model, params = electra
+    example_weights = (np.arange(16) < 13).astype(np.float32)
+    batch = jax.tree.map(jnp.asarray, BATCH | {"example_weights": example_weights})
+    objective = WeightedTerms(model.terms, (1.0, 50.0))
+    log_probs = jnp.full(98, -np.log(98.0))
+    sums = jax.tree.map(float, objective.evaluate(model, params, batch, {}, log_probs))
+    results = objective.results(sums)
+
+    logits, is_replaced = (np.asarray(x, np.float64) for x in apply(model, params, batch)["rtd"])
+    real = (BATCH["attention_mask"][:13] > 0).ravel()
+    logits, truth = logits[:13].ravel()[real], is_replaced[:13].ravel()[real] > 0
+    marked, share = logits > 0, truth.mean()
+    probs = 1 / (1 + np.exp(-logits))
+    expected = {
+        "rtd_loss": -np.log(np.where(truth, probs, 1 - probs)).mean(),
+        "rtd_accuracy": (marked == truth).mean(),
+        "rtd_precision": truth[marked].mean(),
+        "rtd_recall": marked[truth].mean(),
+        "all_real_rtd_accuracy": 1 - share,
+        "all_replaced_rtd_precision": share,
+        "constant_rtd_loss": -share * np.log(share) - (1 - share) * np.log(1 - share),
+    }
+    assert real.sum() < real.size and marked.any() and truth.any()
+    for name, value in expected.items():
+        assert results[name] == pytest.approx(value, rel=1e-4), name
+    assert results.keys() >= {"mlm_loss", "unigram_mlm_loss", "mlm_accuracy"}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"model.num_hidden_layers": 1},
+        {"scan_layers": True, "train.gradient_accumulation_steps": 2, "model.embedding_size": 8},
+    ],
+    ids=["plain", "scanned, accumulated"],
+)
+def test_a_trainer_learns_both_parts(overrides):
+    trainer = make_trainer(small_config(**ELECTRA, **overrides), jax.devices()[:1])
+    state, losses = trainer.init_state(), []
+    for batch in trainer.put([random_batch(0)] * 40):
+        state, metrics = trainer.train_step(state, batch)
+        losses.append((float(metrics["mlm_loss"]), float(metrics["rtd_loss"])))
+        total = losses[-1][0] + 50 * losses[-1][1]
+        assert float(metrics["loss"]) == pytest.approx(total, rel=1e-5)
+    assert losses[-1][0] < losses[0][0] - 0.5 and losses[-1][1] < losses[0][1] - 0.05
+
+
+def test_flops_count_the_generator():
+    """Written out for H 24 (F 40) and a generator of H 12 (F 48), 16 tokens, 4 predictions."""
+    trainer = make_trainer(small_config(**ELECTRA), jax.devices()[:1])
+
+    def block(width, inner):
+        return 2 * 16 * (4 * width**2 + 2 * width * inner) + 4 * 16**2 * width
+
+    projection = 2 * 16 * 24 * 12
+    heads = 2 * 4 * (12 * 24 + 24 * 98) + 2 * 16 * 24**2
+    expected = 3 * (2 * block(24, 40) + 2 * block(12, 48) + projection + heads)
+    assert trainer.flops_per_sequence(trainer.stages[0]) == expected
+
+
+def test_a_generator_needs_a_width():
+    with pytest.raises(UserError, match="generator_size is 0.0, which makes the generator 0 wide"):
+        validate(small_config(**ELECTRA | {"model.generator_size": 0.0}))
