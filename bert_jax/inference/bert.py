@@ -6,7 +6,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, buckets, compiled_forward
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Text, encode
+from bert_jax.inference.predictions import Attention, Detection, Guess, Score
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
@@ -30,56 +30,6 @@ _IN_FLIGHT = 2
 _LEAST_LENGTH = 5
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
-
-
-class Detection(NamedTuple):
-    """A token, the probability that it is not the original one, and whether that is above 1/2."""
-
-    token: str
-    probability: float
-    replaced: bool
-
-
-class Guess(NamedTuple):
-    """A token for a masked position, and its probability."""
-
-    token: str
-    probability: float
-
-
-class Score(NamedTuple):
-    """A text's pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659).
-
-    Attributes:
-      log_likelihood: The sum of the tokens' log-probabilities, in nats.
-      tokens: The text's word pieces.
-      log_probs: The log-probability of each token when it alone is masked, in nats.
-    """
-
-    log_likelihood: float
-    tokens: list[str]
-    log_probs: list[float]
-
-    @property
-    def perplexity(self) -> float:
-        """The pseudo-perplexity of the text, exp of the mean loss of a token."""
-        return math.exp(-self.log_likelihood / len(self.tokens))
-
-
-class Attention(NamedTuple):
-    """How a text's tokens attend to each other.
-
-    Attributes:
-      tokens: All L tokens, with [CLS] and [SEP].
-      num_first: The number of tokens in segment A.
-      probabilities_NxAxLxL: float32 for N layers and A heads; each row adds up to 1.
-      guesses: The guesses for each masked position; empty without a mask or a masked-LM head.
-    """
-
-    tokens: list[str]
-    num_first: int
-    probabilities_NxAxLxL: np.ndarray
-    guesses: dict[int, list[Guess]]
 
 
 class Bert:
