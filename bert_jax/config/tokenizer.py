@@ -76,6 +76,11 @@ def check_tokenizer(data: ConfigDict) -> None:
             f"config.data.special_tokens is {data.special_tokens}, but the dictionary of "
             "config.data.tokenizer=fastbpe has those of roberta"
         )
+    if data.tokenizer == "fastbpe" and data.whole_word_masking:
+        raise UserError(
+            "config.data.whole_word_masking is True, but the entries of config.data.tokenizer="
+            "fastbpe do not say where words begin; set it to False"
+        )
     if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
         raise UserError(
             "config.data.special_tokens is camembert, whose ids only config.data.tokenizer="

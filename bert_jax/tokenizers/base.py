@@ -138,6 +138,7 @@ class Tokenizer(abc.ABC):
         return sum(token.startswith("[unused") for token in self.tokens)
 
     def id_to_token(self, token_id: int) -> str:
+        """Returns an entry of the vocabulary, for people to read."""
         return self.tokens[token_id]
 
     def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:

@@ -78,6 +78,12 @@ class ByteBpeTokenizer(Tokenizer):
         # The caller chooses the number of processes; the library's batches would use threads.
         return [np.array(self._backend.encode(s).ids, np.int32) for s in sentences]
 
+    def id_to_token(self, token_id: int) -> str:
+        """See `Tokenizer`. An entry is not changed if its bytes are only a part of a character."""
+        token = self.tokens[token_id]
+        text = self._decoder.decode([token])
+        return token if "\ufffd" in text else text.replace(" ", WORD_START)
+
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
         if self.special_tokens.mask_takes_space:
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]

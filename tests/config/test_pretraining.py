@@ -58,6 +58,14 @@ def test_defaults_are_valid_and_berts_own():
     assert [s.max_predictions_per_seq for s in stages] == [20, 80]
 
 
+FASTBPE = {
+    "data__tokenizer": "fastbpe",
+    "data__lowercase": False,
+    "data__special_tokens": "roberta",
+    "data__vocab": "vocab.txt",
+}
+
+
 @pytest.mark.parametrize(
     "values, words",
     [
@@ -72,6 +80,11 @@ def test_defaults_are_valid_and_berts_own():
         ({"data__mask_shares": (0.8, 0.1, 0.2)}, "three shares that add up to 1"),
         ({"data__mask_shares": (0.9, 0.1)}, "three shares that add up to 1"),
         ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
+        ({"data__tokenizer": "byte_bpe"}, "tokenizer=byte_bpe keeps the case; set it to False"),
+        ({**FASTBPE, "data__vocab": ""}, "config.data.tokenizer=fastbpe is not trained here"),
+        ({**FASTBPE, "data__special_tokens": "bert"}, "has those of roberta"),
+        ({**FASTBPE, "data__whole_word_masking": True}, "do not say where words begin"),
+        ({"data__special_tokens": "camembert"}, "sentencepiece has; set roberta"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},
             "config.profile covers steps 10 to 13, but the run ends with step 12; set an earlier",

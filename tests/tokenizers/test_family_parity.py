@@ -14,6 +14,10 @@ import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from bert_jax import tokenizers
+from bert_jax.config import default_config, validate_data
+from bert_jax.data.store_manifest import given_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.initialize import _vocabulary_flags
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
@@ -211,3 +215,78 @@ def test_the_ids_of_xlm_roberta(golden):
         if ours.tolist() != theirs:
             wrong.append((text, ours.tolist(), theirs))
     assert not wrong, (len(wrong), len(texts), [ascii(w[0])[:50] for w in wrong[:20]])
+
+
+@pytest.mark.parametrize("given", ["directory", "file", "exported"])
+def test_the_flags_for_its_weights_give_the_tokenizer(given, tokenizer, name, models, tmp_path):
+    source = models / SAME.get(name, name)
+    if given == "exported":
+        export(name, tokenizer, tmp_path)
+        source = tmp_path
+    flags = _vocabulary_flags(source, tokenizer)
+    data = default_config().data
+    for flag in flags.split():
+        key, value = flag.removeprefix("--config.data.").split("=")
+        data[key] = value if isinstance(data[key], str) else value == "True"
+    if given == "directory":
+        data.vocab = str(source)
+    validate_data(data)
+    assert given_tokenizer(data, tokenizer.vocab_size).fingerprint == tokenizer.fingerprint
+
+
+FILES = {"byte_bpe": ("vocab.json", "merges.txt"), "fastbpe": ("vocab.txt", "bpe.codes")}
+BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, "<mask>": 7}'
+
+
+@pytest.mark.parametrize(
+    "kind, first, second, words",
+    [
+        ("byte_bpe", BYTES, None, "merges.txt: No such file"),
+        ("byte_bpe", BYTES, "#version: 0.2\na b\na  b\n", "merges.txt:3: .* two entries"),
+        ("byte_bpe", BYTES, "a b\nab b\n", r"no 'abb', which a merge of \('ab', 'b'\) needs"),
+        ("byte_bpe", BYTES.replace("7", "8"), "a b\n", "8 entries must be 0 to 7"),
+        ("byte_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
+        ("byte_bpe", "[1]", "a b\n", "vocab.json is damaged"),
+        ("fastbpe", "a 1\na 2\n", "a b 1\n", "vocab.txt:2: 'a 2' must be a new entry and its"),
+        ("fastbpe", "a 1\nb\n", "a b 1\n", "vocab.txt:2: 'b' must be a new entry and its count"),
+        ("fastbpe", "a 1\n", "a b 1\na b\n", "bpe.codes:2: 'a b' must be two pieces and a count"),
+        ("fastbpe", "a 1\n", None, "bpe.codes: No such file"),
+    ],
+)
+def test_vocabularies_that_cannot_be_used(kind, first, second, words, tmp_path):
+    for file_name, content in zip(FILES[kind], (first, second), strict=True):
+        if content is not None:
+            (tmp_path / file_name).write_text(content)
+    with pytest.raises(UserError, match=words):
+        tokenizers.from_file(kind, tmp_path, special_tokens=CONVENTIONS["roberta"])
+
+
+@pytest.mark.parametrize(
+    "kind, change, words",
+    [
+        ("byte_bpe", {"pre_tokenizer": {"type": "Whitespace"}}, "not a byte-level BPE"),
+        ("byte_bpe", {"normalizer": {"type": "NFC"}}, "not a byte-level BPE"),
+        ("sentencepiece", {}, "is not a SentencePiece tokenizer: its model is not Unigram"),
+        ("byte_bpe", {}, ""),
+    ],
+)
+def test_library_files_with_other_rules_are_refused(kind, change, words, models, tmp_path):
+    ours = read("roberta", models)
+    export("roberta", ours, tmp_path / "all")
+    content = json.loads((tmp_path / "all" / "tokenizer.json").read_text("utf-8"))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content | change), "utf-8")
+    if words:
+        with pytest.raises(UserError, match=words):
+            tokenizers.from_file(kind, path, special_tokens=CONVENTIONS["roberta"])
+    else:
+        again = tokenizers.from_file(kind, path, special_tokens=CONVENTIONS["roberta"])
+        assert again.fingerprint == ours.fingerprint
+
+
+def test_bytes_are_readable(models):
+    tokenizer = read("roberta", models)
+    readable = [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
+    assert {"é", "Ã", "Ġthe", "<mask>"} <= {*readable} and "Ã©" in tokenizer.tokens
+    ids = tokenizer.encode_batch([" été"])[0].tolist()
+    assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.mask_id]) == "<s> été<mask>"

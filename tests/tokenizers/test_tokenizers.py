@@ -206,7 +206,8 @@ train(kind, sample_texts(6), 600, model_type).save(directory)
 
 
 @pytest.mark.parametrize(
-    "kind, model_type", [("wordpiece", ""), ("sentencepiece", "unigram"), ("sentencepiece", "bpe")]
+    "kind, model_type",
+    [("wordpiece", ""), ("sentencepiece", "unigram"), ("sentencepiece", "bpe"), ("byte_bpe", "")],
 )
 def test_training_gives_the_same_bytes_in_every_process(kind, model_type, tmp_path):
     digests = set()
@@ -241,6 +242,8 @@ def test_alphabet_is_bounded_by_frequency():
         ("sentencepiece", sample_texts(1), 100_000, "set it to a value <= "),
         ("wordpiece", [" ", ""], 100, "no text to train"),
         ("sentencepiece", [" ", ""], 100, "it has no text"),
+        ("byte_bpe", sample_texts(1), 260, "the 256 bytes and the special tokens alone take 261"),
+        ("byte_bpe", [" ", ""], 300, "no text to train"),
     ],
 )
 def test_corpora_and_sizes_that_cannot_be_trained(kind, texts, size, words):
@@ -323,17 +326,18 @@ def test_known_ids_of_bert_base_uncased(shared_data):
         ("bpe", "camembert"),
         ("wordpiece", "albert"),
         ("unigram", "albert"),
+        ("byte_bpe", "roberta"),
     ],
 )
 def test_other_conventions(kind, convention, tmp_path):
     special = tokenizers.CONVENTIONS[convention]
     tokenizer = tokenizers.train(
-        "wordpiece" if kind == "wordpiece" else "sentencepiece",
+        "sentencepiece" if kind in ("unigram", "bpe") else kind,
         sample_texts(),
         vocab_size=700,
         lowercase=True,
         max_input_chars_per_word=100,
-        sentencepiece_type=kind if kind != "wordpiece" else "unigram",
+        sentencepiece_type=kind,
         special_tokens=special,
     )
     assert tokenizer.options["special_tokens"] == convention
