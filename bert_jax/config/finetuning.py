@@ -193,6 +193,11 @@ FINETUNING: Section = {
             above=0,
             at_most=1,
         ),
+        "layer_decay_offset": Field(
+            0,
+            "Further powers of layer_decay on the encoder, the top block included; 1 in ELECTRA.",
+            at_least=0,
+        ),
         "frozen_layers": Field(
             -1,
             "Number of blocks, counted from the first, that are frozen together with the "
@@ -336,7 +341,7 @@ def validate(config: ConfigDict) -> None:
 def _check_features(config: ConfigDict) -> None:
     """Refuses keys that have no effect on this task or with frozen features."""
     layers, size = feature_layers(config), config.train.bilstm_size
-    for key in ("frozen_layers", "layer_decay"):
+    for key in ("frozen_layers", "layer_decay", "layer_decay_offset"):
         value, default = config.optimizer[key], FINETUNING["optimizer"][key].default
         if layers and value != default:
             raise UserError(

@@ -177,6 +177,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     rates = LayerRates(
         config.model.layer_groups or config.model.num_hidden_layers,
         decay=config.optimizer.layer_decay,
+        decay_offset=config.optimizer.layer_decay_offset,
         frozen_layers=config.optimizer.frozen_layers,
         frozen_encoder=bool(features),
     )

@@ -23,6 +23,8 @@ class LayerRates:
       decay: The head and the pooler have the full rate. The rate shrinks by this factor at the
         last block, again at each block below, and once more at the embeddings (Howard & Ruder
         2018; Clark et al. 2020 for models like BERT).
+      decay_offset: How many more times the rates of the whole encoder shrink by this factor; 1 in
+        `_get_layer_lrs` of google-research/electra's optimization.py.
       frozen_layers: The number of blocks, from the first, that are frozen together with the
         embeddings; 0 freezes only the embeddings, -1 nothing.
       frozen_encoder: Whether everything below the head is frozen.
@@ -31,6 +33,7 @@ class LayerRates:
 
     num_layers: int
     decay: float = 1.0
+    decay_offset: int = 0
     frozen_layers: int = -1
     frozen_encoder: bool = False
     frozen_positions: bool = False
@@ -77,4 +80,5 @@ class LayerRates:
     def _of_depth(self, depth: np.ndarray) -> np.ndarray:
         """Returns the factor at a depth: 0 for the embeddings, from 1 for the blocks."""
         trained = (depth > self.frozen_layers) & (not self.frozen_encoder)
-        return np.where(trained, self.decay ** (self.num_layers + 1 - depth), 0).astype(np.float32)
+        power = self.num_layers + 1 + self.decay_offset - depth
+        return np.where(trained, self.decay**power, 0).astype(np.float32)

@@ -46,6 +46,10 @@ def test_factors_fall_from_the_head_to_the_embeddings():
     }
     for name, factor in expected.items():
         assert factors[name] == factor, name
+    # ELECTRA's: the top block has the square of the factor.
+    offset = flat(LayerRates(2, decay=0.5, decay_offset=1).factors(params))
+    for name, factor in expected.items():
+        assert offset[name] == (factor / 2 if factor < 1 else 1), name
     frozen = flat(LayerRates(2, frozen_layers=1).factors(params))
     assert {n for n, f in frozen.items() if not f.all()} == {
         n for n in frozen if n.startswith(("bert/embeddings/", "bert/encoder/layer_0/"))

@@ -78,8 +78,7 @@ ELECTRA = Family(
             pooler=_POOLER._replace(huggingface="sequence_summary.summary."),
         ),
     },
-    tokenizer_classes=BERT.tokenizer_classes
-    | {"wordpiece": BERT.tokenizer_classes["wordpiece"]._replace(name="ElectraTokenizer")},
+    tokenizer="ElectraTokenizer",
     config_keys=BERT.config_keys | {"embedding_size": "embedding_size"},
     # The activation of the generator's head is gelu, whatever hidden_act says.
     fixed={"hidden_act": "gelu", "pooler_act": "gelu", "pooler_dropout_prob": 0.1},
