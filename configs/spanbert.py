@@ -1,0 +1,74 @@
+"""SpanBERT: spans of words are masked, and predicted from their boundaries too.
+
+Paper: Joshi et al. 2020 (arXiv:1907.10529). The numbers are those of the pre-training command in
+facebookresearch/SpanBERT: 2.4M steps of 131,072 tokens, fairseq's Adam with eps 1e-8 and a decay of
+0.01 of all parameters, a peak rate of 1e-4, 10k steps of warm-up and BERT's linear decay. Each row
+is whole sentences of one document. The corpus and the cased vocabulary of 28,996 entries are those
+of BERT.
+
+    python -m bert_jax.main --config=configs/spanbert.py:large --workdir=/runs/spanbert \\
+        --config.data.store=/data/wikipedia
+
+The argument is `base`, `large`, or `tiny`, a model of BERT-tiny's size for the built-in corpus
+(ours, not the paper's).
+
+The authors' program divides the gradient by the number of tokens twice, and clipping at a norm of
+1 therefore never acts in it. Here the gradient is that of the mean loss, and it is clipped.
+
+Hardware: 64 TPU chips for `base` and `large` (the paper used 32 V100 for 15 days); two CPU cores
+and 2 GB of memory, for about five minutes, for `tiny`.
+Expected: SQuAD v1.1 F1 92.4 (`base`, dev) and 94.6 (`large`, test), SQuAD v2.0 83.6 and 88.7
+(README of the authors' repository). Not reproduced with this code. `tiny`: see docs/family.md.
+"""
+
+import runpy
+from pathlib import Path
+
+from bert_jax.config import default_config, stage
+from bert_jax.errors import UserError
+
+SIZES = ("base", "large", "tiny")
+
+
+def get_config(arg: str = ""):
+    if arg not in SIZES:
+        raise UserError(
+            f"--config ends in :{arg}; it must name a size of SpanBERT: {', '.join(SIZES)}"
+        )
+    if arg == "tiny":
+        # Works from any current directory.
+        tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+        c = tiny["get_config"]().unlock()
+        length, predictions = 64, 10
+        # Each masked token has two predictions, and rows must hold whole sentences: a smaller
+        # vocabulary makes up for the time.
+        c.model.vocab_size = 4096
+        c.train.num_steps = 1500
+    else:
+        c = default_config()
+        length, predictions = 512, 77
+        c.model.vocab_size = 28996
+        c.data.lowercase = False
+        c.train.num_steps = 2_400_000
+        c.optimizer.eps = 1e-8
+        # fairseq's Adam.
+        c.optimizer.bias_correction = True
+        c.optimizer.eps_before_correction = True
+        c.optimizer.decay_all = True
+        if arg == "large":
+            c.model.num_hidden_layers = 24
+            c.model.hidden_size = 1024
+            c.model.num_attention_heads = 16
+            c.model.intermediate_size = 4096
+            c.scan_layers = False
+    c.train.stages = (
+        stage(fraction=1.0, max_seq_length=length, max_predictions_per_seq=predictions),
+    )
+    c.family = "spanbert"
+    c.objective.terms = ("masked_lm", "span_boundary")
+    c.objective.weights = (1.0, 1.0)
+    c.data.rows = "whole_sentences"
+    c.data.corruption = "spans"
+    c.data.short_seq_prob = 0.0
+    c.lock()
+    return c

@@ -1,0 +1,80 @@
+"""Eight devices train each family as one does, with scanned layers and microbatches.
+
+Run as a program, with eight simulated devices, this file prints the losses of a family.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.benchmark import synthetic_batches
+from bert_jax.config import stage
+from bert_jax.pretraining import make_trainer
+
+# A module of configs/, and its argument.
+FAMILIES = {"spanbert": "tiny"}
+STEPS = 4
+SMALL = {
+    "dtype": "float32",
+    "model.vocab_size": 98,
+    "model.hidden_size": 24,
+    "model.num_hidden_layers": 2,
+    "model.num_attention_heads": 4,
+    "model.intermediate_size": 40,
+    "model.hidden_dropout_prob": 0.1,
+    "max_replicated_share": 0.9,
+    "train.num_steps": 40,
+    "train.batch_size": 16,
+    "schedule.peak_learning_rate": 1e-2,
+    "schedule.warmup_steps": 2.0,
+    "scan_layers": True,
+    "train.gradient_accumulation_steps": 2,
+}
+MESHES = {
+    "one": {},
+    "fsdp_tp": {"sharding": "fsdp_tp", "mesh.data": 2, "mesh.fsdp": 2, "mesh.model": 2},
+}
+
+
+def losses(family: str, mesh: str) -> list[float]:
+    config = importlib.import_module(f"configs.{family}").get_config(FAMILIES[family])
+    with config.unlocked():
+        config.update_from_flattened_dict(SMALL | MESHES[mesh])
+        config.train.stages = (stage(fraction=1.0, max_seq_length=16, max_predictions_per_seq=4),)
+    trainer = make_trainer(config, jax.devices()[:1] if mesh == "one" else None)
+    (first, *_) = trainer.stages
+    batches = trainer.put(synthetic_batches(trainer, first, first.batch_size))
+    state, found = trainer.init_state(), []
+    for _, batch in zip(range(STEPS), batches, strict=False):
+        state, metrics = trainer.compiled_train_step(state, batch, trainer.frozen)
+        found.append(float(metrics["loss"]))
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_do_not_depend_on_the_devices(family):
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parallel.test_families", family],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, eight = json.loads(done.stdout.splitlines()[-1]).values()
+    assert one[-1] < one[0] - 0.05
+    np.testing.assert_allclose(eight[0], one[0], rtol=2e-6)
+    np.testing.assert_allclose(eight, one, rtol=1e-4)
+
+
+if __name__ == "__main__":
+    assert len(jax.devices()) == 8
+    print(json.dumps({mesh: losses(sys.argv[1], mesh) for mesh in MESHES}))
