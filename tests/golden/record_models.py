@@ -26,6 +26,8 @@ from transformers import (
     BertConfig,
     BertForPreTraining,
     BertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -104,10 +106,21 @@ SHAPES = {
         hidden_act="gelu",
         layer_norm_eps=1e-5,
     ),
+    "distilbert": dict(
+        model_type="distilbert",
+        vocab_size=57,
+        dim=20,
+        n_layers=3,
+        n_heads=5,
+        hidden_dim=36,
+        max_position_embeddings=17,
+        activation="gelu",
+    ),
 }
 CLASSES = {
     "bert": (BertConfig, BertForPreTraining),
     "roberta": (RobertaConfig, RobertaForMaskedLM),
+    "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
 }
 SENTENCES = (
     ("BERT reads both sides.",),
@@ -146,7 +159,7 @@ def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
         length=13,
         predictions=4,
         vocab_size=shape["vocab_size"] - config.pad_token_id,
-        type_vocab_size=shape["type_vocab_size"],
+        type_vocab_size=shape.get("type_vocab_size", 1),
     )
     # Padding has another id than 0 in some families.
     for key in ("input_ids", "masked_lm_ids"):
@@ -259,6 +272,9 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
         labels = torch.tensor(batch["next_sentence_labels"]).long()
         nsp_loss = -torch.log_softmax(nsp_logits, -1).gather(1, labels[:, None]).mean()
         outputs |= {"pooled_output": pooled, "nsp_logits": nsp_logits, "nsp_loss": nsp_loss}
+    elif model.config.model_type == "distilbert":
+        hidden = model.activation(model.vocab_transform(hidden_states[-1]))
+        mlm_logits = model.vocab_projector(model.vocab_layer_norm(hidden))
     else:
         mlm_logits = model.lm_head(hidden_states[-1])
     outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])
@@ -272,13 +288,11 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 
 def encode(bert: PreTrainedModel, batch: dict):
     """Every hidden state, the embeddings' first, and the pooled output, if any."""
-    output = bert(
-        input_ids=torch.tensor(batch["input_ids"]).long(),
-        token_type_ids=torch.tensor(batch["token_type_ids"]).long(),
-        attention_mask=torch.tensor(batch["attention_mask"]).long(),
-        output_hidden_states=True,
-    )
-    return output.hidden_states, output.pooler_output
+    has_types = bert.config.model_type != "distilbert"
+    names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
+    inputs = {name: torch.tensor(batch[name]).long() for name in names}
+    output = bert(**inputs, output_hidden_states=True)
+    return output.hidden_states, output.get("pooler_output")
 
 
 def gather(values: torch.Tensor, positions: np.ndarray) -> torch.Tensor:

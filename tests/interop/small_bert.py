@@ -33,6 +33,11 @@ MODEL = {
 FAMILIES = {"bert": {}} | dict.fromkeys(
     ("roberta", "xlm_roberta", "camembert"), {"type_vocab_size": 1, "pooler_dropout_prob": 0.1}
 )
+FAMILIES["distilbert"] = {
+    "type_vocab_size": 0,
+    "attention_output_dropout_prob": 0.0,
+    "pooler_act": "relu",
+}
 
 
 def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
@@ -63,7 +68,7 @@ def make_finetuned(
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
-    tokenizer = make_tokenizer("bert" if family == "bert" else "roberta")
+    tokenizer = make_tokenizer("bert" if family in ("bert", "distilbert") else "roberta")
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 
 

@@ -53,7 +53,7 @@ _SPANBERT = dataclasses.replace(
     pretraining_classes=(PreTrainingClass("SpanBert", ("masked_lm", "span_boundary"), ()),),
 )
 
-RANDOM = ("gelu", "one_head", "gelu_new", "relu", "roberta", "spanbert")
+RANDOM = ("gelu", "one_head", "gelu_new", "relu", "roberta", "spanbert", "distilbert")
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
@@ -178,14 +178,14 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
         return outputs["loss"], outputs
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
-    ours, theirs = _named(grads, model, _family(name)), section(reference, "gradients")
+    ours, theirs = named(grads, model, _family(name)), section(reference, "gradients")
     assert ours.keys() == theirs.keys()
     errors, entries = {}, {}
     for key, expected in theirs.items():
         assert ours[key].shape == expected.shape, key
         off, size = ours[key] - expected, np.linalg.norm(expected)
         if _is_rounding_alone(key):
-            queries = np.linalg.norm(theirs[key.replace("key", "query")])
+            queries = np.linalg.norm(theirs[_query(key)])
             errors[key] = max(np.linalg.norm(ours[key]), size) / queries
         else:
             errors[key] = np.linalg.norm(off) / size
@@ -218,12 +218,12 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
         return total, outputs | {"loss": total}
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
-    ours, kept = _named(grads, model, BERT), section(reference, "gradients")
+    ours, kept = named(grads, model, BERT), section(reference, "gradients")
     errors, entries = {}, {}
     for key in {key.rsplit("/", 1)[0] for key in kept}:
         expected = section(kept, key)
         if _is_rounding_alone(key):
-            queries = kept[f"{key.replace('key', 'query')}/norm"]
+            queries = kept[f"{_query(key)}/norm"]
             errors[key] = max(np.linalg.norm(ours[key]), expected["norm"]) / queries
         else:
             off = projections(key, ours[key]) - expected["projections"]
@@ -282,7 +282,7 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
     )
 
 
-def _named(params: dict, model: PreTrainingModel, family: Family) -> dict[str, np.ndarray]:
+def named(params: dict, model: PreTrainingModel, family: Family) -> dict[str, np.ndarray]:
     """Under transformers' names, and laid out as there."""
     names = foreign_names(family.names, "huggingface", model.config.num_hidden_layers)
     flat = flatten(params, model.config)
@@ -299,4 +299,9 @@ def _outputs_errors(outputs: dict, reference: dict[str, np.ndarray]) -> dict[str
 
 
 def _is_rounding_alone(name: str) -> bool:
-    return name.endswith("attention.self.key.bias")
+    return name.endswith(("attention.self.key.bias", "attention.k_lin.bias"))
+
+
+def _query(name: str) -> str:
+    """The query's bias for a key's."""
+    return name.replace(".key.", ".query.").replace("k_lin", "q_lin")

@@ -1,16 +1,29 @@
-"""The terms that compare a student with its teacher, against plain numpy."""
+"""The terms that compare a student with its teacher, against numpy and PyTorch."""
+
+import functools
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.distilbert import DISTILBERT
+from bert_jax.interop.names import foreign_names
+from bert_jax.interop.weights import expected_shapes, unflatten
+from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_divergence
+from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.distillation import HiddenCosine, SoftTargets
+from bert_jax.objectives.weighted import WeightedTerms
+from tests.golden.inputs import section
+from tests.models import parity
 
 TEMPERATURE = 3.0
+MLM = ("masked_lm",)
 
 
 def decoder(width, seed, length=2 * SLICE_POSITIONS + 5):
@@ -83,3 +96,37 @@ def test_padding_and_rows_without_weight_do_not_count(rows):
     assert sums["loss"] == pytest.approx((weights * (1 - cosines)).sum(), rel=1e-5)
     for each in (term, HiddenCosine()):
         assert each.total(batch) == mask.sum() == 17
+
+
+def test_losses_and_gradients_are_those_of_pytorch():
+    """See tests/golden/record_distillation.py. The bars are those of test_parity.py."""
+    reference = parity.golden("distillation")
+    model, params = parity.random_model("distilbert", scan_layers=False)
+    batch = section(parity.golden("model_distilbert"), "batch")
+    config = BertConfig(**json.loads(str(reference["teacher_config"])))
+    names = foreign_names(BERT.names, "huggingface", config.num_hidden_layers)
+    weights, shapes = section(reference, "teacher_weights"), expected_shapes(config, MLM)
+    teacher = {
+        name: names[name].restore(weights[names[name].name], shape)
+        for name, shape in shapes.items()
+    }
+    terms = make_terms(("soft_targets", "masked_lm", "hidden_cosine"), {"temperature": 2.0})
+    objective = WeightedTerms(terms, (5.0, 2.0, 1.0), config)
+    student = PreTrainingModel(model.config, terms)
+
+    @jax.jit
+    def gradient_and_metrics(params, frozen):
+        totals = objective.totals(batch)
+        loss = functools.partial(objective.loss, student, batch=batch, rngs=None, totals=totals)
+        return jax.grad(loss, has_aux=True)(params, frozen=frozen)
+
+    gradient, metrics = gradient_and_metrics(params, unflatten(teacher, config))
+    for name, expected in section(reference, "losses").items():
+        assert metrics[name] == pytest.approx(float(expected), rel=2e-5), name
+    ours = parity.named(gradient, model, DISTILBERT)
+    theirs = section(reference, "gradients")
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        # A key's bias moves no probability.
+        size = np.linalg.norm(theirs[name.replace("k_lin.bias", "q_lin.bias")])
+        assert np.linalg.norm(ours[name] - expected) / size < 1e-4, name

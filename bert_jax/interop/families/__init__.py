@@ -10,6 +10,7 @@ FAMILIES = {
     "electra": "bert_jax.interop.families.electra:ELECTRA",
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
     "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
+    "distilbert": "bert_jax.interop.families.distilbert:DISTILBERT",
     "camembert": "bert_jax.interop.families.roberta:CAMEMBERT",
 }
 

@@ -1,0 +1,101 @@
+"""How the distillation project of transformers chooses tokens: shares by how rare they are.
+
+tests/data/corruption/test_distilbert.py compares bert_jax with these. The original runs as it
+is; of its file, only the two functions that make batches are executed:
+
+    pip install torch==2.13.0
+    python -m tests.golden.record_distilbert_masks .../distillation/distiller.py
+"""
+
+import ast
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+FILE = Path(__file__).parent / "distilbert_masks.json"
+VOCABULARY, LENGTH, ROWS, DRAWS = 505, 64, 64, 300
+PAD, UNK, CLS, SEP, MASK = range(5)
+# First ids of classes of tokens, from the most to the least frequent.
+CLASSES = (5, 15, 55, 155, 305, VOCABULARY)
+
+
+def token_counts() -> np.ndarray:
+    """Counts by Zipf's law."""
+    counts_V = np.zeros(VOCABULARY, np.int64)
+    counts_V[5:] = 100_000 / np.arange(1, VOCABULARY - 4)
+    # A token that the corpus lacks counts as one that occurs once.
+    counts_V[-1] = 0
+    return counts_V
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """Returns ids and lengths of padded rows of different lengths; some tokens are [UNK]."""
+    rng = np.random.RandomState(0)
+    share_V = np.maximum(token_counts(), [UNK == i for i in range(VOCABULARY)]) + 20.0
+    share_V[[PAD, CLS, SEP, MASK]] = 0
+    ids_BxL = rng.choice(VOCABULARY, (ROWS, LENGTH), p=share_V / share_V.sum()).astype(np.int32)
+    lengths_B = rng.randint(12, LENGTH + 1, ROWS)
+    at_L = np.arange(LENGTH)
+    ids_BxL[:, 0] = CLS
+    ids_BxL[at_L == lengths_B[:, None] - 1] = SEP
+    ids_BxL[at_L >= lengths_B[:, None]] = PAD
+    return ids_BxL, lengths_B
+
+
+def statistics(draws: list[tuple[np.ndarray, np.ndarray]]) -> dict:
+    """Returns shares of the tokens of `rows`, from pairs of masked ids and where they were chosen.
+
+    `chosen` is the share of all tokens, `by_class` that of each of `CLASSES`, `row_deviation`
+    the deviation of a row's share from 15 % (root mean square), `became` what the chosen became.
+    """
+    ids_BxL, lengths_B = rows()
+    chosen_DxBxL = np.array([chosen for _, chosen in draws])
+    masked_DxBxL = np.array([masked for masked, _ in draws])
+    share_DxB = chosen_DxBxL.sum(axis=2) / lengths_B
+    became = masked_DxBxL[chosen_DxBxL]
+    was = np.broadcast_to(ids_BxL, chosen_DxBxL.shape)[chosen_DxBxL]
+    return {
+        "chosen": chosen_DxBxL.sum() / len(draws) / lengths_B.sum(),
+        "specials": chosen_DxBxL[:, ids_BxL < 5].mean(),
+        "by_class": [
+            chosen_DxBxL[:, (ids_BxL >= low) & (ids_BxL < high)].mean()
+            for low, high in zip(CLASSES, CLASSES[1:], strict=False)
+        ],
+        "row_deviation": math.sqrt(np.mean((share_DxB - 0.15) ** 2)),
+        "became": {"mask": (became == MASK).mean(), "same": (became == was).mean()},
+    }
+
+
+def main() -> None:
+    import torch
+
+    tree = ast.parse(Path(sys.argv[1]).read_text())
+    (distiller,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Distiller")
+    distiller.body = [
+        f for f in distiller.body if getattr(f, "name", "") in ("prepare_batch_mlm", "round_batch")
+    ]
+    scope = {"math": math, "torch": torch}
+    exec(compile(ast.Module([distiller], []), sys.argv[1], "exec"), scope)
+    torch.manual_seed(0)
+    weights_V = np.maximum(token_counts(), 1) ** -0.7
+    weights_V[:5] = 0
+    self = scope["Distiller"]()
+    self.fp16, self.mlm_mask_prop, self.vocab_size = False, 0.15, VOCABULARY
+    self.token_probs = torch.tensor(weights_V)
+    self.pred_probs = torch.tensor([0.8, 0.1, 0.1])
+    self.params = SimpleNamespace(special_tok_ids={"pad_token": PAD, "mask_token": MASK})
+    ids_BxL, lengths_B = (torch.tensor(x).long() for x in rows())
+    draws = []
+    for _ in range(DRAWS):
+        masked, _, labels = self.prepare_batch_mlm((ids_BxL.clone(), lengths_B))
+        draws.append((masked.numpy(), labels.numpy() >= 0))
+    FILE.write_text(json.dumps(statistics(draws), indent=2) + "\n")
+    print(FILE.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""A DistilBERT is distilled from a small BERT, stopped, resumed, evaluated and exported."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax import benchmark, convert, evaluation, train, workdir
+from bert_jax import config as config_lib
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.pretraining import make_trainer
+from bert_jax.training.metrics import read_metrics
+from bert_jax.training.recorder import Recorder
+from configs import distilbert
+from tests import runs
+from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+
+POSITIONS = "bert/embeddings/position_embeddings"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write_documents(tmp_path_factory.mktemp("texts"), 12)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, texts):
+    """A finished run of a BERT of two layers."""
+    directory = tmp_path_factory.mktemp("teacher") / "run"
+    train.train(small_run(texts, model__num_hidden_layers=2), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory, texts, teacher):
+    """A finished run of a student that began with the teacher's second layer."""
+    directory = tmp_path_factory.mktemp("student") / "run"
+    train.train(distilled(texts, teacher), directory)
+    return directory
+
+
+def distilled(texts, teacher, **overrides):
+    """Returns the config of a student of one layer."""
+    changes = config_lib.differences(
+        config_lib.to_dict(config_lib.default_config()),
+        config_lib.to_dict(distilbert.get_config("tiny")),
+    )
+    kept = ("objective.", "optimizer.", "data.rows", "data.corruption", "model.type", "model.pool")
+    kept = (*kept, "model.attention_output", "family", "schedule.shape", "train.freeze")
+    values = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, (_, value) in changes.items()
+        if key.startswith(kept)
+    }
+    values |= {"objective.teacher": str(teacher), "objective.teacher_layers": "1"}
+    return small_run(texts, **(values | {k.replace("__", "."): v for k, v in overrides.items()}))
+
+
+def test_both_configs_are_valid():
+    for name in ("base", "tiny"):
+        config_lib.validate(distilbert.get_config(name))
+    with pytest.raises(UserError, match="must end in :base or :tiny"):
+        distilbert.get_config("large")
+
+
+def test_it_begins_with_the_teachers_layers_and_keeps_the_positions(student, teacher):
+    theirs, last = formats.read(teacher).weights, formats.read(student).weights
+    first = formats.read(student, step=2).weights
+    np.testing.assert_array_equal(last[POSITIONS], theirs[POSITIONS])
+    assert not any("pooler" in name or "token_type" in name for name in last)
+
+    def distance(ours, name):
+        return np.abs(first[ours] - theirs[name]).max()
+
+    # Two steps of the warm-up move no weight by more than this.
+    moved = 1e-4
+    layer = "bert/encoder/layer_{}/output/kernel"
+    assert 0 < distance(layer.format(0), layer.format(1)) < moved
+    assert distance(layer.format(0), layer.format(0)) > moved
+    assert 0 < distance("mlm/output_bias", "mlm/output_bias") < moved
+    assert distance("mlm/transform/kernel", "mlm/transform/kernel") > moved
+
+
+def test_the_checkpoint_has_no_teacher(student):
+    state = runs.final_state(student)
+    assert list(state.params["bert"]["encoder"]) == ["layer_0"]
+    assert state.params.keys() == {"bert", "mlm"}
+
+
+def test_it_reports_the_three_losses_and_the_teachers_score(student, teacher, texts):
+    line = read_metrics(student)[0]
+    parts = 5 * line["soft_targets_loss"] + 2 * line["mlm_loss"] + line["hidden_cosine_loss"]
+    assert line["loss"] == pytest.approx(parts, rel=1e-5)
+    results = evaluation.evaluate_workdir(student)
+    assert results["teacher_mlm_loss"] > 1 and 0 <= results["soft_targets_accuracy"] <= 1
+    # A student that is its own teacher agrees with it everywhere.
+    config = distilled(texts, student, objective__teacher_layers="0", objective__teacher_head=True)
+    config.train.num_steps, config.eval.every_steps = 1, 0
+    trainer = make_trainer(config)
+    weights = formats.read(student).weights
+    same = trainer.state_of(trainer.frozen).params
+    run_input = train.open_run_input(config, student)
+    results = evaluation.evaluate(
+        trainer,
+        same,
+        trainer.stages[-1],
+        store=run_input.heldout,
+        tokenizer=run_input.tokenizer,
+        token_counts_V=run_input.train.token_counts,
+        config=config,
+    )
+    assert weights.keys() == formats.read(student).weights.keys()
+    assert results["soft_targets_accuracy"] == 1 and abs(results["soft_targets_loss"]) < 1e-5
+    assert results["teacher_mlm_loss"] == pytest.approx(results["mlm_loss"], rel=1e-6)
+    assert abs(results["hidden_cosine_loss"]) < 1e-6
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bits(
+    student, teacher, texts, tmp_path, monkeypatch
+):
+    dispatched = Recorder.dispatched
+
+    def interrupted(recorder, step, *args, **kwargs):
+        dispatched(recorder, step, *args, **kwargs)
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Recorder, "dispatched", interrupted)
+        train.train(distilled(texts, teacher), tmp_path)
+    with pytest.raises(UserError, match=r"its config\.objective\.teacher is"):
+        train.train(distilled(texts, student), tmp_path)
+    train.train(distilled(texts, teacher), tmp_path)
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(student))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"objective__teacher": ""}, "needs a teacher: set --config.objective.teacher=DIR to a"),
+        (
+            {"objective__teacher": "/nowhere"},
+            "config.objective.teacher: /nowhere does not exist",
+        ),
+        ({"model__vocab_size": 180}, "its vocabulary has 200 entries, but config.model.vocab_size"),
+        ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
+        ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),
+        ({"model__intermediate_size": 24}, "give the student the teacher's widths"),
+        ({"data__lowercase": False}, "were trained with another vocabulary"),
+    ],
+)
+def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):
+    with pytest.raises(UserError, match=message):
+        train.train(distilled(texts, teacher, **overrides), tmp_path)
+
+
+def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
+    changes = {
+        "objective__terms": ("soft_targets", "masked_lm"),
+        "objective__weights": (5.0, 2.0),
+        "objective__teacher_layers": "",
+        "model__hidden_size": 8,
+        "scan_layers": True,
+        "train__gradient_accumulation_steps": 2,
+        "eval__max_sequences": 4,
+    }
+    results = train.train(distilled(texts, teacher, **changes), tmp_path)
+    assert np.isfinite(results["soft_targets_loss"])
+
+
+def test_the_flops_count_the_teachers_forward_pass(teacher, texts):
+    config = distilled(texts, teacher)
+    trainer = make_trainer(config)
+    length, width, inner, vocabulary = 16, 16, 16, 200
+    block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+    everywhere = 2 * length * (width**2 + width * vocabulary)
+    masked = 2 * 4 * (width**2 + width * vocabulary)
+    expected = 3 * (block + masked + everywhere) + 2 * block + everywhere
+    assert trainer.flops_per_sequence(trainer.stages[0]) == expected
+
+
+def test_without_a_teacher_the_step_compiles_and_is_timed(teacher, texts):
+    config = distilled(texts, "", objective__teacher_layers="3")
+    trainer = make_trainer(config)
+    assert list(trainer.frozen["bert"]["encoder"]) == [f"layer_{i}" for i in range(4)]
+    shardings = {leaf.sharding for leaf in jax.tree.leaves(trainer.abstract_frozen())}
+    assert shardings == {trainer.layout.replicated}
+    assert benchmark.benchmark_step(distilled(texts, teacher), 1, 2)["loss"] > 0
+
+
+def test_it_is_exported_as_a_distilbert(student, tmp_path):
+    convert.convert(str(student), str(tmp_path / "hf"), "huggingface")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["DistilBertForMaskedLM"] and config["n_layers"] == 1
+    again = formats.read(tmp_path / "hf")
+    assert again.family == "distilbert" and not again.warnings
+    weights = formats.read(student).weights
+    assert again.weights.keys() == weights.keys()
+    for name, value in weights.items():
+        np.testing.assert_array_equal(again.weights[name], value)
+    assert len(load_file(tmp_path / "hf" / "model.safetensors")) == 4 + 16 + 5
+    assert workdir.load_config(student).family == "distilbert"
