@@ -36,13 +36,14 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
     """
     terms = make_terms(objective_terms(config), config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
-    given = _fields(config)
+    given, data = _fields(config), config.data
     for name, term in zip(objective_terms(config), objective.terms, strict=True):
-        if missing := term.fields.keys() - given.keys():
+        if missing := [field for field, kind in term.fields.items() if given.get(field) != kind]:
+            labels = f" with config.data.pair_labels={data.pair_labels}"
             raise UserError(
                 f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
-                f"config.data.rows={config.data.rows} and "
-                f"config.data.corruption={config.data.corruption} do not give it"
+                f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
+                f"config.data.corruption={data.corruption} do not give it"
             )
     return objective
 

@@ -110,7 +110,7 @@ def test_a_killed_worker_is_reported(store, monkeypatch):
         list(tokenization.tokenize_documents(documents, store[1] / "tokenizer", 2))
 
 
-def exit_at_once(_):
+def exit_at_once(_, word_boundaries):
     os._exit(1)
 
 

@@ -128,5 +128,12 @@ def test_a_term_whose_field_nobody_gives_is_refused():
         make_trainer(config, jax.devices()[:1])
     assert str(error.value) == (
         f"config.objective.terms has {name}, which needs replaced in each batch; "
-        "config.data.rows=pairs and config.data.corruption=masked_lm do not give it"
+        "config.data.rows=pairs with config.data.pair_labels=next and "
+        "config.data.corruption=masked_lm do not give it"
     )
+
+
+def test_the_labels_of_pairs_must_be_those_of_the_term():
+    config = small_config(**{"data.pair_labels": "order"})
+    with pytest.raises(UserError, match="needs next_sentence_labels.*pair_labels=order"):
+        make_trainer(config, jax.devices()[:1])
