@@ -104,12 +104,15 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> Non
     tokens = sum(s["tokens"] for s in splits) / seconds
     megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds
     sources = ",".join(metadata["options"]["input"])
+    defaults = default_config().data
+    keys = tokenizer_flags(metadata["options"]).items()
+    flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
     console.print(
         f"{seconds:.1f} s, {tokens:,.0f} tokens/s, {megabytes:.2f} MB/s, vocabulary "
         f"included; vocabulary of {metadata['vocab_size']:,}; the token store is in {output}\n"
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
         f"--config.data.store={shlex.quote(output)} --config.data.input={shlex.quote(sources)} "
-        f"--config.model.vocab_size={metadata['vocab_size']}",
+        f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}",
         markup=False,
         highlight=False,
     )

@@ -10,7 +10,9 @@ is off by default, as in RoBERTa: fairseq's examples/roberta/multiprocessing_bpe
 each line as it is, so the first word of a line has no "Ġ".
 """
 
+import functools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,12 @@ from bert_jax.tokenizers.base import (
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 WORD_START = "Ġ"
 _MERGES_HEADER = "#version: 0.2"
+# GPT-2's regular expression for ASCII text (openai/gpt-2, encoder.py), where Python's classes of
+# characters are the library's.
+_WORDS = re.compile(
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
+)
+_CACHE_WORDS = 2**18
 
 Merges = Sequence[tuple[str, str]]
 
@@ -65,18 +73,31 @@ class ByteBpeTokenizer(Tokenizer):
         self._merges = "".join(f"{line}\n" for line in lines).encode()
         options = {"add_prefix_space": add_prefix_space}
         super().__init__(options, self._vocabulary + self._merges, tokens, special_tokens)
+        self._add_prefix_space = add_prefix_space
         self._backend = tokenizers.Tokenizer(
             models.BPE(ids, self.merges, unk_token=special_tokens.unk)
         )
-        self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+        self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._word_ids = functools.lru_cache(_CACHE_WORDS)(
+            lambda word: self._backend.encode(word).ids
+        )
         self._decoder = decoders.ByteLevel()
 
     def is_word_start(self, token: str) -> bool:
         return token.startswith(WORD_START) or token in self.special_tokens.spellings
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        # The caller chooses the number of processes; the library's batches would use threads.
-        return [np.array(self._backend.encode(s).ids, np.int32) for s in sentences]
+        return [np.array(self._encode(self._with_space(s)), np.int32) for s in sentences]
+
+    def _encode(self, text: str) -> list[int]:
+        if not text.isascii():
+            return self._backend.encode(text).ids
+        # A cache of words is three times as fast as the library.
+        return [i for word in _WORDS.findall(text) for i in self._word_ids(word)]
+
+    def _with_space(self, text: str) -> str:
+        has_space = not text or text.startswith(" ")
+        return text if has_space or not self._add_prefix_space else f" {text}"
 
     def id_to_token(self, token_id: int) -> str:
         """See `Tokenizer`. An entry is not changed if its bytes are only a part of a character."""
@@ -90,9 +111,12 @@ class ByteBpeTokenizer(Tokenizer):
         return self.encode_batch(parts)
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        encoded = self._backend.encode(text)
+        given = self._with_space(text)
+        shift = len(given) - len(text)
+        encoded = self._backend.encode(given)
         spans = []
-        for start, end in encoded.offsets:
+        for piece_start, piece_end in encoded.offsets:
+            start, end = max(0, piece_start - shift), piece_end - shift
             first = start
             while first < end and text[first].isspace():
                 first += 1
