@@ -270,7 +270,11 @@ def feature_layers(config: ConfigDict) -> tuple[int, ...]:
 
 
 def filled_in(
-    config: ConfigDict, model: Mapping[str, Any], head: str, labels: tuple[str, ...]
+    config: ConfigDict,
+    model: Mapping[str, Any],
+    head: str,
+    labels: tuple[str, ...],
+    family: str = "bert",
 ) -> ConfigDict:
     """Returns a copy of a user's config, completed with values of the weights and the data.
 
@@ -280,12 +284,13 @@ def filled_in(
       head: The head of the task.
       labels: The labels of the task in the order of the logits. Empty for regression and
         question answering.
+      family: The family of the weights, as in `config.family` of pre-training.
     """
     config = config.copy_and_resolve_references()
     with config.unlocked():
         own = {key: config.model[key] for key in FINETUNING["model"]}
         config.model = ConfigDict({**model, **own})
-        config.head, config.labels = head, tuple(labels)
+        config.head, config.labels, config.family = head, tuple(labels), family
     return config
 
 
@@ -300,6 +305,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         "model": MODEL,
         "head": Field("", "The head of the task; see `filled_in`."),
         "labels": Field((), "The labels of the task; see `filled_in`."),
+        "family": Field("bert", "The family of the weights; see `filled_in`."),
     }
     try:
         return build(section, values)

@@ -86,7 +86,7 @@ class _Run:
         # In a sweep, only the sweep itself prints advice for the best run.
         self.is_in_sweep = is_in_sweep
         self.directory = epath.Path(directory)
-        self.config = filled_in(config, setup.model, self.task.head, self.task.labels)
+        self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)
         self.warnings = workdir.check(directory, self.config)
         task_setup.read_rows(self.config, self.task)
         self.rows = self.task.rows("train")

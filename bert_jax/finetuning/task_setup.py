@@ -44,12 +44,14 @@ class TaskSetup:
 
     Attributes:
       model: The model keys of the weights, as in `config.model`.
+      family: The family of the weights, as in `config.family`.
       tokenizer: The tokenizer of the weights.
       task: The task with its data.
       pretrained: The weights; None if the run continues from its own checkpoint.
     """
 
     model: dict[str, Any]
+    family: str
     tokenizer: Tokenizer
     task: Task
     pretrained: Pretrained | None
@@ -80,11 +82,12 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
     pretrained = None
     if directory is not None and workdir.has_checkpoints(directory):
         own = workdir.load_config(directory)
-        model = {key: own.model[key] for key in MODEL_KEYS}
+        model, family = {key: own.model[key] for key in MODEL_KEYS}, own.family
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     else:
         pretrained = _read_pretrained(config)
-        model, tokenizer = pretrained.model, pretrained.tokenizer
+        model, family = pretrained.model, pretrained.family
+        tokenizer = pretrained.tokenizer
     _check_model(config, model)
     options = config[config.task] if config.task in TASK_SECTIONS else {}
     task = make_task(
@@ -95,7 +98,7 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
     )
-    return TaskSetup(model, tokenizer, task, pretrained)
+    return TaskSetup(model, family, tokenizer, task, pretrained)
 
 
 def _read_pretrained(config: ConfigDict) -> Pretrained:

@@ -13,7 +13,7 @@ from bert_jax import config as config_lib
 from bert_jax import files, tokenizers, workdir
 from bert_jax.config.finetuning import feature_layers
 from bert_jax.errors import UserError
-from bert_jax.interop.families import DEFAULT, load_family
+from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.weights import flatten, unflatten
@@ -40,7 +40,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
     """Reads the best or newest checkpoint of a work directory, or the one that `path` names."""
     directory, folder, step = _split(path)
     config = workdir.load_config(directory)
-    family_name = family_name or config.get("family", DEFAULT)
+    family_name = family_name or config.family
     model_config = BertConfig(**config.model, scan_layers=config.scan_layers)
     values = config_lib.to_dict(config)
     terms = read_terms({"config": values}, load_family(family_name), model_config.causal)

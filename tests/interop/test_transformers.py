@@ -6,17 +6,20 @@ pip install torch 'transformers<5' && pytest tests/interop/test_transformers.py
 import inspect
 import json
 import logging
+import zipfile
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from bert_jax import tokenizers
+from bert_jax import convert, tokenizers
 from bert_jax.data.corpus import Corpus
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
+from tests.golden.inputs import FOLDER
 from tests.interop.small_bert import copies, make_finetuned, make_pretrained, make_tokenizer
 
 torch = pytest.importorskip("torch")
@@ -149,6 +152,53 @@ def test_their_reader_of_googles_checkpoints_reads_ours(tmp_path, caplog):
         load_tf_weights_in_bert(model, config, str(tmp_path / "google" / "bert_model.ckpt"))
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert_same_logits(model, pretrained, weights)
+
+
+@pytest.mark.parametrize(
+    ("family", "tokenizer_class", "folder"),
+    [
+        ("Roberta", "RobertaTokenizerFast", "roberta"),
+        ("Roberta", "PhobertTokenizer", "phobert"),
+        ("XLMRoberta", "XLMRobertaTokenizer", "xlm_roberta"),
+        ("Camembert", "CamembertTokenizer", "xlm_roberta"),
+    ],
+)
+def test_a_roberta_of_theirs_comes_back(tmp_path, family, tokenizer_class, folder):
+    """Every bit but those of the two unused positions, the config and the tokenizer."""
+    zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
+    tokenizer = getattr(transformers, tokenizer_class).from_pretrained(tmp_path / folder)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(tokenizer),
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=20,
+        max_position_embeddings=42,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = getattr(transformers, f"{family}ForMaskedLM")(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    torch.nn.init.zeros_(model.roberta.embeddings.token_type_embeddings.weight)
+    theirs, ours, again = (str(tmp_path / name) for name in ("theirs", "ours", "again"))
+    model.save_pretrained(theirs)
+    tokenizer.save_pretrained(theirs)
+    assert convert.convert(theirs, ours, "bert_jax") == []
+    assert convert.convert(ours, again, "huggingface") == []
+    load_whole(f"{family}ForMaskedLM", tmp_path / "again")
+    before, after = (load_file(f"{path}/model.safetensors") for path in (theirs, again))
+    before["roberta.embeddings.position_embeddings.weight"][:2] = 0
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name], err_msg=name)
+    configs = [transformers.AutoConfig.from_pretrained(path).to_dict() for path in (theirs, again)]
+    assert configs[0] == configs[1] | {"_name_or_path": theirs}
+    loaded = transformers.AutoTokenizer.from_pretrained(again)
+    assert type(loaded).__name__.removesuffix("Fast") == tokenizer_class.removesuffix("Fast")
+    assert loaded(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
 
 
 HEADS = [
