@@ -38,6 +38,7 @@ FAMILIES["distilbert"] = {
     "attention_output_dropout_prob": 0.0,
     "pooler_act": "relu",
 }
+FAMILIES["electra"] = {"embedding_size": 10, "pooler_act": "gelu", "pooler_dropout_prob": 0.1}
 
 
 def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
@@ -68,7 +69,8 @@ def make_finetuned(
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
-    tokenizer = make_tokenizer("bert" if family in ("bert", "distilbert") else "roberta")
+    is_wordpiece = family in ("bert", "distilbert", "electra")
+    tokenizer = make_tokenizer("bert" if is_wordpiece else "roberta")
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 
 

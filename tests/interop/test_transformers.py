@@ -74,11 +74,19 @@ def assert_same_logits(theirs, pretrained, weights):
     terms = make_terms(pretrained.terms)
     positions = np.tile(np.arange(17), (3, 1))
     ours = PreTrainingModel(config, terms).apply(
-        params, batch | {"masked_lm_positions": positions}, deterministic=True
+        params,
+        batch
+        | dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), positions)
+        | {"masked_lm_weights": np.zeros((3, 17), np.float32)},
+        deterministic=True,
     )
     if "lm" in ours:  # Its logits are computed in slices.
         hidden_BxLxD, table_WxD, bias_W = ours["lm"]
         ours["lm"] = hidden_BxLxD @ table_WxD.T + bias_W
+    if "rtd" in ours:
+        logits_BxL = ours["rtd"].logits_BxL
+        np.testing.assert_allclose(logits_BxL[real], output.logits.numpy()[real], atol=1e-4)
+        return
     tokens = ours["mlm" if "mlm" in ours else "lm"][..., : config.vocab_size]
     logits = output.prediction_logits if "nsp" in ours else output.logits
     np.testing.assert_allclose(tokens[real], logits.numpy()[real], atol=1e-4)
@@ -98,6 +106,8 @@ def assert_same_logits(theirs, pretrained, weights):
         ("XLMRobertaForMaskedLM", {"family": "xlm_roberta"}),
         ("CamembertForMaskedLM", {"family": "camembert"}),
         ("DistilBertForMaskedLM", {"family": "distilbert"}),
+        ("ElectraForPreTraining", {"family": "electra"}),
+        ("ElectraForMaskedLM", {"family": "electra", "terms": ("masked_lm",)}),
     ],
 )
 def test_transformers_loads_our_directory_whole(tmp_path, class_name, options):
