@@ -38,7 +38,8 @@ PRETRAINING: Section = {
     "objective": {
         "terms": Field(
             ("masked_lm", "next_sentence"),
-            "Terms of the training loss: masked_lm, next_sentence, next_token, span_boundary, "
+            "Terms of the training loss: masked_lm, next_sentence, sentence_order, "
+            "three_way_order, next_token, span_boundary, "
             "soft_targets, hidden_cosine, or your own. Commas separate them on the command line.",
         ),
         "weights": Field(
@@ -116,7 +117,8 @@ PRETRAINING: Section = {
             "next",
             "How pairs are made and labelled (rows=pairs only): next (B is random half the time), "
             "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
-            "or with a random B, a third each). The last two are for the term sentence_order.",
+            "or with a random B, a third each). The terms next_sentence, sentence_order and "
+            "three_way_order need them, in this order.",
             choices=("next", "order", "three_way"),
         ),
         "corruption": Field(

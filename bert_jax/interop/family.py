@@ -94,6 +94,7 @@ class Family:
       base_prefixes: Prefixes of the same names in a file of the bare encoder, which lacks the
         first of `encoder_prefixes`.
       renamed: Maps spellings of older files to the current ones.
+      required_weights: Flat names of weights without which the family has no class.
       tied: Maps each tensor that repeats another one to that tensor.
       zero_tables: Maps keys of `config.model` that count the rows of a table to the tensor. A
         model without the table is written with one row of zeros, and that is read as no table.
@@ -124,6 +125,7 @@ class Family:
         default_factory=lambda: {"pad_token_id": "pad_id"}
     )
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    required_weights: tuple[str, ...] = ()
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: tuple[str, ...] = ()

@@ -103,6 +103,9 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         class_name, pipeline = chosen.name, chosen.pipeline
         names = {ours: names[ours] for ours in names if ours.startswith(chosen.weights)}
     pretrained.drop_unnamed(names, class_name)
+    for name in family.required_weights:
+        if name not in pretrained.weights:
+            raise UserError(f"{pretrained.source} has no {name}; a {family.title} must have it")
     tensors = {}
     # Weights are converted one by one, to avoid two copies of all of them.
     for name in list(pretrained.weights):

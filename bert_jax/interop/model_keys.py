@@ -94,8 +94,12 @@ def write_family_keys(
                 f"transformers has only {value!r}"
             )
     optional = {k: v for k, v in family.optional_config_keys.items() if model[k] != MODEL_KEYS[k]}
+    shape = BertConfig(**model)
     values = {
         **model,
+        # transformers writes out what 0 means here.
+        "embedding_size": shape.embedding_width,
+        "layer_groups": shape.num_groups,
         **{key: model[key] + offset for key, offset in family.config_offsets.items()},
         **{key: 1 for key in family.zero_tables if not model[key]},
     }

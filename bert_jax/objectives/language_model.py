@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models import BertConfig
 from bert_jax.objectives.term import Metric, Sums
 
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
@@ -67,3 +68,9 @@ def language_model_results(name: str, sums: Mapping[str, float]) -> dict[str, fl
         results[f"{prefix}{name}_accuracy"] = sums[f"{prefix}accuracy"] / weight
         results[f"{prefix}{name}_perplexity"] = math.exp(min(loss, _MOST_NATS))
     return results
+
+
+def language_model_head_flops(config: BertConfig) -> int:
+    """Returns the FLOPs of a language-model head for one prediction, forward."""
+    width = config.embedding_width
+    return 2 * (config.hidden_size * width + width * config.vocab_size)

@@ -39,7 +39,7 @@ def pretraining_flops_per_sequence(
     For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
     where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
     and the backward pass twice the forward pass. Padding is counted; recomputation (remat) is not.
-    A teacher has no backward pass.
+    A block with shared parameters counts each time it runs. A teacher has no backward pass.
     """
     encoders = [config, *(encoder for term in terms for encoder in term.encoders(config))]
     blocks = sum(_encoder(encoder, length) for encoder in encoders)
@@ -47,7 +47,7 @@ def pretraining_flops_per_sequence(
     flops = 3.0 * (blocks + heads)
     if teacher:
         taught = [term for term in terms if term.needs_teacher]
-        flops += teacher.num_hidden_layers * _block(teacher, length)
+        flops += _encoder(teacher, length)
         flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught)
     return flops
 
@@ -66,17 +66,36 @@ def task_flops_per_sequence(
       rates: Defines which weights are frozen; None for none.
     """
     c, width = model.config, model.config.hidden_size
-    rates = rates or LayerRates(c.num_hidden_layers)
+    rates = rates or LayerRates(c.num_groups)
     depths = [layer % (c.num_hidden_layers + 1) for layer in model.features]
     num_run = max(depths, default=c.num_hidden_layers)
-    num_frozen = num_run if rates.frozen_encoder else min(max(rates.frozen_layers, 0), num_run)
+    frozen_layers = num_run if rates.frozen_encoder else rates.frozen_layers
+    # LayerRates counts blocks with shared parameters as one.
+    num_frozen = sum(c.group_of(layer) < frozen_layers for layer in range(num_run))
+    projection = _embeddings(c, length)
     has_pooler = model.POOLED and not model.features
     head_width = width * max(1, len(model.features))
     trained = 2 * width**2 * has_pooler + _bilstm(head_width, model.bilstm_size, length)
     head_width = 2 * model.bilstm_size or head_width
     trained += 2 * (length if model.PER_TOKEN else 1) * head_width * model.num_outputs
     trained += (num_run - num_frozen) * _block(c, length)
-    return float(num_frozen * _block(c, length) + 3 * trained)
+    frozen = num_frozen * _block(c, length)
+    if frozen_layers < 0:
+        trained += projection
+    else:
+        frozen += projection
+    return float(frozen + 3 * trained)
+
+
+def _encoder(config: BertConfig, length: int) -> int:
+    """Returns the FLOPs of the forward pass of the encoder without the pooler."""
+    return _embeddings(config, length) + config.num_hidden_layers * _block(config, length)
+
+
+def _embeddings(config: BertConfig, length: int) -> int:
+    """Returns the FLOPs of the projection of narrow embeddings, forward."""
+    width = config.embedding_width
+    return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 
 
 def _encoder(config: BertConfig, length: int) -> int:

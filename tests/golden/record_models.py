@@ -22,6 +22,8 @@ import sys
 import numpy as np
 import torch
 from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
     AutoTokenizer,
     BertConfig,
     BertForPreTraining,
@@ -116,8 +118,24 @@ SHAPES = {
         max_position_embeddings=17,
         activation="gelu",
     ),
+    # Two groups of two layers.
+    "albert": dict(
+        model_type="albert",
+        vocab_size=51,
+        embedding_size=14,
+        hidden_size=30,
+        num_hidden_layers=4,
+        num_hidden_groups=2,
+        num_attention_heads=5,
+        intermediate_size=44,
+        max_position_embeddings=21,
+        type_vocab_size=2,
+        hidden_act="gelu_new",
+        layer_norm_eps=1e-12,
+    ),
 }
 CLASSES = {
+    "albert": (AlbertConfig, AlbertForPreTraining),
     "bert": (BertConfig, BertForPreTraining),
     "roberta": (RobertaConfig, RobertaForMaskedLM),
     "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
@@ -164,6 +182,8 @@ def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
     # Padding has another id than 0 in some families.
     for key in ("input_ids", "masked_lm_ids"):
         batch[key] += config.pad_token_id
+    if config.model_type == "albert":
+        batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     both = [pretraining(model, batch), pretraining(model.double(), batch)]
     model.float()
     return {
@@ -269,21 +289,27 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
     outputs = {"hidden_states": torch.stack(hidden_states)}
     if model.config.model_type == "bert":
         mlm_logits, nsp_logits = model.cls(hidden_states[-1], pooled)
-        labels = torch.tensor(batch["next_sentence_labels"]).long()
-        nsp_loss = -torch.log_softmax(nsp_logits, -1).gather(1, labels[:, None]).mean()
-        outputs |= {"pooled_output": pooled, "nsp_logits": nsp_logits, "nsp_loss": nsp_loss}
+        outputs |= pair_outputs("nsp", pooled, nsp_logits, batch["next_sentence_labels"])
     elif model.config.model_type == "distilbert":
         hidden = model.activation(model.vocab_transform(hidden_states[-1]))
         mlm_logits = model.vocab_projector(model.vocab_layer_norm(hidden))
+    elif model.config.model_type == "albert":
+        mlm_logits, sop_logits = model.predictions(hidden_states[-1]), model.sop_classifier(pooled)
+        outputs |= pair_outputs("sop", pooled, sop_logits, batch["sentence_order_labels"])
     else:
         mlm_logits = model.lm_head(hidden_states[-1])
     outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])
     outputs["mlm_loss"] = masked_mean(outputs["mlm_logits"], batch)
-    outputs["loss"] = outputs["mlm_loss"] + outputs.get("nsp_loss", 0)
+    outputs["loss"] = sum(value for key, value in outputs.items() if key.endswith("_loss"))
     outputs["loss"].backward()
     return {key: value.detach().numpy() for key, value in outputs.items()} | under(
         "gradients", gradients(model, "")
     )
+
+
+def pair_outputs(name, pooled, logits, labels) -> dict[str, torch.Tensor]:
+    losses = -torch.log_softmax(logits, -1).gather(1, torch.tensor(labels).long()[:, None])
+    return {"pooled_output": pooled, f"{name}_logits": logits, f"{name}_loss": losses.mean()}
 
 
 def encode(bert: PreTrainedModel, batch: dict):

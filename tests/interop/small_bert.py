@@ -39,6 +39,8 @@ FAMILIES["distilbert"] = {
     "pooler_act": "relu",
 }
 FAMILIES["electra"] = {"embedding_size": 10, "pooler_act": "gelu", "pooler_dropout_prob": 0.1}
+# Groups of one layer and of two.
+FAMILIES["albert"] = {"embedding_size": 7, "layer_groups": 2}
 
 
 def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
@@ -69,8 +71,8 @@ def make_finetuned(
 
 
 def _pretrained(weights, values, family, **attributes) -> Pretrained:
-    is_wordpiece = family in ("bert", "distilbert", "electra")
-    tokenizer = make_tokenizer("bert" if is_wordpiece else "roberta")
+    conventions = dict.fromkeys(("bert", "distilbert", "electra"), "bert") | {"albert": "albert"}
+    tokenizer = make_tokenizer(conventions.get(family, "roberta"))
     return Pretrained("a test", values, weights, tokenizer, [], {}, family, **attributes)
 
 

@@ -148,6 +148,39 @@ def test_every_weight_has_a_name(family):
         assert len({theirs.name for theirs in names.values()}) == len(names)
 
 
+def test_an_albert_has_its_own_names(tmp_path):
+    own_layers = make_pretrained(family="albert", layer_groups=0)
+    formats.write(own_layers, tmp_path / "own", "huggingface")
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    assert config["num_hidden_groups"] == 3
+    pretrained = make_pretrained(family="albert")
+    weights = copies(pretrained.weights)
+    formats.write(pretrained, tmp_path / "hf", "huggingface")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["embedding_size"] == 7 and config["num_hidden_groups"] == 2
+    special = {key: config[f"{key}_token_id"] for key in ("bos", "pad", "eos")}
+    assert special == {"bos": 2, "pad": 0, "eos": 3}
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    for theirs, ours in (
+        ("albert.encoder.embedding_hidden_mapping_in.weight", "bert/embeddings_project/kernel"),
+        (
+            "albert.encoder.albert_layer_groups.1.albert_layers.0.ffn.weight",
+            "bert/encoder/layer_1/intermediate/kernel",
+        ),
+        ("albert.pooler.weight", "bert/pooler/dense/kernel"),
+        ("sop_classifier.classifier.weight", "sop/dense/kernel"),
+    ):
+        np.testing.assert_array_equal(tensors[theirs], weights[ours].T)
+    assert not [name for name in tensors if "layer_groups.2" in name]
+
+
+@pytest.mark.parametrize("model", [{"embedding_size": 0}, {"causal": True}])
+def test_models_that_albert_does_not_have(tmp_path, model):
+    pretrained = make_pretrained(family="albert", **model)
+    with pytest.raises(UserError, match="ALBERT"):
+        formats.write(pretrained, tmp_path / "hf", "huggingface")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_recognised_and_keeps_every_bit(tmp_path, family):
     pretrained = make_pretrained(family=family)

@@ -58,7 +58,7 @@ def test_other_heads(tmp_path):
     assert not [name for name in tensors if "pooler" in name]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
 @pytest.mark.parametrize(("head", "labels"), HEADS)
 def test_reading_inverts_writing(tmp_path, head, labels, family):
     pretrained = make_finetuned(head, labels, family=family)

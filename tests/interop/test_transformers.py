@@ -32,6 +32,7 @@ TEXTS = [
     "a  tab\tand\nnew lines, a zero​width",
     "x" * 150,
 ]
+PAIR_LOGITS = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
 LABELS = ("no", "perhaps", "yes")
 
 
@@ -88,10 +89,11 @@ def assert_same_logits(theirs, pretrained, weights):
         np.testing.assert_allclose(logits_BxL[real], output.logits.numpy()[real], atol=1e-4)
         return
     tokens = ours["mlm" if "mlm" in ours else "lm"][..., : config.vocab_size]
-    logits = output.prediction_logits if "nsp" in ours else output.logits
+    of_pairs = ours.keys() & PAIR_LOGITS.keys()
+    logits = output.prediction_logits if of_pairs else output.logits
     np.testing.assert_allclose(tokens[real], logits.numpy()[real], atol=1e-4)
-    if "nsp" in ours:
-        np.testing.assert_allclose(ours["nsp"], output.seq_relationship_logits.numpy(), atol=1e-4)
+    for name in of_pairs:
+        np.testing.assert_allclose(ours[name], output[PAIR_LOGITS[name]].numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,8 @@ def assert_same_logits(theirs, pretrained, weights):
         ("DistilBertForMaskedLM", {"family": "distilbert"}),
         ("ElectraForPreTraining", {"family": "electra"}),
         ("ElectraForMaskedLM", {"family": "electra", "terms": ("masked_lm",)}),
+        ("AlbertForPreTraining", {"family": "albert"}),
+        ("AlbertForMaskedLM", {"family": "albert", "terms": ("masked_lm",)}),
     ],
 )
 def test_transformers_loads_our_directory_whole(tmp_path, class_name, options):
@@ -128,6 +132,7 @@ def test_transformers_loads_our_directory_whole(tmp_path, class_name, options):
         ("XLMRobertaConfig", "XLMRobertaForMaskedLM", {"type_vocab_size": 1}),
         ("CamembertConfig", "CamembertForMaskedLM", {"type_vocab_size": 1}),
         ("DistilBertConfig", "DistilBertForMaskedLM", {"hidden_dim": 20}),
+        ("AlbertConfig", "AlbertForPreTraining", {"embedding_size": 7, "num_hidden_groups": 2}),
     ],
 )
 def test_we_load_theirs(tmp_path, config_class, class_name, values):
@@ -223,6 +228,7 @@ TASK_CLASSES = [
     ("token_classification", LABELS, "BertForTokenClassification", "bert", True),
     *((head, labels, f"RobertaFor{name}", "roberta", False) for head, labels, name in HEADS),
     *((head, labels, f"DistilBertFor{name}", "distilbert", False) for head, labels, name in HEADS),
+    *((head, labels, f"AlbertFor{name}", "albert", False) for head, labels, name in HEADS),
     (*HEADS[0][:2], "XLMRobertaForSequenceClassification", "xlm_roberta", False),
     (*HEADS[0][:2], "CamembertForSequenceClassification", "camembert", False),
 ]

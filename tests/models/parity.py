@@ -18,8 +18,7 @@ from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.model_keys import read_family_keys
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
-from bert_jax.models import BertConfig, PreTrainingModel
-from bert_jax.models.embeddings import BertEmbeddings
+from bert_jax.models import BertConfig, BertEncoder, PreTrainingModel
 from bert_jax.models.encoder import Block
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
@@ -53,7 +52,7 @@ _SPANBERT = dataclasses.replace(
     pretraining_classes=(PreTrainingClass("SpanBert", ("masked_lm", "span_boundary"), ()),),
 )
 
-RANDOM = ("gelu", "one_head", "gelu_new", "relu", "roberta", "spanbert", "distilbert")
+RANDOM = ("gelu", "one_head", "gelu_new", "relu", "roberta", "spanbert", "distilbert", "albert")
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
@@ -85,7 +84,7 @@ def random_model(name: str, scan_layers: bool) -> Model:
     config = BertConfig(**read_family_keys(keys, family, name), scan_layers=scan_layers)
     terms = family.pretraining_class(config.causal, terms=None).terms
     shapes, theirs = expected_shapes(config, terms), section(reference, "weights")
-    names = foreign_names(family.names, "huggingface", config.num_hidden_layers)
+    names = foreign_names(family.names, "huggingface", config.num_groups)
     assert {names[ours].name for ours in shapes} == theirs.keys()
     weights = {ours: names[ours].restore(theirs[names[ours].name], shapes[ours]) for ours in shapes}
     return PreTrainingModel(config, make_terms(terms)), unflatten(weights, config)
@@ -141,7 +140,8 @@ def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.nda
 
     def catch(method, args, kwargs, context):
         output = method(*args, **kwargs)
-        if isinstance(context.module, BertEmbeddings | Block) and context.method_name == "__call__":
+        called = (type(context.module), context.method_name)
+        if called in ((BertEncoder, "embedded"), (Block, "__call__")):
             jax.debug.callback(lambda x: states.append(np.asarray(x)), output, ordered=True)
         return output
 
@@ -284,7 +284,7 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
 
 def named(params: dict, model: PreTrainingModel, family: Family) -> dict[str, np.ndarray]:
     """Under transformers' names, and laid out as there."""
-    names = foreign_names(family.names, "huggingface", model.config.num_hidden_layers)
+    names = foreign_names(family.names, "huggingface", model.config.num_groups)
     flat = flatten(params, model.config)
     return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
 
@@ -299,7 +299,7 @@ def _outputs_errors(outputs: dict, reference: dict[str, np.ndarray]) -> dict[str
 
 
 def _is_rounding_alone(name: str) -> bool:
-    return name.endswith(("attention.self.key.bias", "attention.k_lin.bias"))
+    return name.endswith(("attention.self.key.bias", "attention.key.bias", "attention.k_lin.bias"))
 
 
 def _query(name: str) -> str:

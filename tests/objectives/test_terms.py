@@ -21,6 +21,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.objectives.terms.next_sentence import NextSentence
 from bert_jax.objectives.terms.next_token import NextToken
+from bert_jax.objectives.terms.sentence_order import SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.weighted import WeightedTerms
 from tests.models.common import PLAIN, init
 from tests.small import random_batch, randomized
@@ -86,23 +87,29 @@ def test_masked_lm_without_masked_tokens_has_a_finite_mean(masked):
     assert loss == 0 and not np.any(gradient)
 
 
-def test_next_sentence_against_numpy():
+@pytest.mark.parametrize("term", [NextSentence(), SentenceOrder(), ThreeWayOrder()])
+def test_labels_of_pairs_against_numpy(term):
     rng = np.random.default_rng(1)
-    logits = rng.standard_normal((9, 2)).astype(np.float32)
-    labels = rng.integers(0, 2, 9).astype(np.int32)
+    num_labels = 3 if term.name == "sso" else 2
+    logits = rng.standard_normal((9, num_labels)).astype(np.float32)
+    labels = rng.integers(0, num_labels, 9).astype(np.int32)
     weights = np.array([1, 1, 1, 1, 1, 1, 0, 0, 1], np.float32)
     real = np.flatnonzero(weights)
-    batch = {"next_sentence_labels": labels, "example_weights": weights}
-    sums = NextSentence().sums(logits, batch) | NextSentence().baseline_sums(batch, None)
+    field = "next_sentence_labels" if term.name == "nsp" else "sentence_order_labels"
+    batch = {field: labels, "example_weights": weights}
+    assert term.fields[field].high == num_labels
+    labels[0] = logits[0].argmax()
+    sums = term.sums(logits, batch) | term.baseline_sums(batch, None)
     loss = sum(cross_entropy(logits[i], labels[i]) for i in real)
     np.testing.assert_allclose(sums["loss"], loss, rtol=1e-6)
     assert sums["accuracy"] == sum(logits[i].argmax() == labels[i] for i in real)
     assert 0 < sums["accuracy"] < 7 == sums["weight"]
-    results = NextSentence().results(jax.device_get(sums))
-    share = labels[real].mean()
-    assert results["majority_nsp_accuracy"] == pytest.approx(max(share, 1 - share))
+    results = term.results(jax.device_get(sums))
+    largest = np.bincount(labels[real]).max() / 7
+    assert results[f"majority_{term.name}_accuracy"] == pytest.approx(largest)
+    assert results.keys() >= {metric.name for metric in term.metrics}
     del batch["example_weights"]
-    assert NextSentence().sums(logits, batch)["weight"] == NextSentence().total(batch) == 9
+    assert term.sums(logits, batch)["weight"] == term.total(batch) == 9
 
 
 # Below and above a slice, and no multiple of it.

@@ -74,6 +74,20 @@ def test_pretraining_by_hand():
     assert bert_flops(BASE, 128, 20) == 69_928_980_480
 
 
+def test_shared_layers_and_narrow_embeddings_by_hand():
+    """S 2, P 1, N 3, H 2, F 3, V 5, E 7: each block is 144, as often as it runs."""
+    albert = BertConfig(5, 2, 3, 1, 3, embedding_size=7, layer_groups=1)
+    # The projection is 2*2*7*2, the head 2*1*(2*7 + 7*5).
+    terms = make_terms(("masked_lm", "sentence_order"))
+    found = pretraining_flops_per_sequence(albert, terms, 2, 1)
+    assert found == 3 * (3 * 144 + 56 + 98 + 8)
+    model = make_task_model("sequence_classification", 5, albert)
+    assert task_flops_per_sequence(model, 2) == 3 * (3 * 144 + 56 + 8 + 20)
+    # One block is frozen, and with it all three.
+    frozen = task_flops_per_sequence(model, 2, LayerRates(1, frozen_layers=1))
+    assert frozen == 3 * 144 + 56 + 3 * (8 + 20)
+
+
 def test_a_tasks_flops_by_hand():
     """S 2, L 2, H 2, F 3, 5 labels: a block is 2*2*(4*4 + 2*2*3) + 4*4*2 = 144, the pooler 8,
     the head 2*2*5 = 20 of a sequence and 40 of two tokens."""

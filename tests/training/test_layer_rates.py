@@ -58,6 +58,20 @@ def test_factors_fall_from_the_head_to_the_embeddings():
     assert {n.split("/")[1] for n, f in only_embeddings.items() if not f} == {"embeddings"}
 
 
+def test_shared_layers_and_the_projection_of_the_embeddings():
+    params = {
+        "bert": {
+            "embeddings": {"word_embeddings": np.zeros(1)},
+            "embeddings_project": {"kernel": np.zeros(1)},
+            "encoder": {"layer_0": {"output": {"kernel": np.zeros(1)}}},
+        }
+    }
+    factors = flat(LayerRates(1, decay=0.5).factors(params))
+    assert factors["bert/encoder/layer_0/output/kernel"] == 0.5
+    assert factors["bert/embeddings_project/kernel"] == 0.25
+    assert factors["bert/embeddings/word_embeddings"] == 0.25
+
+
 @functools.cache
 def steps(rates, scan_layers=False, features=()):
     """Returns the parameters before and after two steps, and the metrics of the first."""

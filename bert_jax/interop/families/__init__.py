@@ -8,6 +8,7 @@ FAMILIES = {
     DEFAULT: "bert_jax.interop.families.bert:BERT",
     "spanbert": "bert_jax.interop.families.spanbert:SPANBERT",
     "electra": "bert_jax.interop.families.electra:ELECTRA",
+    "albert": "bert_jax.interop.families.albert:ALBERT",
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
     "xlm_roberta": "bert_jax.interop.families.roberta:XLM_ROBERTA",
     "distilbert": "bert_jax.interop.families.distilbert:DISTILBERT",

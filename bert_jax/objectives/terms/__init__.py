@@ -15,6 +15,8 @@ TERMS = {
     "hidden_cosine": "bert_jax.objectives.terms.distillation:HiddenCosine",
     "generator": "bert_jax.objectives.terms.generator:Generator",
     "replaced_token": "bert_jax.objectives.terms.replaced_token:ReplacedToken",
+    "sentence_order": "bert_jax.objectives.terms.sentence_order:SentenceOrder",
+    "three_way_order": "bert_jax.objectives.terms.sentence_order:ThreeWayOrder",
     "span_boundary": "bert_jax.objectives.terms.span_boundary:SpanBoundary",
 }
 BERT_TERMS = ("masked_lm", "next_sentence")

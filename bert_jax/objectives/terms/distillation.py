@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import DecoderInputs, sliced_divergence
-from bert_jax.objectives.language_model import language_model_sums
+from bert_jax.objectives.language_model import language_model_head_flops, language_model_sums
 from bert_jax.objectives.term import Metric, Term, example_weights
 
 
@@ -74,8 +74,7 @@ class SoftTargets(Term):
         }
 
     def head_flops(self, config, length, num_predictions):
-        width = config.hidden_size
-        return 2 * length * (width**2 + width * config.vocab_size)
+        return length * language_model_head_flops(config)
 
 
 @dataclasses.dataclass(frozen=True)

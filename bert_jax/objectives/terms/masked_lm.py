@@ -8,6 +8,7 @@ from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
+    language_model_head_flops,
     language_model_metrics,
     language_model_results,
     language_model_sums,
@@ -49,8 +50,7 @@ class MaskedLM(Term):
         return language_model_results("mlm", sums)
 
     def head_flops(self, config, length, num_predictions):
-        width = config.hidden_size
-        return 2 * num_predictions * (width**2 + width * config.vocab_size)
+        return num_predictions * language_model_head_flops(config)
 
 
 def _weights(batch):

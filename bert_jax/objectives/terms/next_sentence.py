@@ -1,6 +1,7 @@
 """Next sentence prediction (paper, section 3.1, task 2)."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,42 +11,54 @@ from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
 
 
-@dataclasses.dataclass(frozen=True)
-class NextSentence(Term):
-    """Predicts whether segment B follows segment A (label 0) or is random (label 1)."""
-
-    name = "nsp"
-    label = "next sentence"
-    fields = NEXT_SENTENCE_FIELDS
-    metrics = (
-        Metric("nsp_loss", "next-sentence loss (nats)", "loss"),
+def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
+    """Returns the metrics of a term that predicts the label of a pair."""
+    return (
+        Metric(f"{name}_loss", f"{label} loss (nats)", "loss"),
         Metric(
-            "nsp_accuracy",
-            "next-sentence accuracy",
+            f"{name}_accuracy",
+            f"{label} accuracy",
             "accuracy",
-            baseline="majority_nsp_accuracy",
+            baseline=f"majority_{name}_accuracy",
             baseline_label="the more common label",
             in_progress=True,
         ),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class NextSentence(Term):
+    """Predicts whether segment B follows segment A (label 0) or is random (label 1).
+
+    Attributes:
+      labels_field: The batch field of the labels.
+      num_labels: The number of labels.
+    """
+
+    name = "nsp"
+    label = "next sentence"
+    fields = NEXT_SENTENCE_FIELDS
+    metrics = pair_metrics("nsp", "next-sentence")
     needs_pooler = True
+    labels_field: ClassVar[str] = "next_sentence_labels"
+    num_labels: ClassVar[int] = 2
 
     def heads(self, config):
-        return {"nsp": OutputLayer(config, 2)}
+        return {self.name: OutputLayer(config, self.num_labels)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns logits_Bx2, float32."""
-        return model.nsp(pooled_BxD)
+        """Returns logits_BxC, float32, for the C labels."""
+        return getattr(model, self.name)(pooled_BxD)
 
     def total(self, batch):
-        return batch["next_sentence_labels"].shape[0]
+        return batch[self.labels_field].shape[0]
 
-    def sums(self, logits_Bx2, batch, teacher=None):
-        labels_B = batch["next_sentence_labels"]
+    def sums(self, logits_BxC, batch, teacher=None):
+        labels_B = batch[self.labels_field]
         weights_B = example_weights(batch)
-        log_probs_Bx2 = jax.nn.log_softmax(logits_Bx2)
-        losses_B = -jnp.take_along_axis(log_probs_Bx2, labels_B[:, None], axis=-1)[:, 0]
-        correct_B = jnp.argmax(logits_Bx2, axis=-1) == labels_B
+        log_probs_BxC = jax.nn.log_softmax(logits_BxC)
+        losses_B = -jnp.take_along_axis(log_probs_BxC, labels_B[:, None], axis=-1)[:, 0]
+        correct_B = jnp.argmax(logits_BxC, axis=-1) == labels_B
         return {
             "loss": jnp.sum(weights_B * losses_B),
             "accuracy": jnp.sum(weights_B * correct_B),
@@ -53,17 +66,21 @@ class NextSentence(Term):
         }
 
     def baseline_sums(self, batch, unigram_log_probs_V):
-        return {"random": jnp.sum(example_weights(batch) * batch["next_sentence_labels"])}
+        weights_B, labels_B = example_weights(batch), batch[self.labels_field]
+        return {
+            f"label_{label}": jnp.sum(weights_B * (labels_B == label))
+            for label in range(1, self.num_labels)
+        }
 
     def results(self, sums):
         weight = max(sums["weight"], 1.0)
-        random_share = sums["random"] / weight
+        shares = [sums[f"label_{label}"] / weight for label in range(1, self.num_labels)]
         return {
-            "nsp_loss": sums["loss"] / weight,
-            "nsp_accuracy": sums["accuracy"] / weight,
-            "majority_nsp_accuracy": max(random_share, 1 - random_share),
+            f"{self.name}_loss": sums["loss"] / weight,
+            f"{self.name}_accuracy": sums["accuracy"] / weight,
+            f"majority_{self.name}_accuracy": max(*shares, 1 - sum(shares)),
         }
 
     def head_flops(self, config, length, num_predictions):
-        # Only the pooler counts; the product for two classes is negligible.
+        # Only the pooler counts; the product for a few classes is negligible.
         return 2 * config.hidden_size**2

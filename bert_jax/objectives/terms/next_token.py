@@ -12,6 +12,7 @@ from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import DecoderInputs, sliced_cross_entropy
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
+    language_model_head_flops,
     language_model_metrics,
     language_model_results,
 )
@@ -64,8 +65,7 @@ class NextToken(Term):
         return language_model_results("lm", sums)
 
     def head_flops(self, config, length, num_predictions):
-        width = config.hidden_size
-        return 2 * length * (width**2 + width * config.vocab_size)
+        return length * language_model_head_flops(config)
 
 
 def _targets(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:

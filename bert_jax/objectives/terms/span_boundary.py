@@ -8,6 +8,7 @@ from bert_jax.batch import MASKED_LM_FIELDS, SPAN_BOUNDARY_FIELDS
 from bert_jax.models.heads import SpanBoundaryHead
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
+    language_model_head_flops,
     language_model_metrics,
     language_model_results,
     language_model_sums,
@@ -58,7 +59,7 @@ class SpanBoundary(Term):
     def head_flops(self, config, length, num_predictions):
         width = config.hidden_size
         first = (2 * width + SpanBoundaryHead.POSITION_SIZE) * width
-        return 2 * num_predictions * (first + width**2 + width * config.vocab_size)
+        return num_predictions * (2 * first + language_model_head_flops(config))
 
 
 def _weights(batch):
