@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 
 def get_config(arg: str = "base"):
     if arg not in ("base", "tiny"):
-        raise UserError(f"--config ends in :{arg}; it must end in :base or :tiny")
+        raise UserError(f"--config ends in :{arg}; it must be base or tiny")
     c = default_config()
     c.family = "distilbert"
     c.objective.terms = ("soft_targets", "masked_lm", "hidden_cosine")

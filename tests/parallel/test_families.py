@@ -19,7 +19,7 @@ from bert_jax.config import stage
 from bert_jax.pretraining import make_trainer
 
 # A module of configs/, and its argument.
-FAMILIES = {"spanbert": "tiny"}
+FAMILIES = {"spanbert": "tiny", "distilbert": "tiny"}
 STEPS = 4
 SMALL = {
     "dtype": "float32",
@@ -51,9 +51,12 @@ def losses(family: str, mesh: str) -> list[float]:
     trainer = make_trainer(config, jax.devices()[:1] if mesh == "one" else None)
     (first, *_) = trainer.stages
     batches = trainer.put(synthetic_batches(trainer, first, first.batch_size))
+    # Random weights for a teacher, which would otherwise be zeros.
+    rng = np.random.default_rng(0)
+    frozen = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), trainer.frozen)
     state, found = trainer.init_state(), []
     for _, batch in zip(range(STEPS), batches, strict=False):
-        state, metrics = trainer.compiled_train_step(state, batch, trainer.frozen)
+        state, metrics = trainer.compiled_train_step(state, batch, frozen)
         found.append(float(metrics["loss"]))
     return found
 
