@@ -10,12 +10,14 @@ from safetensors.numpy import load_file
 from bert_jax import benchmark, convert, evaluation, train, workdir
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
+from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.recorder import Recorder
 from configs import distilbert
 from tests import runs
+from tests.finetuning import small
 from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
 
 POSITIONS = "bert/embeddings/position_embeddings"
@@ -203,3 +205,17 @@ def test_it_is_exported_as_a_distilbert(student, tmp_path):
         np.testing.assert_array_equal(again.weights[name], value)
     assert len(load_file(tmp_path / "hf" / "model.safetensors")) == 4 + 16 + 5
     assert workdir.load_config(student).family == "distilbert"
+
+
+def test_it_is_fine_tuned_with_the_head_of_its_authors(tmp_path):
+    small.write_bert(tmp_path / "hf", family="distilbert")
+    small.write_rows(tmp_path / "data", train=16, validation=8, test=4)
+    config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)
+    finetune(config, tmp_path / "run")
+    assert workdir.load_config(tmp_path / "run").model.pooler_act == "relu"
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"), "huggingface")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["architectures"] == ["DistilBertForSequenceClassification"]
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {"pre_classifier.weight", "classifier.weight"} <= tensors.keys()
+    assert not any("pooler" in name or "token_type" in name for name in tensors)
