@@ -25,34 +25,32 @@ class _Kind(NamedTuple):
 
     Attributes:
       names: The names that a vocabulary may have in a directory; ours is the first.
-      companions: Maps a name to that of a second file beside it.
       options: The names of the options.
       optional: Further options, which are stored only where they differ from their defaults.
+      companion: The name of a second file beside one with the first name.
     """
 
     names: tuple[str, ...]
-    options: set[str]
-    companions: dict[str, str] = {}  # noqa: RUF012
-    optional: set[str] = set()  # noqa: RUF012
+    options: frozenset[str]
+    optional: frozenset[str] = frozenset()
+    companion: str = ""
 
 
 _KINDS = {
-    "wordpiece": _Kind((wordpiece.VOCABULARY_FILE,), {"lowercase", "max_input_chars_per_word"}),
+    "wordpiece": _Kind(
+        (wordpiece.VOCABULARY_FILE,), frozenset({"lowercase", "max_input_chars_per_word"})
+    ),
     "sentencepiece": _Kind(
         (sentencepiece.MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
-        {"lowercase"},
-        optional={"sentencepiece_rules"},
+        frozenset({"lowercase"}),
+        optional=frozenset({"sentencepiece_rules"}),
     ),
     "byte_bpe": _Kind(
         (byte_bpe.VOCABULARY_FILE, LIBRARY_FILE),
-        {"add_prefix_space"},
-        companions={byte_bpe.VOCABULARY_FILE: byte_bpe.MERGES_FILE},
+        frozenset({"add_prefix_space"}),
+        companion=byte_bpe.MERGES_FILE,
     ),
-    "fastbpe": _Kind(
-        (fastbpe.VOCABULARY_FILE,),
-        set(),
-        companions={fastbpe.VOCABULARY_FILE: fastbpe.CODES_FILE},
-    ),
+    "fastbpe": _Kind((fastbpe.VOCABULARY_FILE,), frozenset(), companion=fastbpe.CODES_FILE),
 }
 KINDS = tuple(_KINDS)
 
@@ -93,8 +91,8 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
     known = _KINDS[kind]
     if path.is_dir():
         path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
-    companion = known.companions.get(path.name)
-    return [path, path.parent / companion] if companion else [path]
+    has_companion = known.companion and path.name == known.names[0]
+    return [path, path.parent / known.companion] if has_companion else [path]
 
 
 def from_file(

@@ -110,7 +110,7 @@ class SentencePieceTokenizer(Tokenizer):
         # and bounds[c + 1], which includes stripped accents.
         widths = [len(character.encode()) for character in folded]
         character_at = [*np.repeat(np.arange(len(folded)), widths).tolist(), len(folded)]
-        bounds = [*sources, len(text)]
+        bounds = [*sources, len(text.rstrip()) if self._is_albert else len(text)]
         pieces: list[int] = []
         spans = []
         for piece in encoded.pieces:

@@ -117,6 +117,9 @@ def test_every_piece_has_its_place(tokenizer, golden):
         assert ids.tolist() == tokenizer.encode_batch([text])[0].tolist()
         assert spans.shape == (len(ids), 2) and (np.diff(spans, axis=0) >= 0).all()
         assert not len(ids) or (0 <= spans[0, 0] and spans[-1, 1] <= len(text))
+    if tokenizer.kind == "sentencepiece":
+        _, spans = tokenizer.encode_aligned("  in 1,000, and\t``2,''  ")
+        assert spans[0, 0] == 2 and spans[-1, 1] == 22
     text = "The Senate, of the House"
     ids, spans = tokenizer.encode_aligned(text)
     assert (spans[:, 0] < spans[:, 1]).all()
