@@ -50,6 +50,7 @@ def test_defaults_are_valid_and_berts_own():
         "layer_norm_eps": 1e-12,
         "causal": False,
         "embedding_size": 0,
+        "generator_size": 0.0,
         "layer_groups": 0,
         "attention_output_dropout_prob": -1.0,
         "pooler_act": "tanh",
