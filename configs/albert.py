@@ -27,7 +27,8 @@ dropout in either version. Fine-tuning has its own keys for dropout; the authors
 Hardware: 64 to 512 TPU v3 in the paper; two CPU cores and 2 GB of memory for five minutes for
 `tiny`, whose recipe of minutes is ours.
 Expected: the table's dev scores (README of google-research/albert). Not reproduced with this code.
-`tiny`: a held-out masked-LM loss at least 0.6 nats below the unigram baseline.
+`tiny` has not been run to its end yet. After 300 of its steps the held-out masked-LM loss was 6.53,
+still above the unigram baseline, 6.45.
 """
 
 from bert_jax.config import default_config, stage
@@ -83,21 +84,21 @@ def get_config(arg: str = "base"):
     # it.
     c.max_replicated_share = 0.1
     if size == "tiny":
-        # tiny.py explains the initial values, and why Adam corrects its moments.
+        # tiny.py explains the initial values, and why Adam corrects its moments. LAMB is for large
+        # batches.
         c.dtype = "float32"
         c.model.vocab_size = 8192
         c.model.embedding_size = 64
         c.model.initializer_range = 0.06
         c.sinusoidal_positions = 0.25
         c.train.num_steps = 2000
-        c.train.batch_size = 32
-        c.train.stages = (
-            stage(fraction=0.9, max_seq_length=32, max_predictions_per_seq=5),
-            stage(fraction=0.1, max_seq_length=64, max_predictions_per_seq=10),
-        )
+        c.train.batch_size = 16
+        # Rows of 32 tokens are mostly single sentences, whose order says nothing.
+        c.train.stages = (stage(fraction=1.0, max_seq_length=64, max_predictions_per_seq=10),)
+        c.optimizer.name = "adamw"
         c.optimizer.bias_correction = True
-        c.schedule.peak_learning_rate = 5e-3
-        c.schedule.warmup_steps = 200.0
+        c.schedule.peak_learning_rate = 1e-3
+        c.schedule.warmup_steps = 100.0
         c.checkpoint.every_steps = 500
         c.eval.every_steps = 1000
         c.eval.max_sequences = 1024
