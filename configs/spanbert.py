@@ -9,8 +9,8 @@ of BERT.
     python -m bert_jax.main --config=configs/spanbert.py:large --workdir=/runs/spanbert \\
         --config.data.store=/data/wikipedia
 
-The argument is `base`, `large`, or `tiny`, a model of BERT-tiny's size for the built-in corpus
-(ours, not the paper's).
+The argument is `base` (the default), `large`, or `tiny`, a model of BERT-tiny's size for the
+built-in corpus (ours, not the paper's).
 
 The authors' program divides the gradient by the number of tokens twice, and clipping at a norm of
 1 therefore never acts in it. Here the gradient is that of the mean loss, and it is clipped.
@@ -32,7 +32,7 @@ from bert_jax.errors import UserError
 SIZES = ("base", "large", "tiny")
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "base"):
     if arg not in SIZES:
         raise UserError(
             f"--config ends in :{arg}; it must name a size of SpanBERT: {', '.join(SIZES)}"

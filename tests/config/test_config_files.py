@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
 # Files without a default argument.
-ARGUMENTS = {"ablations.py": ["ltr"], "spanbert.py": ["tiny"]}
+ARGUMENTS = {"ablations.py": ["ltr"]}
 
 
 def get_config(path, *args):
