@@ -30,6 +30,9 @@ from transformers import (
     BertModel,
     DistilBertConfig,
     DistilBertForMaskedLM,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -133,12 +136,39 @@ SHAPES = {
         hidden_act="gelu_new",
         layer_norm_eps=1e-12,
     ),
+    "electra": dict(
+        model_type="electra",
+        vocab_size=55,
+        embedding_size=14,
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=17,
+        type_vocab_size=2,
+        hidden_act="gelu",
+    ),
+    "electra_generator": dict(
+        model_type="electra",
+        architectures=["ElectraForMaskedLM"],
+        vocab_size=55,
+        embedding_size=14,
+        hidden_size=10,
+        num_hidden_layers=3,
+        num_attention_heads=1,
+        intermediate_size=40,
+        max_position_embeddings=17,
+        type_vocab_size=2,
+        hidden_act="gelu",
+    ),
 }
 CLASSES = {
     "albert": (AlbertConfig, AlbertForPreTraining),
     "bert": (BertConfig, BertForPreTraining),
     "roberta": (RobertaConfig, RobertaForMaskedLM),
     "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
+    "electra": (ElectraConfig, ElectraForPreTraining),
+    "ElectraForMaskedLM": (ElectraConfig, ElectraForMaskedLM),
 }
 SENTENCES = (
     ("BERT reads both sides.",),
@@ -167,7 +197,8 @@ def main() -> None:
 
 
 def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
-    make_config, make_model = CLASSES[shape.get("model_type", "bert")]
+    (key,) = shape.get("architectures", [shape.get("model_type", "bert")])
+    make_config, make_model = CLASSES[key]
     config = make_config(**shape, attn_implementation="eager")
     model = make_model(config).eval()
     randomize(model, seed)
@@ -184,7 +215,8 @@ def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
         batch[key] += config.pad_token_id
     if config.model_type == "albert":
         batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
-    both = [pretraining(model, batch), pretraining(model.double(), batch)]
+    run = detection if make_model is ElectraForPreTraining else pretraining
+    both = [run(model, batch), run(model.double(), batch)]
     model.float()
     return {
         "config": np.array(json.dumps(shape)),
@@ -296,6 +328,8 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
     elif model.config.model_type == "albert":
         mlm_logits, sop_logits = model.predictions(hidden_states[-1]), model.sop_classifier(pooled)
         outputs |= pair_outputs("sop", pooled, sop_logits, batch["sentence_order_labels"])
+    elif model.config.model_type == "electra":
+        mlm_logits = model.generator_lm_head(model.generator_predictions(hidden_states[-1]))
     else:
         mlm_logits = model.lm_head(hidden_states[-1])
     outputs["mlm_logits"] = gather(mlm_logits, batch["masked_lm_positions"])
@@ -310,6 +344,28 @@ def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 def pair_outputs(name, pooled, logits, labels) -> dict[str, torch.Tensor]:
     losses = -torch.log_softmax(logits, -1).gather(1, torch.tensor(labels).long()[:, None])
     return {"pooled_output": pooled, f"{name}_logits": logits, f"{name}_loss": losses.mean()}
+
+
+def detection(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
+    """The same for ELECTRA's discriminator: the loss is the mean over all real tokens."""
+    model.zero_grad()
+    hidden_states, _ = encode(model.base_model, batch)
+    logits = model.discriminator_predictions(hidden_states[-1])
+    real = torch.tensor(batch["attention_mask"]).to(logits.dtype)
+    labels = torch.zeros_like(logits)
+    for row, at in np.argwhere(batch["masked_lm_weights"] > 0):
+        column = batch["masked_lm_positions"][row, at]
+        labels[row, column] = float(
+            batch["input_ids"][row, column] != batch["masked_lm_ids"][row, at]
+        )
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    loss = (losses * real).sum() / real.sum()
+    loss.backward()
+    outputs = {"hidden_states": torch.stack(hidden_states), "rtd_logits": logits}
+    outputs |= {"rtd_loss": loss, "loss": loss}
+    return {key: value.detach().numpy() for key, value in outputs.items()} | under(
+        "gradients", gradients(model, "")
+    )
 
 
 def encode(bert: PreTrainedModel, batch: dict):

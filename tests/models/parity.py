@@ -17,6 +17,7 @@ from bert_jax.interop.family import Family, Names, PreTrainingClass
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.model_keys import read_family_keys
 from bert_jax.interop.names import foreign_names
+from bert_jax.interop.pretrained import read_terms
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
 from bert_jax.models import BertConfig, BertEncoder, PreTrainingModel
 from bert_jax.models.encoder import Block
@@ -52,7 +53,18 @@ _SPANBERT = dataclasses.replace(
     pretraining_classes=(PreTrainingClass("SpanBert", ("masked_lm", "span_boundary"), ()),),
 )
 
-RANDOM = ("gelu", "one_head", "gelu_new", "relu", "roberta", "spanbert", "distilbert", "albert")
+RANDOM = (
+    "gelu",
+    "one_head",
+    "gelu_new",
+    "relu",
+    "roberta",
+    "spanbert",
+    "distilbert",
+    "albert",
+    "electra",
+    "electra_generator",
+)
 REAL = ("minilm", "antiberty")
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
@@ -82,7 +94,8 @@ def random_model(name: str, scan_layers: bool) -> Model:
     reference, family = golden(f"model_{name}"), _family(name)
     keys = json.loads(str(reference["config"]))
     config = BertConfig(**read_family_keys(keys, family, name), scan_layers=scan_layers)
-    terms = family.pretraining_class(config.causal, terms=None).terms
+    (class_name,) = keys.get("architectures", [""])
+    terms = read_terms({}, family, config.causal, class_name)
     shapes, theirs = expected_shapes(config, terms), section(reference, "weights")
     names = foreign_names(family.names, "huggingface", config.num_groups)
     assert {names[ours].name for ours in shapes} == theirs.keys()
@@ -167,7 +180,10 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
             deterministic=True,
             capture_intermediates=lambda module, _: module.name == "pooler",
         )
-        outputs = {f"{term}_logits": logits for term, logits in output.items()}
+        outputs = {
+            f"{term}_logits": getattr(logits, "logits_BxL", logits)
+            for term, logits in output.items()
+        }
         for key in outputs.keys() & {"mlm_logits", "sbo_logits"}:
             outputs[key] = outputs[key][..., : model.config.vocab_size]
         outputs |= {f"{t.name}_loss": _mean_loss(t, output[t.name], batch) for t in model.terms}
