@@ -36,17 +36,26 @@ ACCUMULATED = {
     "scan_layers": True,
     "train.gradient_accumulation_steps": 2,
 }
+# Two runs of one block, scanned, on narrow embeddings.
+SHARED = {
+    "model.num_hidden_layers": 2,
+    "model.layer_groups": 1,
+    "model.embedding_size": 16,
+    "scan_layers": True,
+    "train.gradient_accumulation_steps": 2,
+}
 CASES = {
     "dp": SMALL,
     "fsdp=8": SMALL | {"sharding": "fsdp", "mesh.data": 1, "mesh.fsdp": 8},
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},
+    "shared, fsdp_tp": SHARED | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
 }
 # The cases whose weights are drawn on their own mesh.
-DRAWN = ("fsdp_tp", "accumulated, fsdp=4")
+DRAWN = ("fsdp_tp", "accumulated, fsdp=4", "shared, fsdp_tp")
 KERNEL_MESH = {"data": 2, "fsdp": 2, "model": 2}
 # A checkpoint of each of these is restored on the next, that of the last on the first.
-MESHES = ["one", *(name for name in CASES if "accumulated" not in name)]
+MESHES = ["one", *(name for name in CASES if "," not in name)]
 # The result of a compiled operation that moves parts of arrays between devices.
 _MOVES = re.compile(r"= (\S.*?) (?:all-gather|all-to-all|collective-permute)(?:-start)?\(")
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
@@ -168,7 +177,8 @@ def main(folder: Path) -> None:
     results = {"cases": {}, "reference": {}, "restored": {}, "evaluated": {}}
     trainers = {}
     # Microbatches and scanned layers draw other dropout masks, so they have their own reference.
-    for name, overrides in (("plain", SMALL), ("accumulated", ACCUMULATED)):
+    references = {"plain": SMALL, "accumulated": ACCUMULATED, "shared": SHARED}
+    for name, overrides in references.items():
         trainer = make_trainer(small_config(**overrides), devices[:1])
         state = trainer.init_state()
         if name == "plain":

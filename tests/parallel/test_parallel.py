@@ -57,16 +57,18 @@ def results(folder):
 def test_twenty_losses_do_not_depend_on_the_devices(results, case):
     """Dropout is on: another mask or batch would move the losses by 1e-2."""
     # 20 steps of Adam amplify the rounding of sums in another order.
-    expected = results["reference"]["accumulated" if "accumulated" in case else "plain"]
+    expected = results["reference"][case.split(",")[0] if "," in case else "plain"]
     actual = results["cases"][case]["losses"]
     assert len(actual) == STEPS
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-6)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    # A block that runs twice amplifies it more.
+    np.testing.assert_allclose(actual, expected, rtol=1e-3 if "shared" in case else 1e-4)
 
 
 def test_the_runs_compared_are_worth_comparing(results):
-    plain, accumulated = results["reference"].values()
-    assert plain[-1] < plain[0] - 0.3 and accumulated[-1] < accumulated[0] - 0.3
+    plain, accumulated, shared = results["reference"].values()
+    for losses in (plain, accumulated, shared):
+        assert losses[-1] < losses[0] - 0.3
     assert np.abs(np.subtract(plain, accumulated)).max() > 1e-2
 
 
@@ -89,6 +91,8 @@ def test_the_state_is_donated_without_a_warning(results, case):
         ("fsdp_tp", "bert/encoder/layer_0/intermediate/kernel", (2, 2)),
         ("fsdp_tp", "bert/embeddings/word_embeddings", (2, 2)),
         ("accumulated, fsdp=4", "bert/encoder/layers/layer/intermediate/kernel", (1, 4, 1)),
+        ("shared, fsdp_tp", "bert/encoder/layer_0/intermediate/kernel", (2, 2)),
+        ("shared, fsdp_tp", "bert/embeddings_project/kernel", (1, 2)),
     ],
 )
 def test_parameters_and_moments_are_divided(results, case, name, parts):
@@ -111,7 +115,7 @@ def test_the_states_of_the_batch_stay_where_they_are(results, case):
     if "fsdp" in case:
         # The word embeddings are exchanged.
         rows = 64 if "tp" in case else 128
-        assert [rows, 24] in moved
+        assert [rows, 16 if "shared" in case else 24] in moved
 
 
 def test_nothing_is_copied_whole_to_be_cut_again(folder):
