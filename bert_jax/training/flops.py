@@ -98,17 +98,6 @@ def _embeddings(config: BertConfig, length: int) -> int:
     return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 
 
-def _encoder(config: BertConfig, length: int) -> int:
-    """Returns the FLOPs of the forward pass of the encoder without the pooler."""
-    return _embeddings(config, length) + config.num_hidden_layers * _block(config, length)
-
-
-def _embeddings(config: BertConfig, length: int) -> int:
-    """Returns the FLOPs of the projection of narrow embeddings, forward."""
-    width = config.embedding_width
-    return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
-
-
 def _block(config: BertConfig, length: int) -> int:
     """Returns the FLOPs of the forward pass of one block of the encoder."""
     width = config.hidden_size
