@@ -54,15 +54,16 @@ def results(folder):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_twenty_losses_do_not_depend_on_the_devices(results, case):
+def test_losses_do_not_depend_on_the_devices(results, case):
     """Dropout is on: another mask or batch would move the losses by 1e-2."""
     # 20 steps of Adam amplify the rounding of sums in another order.
     expected = results["reference"][case.split(",")[0] if "," in case else "plain"]
     actual = results["cases"][case]["losses"]
     assert len(actual) == STEPS
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-6)
-    # A block that runs twice amplifies it more.
-    np.testing.assert_allclose(actual, expected, rtol=1e-3 if "shared" in case else 1e-4)
+    # A block that runs twice amplifies it more, so fewer of its losses are compared.
+    compared = slice(10 if "shared" in case else STEPS)
+    np.testing.assert_allclose(actual[compared], expected[compared], rtol=1e-4)
 
 
 def test_the_runs_compared_are_worth_comparing(results):
