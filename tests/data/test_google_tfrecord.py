@@ -23,7 +23,8 @@ LENGTHS = {"max_seq_length": 16, "max_predictions_per_seq": 3}
 @pytest.fixture
 def vocab(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *(f"w{i}" for i in range(VOCAB - 5))]) + "\n")
+    tokens = [*SPECIAL_TOKENS.spellings, *(f"w{i}" for i in range(VOCAB - 5))]
+    path.write_text("\n".join(tokens) + "\n")
     return path
 
 

@@ -109,7 +109,7 @@ def test_real_masks_are_filled_as_torch_fills_them():
     pretrained = read_huggingface(real("antiberty"))
     # The package's vocabulary is in its code: a residue a token.
     pretrained.tokenizer = WordPieceTokenizer(
-        [*SPECIAL_TOKENS, *RESIDUES], lowercase=False, max_input_chars_per_word=100
+        [*SPECIAL_TOKENS.spellings, *RESIDUES], lowercase=False, max_input_chars_per_word=100
     )
     bert = Bert(pretrained)
     golden = read_golden("real_antiberty")
