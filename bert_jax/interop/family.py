@@ -65,6 +65,47 @@ class TaskClass(NamedTuple):
         return [self.output, *([self.pooler] if self.pooler else [])]
 
 
+# A dense layer, and the output layer of all task classes.
+DENSE = """
+matrix kernel weight -
+vector bias bias -
+"""
+OUTPUT = """
+classes dense/kernel weight -
+vector dense/bias bias -
+"""
+
+
+def task_classes(
+    prefix: str, *, classifier: str = "classifier.", poolers: Mapping[str, str] | None = None
+) -> dict[str, TaskClass]:
+    """Returns the class for each head of fine-tuning.
+
+    Args:
+      prefix: What the names of the classes begin with: "Bert" in BertForTokenClassification.
+      classifier: The prefix of the output layer in the class for sequences.
+      poolers: The prefix of the pooler's dense layer in the classes whose head has that layer
+        in place of the encoder, by head.
+    """
+    outputs = {
+        "sequence_classification": (classifier, "text-classification"),
+        "token_classification": ("classifier.", "token-classification"),
+        "question_answering": ("qa_outputs.", "question-answering"),
+        "multiple_choice": ("classifier.", "multiple-choice"),
+    }
+    classes = {}
+    for head, (output, pipeline) in outputs.items():
+        pooler = (poolers or {}).get(head)
+        classes[head] = TaskClass(
+            f"{prefix}For{head.title().replace('_', '')}",
+            # Each of Google's scripts names its output layer differently.
+            Names("classifier/", output, "-", OUTPUT),
+            pipeline,
+            pooler=Names("bert/pooler/dense/", pooler, "-", DENSE) if pooler else None,
+        )
+    return classes
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Everything specific to a model family in the files of other programs.

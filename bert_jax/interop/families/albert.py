@@ -1,7 +1,7 @@
 """ALBERT: a BERT with narrow embeddings and shared layers, under other names."""
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import DENSE, OUTPUT, Family, Names, PreTrainingClass, task_classes
 from bert_jax.tokenizers import CONVENTIONS
 
 # layout, our name, Hugging Face's, Google's
@@ -23,10 +23,6 @@ vector output/bias ffn_output.bias -
 vector output_layer_norm/scale full_layer_layer_norm.weight -
 vector output_layer_norm/bias full_layer_layer_norm.bias -
 """
-_DENSE = """
-matrix kernel weight -
-vector bias bias -
-"""
 _LANGUAGE_MODEL = """
 matrix transform/kernel dense.weight -
 vector transform/bias dense.bias -
@@ -34,11 +30,6 @@ vector layer_norm/scale LayerNorm.weight -
 vector layer_norm/bias LayerNorm.bias -
 vector output_bias bias -
 """
-_OUTPUT = """
-classes dense/kernel weight -
-vector dense/bias bias -
-"""
-_CLASSIFIER = Names("classifier/", "classifier.", "-", _OUTPUT)
 _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 
 ALBERT = Family(
@@ -47,7 +38,7 @@ ALBERT = Family(
     names=(
         BERT.names[0]._replace(huggingface="albert.embeddings."),
         Names(
-            "bert/embeddings_project/", "albert.encoder.embedding_hidden_mapping_in.", "-", _DENSE
+            "bert/embeddings_project/", "albert.encoder.embedding_hidden_mapping_in.", "-", DENSE
         ),
         Names(
             "bert/encoder/layer_{}/",
@@ -55,9 +46,9 @@ ALBERT = Family(
             "-",
             _LAYER,
         ),
-        Names("bert/pooler/dense/", "albert.pooler.", "-", _DENSE),
+        Names("bert/pooler/dense/", "albert.pooler.", "-", DENSE),
         Names("mlm/", "predictions.", "-", _LANGUAGE_MODEL),
-        Names("sop/", "sop_classifier.classifier.", "-", _OUTPUT),
+        Names("sop/", "sop_classifier.classifier.", "-", OUTPUT),
     ),
     pretraining_classes=(
         PreTrainingClass(
@@ -74,20 +65,7 @@ ALBERT = Family(
         ),
         PreTrainingClass("AlbertModel", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        "sequence_classification": TaskClass(
-            "AlbertForSequenceClassification", _CLASSIFIER, "text-classification"
-        ),
-        "token_classification": TaskClass(
-            "AlbertForTokenClassification", _CLASSIFIER, "token-classification"
-        ),
-        "question_answering": TaskClass(
-            "AlbertForQuestionAnswering",
-            _CLASSIFIER._replace(huggingface="qa_outputs."),
-            "question-answering",
-        ),
-        "multiple_choice": TaskClass("AlbertForMultipleChoice", _CLASSIFIER, "multiple-choice"),
-    },
+    task_classes=task_classes("Albert"),
     tokenizer="AlbertTokenizer",
     special_tokens=CONVENTIONS["albert"],
     config_keys=BERT.config_keys

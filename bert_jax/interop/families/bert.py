@@ -1,6 +1,6 @@
 """BERT: google-research/bert, and the Bert classes of `transformers`."""
 
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
 # layout, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
@@ -43,19 +43,11 @@ _NEXT_SENTENCE = """
 classes dense/kernel weight output_weights
 vector dense/bias bias output_bias
 """
-# Each of Google's scripts names its output layer differently.
-_CLASSIFIER = """
-classes dense/kernel weight -
-vector dense/bias bias -
-"""
 _CONFIG_KEYS = """
 vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
 hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size
 initializer_range layer_norm_eps
 """
-
-_CLASSIFIER_NAMES = Names("classifier/", "classifier.", "-", _CLASSIFIER)
-_SPAN_NAMES = Names("classifier/", "qa_outputs.", "-", _CLASSIFIER)
 
 BERT = Family(
     title="BERT",
@@ -90,18 +82,7 @@ BERT = Family(
         PreTrainingClass("BertModel", terms=(), weights=("bert/",)),
         PreTrainingClass("BertModel", terms=(), weights=("bert/",), causal=True),
     ),
-    task_classes={
-        "sequence_classification": TaskClass(
-            "BertForSequenceClassification", _CLASSIFIER_NAMES, "text-classification"
-        ),
-        "token_classification": TaskClass(
-            "BertForTokenClassification", _CLASSIFIER_NAMES, "token-classification"
-        ),
-        "question_answering": TaskClass(
-            "BertForQuestionAnswering", _SPAN_NAMES, "question-answering"
-        ),
-        "multiple_choice": TaskClass("BertForMultipleChoice", _CLASSIFIER_NAMES, "multiple-choice"),
-    },
+    task_classes=task_classes("Bert"),
     config_keys={key: key for key in _CONFIG_KEYS.split()},
     optional_config_keys={"causal": "is_decoder"},
     constants={"position_embedding_type": "absolute", "add_cross_attention": False},

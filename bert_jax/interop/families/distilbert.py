@@ -1,7 +1,7 @@
 """DistilBERT: a BERT without token types and pooler, under other names."""
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
 # layout, our name, Hugging Face's, Google's
 _EMBEDDINGS = """
@@ -35,14 +35,6 @@ vector layer_norm/scale vocab_layer_norm.weight -
 vector layer_norm/bias vocab_layer_norm.bias -
 vector output_bias vocab_projector.bias -
 """
-_DENSE = """
-matrix dense/kernel weight -
-vector dense/bias bias -
-"""
-_OUTPUT = """
-classes dense/kernel weight -
-vector dense/bias bias -
-"""
 _CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "dim",
@@ -55,10 +47,6 @@ _CONFIG_KEYS = {
     "max_position_embeddings": "max_position_embeddings",
     "initializer_range": "initializer_range",
 }
-
-_CLASSIFIER = Names("classifier/", "classifier.", "-", _OUTPUT)
-# The layer of our pooler, with another activation.
-_PRE_CLASSIFIER = Names("bert/pooler/", "pre_classifier.", "-", _DENSE)
 
 DISTILBERT = Family(
     title="DistilBERT",
@@ -77,28 +65,11 @@ DISTILBERT = Family(
         ),
         PreTrainingClass("DistilBertModel", terms=(), weights=("bert/",)),
     ),
-    task_classes={
-        "sequence_classification": TaskClass(
-            "DistilBertForSequenceClassification",
-            _CLASSIFIER,
-            "text-classification",
-            pooler=_PRE_CLASSIFIER,
-        ),
-        "token_classification": TaskClass(
-            "DistilBertForTokenClassification", _CLASSIFIER, "token-classification"
-        ),
-        "question_answering": TaskClass(
-            "DistilBertForQuestionAnswering",
-            Names("classifier/", "qa_outputs.", "-", _OUTPUT),
-            "question-answering",
-        ),
-        "multiple_choice": TaskClass(
-            "DistilBertForMultipleChoice",
-            _CLASSIFIER,
-            "multiple-choice",
-            pooler=_PRE_CLASSIFIER,
-        ),
-    },
+    # The layer of our pooler, with another activation.
+    task_classes=task_classes(
+        "DistilBert",
+        poolers=dict.fromkeys(("sequence_classification", "multiple_choice"), "pre_classifier."),
+    ),
     tokenizer="DistilBertTokenizer",
     config_keys=_CONFIG_KEYS,
     fixed={

@@ -6,7 +6,7 @@ PhoBERT is a RoBERTa with another tokenizer.
 import dataclasses
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass
+from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass, task_classes
 from bert_jax.tokenizers import CONVENTIONS
 
 # Positions are counted from the id of padding plus 1: the table has two rows more than are used.
@@ -19,14 +19,6 @@ vector transform/bias dense.bias -
 vector layer_norm/scale layer_norm.weight -
 vector layer_norm/bias layer_norm.bias -
 vector output_bias bias -
-"""
-_DENSE = """
-matrix dense/kernel dense.weight -
-vector dense/bias dense.bias -
-"""
-_OUTPUT = """
-classes dense/kernel weight -
-vector dense/bias bias -
 """
 _ENCODER = tuple(
     table._replace(
@@ -52,25 +44,12 @@ def _pretraining_classes(prefix: str) -> tuple[PreTrainingClass, ...]:
 
 
 def _task_classes(prefix: str) -> dict[str, TaskClass]:
-    output = Names("classifier/", "classifier.", "-", _OUTPUT)
-    return {
-        # Its head has the dense layer of the pooler, which the encoder of this class lacks.
-        "sequence_classification": TaskClass(
-            f"{prefix}ForSequenceClassification",
-            output._replace(huggingface="classifier.out_proj."),
-            "text-classification",
-            pooler=Names("bert/pooler/", "classifier.", "-", _DENSE),
-        ),
-        "token_classification": TaskClass(
-            f"{prefix}ForTokenClassification", output, "token-classification"
-        ),
-        "question_answering": TaskClass(
-            f"{prefix}ForQuestionAnswering",
-            output._replace(huggingface="qa_outputs."),
-            "question-answering",
-        ),
-        "multiple_choice": TaskClass(f"{prefix}ForMultipleChoice", output, "multiple-choice"),
-    }
+    # The head for sequences has the pooler's dense layer, which the encoder of this class lacks.
+    return task_classes(
+        prefix,
+        classifier="classifier.out_proj.",
+        poolers={"sequence_classification": "classifier.dense."},
+    )
 
 
 ROBERTA = Family(
