@@ -68,7 +68,7 @@ def load_config(path: str) -> ConfigDict:
     spec = importlib.util.spec_from_file_location("config_file", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.get_config(argument)
+    return module.get_config(argument) if argument else module.get_config()
 
 
 def run_ours(args: argparse.Namespace) -> dict:

@@ -35,7 +35,7 @@ _FLAG_HELP = {
     "sentencepiece_type": "Kind of sentencepiece model to train: unigram or bpe.",
     "sentencepiece_rules": "Rules around a sentencepiece model: plain or albert.",
     "add_prefix_space": "Put a space before each sentence (byte_bpe only).",
-    "word_boundaries": "How words are told apart: vocabulary or spaces.",
+    "word_boundaries": "Where words begin: vocabulary or spaces.",
     "bad_documents": "What to do with unreadable documents: refuse or skip.",
     "heldout_fraction": "Share of the documents held out for evaluation.",
     "num_processes": "Processes that tokenize; 0 means one per core.",

@@ -31,6 +31,9 @@ Expected: the table's dev scores (README of google-research/albert). Not reprodu
 unigram baseline 6.45.
 """
 
+import runpy
+from pathlib import Path
+
 from bert_jax.config import default_config, stage
 from bert_jax.errors import UserError
 
@@ -53,6 +56,28 @@ def get_config(arg: str = "base"):
             f"tiny with {_V2} after it"
         )
     c = default_config()
+    if arg == "tiny":
+        # Works from any current directory.
+        c = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["get_config"]().unlock()
+        c.model.embedding_size = 64
+        c.train.num_steps = 2000
+        c.train.batch_size = 16
+        # Rows of 32 tokens are mostly single sentences, which have no order.
+        c.train.stages = (stage(fraction=1.0, max_seq_length=64, max_predictions_per_seq=10),)
+    else:
+        c.model.vocab_size = 30000
+        c.model.embedding_size = 128
+        c.train.num_steps = 1_500_000 if size == "xxlarge" else 125_000
+        if arg.endswith(_V2):
+            c.train.num_steps = 10_000_000 if size == "base" else 3_000_000
+        if arg.endswith(_V2) or size == "xxlarge":
+            c.model.hidden_dropout_prob = 0.0
+            c.model.attention_probs_dropout_prob = 0.0
+        c.train.batch_size = 4096
+        c.train.stages = (stage(fraction=1.0, max_seq_length=512, max_predictions_per_seq=20),)
+        c.optimizer.name = "lamb"
+        c.schedule.peak_learning_rate = 0.00176
+        c.schedule.warmup_steps = 3125.0
     c.family = "albert"
     c.objective.terms = ("masked_lm", "sentence_order")
     c.data.pair_labels = "order"
@@ -60,48 +85,13 @@ def get_config(arg: str = "base"):
     c.data.tokenizer = "sentencepiece"
     c.data.sentencepiece_rules = "albert"
     c.data.special_tokens = "albert"
-    c.model.vocab_size = 30000
-    c.model.embedding_size = 128
     c.model.layer_groups = 1
     c.model.hidden_size, c.model.num_hidden_layers, c.model.num_attention_heads = SIZES[size]
     c.model.intermediate_size = 4 * c.model.hidden_size
     # Google's program means this form by "gelu".
     c.model.hidden_act = "gelu_new"
-    c.train.num_steps = 125_000
-    if size == "xxlarge":
-        c.train.num_steps = 1_500_000
-    if arg.endswith(_V2):
-        c.train.num_steps = 10_000_000 if size == "base" else 3_000_000
-    if arg.endswith(_V2) or size in ("xxlarge", "tiny"):
-        c.model.hidden_dropout_prob = 0.0
-        c.model.attention_probs_dropout_prob = 0.0
-    c.train.batch_size = 4096
-    c.train.stages = (stage(fraction=1.0, max_seq_length=512, max_predictions_per_seq=20),)
-    c.optimizer.name = "lamb"
-    c.schedule.peak_learning_rate = 0.00176
-    c.schedule.warmup_steps = 3125.0
     # Where the blocks share their parameters, the pooler is 5 % of the rest, and tp never divides
     # it.
     c.max_replicated_share = 0.1
-    if size == "tiny":
-        # tiny.py explains the initial values, and why Adam corrects its moments. LAMB is for large
-        # batches.
-        c.dtype = "float32"
-        c.model.vocab_size = 8192
-        c.model.embedding_size = 64
-        c.model.initializer_range = 0.06
-        c.sinusoidal_positions = 0.25
-        c.train.num_steps = 2000
-        c.train.batch_size = 16
-        # Rows of 32 tokens are mostly single sentences, whose order says nothing.
-        c.train.stages = (stage(fraction=1.0, max_seq_length=64, max_predictions_per_seq=10),)
-        c.optimizer.name = "adamw"
-        c.optimizer.bias_correction = True
-        c.schedule.peak_learning_rate = 1e-3
-        c.schedule.warmup_steps = 100.0
-        c.checkpoint.every_steps = 500
-        c.eval.every_steps = 1000
-        c.eval.max_sequences = 1024
-        c.log.every_steps = 50
     c.lock()
     return c

@@ -20,7 +20,7 @@ flops_computation.py of google-research/electra.
 For fine-tuning, the authors use layer_decay 0.8 (large: 0.9) with the square of it at the top
 block, a rate of 1e-4 (large: 5e-5) and 10 % warm-up:
 
-    python -m bert_jax.finetune --config=configs/finetune/glue.py:MRPC \\
+    python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
         --config.init_from=WORKDIR --config.optimizer.layer_decay=0.8 \\
         --config.optimizer.layer_decay_offset=1 --config.schedule.peak_learning_rate=1e-4
 

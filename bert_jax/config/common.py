@@ -109,7 +109,8 @@ COMMON: Section = {
         "eps": Field(1e-6, "Added to the square root of the second moment.", above=0),
         "weight_decay": Field(
             0.01,
-            "Decoupled weight decay. It is not applied to LayerNorm parameters and biases.",
+            "Decoupled weight decay. LayerNorm parameters and biases are exempt, unless decay_all "
+            "is set.",
             at_least=0,
         ),
         "decay_all": Field(
@@ -135,11 +136,11 @@ COMMON: Section = {
     "schedule": {
         "shape": Field(
             "bert",
-            "How warm-up and decay meet, if t is the share of all steps. bert: peak * s / warmup_"
-            "steps, then peak * (1 - t)^decay_power, whose start the peak is only close to. "
-            "linear_after_warmup (RoBERTa): the decay starts at the peak, and t is the share of "
-            "the steps after the warm-up. product (ELECTRA): the decay is multiplied by "
-            "s / warmup_steps during the warm-up.",
+            "Form of the rate at step s, where t is the share of all steps that are done. bert: "
+            "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
+            "drops a little where they meet. linear_after_warmup (RoBERTa): the decay begins at "
+            "the peak, and t counts only the steps after the warm-up. product (ELECTRA): during "
+            "the warm-up, the decay is multiplied by s / warmup_steps.",
             choices=("bert", "linear_after_warmup", "product"),
         ),
         "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises towards.", above=0),

@@ -39,8 +39,8 @@ PRETRAINING: Section = {
         "terms": Field(
             ("masked_lm", "next_sentence"),
             "Terms of the training loss: masked_lm, next_sentence, sentence_order, "
-            "three_way_order, next_token, span_boundary, "
-            "soft_targets, hidden_cosine, or your own. Commas separate them on the command line.",
+            "three_way_order, next_token, span_boundary, generator, replaced_token, soft_targets, "
+            "hidden_cosine, or your own. Commas separate them on the command line.",
         ),
         "weights": Field(
             (1.0, 1.0), "Weight of each term's loss in the sum, in the order of terms.", at_least=0
@@ -124,11 +124,11 @@ PRETRAINING: Section = {
         "corruption": Field(
             "masked_lm",
             "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
-            "(any position, special tokens too; of whole words, a share of the words, each masked, "
-            "kept or replaced as a whole), spans (SpanBERT's spans of 1 to 10 words, each masked, "
-            "kept or replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), electra "
-            "(85 % of the chosen become [MASK], the others stay), none (no token is replaced), or "
-            "your own.",
+            "(any position, special tokens too; with whole_word_masking, a word is masked, kept or "
+            "replaced as a whole), spans (SpanBERT's spans of 1 to 10 words, each masked, kept or "
+            "replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), electra (85 % of "
+            "the chosen tokens become [MASK], the others stay), distilbert (rare tokens are chosen "
+            "more often), none (no token is replaced), or your own.",
         ),
         "masked_lm_prob": Field(
             0.15,
@@ -139,15 +139,16 @@ PRETRAINING: Section = {
         "mask_shares": Field(
             (0.8, 0.1, 0.1),
             "Shares of the chosen tokens that become [MASK], stay unchanged, and become a random "
-            "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1.",
+            "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. They have no "
+            "effect on corruption=electra, which has shares of its own.",
             at_least=0,
             at_most=1,
         ),
         "word_boundaries": Field(
             "vocabulary",
-            "How words are told apart where whole words are chosen: vocabulary (by the entries "
-            "that begin a word) or spaces (of the text, such as Chinese text that a segmenter has "
-            "divided with spaces; the token store then holds one more bit for each token).",
+            "Where words begin when whole words are chosen. vocabulary: at the entries that begin "
+            "a word. spaces: after each space of the text, such as Chinese text that a segmenter "
+            "has divided; the token store then holds one more bit for each token.",
             choices=("vocabulary", "spaces"),
         ),
         "whole_word_masking": Field(
@@ -309,13 +310,16 @@ def _check_parts(config: ConfigDict) -> None:
         )
     terms = objective_terms(config)
     generator_width = round(model.hidden_size * model.generator_size)
-    if generator_width % max(1, generator_width // 64) or (
-        "generator" in terms and not generator_width
-    ):
+    if "generator" in terms and not generator_width:
+        raise UserError(
+            f"config.model.generator_size is {model.generator_size}; the term generator needs the "
+            "width of the generator as a share of config.model.hidden_size"
+        )
+    if generator_width % max(1, generator_width // 64):
         raise UserError(
             f"config.model.generator_size is {model.generator_size}, which makes the generator "
-            f"{generator_width} wide; it must be at least 1, and its heads, one for every 64, "
-            "must divide it"
+            f"{generator_width} wide; its {generator_width // 64} heads, one for every 64 units, "
+            "must divide the width"
         )
     if not terms or len(terms) != len(objective.weights):
         raise UserError(

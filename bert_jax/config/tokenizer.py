@@ -76,11 +76,17 @@ def check_tokenizer(data: ConfigDict) -> None:
             f"config.data.special_tokens is {data.special_tokens}, but the dictionary of "
             "config.data.tokenizer=fastbpe has those of roberta"
         )
-    if data.tokenizer == "fastbpe" and data.whole_word_masking:
-        raise UserError(
-            "config.data.whole_word_masking is True, but the entries of config.data.tokenizer="
-            "fastbpe do not say where words begin; set it to False"
-        )
+    if data.tokenizer == "fastbpe" and data.word_boundaries == "vocabulary":
+        for key, value in (
+            ("whole_word_masking", True),
+            ("corruption", "spans"),
+            ("corruption", "ngrams"),
+        ):
+            if data[key] == value:
+                raise UserError(
+                    f"config.data.{key} is {value}, which needs to know where words begin; with "
+                    "config.data.tokenizer=fastbpe, set config.data.word_boundaries=spaces"
+                )
     if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
         raise UserError(
             "config.data.special_tokens is camembert, whose ids only config.data.tokenizer="

@@ -59,7 +59,8 @@ class TokenStore:
       document_starts: int64 [D+1], sentence at which each document begins.
       sentence_starts: int64 [S+1], token at which each sentence begins.
       token_counts: int64 [V], occurrences of each token in this split.
-      has_words: Whether the split tells where words begin; see `word_starts_at`.
+      has_words: Whether the split has a bit for each token that begins a word; see
+        `word_starts_at`.
 
     Raises:
       UserError: Files are missing, or their sizes do not add up.

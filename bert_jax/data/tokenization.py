@@ -39,8 +39,8 @@ class TokenizedDocument(NamedTuple):
       num_bytes: The size of the text in UTF-8.
       tokens: All sentences one after the other, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
-      begins_word: Whether each token begins a word of the text, bool [T]; None if the vocabulary
-        tells.
+      begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
+        decides that.
     """
 
     source: str

@@ -17,7 +17,8 @@ MODEL_KEYS = {
     for field in dataclasses.fields(BertConfig)
     if field.name in MODEL
 }
-# Keys that affect only training, not the function that the model computes.
+# Keys that affect only training, not the function that the model computes. A generator is
+# exported to a directory of its own.
 TRAINING_ONLY = {key for key in MODEL_KEYS if key.endswith("dropout_prob")} | {
     "initializer_range",
     "generator_size",

@@ -32,8 +32,9 @@ from tokenizers import (
 
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
+from bert_jax.tokenizers.albert import WORD_START
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
-from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
+from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece

@@ -16,13 +16,13 @@ class DecoderInputs(NamedTuple):
     """What logits are computed from.
 
     Attributes:
-      hidden_BxLxD: The output of the head's dense layer.
-      table_WxD: The word embeddings.
+      hidden_BxLxE: The output of the head's dense layer.
+      table_WxE: The word embeddings.
       bias_W: float32 bias of the decoder.
     """
 
-    hidden_BxLxD: jax.Array
-    table_WxD: jax.Array
+    hidden_BxLxE: jax.Array
+    table_WxE: jax.Array
     bias_W: jax.Array
 
 
@@ -37,14 +37,14 @@ def sliced_cross_entropy(
       weights_BxL: float32, 0 where nothing is predicted.
     """
 
-    def sums(hidden_BxCxD, targets_BxC, weights_BxC):
-        logits_BxCxW = vocabulary_logits(hidden_BxCxD, inputs.table_WxD, inputs.bias_W)
+    def sums(hidden_BxCxE, targets_BxC, weights_BxC):
+        logits_BxCxW = vocabulary_logits(hidden_BxCxE, inputs.table_WxE, inputs.bias_W)
         target_BxC = jnp.take_along_axis(logits_BxCxW, targets_BxC[..., None], axis=-1)[..., 0]
         losses_BxC = jax.nn.logsumexp(logits_BxCxW, axis=-1) - target_BxC
         correct_BxC = target_BxC >= jnp.max(logits_BxCxW, axis=-1)
         return jnp.sum(weights_BxC * losses_BxC), jnp.sum(weights_BxC * correct_BxC)
 
-    return _sums_of_slices(sums, inputs.hidden_BxLxD, targets_BxL, weights_BxL)
+    return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
 
 
 def sliced_divergence(
@@ -59,13 +59,13 @@ def sliced_divergence(
         beyond the vocabulary would be infinite.
     """
 
-    def sums(hidden_BxCxD, teacher_hidden_BxCxD, weights_BxC):
+    def sums(hidden_BxCxE, teacher_hidden_BxCxE, weights_BxC):
         student_BxCxW, teacher_BxCxW = (
-            vocabulary_logits(hidden, inputs.table_WxD, inputs.bias_W) / temperature
-            for hidden, inputs in ((hidden_BxCxD, student), (teacher_hidden_BxCxD, teacher))
+            vocabulary_logits(hidden, inputs.table_WxE, inputs.bias_W) / temperature
+            for hidden, inputs in ((hidden_BxCxE, student), (teacher_hidden_BxCxE, teacher))
         )
         probs_BxCxW = jax.nn.softmax(teacher_BxCxW)
-        # Of entries beyond the vocabulary both logits are the same finite number.
+        # At entries beyond the vocabulary, both logits are the same finite number.
         divergence_BxC = jnp.sum(probs_BxCxW * (teacher_BxCxW - student_BxCxW), axis=-1)
         divergence_BxC += jax.nn.logsumexp(student_BxCxW, axis=-1)
         divergence_BxC -= jax.nn.logsumexp(teacher_BxCxW, axis=-1)
@@ -75,7 +75,7 @@ def sliced_divergence(
         same_BxC = at_best_BxC >= jnp.max(student_BxCxW, axis=-1)
         return jnp.sum(weights_BxC * divergence_BxC), jnp.sum(weights_BxC * same_BxC)
 
-    return _sums_of_slices(sums, student.hidden_BxLxD, teacher.hidden_BxLxD, weights_BxL)
+    return _sums_of_slices(sums, student.hidden_BxLxE, teacher.hidden_BxLxE, weights_BxL)
 
 
 def _sums_of_slices(

@@ -1,13 +1,15 @@
-"""The metrics of the terms that predict tokens."""
+"""What the terms that predict tokens have in common."""
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from bert_jax.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.models import BertConfig
-from bert_jax.objectives.term import Metric, Sums
+from bert_jax.objectives.term import Metric, Sums, Term, example_weights
 
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
 DENOMINATOR_EPSILON = 1e-5
@@ -47,17 +49,6 @@ def language_model_sums(
     }
 
 
-def unigram_sums(
-    ids_BxM: jax.Array, weights_BxM: jax.Array, unigram_log_probs_V: jax.Array
-) -> Sums:
-    """Scores unigram frequencies; the guess is always the most frequent token."""
-    guess = jnp.argmax(unigram_log_probs_V)
-    return {
-        "unigram_loss": -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM]),
-        "unigram_accuracy": jnp.sum(weights_BxM * (ids_BxM == guess)),
-    }
-
-
 def language_model_results(name: str, sums: Mapping[str, float]) -> dict[str, float]:
     """Returns the values of `language_model_metrics` and of their baselines."""
     weight = max(sums["weight"], 1.0)
@@ -74,3 +65,35 @@ def language_model_head_flops(config: BertConfig) -> int:
     """Returns the FLOPs of a language-model head for one prediction, forward."""
     width = config.embedding_width
     return 2 * (config.hidden_size * width + width * config.vocab_size)
+
+
+class MaskedTokenPrediction(Term):
+    """Predicts `masked_lm_ids` from logits of its own.
+
+    The loss of a batch is sum(w * l) / (sum(w) + 1e-5) over all its positions, with the weights
+    w of `weights_field`.
+    """
+
+    fields: ClassVar[BatchFields] = MASKED_LM_FIELDS
+    weights_field: ClassVar[str] = "masked_lm_weights"
+
+    def total(self, batch):
+        return jnp.sum(batch[self.weights_field]) + DENOMINATOR_EPSILON
+
+    def sums(self, logits_BxMxW, batch, teacher=None):
+        return language_model_sums(logits_BxMxW, batch["masked_lm_ids"], self._weights(batch))
+
+    def baseline_sums(self, batch, unigram_log_probs_V):
+        """Scores unigram frequencies; the guess is always the most frequent token."""
+        ids_BxM, weights_BxM = batch["masked_lm_ids"], self._weights(batch)
+        guess = jnp.argmax(unigram_log_probs_V)
+        return {
+            "unigram_loss": -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM]),
+            "unigram_accuracy": jnp.sum(weights_BxM * (ids_BxM == guess)),
+        }
+
+    def results(self, sums):
+        return language_model_results(self.name, sums)
+
+    def _weights(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+        return batch[self.weights_field] * example_weights(batch)[:, None]

@@ -2,7 +2,7 @@
 
 They are those of google-research/albert: `preprocess_text` and `encode_pieces` in
 tokenization.py, `_is_start_piece_sp` in create_pretraining_data.py. Two quotation marks (`` or '')
-also become one ("), as in `transformers`' AlbertTokenizer, whose ids ours are.
+also become one ("). The ids are those of `transformers`' AlbertTokenizer.
 """
 
 import unicodedata

@@ -19,6 +19,7 @@ from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import albert
+from bert_jax.tokenizers.albert import WORD_START
 from bert_jax.tokenizers.alignment import decompose, monotone
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
@@ -31,7 +32,6 @@ from bert_jax.tokenizers.base import (
 from bert_jax.tokenizers.unigram_file import to_sentencepiece
 
 MODEL_FILE = "sentencepiece.model"
-WORD_START = "▁"
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 
 

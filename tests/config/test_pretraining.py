@@ -90,7 +90,8 @@ FASTBPE = {
         ({"data__tokenizer": "byte_bpe"}, "tokenizer=byte_bpe keeps the case; set it to False"),
         ({**FASTBPE, "data__vocab": ""}, "config.data.tokenizer=fastbpe is not trained here"),
         ({**FASTBPE, "data__special_tokens": "bert"}, "has those of roberta"),
-        ({**FASTBPE, "data__whole_word_masking": True}, "do not say where words begin"),
+        ({**FASTBPE, "data__whole_word_masking": True}, "set config.data.word_boundaries=spaces"),
+        ({**FASTBPE, "data__corruption": "ngrams"}, "corruption is ngrams, which needs to know"),
         ({"data__special_tokens": "camembert"}, "sentencepiece has; set roberta"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},

@@ -49,7 +49,7 @@ STATISTICS = {
     "piece": 2,
     # [MASK], the token itself, another.
     "outcome": 3,
-    # Of two neighbours in a run: whether they have the same outcome.
+    # Whether two neighbours in a run have the same outcome.
     "neighbours_agree": 2,
     "random_frequency": FREQUENCY_BINS,
     "targets_of_a_row": 40,

@@ -82,8 +82,8 @@ def assert_same_logits(theirs, pretrained, weights):
         deterministic=True,
     )
     if "lm" in ours:  # Its logits are computed in slices.
-        hidden_BxLxD, table_WxD, bias_W = ours["lm"]
-        ours["lm"] = hidden_BxLxD @ table_WxD.T + bias_W
+        hidden_BxLxE, table_WxE, bias_W = ours["lm"]
+        ours["lm"] = hidden_BxLxE @ table_WxE.T + bias_W
     if "rtd" in ours:
         logits_BxL = ours["rtd"].logits_BxL
         np.testing.assert_allclose(logits_BxL[real], output.logits.numpy()[real], atol=1e-4)

@@ -173,6 +173,8 @@ def test_a_group_of_layers_computes_as_layers_with_the_same_weights(params, batc
     layers = [expected["bert"]["encoder"][f"layer_{i}"] for i in range(5)]
     sums = [jax.tree.map(lambda *x: sum(x), *part) for part in (layers[:3], layers[3:])]
     for name, value in flat({"layer_0": sums[0], "layer_1": sums[1]}).items():
+        if name.endswith("key_bias"):
+            continue  # Its gradient is rounding alone: it moves no probability.
         scale = np.abs(value).max()
         np.testing.assert_allclose(
             flat(found["bert"]["encoder"])[name], value, rtol=1e-4, atol=1e-5 * scale, err_msg=name

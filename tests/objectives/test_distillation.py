@@ -60,7 +60,7 @@ def test_sliced_divergence_is_the_plain_one_whatever_the_teachers_width():
     assert other[1] > 0
     for found, value in zip(gradient, expected, strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
-    assert not np.any(gradient.table_WxD[11:]) and not np.any(gradient.bias_W[11:])
+    assert not np.any(gradient.table_WxE[11:]) and not np.any(gradient.bias_W[11:])
 
 
 @pytest.mark.parametrize("rows", [None, [1, 0, 1]])
@@ -89,7 +89,7 @@ def test_padding_and_rows_without_weight_do_not_count(rows):
     scores = np.take_along_axis(log_probs, batch["masked_lm_ids"][..., None], axis=-1)[..., 0]
     assert sums["teacher_loss"] == pytest.approx(-(masked * scores).sum(), rel=1e-5)
 
-    ours, theirs = student.hidden_BxLxD, decoder(6, 4, length).hidden_BxLxD
+    ours, theirs = student.hidden_BxLxE, decoder(6, 4, length).hidden_BxLxE
     norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
     cosines = (ours * theirs).sum(-1) / norms
     sums = HiddenCosine().sums(ours, batch, theirs)

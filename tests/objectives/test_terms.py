@@ -163,7 +163,7 @@ def test_next_token_against_numpy(rows):
     unigram = np.log([0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 1e-9, 1e-9, 1e-9])
     unigram = unigram.astype(np.float32)
 
-    logits = outputs.hidden_BxLxD @ outputs.table_WxD.T + outputs.bias_W
+    logits = outputs.hidden_BxLxE @ outputs.table_WxE.T + outputs.bias_W
     loss = correct = weight = unigram_loss = unigram_correct = 0
     for b in range(3):
         for i in range(lengths[b] - 1 if not rows or rows[b] else 0):

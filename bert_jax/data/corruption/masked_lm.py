@@ -99,6 +99,7 @@ class MaskedTokens:
         if self._is_weighted:
             self._is_candidate_V[tokenizer.unk_id] = False
             self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power
+        self._are_others_candidates = (self._is_candidate_V != self._is_text_V).any()
         self._random_ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
         if rules.random_ids == "no_specials":
             specials = [tokenizer.pad_id, tokenizer.unk_id, *ends]
@@ -113,7 +114,7 @@ class MaskedTokens:
 
         Args:
           batch: `input_ids` int32 [B, L] and `attention_mask` (1 on real tokens), and bool
-            `begins_word` if the store, not the vocabulary, tells words apart; not changed.
+            `begins_word` if the store has it; they are not changed.
           key: uint64 [2], the key of the stream.
           first_example: The number of the first row in the stream.
 
@@ -133,7 +134,9 @@ class MaskedTokens:
         choice_bits_BxC, number_bits_B = bits_BxC[:, :draws], bits_BxC[:, -1]
 
         is_text_BxL = self._is_text_V[ids_BxL] & (mask_BxL != 0)
-        is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
+        is_candidate_BxL = is_text_BxL
+        if self._are_others_candidates:
+            is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
         is_start_BxL = is_candidate_BxL
         if self._whole_words:
             begins_word_BxL = batch.get("begins_word")

@@ -6,7 +6,7 @@ from bert_jax.data.corruption.spans import choose_ngrams, choose_spans
 BERT = MaskingRules()
 
 # fairseq's MaskTokensDataset. Any position may be chosen, and random tokens are never special.
-# Of whole words, the share is one of words, and each word is masked, kept or replaced as a whole.
+# With whole words, a share of the words is chosen; each is masked, kept or replaced as a whole.
 ROBERTA = MaskingRules(
     specials=True,
     rate_of="groups",

@@ -38,7 +38,7 @@ class SegmentRows(WindowedRows):
         first_N, end_N = self._chunks(block, rng)
         start_N = block.sentence_starts[first_N]
         length_N = block.sentence_starts[end_N] - start_N
-        kept_N = np.minimum(length_N, self._max_num_tokens())
+        kept_N = np.minimum(length_N, self._max_num_tokens)
         start_N += rng.binomial(length_N - kept_N, 0.5)
         return SegmentPlan(start_N, kept_N.astype(np.int32))
 
@@ -62,6 +62,7 @@ class SegmentRows(WindowedRows):
         """Returns [document, sentence in it] of each row's first token."""
         return np.stack(self.locate(plan.start_N), axis=1).tolist()
 
+    @property
     def _max_num_tokens(self) -> int:
         num_special = self.tokenizer.template.num_special(is_pair=False)
         return self.spec.max_seq_length - num_special
@@ -71,7 +72,7 @@ class SegmentRows(WindowedRows):
         target_D = target_lengths(
             rng,
             block.num_documents,
-            self._max_num_tokens(),
+            self._max_num_tokens,
             self.spec.short_seq_prob,
         )
         _, first_N, end_N = gather_sentences(block, target_D, lambda first, end: (end, ()))
@@ -88,7 +89,7 @@ class WholeSentenceRows(SegmentRows):
     """
 
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        most = self._max_num_tokens()
+        most = self._max_num_tokens
         starts = block.sentence_starts
 
         def divide(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray]]:

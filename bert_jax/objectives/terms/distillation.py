@@ -43,11 +43,11 @@ class SoftTargets(Term):
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
         """Returns `DecoderInputs` of all positions, and logits_BxMxW of the masked ones."""
-        table_WxD = model.bert.embeddings.word_embeddings
+        table_WxE = model.bert.embeddings.word_embeddings
         inputs = DecoderInputs(
-            model.mlm.transformed(hidden_BxLxD), table_WxD, model.mlm.decoder_bias()
+            model.mlm.transformed(hidden_BxLxD), table_WxE, model.mlm.decoder_bias()
         )
-        return inputs, model.mlm(hidden_BxLxD, batch["masked_lm_positions"], table_WxD)
+        return inputs, model.mlm(hidden_BxLxD, batch["masked_lm_positions"], table_WxE)
 
     def total(self, batch):
         return jnp.sum(batch["attention_mask"])

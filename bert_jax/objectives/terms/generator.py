@@ -5,30 +5,21 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.generator import Generator as GeneratorModel
-from bert_jax.objectives.language_model import (
-    DENOMINATOR_EPSILON,
-    language_model_metrics,
-    language_model_results,
-    language_model_sums,
-    unigram_sums,
-)
-from bert_jax.objectives.term import Term, example_weights
+from bert_jax.objectives.language_model import MaskedTokenPrediction, language_model_metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class Generator(Term):
+class Generator(MaskedTokenPrediction):
     """Predicts the chosen tokens with a small model of its own (Clark et al. 2020, section 3).
 
     The generator reads the corrupted row. The main model, the discriminator, then reads the
     original row with a sample of the generator at each chosen position. Samples have no
-    gradient. The loss of a batch is sum(w * l) / (sum(w) + 1e-5), as in `MaskedLM`.
+    gradient.
     """
 
     name = "mlm"
     label = "generator"
-    fields = MASKED_LM_FIELDS
     metrics = language_model_metrics("mlm", "generator's masked-LM")
 
     def heads(self, config):
@@ -61,28 +52,12 @@ class Generator(Term):
         """Returns logits_BxMxW, float32; W is the padded vocabulary."""
         return batch["generator_logits"]
 
-    def total(self, batch):
-        return jnp.sum(batch["masked_lm_weights"]) + DENOMINATOR_EPSILON
-
-    def sums(self, logits_BxMxW, batch, teacher=None):
-        return language_model_sums(logits_BxMxW, batch["masked_lm_ids"], _weights(batch))
-
-    def baseline_sums(self, batch, unigram_log_probs_V):
-        return unigram_sums(batch["masked_lm_ids"], _weights(batch), unigram_log_probs_V)
-
-    def results(self, sums):
-        return language_model_results("mlm", sums)
-
     def encoders(self, config):
         return (config.generator,)
 
     def head_flops(self, config, length, num_predictions):
         width, embedding_width = config.generator.hidden_size, config.embedding_width
         return 2 * num_predictions * embedding_width * (width + config.vocab_size)
-
-
-def _weights(batch):
-    return batch["masked_lm_weights"] * example_weights(batch)[:, None]
 
 
 @jax.vmap

@@ -11,9 +11,6 @@ from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
 from bert_jax.objectives.term import Metric, Term, example_weights
 
-# Where the sigmoid of a logit is 1/2, as in google-research/electra.
-THRESHOLD_LOGIT = 0.0
-
 
 class ReplacedTokenOutputs(NamedTuple):
     """The prediction and the label of every token.
@@ -78,7 +75,8 @@ class ReplacedToken(Term):
         logits_BxL, is_replaced_BxL = outputs
         weights_BxL = batch["attention_mask"] * example_weights(batch)[:, None]
         losses_BxL = jax.nn.softplus(jnp.where(is_replaced_BxL, -logits_BxL, logits_BxL))
-        is_marked_BxL = logits_BxL > THRESHOLD_LOGIT
+        # A probability of more than 1/2, as in google-research/electra.
+        is_marked_BxL = logits_BxL > 0
         return {
             "loss": jnp.sum(weights_BxL * losses_BxL),
             "accuracy": jnp.sum(weights_BxL * (is_marked_BxL == is_replaced_BxL)),
