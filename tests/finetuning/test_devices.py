@@ -53,14 +53,13 @@ def start(files, name, devices, *flags, **overrides):
         files / name, files / "hf", files / "data", *flags, **OVERRIDES | overrides
     )
     command[1:3] = ["-c", REPORTING]
-    given = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     # Two processes must not share a compilation cache.
-    env = runs.environment()
+    env = runs.environment(devices)
     env.pop("JAX_COMPILATION_CACHE_DIR", None)
     return subprocess.Popen(
         command,
         cwd=runs.ROOT,
-        env=env | {"XLA_FLAGS": given},
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

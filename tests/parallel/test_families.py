@@ -5,10 +5,8 @@ Run as a program, with eight simulated devices, this file prints the losses of a
 
 import importlib
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from bert_jax.benchmark import synthetic_batches
 from bert_jax.config import stage
 from bert_jax.pretraining import make_trainer
+from tests import runs
 
 # A module of configs/, and its argument.
 FAMILIES = {"spanbert": "tiny", "distilbert": "tiny"}
@@ -63,11 +62,10 @@ def losses(family: str, mesh: str) -> list[float]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_do_not_depend_on_the_devices(family):
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, "-m", "tests.parallel.test_families", family],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        cwd=Path(__file__).parents[2],
+        env=runs.environment(devices=8),
+        cwd=runs.ROOT,
         capture_output=True,
         text=True,
     )

@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,11 +11,9 @@ import pytest
 
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
+from tests import runs
 from tests.parallel.eight_devices import CASES, MESHES, SMALL, STEPS, restore
 from tests.small import LENGTH, flat, small_config
-
-# Eight devices, and the least optimization: nearly all the time is compilation.
-FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +34,8 @@ def folder(tmp_path_factory, trainer):
     done = subprocess.run(
         [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)],
         # At level 0 XLA prints its warnings.
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS, "TF_CPP_MIN_LOG_LEVEL": "0"},
-        cwd=Path(__file__).parents[2],
+        env=runs.environment(devices=8) | {"TF_CPP_MIN_LOG_LEVEL": "0"},
+        cwd=runs.ROOT,
         capture_output=True,
         text=True,
     )
