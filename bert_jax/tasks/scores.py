@@ -4,7 +4,6 @@ import math
 import warnings
 
 import numpy as np
-from scipy import stats
 
 
 def class_scores(
@@ -15,7 +14,7 @@ def class_scores(
     if num_labels != 2:
         return {"accuracy": accuracy}
     f1 = _f1(labels_N == 1, predictions_N == 1)
-    matthews = _correlation(stats.pearsonr, labels_N == 1, predictions_N == 1)
+    matthews = _correlation("pearsonr", labels_N == 1, predictions_N == 1)
     return {
         "accuracy": accuracy,
         "f1": f1,
@@ -26,8 +25,8 @@ def class_scores(
 
 def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[str, float]:
     """Returns "pearson", "spearman", their mean, and "negative_mean_squared_error"."""
-    pearson = _correlation(stats.pearsonr, labels_N, predictions_N)
-    spearman = _correlation(stats.spearmanr, labels_N, predictions_N)
+    pearson = _correlation("pearsonr", labels_N, predictions_N)
+    spearman = _correlation("spearmanr", labels_N, predictions_N)
     errors_N = predictions_N.astype(np.float64) - labels_N
     return {
         "pearson": pearson,
@@ -43,14 +42,18 @@ def _f1(is_right_N: np.ndarray, is_predicted_N: np.ndarray) -> float:
     return float(2 * np.sum(is_right_N & is_predicted_N) / total) if total else 0.0
 
 
-def _correlation(statistic, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
+def _correlation(name: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
     """Returns a correlation; 0 where it is not defined because one side is constant.
 
     The Matthews coefficient of two classes is the Pearson correlation of their indicators.
     """
+    from scipy import stats  # The import takes a second.
+
     if len(labels_N) < 2:
         return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        value = float(statistic(labels_N.astype(float), predictions_N.astype(float)).statistic)
+        value = float(
+            getattr(stats, name)(labels_N.astype(float), predictions_N.astype(float)).statistic
+        )
     return value if math.isfinite(value) else 0.0
