@@ -17,8 +17,13 @@ from bert_jax.config import stage
 from bert_jax.pretraining import make_trainer
 from tests import runs
 
-# A module of configs/, and its argument.
-FAMILIES = {"spanbert": "tiny", "distilbert": "tiny"}
+# Modules of configs/. ALBERT is a case of test_parallel.py.
+FAMILIES = (
+    "spanbert",
+    "distilbert",
+    pytest.param("roberta", marks=pytest.mark.slow),
+    pytest.param("electra", marks=pytest.mark.slow),
+)
 STEPS = 4
 SMALL = {
     "dtype": "float32",
@@ -43,9 +48,13 @@ MESHES = {
 
 
 def losses(family: str, mesh: str) -> list[float]:
-    config = importlib.import_module(f"configs.{family}").get_config(FAMILIES[family])
+    config = importlib.import_module(f"configs.{family}").get_config("tiny")
     with config.unlocked():
         config.update_from_flattened_dict(SMALL | MESHES[mesh])
+        if family == "electra":
+            # The generator then has two heads, which tp divides.
+            config.model.hidden_size = 256
+            config.schedule.peak_learning_rate = 1e-3
         config.train.stages = (stage(fraction=1.0, max_seq_length=16, max_predictions_per_seq=4),)
     trainer = make_trainer(config, jax.devices()[:1] if mesh == "one" else None)
     (first, *_) = trainer.stages
