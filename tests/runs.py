@@ -15,6 +15,7 @@ from bert_jax.data.corpus import built_in_files
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from configs import tiny
+from tests import forked
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -79,6 +80,10 @@ def main_command(workdir, **overrides) -> list[str]:
 
 def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess:
     """Runs a command to its end, in the repository's root."""
+    if command[:2] == [sys.executable, "-m"]:
+        return forked.run_module(
+            command[2], command[3:], cwd=ROOT, env=environment(), timeout=timeout
+        )
     return subprocess.run(
         command,
         cwd=ROOT,

@@ -60,6 +60,7 @@ def test_a_programs_memory_is_kept_for_its_next_call():
     assert faults >= CALLS * PAGES
 
 
+@pytest.mark.slow
 def test_the_next_program_waits_for_the_one_before():
     """Otherwise the temporaries of both would exist at the same time."""
     assert run("wait")[1]

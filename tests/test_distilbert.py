@@ -159,6 +159,7 @@ def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, override
         train.train(distilled(texts, teacher, **overrides), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
     changes = {
         "objective__terms": ("soft_targets", "masked_lm"),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from tensorboardX import SummaryWriter
 
 from bert_jax import files
 from bert_jax.errors import naming
@@ -35,6 +34,8 @@ class MetricsWriter:
     """
 
     def __init__(self, workdir: epath.PathLike, resumed_step: int, *, enabled: bool = True):
+        from tensorboardX import SummaryWriter  # The import takes half a second.
+
         self._enabled = enabled
         if not enabled:
             return

@@ -137,5 +137,6 @@ def test_number_of_instances_is_the_originals(original, ours):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_small_difference_would_be_seen(original, store, tokenizer, changes, name):
     assert p_value(our_runs(store, tokenizer, **changes)[name], original[name]) < LEVEL

@@ -90,6 +90,7 @@ def same_run(one, other):
     np.testing.assert_allclose(probabilities, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_eight_devices_that_share_batch_and_parameters(files):
     mesh = {"sharding": "fsdp", "mesh.data": 2, "mesh.fsdp": 4}
     ((status, out, err),) = finish([start(files, "eight", 8, **mesh)])

@@ -185,6 +185,7 @@ class TestAllOfGlue:
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
     config = sweep_config(tmp_path)
     first = sweep(config, tmp_path / "sweep")
@@ -202,6 +203,7 @@ def test_a_sweep_may_be_widened_and_not_narrowed(tmp_path):
         sweep(config, tmp_path / "sweep")
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     config = sweep_config(tmp_path)
     config.sweep.learning_rates = (1e30, 1e-3)

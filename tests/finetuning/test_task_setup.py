@@ -275,6 +275,7 @@ def write_tagged(path, seed, count):
     path.write_text("\n\n".join(sentences) + "\n")
 
 
+@pytest.mark.slow
 def test_the_key_of_the_bilstm_reads_around_a_fixed_embedding(files):
     """It learns from the next word, and is the same when it is read back."""
     sources = []

@@ -18,12 +18,7 @@ from bert_jax.pretraining import make_trainer
 from tests import runs
 
 # Modules of configs/. ALBERT is a case of test_parallel.py.
-FAMILIES = (
-    "spanbert",
-    "distilbert",
-    pytest.param("roberta", marks=pytest.mark.slow),
-    pytest.param("electra", marks=pytest.mark.slow),
-)
+FAMILIES = ("spanbert", "distilbert", "roberta", "electra")
 STEPS = 4
 SMALL = {
     "dtype": "float32",
@@ -69,6 +64,7 @@ def losses(family: str, mesh: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_do_not_depend_on_the_devices(family):
     done = subprocess.run(

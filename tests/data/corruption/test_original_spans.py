@@ -119,6 +119,7 @@ def test_distribution_is_the_originals(recorded, ours, group, name):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_small_difference_would_be_seen(recorded, corpus, monkeypatch, changes, lengths, name):
     shares = np.array([lengths * (1 - lengths) ** n for n in range(10)])
     monkeypatch.setattr(spans, "SPAN_LENGTHS", shares / shares.sum())
