@@ -63,8 +63,7 @@ class BertConfig:
     def generator(self) -> "BertConfig":
         """ELECTRA's generator: as deep, `generator_size` times as wide, with the same embeddings.
 
-        The shape is that of `get_generator_config` in google-research/electra's
-        run_pretraining.py.
+        The shape follows `get_generator_config` in google-research/electra's run_pretraining.py.
         """
         width = round(self.hidden_size * self.generator_size)
         return dataclasses.replace(

@@ -61,7 +61,7 @@ def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
     """Returns which elements of a mask are kept.
 
     Args:
-      place: int32 number of the element in its mask: row * columns + column.
+      place: int32 index of the element in its mask: row * columns + column.
       keys: From `mask_keys`, int32 scalars or arrays that broadcast against `place`.
       rate: The probability of False, accurate to within 2^-32.
 
@@ -96,7 +96,7 @@ _dropped.defvjp(_forward, _backward)
 
 
 def _places(shape: tuple[int, ...]) -> jax.Array:
-    """Returns the number of each entry, int32, counted along the last axis first."""
+    """Returns the row-major index of each entry of an array, int32 of its shape."""
     places, stride = jnp.zeros((), jnp.int32), 1
     for axis in reversed(range(len(shape))):
         if shape[axis] > 1:
@@ -106,7 +106,7 @@ def _places(shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mixed(x: jax.Array) -> jax.Array:
-    """Maps int32 one to one to itself; every output bit depends on every input bit."""
+    """Maps int32 one to one onto int32; every output bit depends on every input bit."""
     x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(16))) * jnp.int32(_FIRST_MULTIPLIER)
     x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * jnp.int32(_SECOND_MULTIPLIER)
     return x ^ jax.lax.shift_right_logical(x, jnp.int32(16))

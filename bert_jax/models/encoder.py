@@ -63,7 +63,10 @@ class Encoder(nn.Module):
         deterministic: bool,
         all_layers: bool = False,
     ) -> jax.Array | list[jax.Array]:
-        """Returns the last hidden states, [B, L, D] in `config.dtype`, or those of all blocks."""
+        """Returns the last block's output, [B, L, D] in `config.dtype`.
+
+        With `all_layers`, returns a list of the outputs of all blocks.
+        """
         c = self.config
         bias_Bx1xQxL = attention_bias(attention_mask_BxL, causal=c.causal)
         outputs = []

@@ -2,8 +2,8 @@
 
 Scores and probabilities never leave the chip. The backward pass keeps only what the projections
 keep anyway and computes the probabilities again. A block of the kernel is 128 lanes wide and
-contains all heads that lie side by side in these lanes (two of depth 64). Masks separate the heads,
-because the matrix unit is 128 wide either way.
+contains all heads that lie side by side in these lanes (two of depth 64). Masks, not slices,
+separate the heads, because the matrix unit is 128 wide either way.
 
 Arrays here are [B, L, A*K], as the projections write them.
 """
@@ -32,7 +32,7 @@ _ROWS, _COLUMNS = (0,), (1,)
 
 
 def fits(config: BertConfig, length: int) -> bool:
-    """Returns whether the kernel supports the heads of a model on each device, at a length."""
+    """Returns whether the kernel supports each device's heads of a model at a sequence length."""
     heads, rest = divmod(config.num_attention_heads, _num_shards(_spec()[2]))
     whole_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
     return not rest and whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
@@ -197,7 +197,7 @@ def _scaled(query: jax.Array, depth: int) -> jax.Array:
 
 
 def _heads(depth: int) -> list[tuple[jax.Array, tuple[int, int]]]:
-    """Returns the number on this device and the range of lanes of each head in a block."""
+    """Returns each head of a block: its number on this device and its range of lanes."""
     group = LANES // depth
     first = pl.program_id(1) * group
     return [(first + h, (h * depth, (h + 1) * depth)) for h in range(group)]

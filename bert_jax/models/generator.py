@@ -10,7 +10,7 @@ from bert_jax.models.layers import Projection
 
 
 class Generator(nn.Module):
-    """Everything of the generator but the embeddings (Clark et al. 2020, section 3).
+    """The generator's layers above the shared embeddings (Clark et al. 2020, section 3).
 
     Attributes:
       config: The generator's own hyperparameters, `BertConfig.generator`.

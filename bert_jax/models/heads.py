@@ -73,8 +73,8 @@ class LanguageModelHead(nn.Module):
 
         Args:
           hidden_BxLxD: The encoder's output.
-          positions_BxM: int32 positions to predict. They are gathered first, which reduces the
-            cost of the head to M/L of that for all positions.
+          positions_BxM: int32 positions to predict. They are gathered first, so the head computes
+            M positions instead of L.
           table_WxE: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
@@ -100,7 +100,7 @@ class LanguageModelHead(nn.Module):
 
 
 class SpanBoundaryHead(nn.Module):
-    """Predicts a token of a span from the two states beside the span and its place in it.
+    """Predicts each token of a span from its place in the span and the states on both sides.
 
     This is SpanBERT's boundary objective (Joshi et al. 2020, section 3.2): a layer on both states
     and a position embedding, then a language-model head of its own.

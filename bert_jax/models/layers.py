@@ -13,8 +13,8 @@ def weight_init(config: BertConfig, *axes: str):
     """Returns BERT's initializer: a normal distribution truncated at two standard deviations.
 
     `initializer_range` is the standard deviation before truncation, as in TensorFlow's
-    truncated_normal_initializer. JAX's initializer of that name rescales its draws, which gives
-    the truncated distribution this deviation.
+    truncated_normal_initializer. JAX's initializer of that name rescales its draws to give the
+    truncated distribution this deviation.
     """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
@@ -75,7 +75,7 @@ def column_sums(x: jax.Array) -> jax.Array:
     """Returns the sums over all axes but the last, float32 [F].
 
     For bfloat16 this is a product with ones, which is exact and accumulates in float32. A
-    TPU's matrix unit computes it almost for free; its vector unit takes as long as for a layer.
+    TPU's matrix unit computes it almost for free; its vector unit would take as long as a layer.
     """
     rows = tuple(range(x.ndim - 1))
     if x.dtype != jnp.bfloat16:
@@ -91,7 +91,8 @@ def column_sums(x: jax.Array) -> jax.Array:
 class LayerNorm(nn.Module):
     """LayerNorm with float32 statistics and parameters, output in `config.dtype`.
 
-    The backward pass is written by hand and keeps only the input.
+    The hand-written backward pass stores the input with its mean and inverse deviation, not the
+    normalized values.
     """
 
     config: BertConfig

@@ -12,7 +12,7 @@ from bert_jax.models.bert_config import BertConfig
 class PreTrainingModel(nn.Module):
     """The encoder and the heads of its objective's terms (paper, section 3.1).
 
-    Parameters are named `bert/...` for the encoder and by each head's name, `mlm/...`.
+    Parameters are named `bert/...` in the encoder and HEAD/... in each head, as in `mlm/...`.
 
     Attributes:
       config: The encoder's hyperparameters.

@@ -99,7 +99,10 @@ class BertForTokenClassification(TaskModel):
 
 
 class BertForQuestionAnswering(TaskModel):
-    """Predicts the ends of an answer: `start_logits`, `end_logits` [B, L]; num_outputs is 2."""
+    """Predicts where an answer starts and ends: `start_logits`, `end_logits` [B, L].
+
+    `num_outputs` is 2.
+    """
 
     PER_TOKEN: ClassVar[bool] = True
     # As in run_squad.py.
@@ -110,7 +113,7 @@ class BertForQuestionAnswering(TaskModel):
 
 
 class BertForMultipleChoice(TaskModel):
-    """Predicts the right one of C sequences (paper, section 4.4); num_outputs is 1."""
+    """Predicts the right one of C sequences (paper, section 4.4); `num_outputs` is 1."""
 
     POOLED: ClassVar[bool] = True
 
@@ -143,5 +146,5 @@ def make_task_model(
     features: tuple[int, ...] = (),
     bilstm_size: int = 0,
 ) -> Any:
-    """Builds the model of a head (a key of TASK_MODELS); no labels mean regression."""
+    """Builds the model of a head (a key of TASK_MODELS); `num_labels` 0 means regression."""
     return TASK_MODELS[head](config, num_outputs(head, num_labels), tuple(features), bilstm_size)

@@ -2,6 +2,6 @@
 
 `terms/` has one file per pre-training term; `weighted.py` adds terms up; `task_losses.py` has
 the losses of fine-tuning. The loss of a part of a batch is divided by the total weight of the
-*global* batch, so the losses of devices and microbatches add up. Dimension letters are those of
-`bert_jax.models`.
+*global* batch, so the losses of devices and microbatches add up. `bert_jax.models` explains the
+dimension letters.
 """

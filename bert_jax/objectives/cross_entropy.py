@@ -13,7 +13,7 @@ SLICE_POSITIONS = 16
 
 
 class DecoderInputs(NamedTuple):
-    """What logits are computed from.
+    """The operands of a decoder, from which logits are computed.
 
     Attributes:
       hidden_BxLxE: The output of the head's dense layer.
@@ -55,8 +55,8 @@ def sliced_divergence(
     Args:
       student, teacher: The decoders' inputs; the widths may differ.
       weights_BxL: float32.
-      temperature: The logits of both are divided by it; at least 1, or the logits of entries
-        beyond the vocabulary would be infinite.
+      temperature: The divisor of both models' logits; at least 1. With less, the logits of
+        entries beyond the vocabulary would be infinite.
     """
 
     def sums(hidden_BxCxE, teacher_hidden_BxCxE, weights_BxC):

@@ -1,4 +1,4 @@
-"""What the terms that predict tokens have in common."""
+"""The loss, metrics and cost that the terms that predict tokens share."""
 
 import math
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from bert_jax.objectives.term import Metric, Sums, Term, example_weights
 
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
 DENOMINATOR_EPSILON = 1e-5
-# exp(709) is the largest power that a float holds.
+# math.exp overflows above 709.
 _MOST_NATS = 700.0
 
 
 def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
-    """Returns loss, accuracy and perplexity of a term, each with its unigram baseline."""
+    """Returns a term's metrics: loss, accuracy and perplexity, each with its unigram baseline."""
     units = {"loss": "loss (nats)", "accuracy": "accuracy", "perplexity": "perplexity"}
     return tuple(
         Metric(

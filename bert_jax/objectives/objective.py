@@ -35,7 +35,7 @@ class Objective(Protocol):
         totals: Any,
         frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
-        """Returns the loss of a part of a batch and its metrics; parts add up to the whole.
+        """Returns the loss and the metrics of a part of a batch; the parts' values add up.
 
         Args:
           model: The model.

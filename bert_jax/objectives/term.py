@@ -37,7 +37,7 @@ class Metric(NamedTuple):
     in_progress: bool = False
 
     def text(self, value: float) -> str:
-        """Formats a value: a share in percent, anything else with its usual digits."""
+        """Formats a value: a share in percent, a perplexity with one decimal, others with three."""
         match self.kind:
             case "accuracy":
                 return f"{value:.1%}"
@@ -78,7 +78,7 @@ class Term(abc.ABC):
         """Returns the batch that the encoder and all terms read; called inside the model.
 
         A term may replace the encoder's inputs or add entries of its own, for example with the
-        predictions of another network. `sums` gets the batch as it was.
+        predictions of another network. `sums` gets the original batch.
 
         Args:
           model: The bound model; see `outputs`. `model.make_rng("sample")` gives a key, which is
@@ -121,8 +121,8 @@ class Term(abc.ABC):
           outputs: The result of `outputs`.
           batch: All fields. In evaluation they include `example_weights` [B] float32: 0 for rows
             that only fill up the last batch.
-          teacher: What `outputs` returned for the teacher, which has the term's heads too; None
-            unless `needs_teacher`.
+          teacher: The result of `outputs` for the teacher, which has the same heads; None unless
+            `needs_teacher`.
         """
 
     def baseline_sums(self, batch: Mapping[str, jax.Array], unigram_log_probs_V: jax.Array) -> Sums:
@@ -135,7 +135,10 @@ class Term(abc.ABC):
         """Turns sums over the held-out data into the term's metrics and their baselines."""
 
     def encoders(self, config: BertConfig) -> tuple[BertConfig, ...]:
-        """Returns the shapes of further encoders that `prepare` runs on whole rows, for FLOPs."""
+        """Returns the configs of further encoders that `prepare` runs on whole rows.
+
+        Only the count of FLOPs uses them.
+        """
         del config
         return ()
 

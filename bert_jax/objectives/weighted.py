@@ -16,7 +16,7 @@ from bert_jax.objectives.term import Metric, Term
 class WeightedTerms:
     """Loss = sum of weight * loss of each term; see `Objective`.
 
-    A term of weight 0 is still computed and reported, but trains nothing.
+    A term of weight 0 is still computed and reported, but contributes no gradient.
 
     Attributes:
       terms: The terms.
@@ -52,7 +52,7 @@ class WeightedTerms:
         """Returns the total of each term.
 
         Microbatches differ in their number of masked tokens. Each loss is divided by the total of
-        the whole batch, so the gradients add up to that of the whole batch.
+        the whole batch, so the gradients add up to the gradient of the whole batch.
         """
         return [term.total(batch) for term in self.terms]
 
@@ -66,11 +66,11 @@ class WeightedTerms:
         frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
         outputs = apply(model, params, batch, rngs)
-        taught = self._taught(model.config, batch, frozen)
+        teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
         metrics: Metrics = {}
         losses = []
         for term, weight, total in zip(self.terms, self.weights, totals, strict=True):
-            sums = term.sums(outputs[term.name], batch, taught.get(term.name))
+            sums = term.sums(outputs[term.name], batch, teacher_outputs.get(term.name))
             for metric in term.metrics:
                 if metric.in_training:
                     metrics[metric.name] = sums[metric.name.removeprefix(f"{term.name}_")] / total
@@ -86,11 +86,14 @@ class WeightedTerms:
         frozen: Any,
         unigram_log_probs_V: jax.Array,
     ) -> Metrics:
-        """Returns sums over the batch: {term: its sums and its baseline's}, and the sequences."""
+        """Returns sums over the batch.
+
+        Each term's name maps to its sums and its baseline's. `num_sequences` is a number.
+        """
         outputs = apply(model, params, batch)
-        taught = self._taught(model.config, batch, frozen)
+        teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
         sums: Metrics = {
-            term.name: term.sums(outputs[term.name], batch, taught.get(term.name))
+            term.name: term.sums(outputs[term.name], batch, teacher_outputs.get(term.name))
             | term.baseline_sums(batch, unigram_log_probs_V)
             for term in self.terms
         }
@@ -104,11 +107,12 @@ class WeightedTerms:
         return results | {"num_sequences": int(sums["num_sequences"])}
 
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
-        """Returns the teacher, which computes as a student of this config does."""
-        same = {name: getattr(config, name) for name in ("dtype", "scan_layers", "fused_attention")}
+        """Returns the teacher's model, with the dtype and the execution options of `config`."""
+        shared = ("dtype", "scan_layers", "fused_attention")
+        options = {name: getattr(config, name) for name in shared}
         terms = tuple(term for term in self.terms if term.needs_teacher)
-        return PreTrainingModel(dataclasses.replace(self.teacher, **same), terms)
+        return PreTrainingModel(dataclasses.replace(self.teacher, **options), terms)
 
-    def _taught(self, config: BertConfig, batch: Batch, frozen: Any) -> Mapping[str, Any]:
+    def _teacher_outputs(self, config: BertConfig, batch: Batch, frozen: Any) -> Mapping[str, Any]:
         """Returns the outputs of the teacher, without dropout, by the name of the term."""
         return apply(self.teacher_model(config), frozen, batch) if self.teacher else {}

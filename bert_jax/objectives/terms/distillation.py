@@ -1,4 +1,4 @@
-"""Knowledge distillation: what the student takes over from a teacher (DistilBERT)."""
+"""Knowledge distillation: terms that compare a student with its teacher (DistilBERT)."""
 
 import dataclasses
 

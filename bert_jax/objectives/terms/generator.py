@@ -44,7 +44,7 @@ class Generator(MaskedTokenPrediction):
         return {**batch, "input_ids": ids_BxL, "generator_logits": logits_BxMxW}
 
     def samples(self, model, logits_BxMxW, batch):
-        """Returns a token for each position, int32 [B, M]; the padding has no probability."""
+        """Returns a token for each position, int32 [B, M], always below `vocab_size`."""
         key = model.make_rng("sample")
         return jax.random.categorical(key, logits_BxMxW).astype(jnp.int32)
 

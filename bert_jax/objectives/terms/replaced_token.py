@@ -28,8 +28,8 @@ class ReplacedTokenOutputs(NamedTuple):
 class ReplacedToken(Term):
     """Predicts for every real token, [CLS] and [SEP] too, whether it is the original one.
 
-    The term `generator` replaces tokens; without it, those that the corruption changed count as
-    replaced. The loss is the mean over all real tokens of the batch.
+    The term `generator` replaces tokens. Without this term, the tokens that the corruption changed
+    count as replaced. The loss is the mean over all real tokens of the batch.
     """
 
     name = "rtd"

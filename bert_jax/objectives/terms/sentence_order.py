@@ -11,7 +11,7 @@ class SentenceOrder(NextSentence):
     """Predicts whether B follows A (label 0) or A follows B (label 1).
 
     This is the loss of Lan et al. 2020, section 3.1, on the pooler as in google-research/albert's
-    `get_sentence_order_output`. The rows come from `config.data.pair_labels` order.
+    `get_sentence_order_output`. It needs `config.data.pair_labels=order`.
     """
 
     name = "sop"
@@ -25,8 +25,8 @@ class SentenceOrder(NextSentence):
 class ThreeWayOrder(SentenceOrder):
     """Predicts whether B follows A (label 0), A follows B (1), or B is random (2).
 
-    This is the sentence structural objective of Wang et al. 2019 (StructBERT), section 2.2.2. The
-    rows come from `config.data.pair_labels` three_way.
+    This is the sentence structural objective of Wang et al. 2019 (StructBERT), section 2.2.2. It
+    needs `config.data.pair_labels=three_way`.
     """
 
     name = "sso"

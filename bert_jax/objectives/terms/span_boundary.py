@@ -13,9 +13,9 @@ from bert_jax.objectives.language_model import (
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(MaskedTokenPrediction):
-    """Predicts the tokens of each masked span from the states beside it.
+    """Predicts the tokens of each masked span from the states beside the span.
 
-    The `span_weights` are 1 for the predictions that have a boundary. (SpanBERT's criterion adds 1
+    The `span_weights` are 1 for predictions whose span has a boundary. (SpanBERT's criterion adds 1
     to the sum of the weights of each device.)
     """
 
