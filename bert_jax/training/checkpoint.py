@@ -27,7 +27,7 @@ CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
 # Room for a checkpoint's small files, which take whole blocks.
 _FOLDER_BYTES = 1 << 18
-# orbax writes these at the commit; the second marks a complete folder in object storage.
+# The files that orbax writes at the commit; _MARKER marks a complete folder in object storage.
 _MARKER = "commit_success.txt"
 _WRITTEN_AT_COMMIT = ("_CHECKPOINT_METADATA", _MARKER)
 _log = logging.getLogger(__name__)
@@ -111,8 +111,8 @@ class Checkpointer:
         """Restores the newest undamaged checkpoint; None if nothing was saved.
 
         Args:
-          abstract_state: The shapes, dtypes and shardings to restore; the mesh need not be the
-            one that the checkpoint was written on.
+          abstract_state: The shapes, dtypes and shardings to restore; the mesh may differ from
+            that of the run that wrote the checkpoint.
 
         Raises:
           UserError: Every checkpoint is damaged, or the shapes differ.
@@ -159,14 +159,14 @@ class Checkpointer:
 
         self._check_shapes(chosen, abstract_params)
 
-        def how(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+        def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
             if leaf.sharding is None:
                 return ocp.RestoreArgs(restore_type=np.ndarray)
             return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape)
 
         args = ocp.args.PyTreeRestore(
             item={"params": abstract_params},
-            restore_args={"params": jax.tree.map(how, abstract_params)},
+            restore_args={"params": jax.tree.map(restore_args, abstract_params)},
             partial_restore=True,
         )
         restored = self._manager.restore(chosen, args=ocp.args.Composite(state=args))
@@ -203,7 +203,7 @@ class Checkpointer:
                 saved_as = "missing" if found is None else f"of shape {found}"
                 raise UserError(
                     f"{folder}: {name} is {saved_as}, and of shape {leaf.shape} in this run's "
-                    "model; another version of bert_jax wrote it: continue with that one, or "
+                    "model; another version of bert_jax wrote it: continue with that version, or "
                     "start in another work directory"
                 )
 
@@ -217,7 +217,7 @@ class Checkpointer:
                 if name not in found:
                     return f"{name} is missing"
                 if (size, checksum) != _size_and_checksum(folder / name, found[name], checksum):
-                    return f"{name} is not what was written"
+                    return f"{name} has changed since it was written"
         except FileNotFoundError:
             return f"{CHECKSUMS} is missing"
         except (UserError, TypeError, ValueError):
@@ -262,9 +262,9 @@ class Checkpointer:
                 files.write_json(folder / CHECKSUMS, sums)
 
     def _mark_copies(self) -> None:
-        """Marks checkpoints that were copied to a bucket from a disk as complete.
+        """Marks as complete all checkpoints that were copied from a disk to a bucket.
 
-        orbax would take them for killed saves and delete them.
+        Without the marker, orbax would take them for killed saves and delete them.
         """
         found = files.list_files(self._directory)
         for name in [name for name in found if os.path.basename(name) == CHECKSUMS]:
@@ -286,7 +286,7 @@ class Checkpointer:
             problem = _write_problem(error)
             if not problem:
                 raise
-            advice = "when that is fixed, the same command continues from the last good one"
+            advice = "fix that and run the same command again to continue from the last good one"
             if not files.is_remote(self._directory):
                 steps = self.steps()
                 last = f"the last good one is of step {steps[-1]}" if steps else "there is none yet"

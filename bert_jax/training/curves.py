@@ -42,7 +42,7 @@ _SPEED = Panel(
 
 
 def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
-    """Returns a panel per kind of training metric, and those of learning rate and speed."""
+    """Returns a panel per kind of training metric, and one each for learning rate and speed."""
     metrics = [(term, metric) for term in terms for metric in term.metrics if metric.in_training]
     panels = []
     for kind in dict.fromkeys(metric.kind for _, metric in metrics):
@@ -119,7 +119,7 @@ def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]]) -> None:
         axes.axvline(panel.marked_step, color="gray", linestyle=":")
     bottom, top = panel.limits
     if top is None and bottom is not None and axes.has_data():
-        # matplotlib's own margin is a share of a range that may not begin at `bottom`.
+        # matplotlib's own margin is a share of the data's range, which may not begin at `bottom`.
         top = bottom + 1.05 * (axes.dataLim.ymax - bottom)
     axes.set(title=panel.title, xlabel="step", ylabel=panel.unit, ylim=(bottom, top or None))
     if len(panel.curves) > 1 and axes.has_data():

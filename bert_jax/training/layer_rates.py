@@ -23,7 +23,7 @@ class LayerRates:
       decay: The head and the pooler have the full rate. The rate shrinks by this factor at the
         last block, again at each block below, and once more at the embeddings (Howard & Ruder
         2018; Clark et al. 2020 for models like BERT).
-      decay_offset: How many more times the rates of the whole encoder shrink by this factor; 1 in
+      decay_offset: How many additional times all rates of the encoder shrink by `decay`; 1 in
         `_get_layer_lrs` of google-research/electra's optimization.py.
       frozen_layers: The number of blocks, from the first, that are frozen together with the
         embeddings; 0 freezes only the embeddings, -1 nothing.
@@ -54,7 +54,7 @@ class LayerRates:
         return jax.tree.map(stopped, self.factors(params), params)
 
     def scaling(self) -> optax.GradientTransformation:
-        """Returns a transformation that multiplies updates, with their weight decay."""
+        """Returns a transformation that multiplies updates, with weight decay, by the factors."""
 
         def update(updates, state, params=None):
             del params

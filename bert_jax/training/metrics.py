@@ -25,7 +25,7 @@ class MetricsWriter:
     """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard.
 
     Object storage cannot append: both are written to scratch files, which are uploaded whole at
-    most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines since then.
+    most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines after that.
 
     Args:
       workdir: The work directory.
@@ -112,7 +112,7 @@ def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:
     """Reads metrics.jsonl without damaged lines (a killed process may cut one short)."""
     path = epath.Path(workdir) / METRICS_FILE
     lines = []
-    # Only "\n" ends a line, because a damaged line may hold any other bytes.
+    # Only "\n" ends a line; a damaged line may hold any other bytes.
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         with contextlib.suppress(ValueError):
             values = json.loads(line)
@@ -173,7 +173,7 @@ class Meter:
             self._flops += flops
 
     def summary(self, peak_flops_per_second: float | None) -> dict[str, float | None]:
-        """Returns averages and rates since the last `reset`; no timed step makes rates None."""
+        """Returns averages and rates since `reset`; rates are None if no step was timed."""
         averages = {name: total / max(self._count, 1) for name, total in self._sums.items()}
         seconds = self._seconds
         if self._since is not None:

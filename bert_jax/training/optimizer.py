@@ -73,11 +73,12 @@ def decayed(params: Any) -> Any:
 def scale_by_adam(
     b1: float, b2: float, eps: float, bias_correction: bool, eps_before_correction: bool = False
 ) -> optax.GradientTransformation:
-    """Returns Adam's direction m / (sqrt(v) + eps), with or without division by 1 - b^t.
+    """Returns a transformation of gradients to Adam's direction m / (sqrt(v) + eps).
 
-    optax's own transformation always corrects the moments; the original BERT never does. With
-    `eps_before_correction` the direction is m / (1 - b1^t) * sqrt(1 - b2^t) / (sqrt(v) + eps), as
-    in fairseq's adam.py (Kingma & Ba 2015, end of section 2).
+    `bias_correction` divides the moments m and v by 1 - b^t first. optax's own transformation
+    always does that; the original BERT never does. With `eps_before_correction` the direction is
+    m / (1 - b1^t) * sqrt(1 - b2^t) / (sqrt(v) + eps), as in fairseq's adam.py (Kingma & Ba 2015,
+    end of section 2).
     """
 
     def init(params):
@@ -93,7 +94,7 @@ def scale_by_adam(
         if bias_correction:
             mu_hat, nu_hat = _corrected(mu, b1, count), _corrected(nu, b2, count)
         if bias_correction and eps_before_correction:
-            # Multiplying eps instead of the rest gives the same quotient.
+            # The same quotient, with the factor sqrt(1 - b2^t) moved into eps.
             scaled_eps = eps / jnp.sqrt(_share(b2, count))
         else:
             scaled_eps = eps

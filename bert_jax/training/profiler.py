@@ -20,7 +20,7 @@ class StepProfiler:
       directory: Where the trace is written.
       start_step: The first step to trace; the first step of a run is 1.
       num_steps: The number of steps to trace; 0 for none.
-      done: Steps that were taken before this start.
+      done: The number of steps already taken.
       say: Prints a sentence.
       paused: A context for starting or writing a trace, which does not count as training time.
       enabled: False traces nothing. Only process 0 traces: all processes do the same work.

@@ -54,7 +54,7 @@ class Recorder:
         self._last: dict[str, float] = {}
 
     def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
-        """Takes the metrics of a step just dispatched and reads those of the previous step.
+        """Holds the metrics of a step just dispatched, and reads those of the previous step.
 
         Args:
           step: The number of the step, from 1.

@@ -26,13 +26,13 @@ def make_train_step(
     accumulation_steps: int = 1,
     rates: LayerRates | None = None,
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]:
-    """Builds (state, batch, frozen) -> (state, metrics).
+    """Builds the function (state, batch, frozen) -> (state, metrics).
 
-    `frozen` holds parameters that the objective reads and that are not trained.
+    `frozen` holds parameters that the objective reads but that are not trained.
 
     With `accumulation_steps` above 1 the batch is cut into that many microbatches, which run
     one after another. The loss of each is divided by the total of the whole batch, so the
-    gradients of the microbatches add up to that of the whole batch.
+    gradients of the microbatches add up to the gradient of the whole batch.
 
     Dropout and sampling depend only on (seed, step, microbatch).
     """
@@ -76,7 +76,7 @@ def make_train_step(
 
 
 def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metrics]:
-    """Builds (params, batch, frozen, *operands) -> what `objective.evaluate` returns."""
+    """Builds the function (params, batch, frozen, *operands) -> result of `Objective.evaluate`."""
 
     def eval_step(params: Any, batch: Batch, frozen: Any, *operands: jax.Array) -> Metrics:
         return objective.evaluate(model, params, batch, frozen, *operands)
@@ -85,7 +85,7 @@ def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metr
 
 
 def _split(parts: int) -> Callable[[jax.Array], jax.Array]:
-    """[B, ...] -> [parts, B / parts, ...] without moving rows between devices.
+    """Returns a function [B, ...] -> [parts, B / parts, ...] that moves no rows between devices.
 
     Microbatch i takes every `parts`-th row. The contiguous slice of the batch on a device
     therefore contains the device's share of every microbatch.

@@ -46,8 +46,8 @@ class Trainer:
       seed: The seed of weights, dropout and sampling.
       compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
       fields: The declared fields of a training batch.
-      frozen: Parameters that the objective reads and that are not trained. They are an
-        argument of the steps, are never donated and are in no checkpoint.
+      frozen: Parameters that the objective reads but that are not trained. They are an argument
+        of the steps, are never donated and are in no checkpoint.
       rates: The learning rates of layers; None if all layers have the same.
     """
 
