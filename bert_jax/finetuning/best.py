@@ -27,7 +27,7 @@ class BestKeeper:
     def __init__(self, task: Task, directory: epath.PathLike, resume: dict[str, Any]):
         """Continues from what `state` returned; `resume` is empty in a new run."""
         self._task = task
-        # Two are kept: a killed process continues from a step before the newest one.
+        # Keeps two, because a killed process may continue from a step before the newer one.
         self._checkpoints = Checkpointer(epath.Path(directory) / workdir.BEST, keep=2)
         self.step: int = resume.get("step", -1)
         self.scores: dict[str, dict[str, float]] = resume.get("scores", {})
@@ -74,7 +74,7 @@ class BestKeeper:
             if step not in self._checkpoints.steps():
                 without_moments = TrainState(state.step, state.params, opt_state=())
                 self._checkpoints.save(step, without_moments, {})
-                # It must be complete before the run's own checkpoint refers to it.
+                # The best checkpoint must be complete before the run's own checkpoint refers to it.
                 self._checkpoints.wait()
             self.step, self.scores = step, scores
         self.last_step = step

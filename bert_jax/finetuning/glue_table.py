@@ -23,13 +23,13 @@ TABLE = "glue.json"
 def finetune_all(
     config: ConfigDict, directory: epath.PathLike, is_sweep: bool
 ) -> dict[str, Any] | None:
-    """Fine-tunes on every task of GLUE, one after another, each in a directory of its name.
+    """Fine-tunes on every task of GLUE, one after another, each in a directory named after it.
 
     Args:
       config: The config of the task "all", whose values apply to every task. `data.input` is
         the folder with the tasks' folders, or "tfds:glue".
       directory: Receives TASK/ for each task, and glue.json.
-      is_sweep: Whether to run a sweep for each task; its best run counts.
+      is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
 
     Returns:
       The contents of glue.json: `scores`, 100 times the dev metric of each task, and their

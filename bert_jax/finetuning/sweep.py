@@ -215,7 +215,7 @@ def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.n
         files.write_whole(path, found)
     elif path.read_bytes() != found:
         raise UserError(
-            f"the sweep in {path.parent} began with other weights than those of "
+            f"the sweep in {path.parent} began with weights that differ from those of "
             f"config.init_from, {config.init_from}; choose another --workdir"
         )
 

@@ -124,15 +124,15 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     blocks = model["layer_groups"] or layers
     if not -1 <= config.optimizer.frozen_layers <= blocks:
         raise UserError(
-            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; the parameters "
-            f"of {config.init_from} are those of {blocks} blocks: it must be from -1 (none) to "
-            f"{blocks}"
+            f"config.optimizer.frozen_layers is {config.optimizer.frozen_layers}; it must be from "
+            f"-1 (none) to {blocks}, the number of blocks with their own parameters in "
+            f"{config.init_from}"
         )
     for layer in feature_layers(config):
         if not -layers - 1 <= layer <= layers:
             raise UserError(
-                f"config.train.features has {layer}; {config.init_from} has {layers} blocks: "
-                f"it must be from {-layers - 1} to {layers}"
+                f"config.train.features has {layer}; it must be from {-layers - 1} to {layers}, "
+                f"because {config.init_from} has {layers} blocks"
             )
 
 
@@ -212,19 +212,19 @@ def make_stage(config: ConfigDict, rows: Rows) -> Stage:
     """Returns the only stage of the run. Each choice of an example counts as a sequence.
 
     Raises:
-      UserError: The epochs have less than one batch, or too many.
+      UserError: The epochs have less than one batch, or too many steps.
     """
     num_steps = len(rows) * config.train.num_epochs / config.train.batch_size
     if num_steps > _MOST_STEPS:
         raise UserError(
-            f"config.train.num_epochs is {config.train.num_epochs:g}: that makes {num_steps:.3g} "
-            f"steps; the most possible are {_MOST_STEPS:,}"
+            f"config.train.num_epochs is {config.train.num_epochs:g}, which gives {num_steps:.3g} "
+            f"steps; at most {_MOST_STEPS:,} are possible"
         )
     num_steps = int(num_steps)
     if not num_steps:
         raise UserError(
-            f"config.train.num_epochs is {config.train.num_epochs:g}: that is not one batch of "
-            f"{config.train.batch_size} (config.train.batch_size) from {len(rows)} examples"
+            f"config.train.num_epochs is {config.train.num_epochs:g}, which gives less than one "
+            f"batch of config.train.batch_size={config.train.batch_size} from {len(rows)} examples"
         )
     *_, choices, length = (1, *rows.take(np.arange(1))["input_ids"].shape[1:])
     return Stage(

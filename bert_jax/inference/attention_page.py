@@ -19,7 +19,7 @@ def attention_page(view: Attention) -> str:
 
     Args:
       view: The result of `Bert.attention`. Probabilities are stored as bfloat16, with a relative
-        error of 1/512, because small ones matter when those of [CLS] and [SEP] are hidden. 12
+        error of 1/512, because small probabilities matter when [CLS] and [SEP] are hidden. 12
         layers with 12 heads on 128 tokens take 6 MB.
     """
     layers, heads = view.probabilities_NxAxLxL.shape[:2]

@@ -84,14 +84,14 @@ class Bert:
         """
         self._require("fill_mask", self._mlm)
         (row,) = self.rows([one_or_two(text, text_b)], masks=True)
-        given = self._count_masks(text, text_b)
-        if not given:
+        num_masks = self._count_masks(text, text_b)
+        if not num_masks:
             raise UserError(f"{text[:40]!r} has no {MASK}; put one in the place of a word")
         guesses = self._guesses(row, top_k)
-        if len(guesses) < given:
+        if len(guesses) < num_masks:
             raise UserError(
-                f"the text is longer than {self.max_length} tokens, and {given - len(guesses)} "
-                f"{MASK} in it would be cut off; shorten it"
+                f"the text is longer than {self.max_length} tokens, and "
+                f"{num_masks - len(guesses)} {MASK} in it would be cut off; shorten it"
             )
         return list(guesses.values())
 
@@ -118,10 +118,10 @@ class Bert:
 
         Args:
           texts: Sentences, or pairs of sentences.
-          pooling: "cls" takes the first token's hidden state; "mean" averages those of all
-            tokens, with [CLS] and [SEP]; "tokens" takes every token's.
-          layers: One layer or a sequence of K: 0 is the embeddings' output, n that of the n-th
-            block, -1 the last.
+          pooling: "cls" takes the first token's hidden state; "mean" averages the states of all
+            tokens, with [CLS] and [SEP]; "tokens" takes every token's state.
+          layers: One layer or a sequence of K: 0 is the embeddings' output, n the output of the
+            n-th block, -1 the last.
           max_length: The length at which texts are cut off, if shorter than the model's.
 
         Returns:
@@ -199,8 +199,8 @@ class Bert:
     ) -> Attention:
         """Returns the attention of every token of a text, in every layer and head.
 
-        [MASK] in the text is the mask token. The result has guesses for it if the model has a
-        masked-LM head; otherwise there is a warning.
+        [MASK] in the text is the mask token. The result has guesses for each mask if the model has
+        a masked-LM head; otherwise there is a warning.
 
         Raises:
           UserError: A sentence is empty.
@@ -208,10 +208,10 @@ class Bert:
         (row,) = self.rows([one_or_two(text, text_b)], max_length, masks=True)
         missing = self._missing[self._mlm]
         guesses = {} if missing else self._guesses(row, top_k)
-        without = self._count_masks(text, text_b) - len(guesses)
-        if without:
-            cause = missing or "beyond the length"
-            warnings.warn(f"no predictions for {without} {MASK}: {cause}", stacklevel=2)
+        num_missing = self._count_masks(text, text_b) - len(guesses)
+        if num_missing:
+            cause = missing or "beyond the maximum length"
+            warnings.warn(f"no predictions for {num_missing} {MASK}: {cause}", stacklevel=2)
         program = partial(compiled_forward.attention, self.config, self._params)
         (probabilities_NxAxLxL,) = self._run([row], program)
         length = len(row.input_ids_L)
@@ -251,7 +251,7 @@ class Bert:
             raise UserError(f"{self.source} has one segment and does not take pairs of sentences")
 
     def length(self, max_length: int | None) -> int:
-        """Returns the given length, or the model's.
+        """Returns `max_length`, or the model's if it is None.
 
         Raises:
           UserError: The length is out of range.
@@ -275,8 +275,8 @@ class Bert:
         layers = [operator.index(layer) for layer in layers]
         if not layers or not all(-count <= layer < count for layer in layers):
             raise UserError(
-                f"layers is {layers}; it must be one or more of 0 (embeddings) to {count - 1}, "
-                f"which are -{count} to -1 from the end, for {self.source}"
+                f"layers is {layers}; for {self.source} it must be one or more numbers from 0 "
+                f"(embeddings) to {count - 1}, or from -{count} to -1 (the last)"
             )
         return tuple(layer % count for layer in layers)
 

@@ -50,9 +50,9 @@ def features(
       config: The encoder's hyperparameters.
       params: The model's parameters.
       inputs: The batch.
-      layers: K layers; 0 is the embeddings' output, n that of the n-th block.
+      layers: K layers; 0 is the embeddings' output, n the output of the n-th block.
       pooling: "cls" for the first token's state, "mean" for the mean over all tokens with
-        [CLS] and [SEP], or "tokens" for every token's.
+        [CLS] and [SEP], or "tokens" for every token's state.
     """
     states, _ = _hidden_states(config, params, inputs)
     hidden_BxKxLxD = jnp.stack([states[layer] for layer in layers], axis=1)

@@ -1,7 +1,7 @@
 """Computes the features of a file of texts, a window at a time.
 
-A window of texts is read, tokenized, computed in batches of similar length and written in the
-order of the file. The window bounds the memory, however large the file is.
+A window of texts is read and tokenized, its features are computed in batches of similar length, and
+they are written in the order of the file. The window bounds the memory, however large the file is.
 """
 
 import itertools
@@ -56,15 +56,15 @@ class Summary(NamedTuple):
 
 
 def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
-    """Refuses an output that is of another format, a directory, or the input.
+    """Checks the path of the output.
 
     Raises:
-      UserError: It is one of these.
+      UserError: The output has another format than .npz or .jsonl, is a directory, or is the input.
     """
-    path, given = files.open_path(output, "--output"), files.open_path(source, "--input")
+    path, input_path = files.open_path(output, "--output"), files.open_path(source, "--input")
     if path.suffix not in _WRITERS or path.is_dir():
         raise UserError(f"--output is {path}; it must be FILE.npz or FILE.jsonl")
-    if path.resolve() == given.resolve():
+    if path.resolve() == input_path.resolve():
         raise UserError(f"--output is {path}, the file of --input, which would be overwritten")
 
 
@@ -76,7 +76,7 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
       source: See `write_features`.
 
     Returns:
-      The number; None if it is not a file, such as a pipe, which can be read only once.
+      The number; None if `source` is a pipe or another file that can be read only once.
 
     Raises:
       UserError: A line cannot be used; the message names file and line.
@@ -86,7 +86,7 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
     count = 0
     for where, text in _texts(bert, source):
         count += 1
-        # Only texts without such a character may turn out to have no token.
+        # Only a text without such a character can have no token.
         if not all(_HAS_TOKEN.search(side) for side in text):
             encode(bert.tokenizer, [text], None, places=[where])
     return count
@@ -109,10 +109,10 @@ def write_features(
       source: JSON lines with `text` and optionally `text_b`. Blank lines are ignored. FILE.gz
         is unpacked.
       output: FILE.jsonl or FILE.npz, which is written whole or not at all. FILE.jsonl has a
-        line with `features` for each text, rounded to six decimals; with "tokens" it is a list
-        of them, and the line also has `tokens`. FILE.npz has `features` float32 [N, D]; with
-        "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and the
-        `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
+        line with `features` for each text, rounded to six decimals; with "tokens", `features` has
+        a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
+        [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
+        the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
       layers, pooling, max_length: See `Bert.encode`.
       advance: Called with the number of texts just written.
 

@@ -230,13 +230,13 @@ class FineTuned(Bert):
         return [Choice(choices[i], i, float(probs_C[i])) for i in _ranked(probs_C)]
 
     def _outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
-        """Returns the head's outputs for each row, stacked in the order of their names."""
+        """Returns the head's outputs for each row, stacked in alphabetical order of their names."""
         return self._run(rows, partial(self._task_program, self._params))
 
     def _require_head(self, method: str) -> None:
         if _METHODS[self.head] != method:
             raise UserError(
-                f"{self.source} is fine-tuned for {self.head}: it can {_METHODS[self.head]}"
+                f"{self.source} is fine-tuned for {self.head}: use {_METHODS[self.head]}"
             )
 
 

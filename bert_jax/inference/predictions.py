@@ -1,4 +1,4 @@
-"""What a model predicts about a text."""
+"""The predictions that a model makes about a text."""
 
 import math
 from typing import NamedTuple

@@ -82,17 +82,17 @@ class SentenceTask(ExampleTask):
 
     def _label(self, values: Mapping[str, Any]) -> int | float:
         text = values[self.label_column].strip()
-        where = f"{self.label_column} is {text!r}, not"
+        problem = f"{self.label_column} is {text!r}, not"
         if self.labels:
             if text not in self.label_values:
                 known = ", ".join(self.label_values[:20])
-                raise BadRecord("unknown label", f"{where} one of the labels {known}")
+                raise BadRecord("unknown label", f"{problem} one of the labels {known}")
             return self.label_values.index(text)
         number = as_number(text)
         low, high = self.limits or (-np.inf, np.inf)
         if number is None or not low <= number <= high:
             limits = f" from {low:g} to {high:g}" if self.limits else ""
-            raise BadRecord("not a number", f"{where} a number{limits}")
+            raise BadRecord("not a number", f"{problem} a number{limits}")
         return number
 
 
@@ -102,7 +102,7 @@ def sentence_example(
     """Returns an example of one sentence or two.
 
     Raises:
-      BadRecord: A sentence is empty and the row is not of a test set.
+      BadRecord: A sentence is empty and the row is not in a test set.
     """
     if not is_test and not all(text.strip() for text in texts):
         raise BadRecord("empty sentence", "a sentence is empty")

@@ -1,7 +1,7 @@
 """GLUE (Wang et al. 2019): files, labels, metrics and submissions.
 
-The files are those of the standard download (one folder per task, TSV without quoting) or those
-of TensorFlow Datasets.
+The data are the standard download (one folder per task, TSV without quoting) or TensorFlow
+Datasets.
 """
 
 import dataclasses
@@ -136,7 +136,7 @@ class GlueTask(SentenceTask):
         column, index = next(iter(row.values.items()))
         if column not in _INDEX:
             raise UserError(
-                f"{row.where}: the first column is {column!r}, but that of a test split must be "
+                f"{row.where}: the first column is {column!r}, but in a test split it must be "
                 f"{' or '.join(_INDEX)}, which predictions repeat"
             )
         return index

@@ -34,10 +34,10 @@ class MultipleChoiceTask(ExampleTask):
     """SWAG, CommonsenseQA and files in their formats; see `Task`.
 
     A .csv file is in SWAG's format: columns sent1 (the context), sent2 (the beginning of the next
-    sentence), ending0 to ending3, and label, 0 to 3. A .jsonl file is in CommonsenseQA's: each
-    line has an `id`, `question`, `choices` with their `label`s and `text`s, and `answerKey`. The
-    first version of that format, with `question.stem` and `question.choices`, is read too. All
-    questions must have the choices of the first question of the training split.
+    sentence), ending0 to ending3, and label, 0 to 3. A .jsonl file is in CommonsenseQA's format:
+    each line has an `id`, `question`, `choices` with their `label`s and `text`s, and `answerKey`.
+    The first version of that format, with `question.stem` and `question.choices`, is read too. All
+    questions must have the same labels of choices as the first question of the training split.
     """
 
     head = "multiple_choice"

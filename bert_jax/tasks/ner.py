@@ -50,7 +50,7 @@ class NerTask(Task):
     A file has one word per line with its tag in the last column, and a blank line after each
     sentence. Columns are separated by tabs, or by spaces in a line without tabs. Lines that
     begin with -DOCSTART- are ignored. If bad rows are skipped, inconsistent tags are replaced
-    by those of the entities that seqeval finds.
+    by the tags of the entities that seqeval finds.
 
     Args:
       source: A folder with train, dev (or valid, validation) and test, each .conll, .txt, .tsv,
@@ -144,16 +144,16 @@ class NerTask(Task):
             self._scheme = ner_tags.scheme_of(sentence.tags for sentence in sentences)
         return [self._in_iob2(sentence, is_test) for sentence in sentences]
 
-    def _check_word(self, word: str, given: str | None, tag: str | None, is_test: bool) -> None:
-        """Raises BadRecord if a word of a sentence is empty or has no valid tag."""
+    def _check_word(self, word: str, spelling: str | None, tag: str | None, is_test: bool) -> None:
+        """Raises BadRecord if a word is empty or its tag is not valid (`spelling` in the file)."""
         if not word:
             raise BadRecord("missing column", "the first column, the word, is empty")
         if is_test:
             return
-        if not given:
+        if not spelling:
             raise BadRecord("missing column", "there is a word, but no tag in a column after it")
         if not tag:
-            detail = f"the tag is {given!r}; it must be O, or B, I, E or S followed by -TYPE"
+            detail = f"the tag is {spelling!r}; it must be O, or B, I, E or S followed by -TYPE"
             raise BadRecord("unknown tag", detail)
         # The types are not known before the training set is read.
         if self.labels and tag != ner_tags.OUTSIDE and f"I-{tag[2:]}" not in self.labels:
@@ -168,8 +168,8 @@ class NerTask(Task):
         wrong = [w for w in range(length) if not is_test and tags[w] != expected[w]]
         for w in wrong:
             detail = (
-                f"the tag is {tags[w]}, but after the tags before it {self._scheme.upper()} "
-                f"requires {expected[w]}"
+                f"the tag is {tags[w]}, but {self._scheme.upper()} requires {expected[w]} after "
+                "the preceding tags"
             )
             self._bad_rows.add(BadRecord("inconsistent tag, repaired", detail), sentence.where[w])
         return sentence._replace(tags=ner_tags.tags_of(found, length, "iob2"))

@@ -1,8 +1,8 @@
 """Converts tags in IOB1, IOB2 and IOBES to and from entities, and scores entities.
 
-Entities are those of conlleval, and of seqeval in its default mode. An entity is a run of words
-whose tags have the same type. It may begin with any tag. It ends with a tag E or S, or before a
-tag that begins an entity (B, S), has another type, or is O.
+Entities are defined as in conlleval, and in seqeval's default mode. An entity is a run of words
+whose tags have the same type. It may begin with any tag except O. It ends with a tag E or S, or
+before a tag that begins an entity (B, S), has another type, or is O.
 """
 
 from collections import Counter

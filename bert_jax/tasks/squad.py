@@ -32,8 +32,8 @@ class SquadTask(Task):
         version, most = self._options["version"], self._options["max_query_length"]
         if self._max_seq_length < most + 4:
             raise UserError(
-                f"config.squad.max_query_length is {most} and config.data.max_seq_length "
-                f"{self._max_seq_length}: the second must be larger by 4 or more, for special "
+                f"config.data.max_seq_length is {self._max_seq_length}; with "
+                f"config.squad.max_query_length={most} it must be at least {most + 4}, for special "
                 "tokens and a context"
             )
         names = {

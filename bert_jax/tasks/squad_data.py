@@ -61,7 +61,7 @@ def read_file(path: Path | epath.Path, version: str) -> Iterator[tuple[str, Any,
             for j, paragraph in enumerate(article["paragraphs"])
         ]
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a whole JSON file: {error}") from None
+        raise UserError(f"{path} is not a complete JSON file: {error}") from None
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{path} is not SQuAD's JSON, an object with a list `data` of objects with a list "
@@ -177,7 +177,7 @@ def _span(context: Context, text: str, start: int) -> tuple[int, int]:
         if position < 0:
             detail = f"its answer {text!r} is not in the context"
             raise BadRecord("answer not in the context", detail)
-        detail = f"its answer {text!r} does not start at {start} of the context, but at {position}"
+        detail = f"its answer {text!r} starts at character {position} of the context, not {start}"
         raise BadRecord("wrong offset", detail)
     first = int(np.searchsorted(context.characters_Tx2[:, 1], start, side="right"))
     last = int(np.searchsorted(context.characters_Tx2[:, 0], start + len(text))) - 1

@@ -65,7 +65,7 @@ def score_2(
     null_odds: Mapping[str, float],
     null_threshold: float,
 ) -> dict[str, float]:
-    """Scores SQuAD 2.0 in percent, with the given threshold and with the best ones.
+    """Scores SQuAD 2.0 in percent, with the given threshold and with the best thresholds.
 
     Args:
       answers: The right answers to each question; none if there is no answer.

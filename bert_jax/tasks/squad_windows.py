@@ -81,7 +81,7 @@ class Windows(TokenRows):
         return range(self.row_starts[question], self.row_starts[question + 1])
 
     def is_max_context(self, row: int) -> np.ndarray:
-        """Returns whether a token has more context in this row than in any other, bool [T].
+        """Returns whether each token has more context in this row than in any other, bool [T].
 
         The context is the smaller number of tokens on its left and right, plus a hundredth of
         the window's length. The first of equally good rows counts.

@@ -85,7 +85,7 @@ def test_an_invalid_grid_is_refused(tmp_path, key, value):
 @pytest.mark.parametrize(
     "overrides,message",
     [
-        ({"sweep.batch_sizes": (8, 1000)}, "not one batch of 1000"),
+        ({"sweep.batch_sizes": (8, 1000)}, "one batch of config.train.batch_size=1000"),
         (
             {"sweep.batch_sizes": (8, 9), "train.gradient_accumulation_steps": 2},
             "config.train.batch_size is 9",
@@ -266,7 +266,7 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
             return lambda tensors: tensors.update({name: -tensors[name]})
 
         edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.1.output.dense.bias"))
-        with pytest.raises(UserError, match="sweep began with other weights than those of config"):
+        with pytest.raises(UserError, match="sweep began with weights that differ"):
             sweep(config, tmp_path / "sweep")
         edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.1.output.dense.bias"))
         edit_tensors(tmp_path / "hf", negated("cls.predictions.bias"))

@@ -258,7 +258,7 @@ def test_a_mask_that_is_cut_off(bert):
         pytest.raises(UserError, match=r"1 \[MASK\] in it would be cut off"),
     ):
         bert.fill_mask("[MASK] " + "a " * 50 + "[MASK]")
-    with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: beyond the length"):
+    with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: beyond the maximum"):
         assert len(bert.attention("[MASK] " + "a " * 50 + "[MASK]").guesses) == 1
 
 

@@ -253,7 +253,7 @@ def test_words_of_a_text(text, words):
 @pytest.mark.parametrize(
     ("head", "ask", "message"),
     [
-        ("token_classification", lambda b: b.classify("a"), "token_classification: it can tag"),
+        ("token_classification", lambda b: b.classify("a"), "token_classification: use tag"),
         ("multiple_choice", lambda b: b.choose("a", ["b"]), "two choices or more"),
         ("multiple_choice", lambda b: b.choose("a", "bc"), "a list of two choices"),
         ("multiple_choice", lambda b: b.choose("a", ["b", ""]), "text 2 of 2 has no token"),
