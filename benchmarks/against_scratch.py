@@ -4,8 +4,8 @@
         --learning_rates=2e-4,5e-4 --seeds=3 --workdir=DIR [--output=TABLE.md]
 
 Both sides have the same shape, vocabulary, rows, learning rates and seeds, and run
-`python -m bert_jax.finetune --sweep`, one side with `config.from_scratch`. The score is that of the
-last step. The table shows each side at the learning rate with the best median over the seeds.
+`python -m bert_jax.finetune --sweep`, one side with `config.from_scratch`. The score is taken after
+the last step. The table shows each side at the learning rate with the best median over the seeds.
 
 An entry of --tasks is TASK:EPOCHS. TASK is a GLUE task (read from DATA/glue/MRPC, ...), squad,
 ner or multiple_choice (read from DATA/squad, ...). SQuAD and multiple choice need only the dev

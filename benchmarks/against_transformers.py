@@ -3,7 +3,7 @@
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
         --torch_python=OTHER_VENV/bin/python
 
-The class of transformers is that of an export: it follows from config.family and the terms.
+The class of transformers is the one that an export uses; config.family and the terms define it.
 The two sides run alternately in separate processes, with the same shapes, optimizer and clipping,
 all dropout, and float32. The speed of a machine drifts, so each turn (one run of each side) gives
 one ratio; the result is the median ratio.

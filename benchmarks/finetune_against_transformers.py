@@ -5,7 +5,7 @@
 
 Each side fine-tunes each task with `--seeds` seeds: bert_jax with `python -m bert_jax.finetune
 --sweep`, transformers with transformers_finetune.py, on the rows that bert_jax's readers return.
-The score is that of the last step. Both sides use float32, AdamW with bias correction and a decay
+The score is taken after the last step. Both use float32, AdamW with bias correction and a decay
 of 0.01 (none on biases and LayerNorm), gradients clipped at 1, and a linear schedule with a tenth
 of the steps as warm-up.
 

@@ -59,15 +59,15 @@ def main() -> None:
     print(f"transformers {transformers.__version__}, jax {jax.__version__}", flush=True)
     depths = [int(depth) for depth in args.depths.split(",")]
     cycles = [compiled_cycles(args, depth, device) for depth in depths]
-    a_layer = (cycles[-1] - cycles[0]) / max(1, depths[-1] - depths[0])
-    step = cycles[-1] + a_layer * (LAYERS - depths[-1])
+    layer_cycles = (cycles[-1] - cycles[0]) / max(1, depths[-1] - depths[0])
+    step = cycles[-1] + layer_cycles * (LAYERS - depths[-1])
     seconds = step / topology.chip.clock_hz
     shape = f"{args.batch_size} sequences of {args.length}"
     print(f"{topology.name}, {LAYERS} layers, {shape}: {step / 1e6:.1f} M cycles", flush=True)
     ours = models.BertConfig(vocab_size=30522, num_hidden_layers=LAYERS, **SIZES)
     for counted in (args.predictions, args.length):
-        a_sequence = flops.pretraining_flops_per_sequence(ours, make_terms(), args.length, counted)
-        mfu = args.batch_size * a_sequence / seconds / topology.chip.peak_flops_per_second
+        work = flops.pretraining_flops_per_sequence(ours, make_terms(), args.length, counted)
+        mfu = args.batch_size * work / seconds / topology.chip.peak_flops_per_second
         print(f"estimated MFU, {counted} positions counted in the head: {mfu:.1%}")
 
 

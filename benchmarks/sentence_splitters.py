@@ -49,7 +49,7 @@ def candidates() -> dict[str, Splitter]:
         nltk.sent_tokenize("Is the model here? It is.")
         found["nltk punkt"] = nltk.sent_tokenize
     except (ImportError, LookupError):
-        print("nltk: left out, its punkt data must be downloaded separately")
+        print("nltk: left out, because its punkt data must be downloaded separately")
     return found
 
 

@@ -58,8 +58,8 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 def end_on_sigterm() -> None:
     """Makes SIGTERM raise SystemExit, so that the process removes its temporary files.
 
-    Python ignores exceptions in callbacks of the garbage collector: the sender of a signal
-    without effect must repeat it.
+    Python ignores exceptions in callbacks of the garbage collector. A signal may therefore have no
+    effect; its sender must then repeat it.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
@@ -86,9 +86,9 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     Raises:
       UsageError: The flags are incomplete.
     """
-    given = [values[name].value for name in ("coordinator", "num_processes", "process_id")]
-    by_flags = any(value is not None for value in given)
-    if by_flags and (None in given or ":" not in given[0]):
+    hosts = [values[name].value for name in ("coordinator", "num_processes", "process_id")]
+    by_flags = any(value is not None for value in hosts)
+    if by_flags and (None in hosts or ":" not in hosts[0]):
         raise UsageError(
             "--coordinator=HOST:PORT, --num_processes=N and --process_id=I must be given together"
         )
@@ -100,7 +100,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     if not by_flags and not multihost.is_launched_by_cluster():
         yield
         return
-    multihost.join(*given)
+    multihost.join(*hosts)
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:

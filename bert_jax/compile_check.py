@@ -56,13 +56,13 @@ def main(_) -> None:
     )
 
 
-def _batch_size_per_chip(given: str) -> int | None:
+def _batch_size_per_chip(value: str) -> int | None:
     """Parses the flag; returns None for `auto` and 0 for the config's own batch."""
-    if given == "auto":
+    if value == "auto":
         return None
-    if given and (not given.isascii() or not given.isdigit() or int(given) < 1):
-        raise cli.UsageError(f"--batch_size_per_chip={given} must be auto, or 1 or more")
-    return int(given or 0)
+    if value and (not value.isascii() or not value.isdigit() or int(value) < 1):
+        raise cli.UsageError(f"--batch_size_per_chip={value} must be auto, or 1 or more")
+    return int(value or 0)
 
 
 if __name__ == "__main__":

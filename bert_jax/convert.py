@@ -27,7 +27,7 @@ def convert(
     lowercase: bool | None = None,
     family: str = "",
 ) -> list[str]:
-    """Reads a model and writes it as another kind.
+    """Reads a model and writes it in another format.
 
     Args:
       source: The model; see `bert_jax.interop.formats.read`.

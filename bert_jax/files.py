@@ -125,8 +125,8 @@ def read_json(path: Path | epath.Path) -> dict[str, Any]:
     """Reads a file that holds one JSON object.
 
     Raises:
-      UserError: It holds something else.
-      FileNotFoundError: It does not exist.
+      UserError: The file holds something else.
+      FileNotFoundError: The file does not exist.
     """
     try:
         values = json.loads(epath.Path(path).read_bytes())

@@ -146,7 +146,7 @@ def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Pat
 
 
 class TrainingBatches:
-    """Iterates over the stage and the batch, on the devices, of every step that is left.
+    """Iterates over the stage and the batch, on the devices, of every remaining step.
 
     Args:
       config: The config of the run.

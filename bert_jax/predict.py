@@ -81,8 +81,8 @@ def features(bert: "Bert") -> Values:
     try:
         layers = tuple(map(int, args.layers))
     except ValueError:
-        given = ",".join(args.layers)
-        raise cli.UsageError(f"--layers={given} must be whole numbers, such as -1,-2") from None
+        value = ",".join(args.layers)
+        raise cli.UsageError(f"--layers={value} must be whole numbers, such as -1,-2") from None
     # Arguments are checked before the file is read.
     check_output(args.output, args.input)
     bert.layers(layers)
@@ -198,7 +198,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "layers", ["-1"], "features: 0 is the embeddings' output, n the n-th block's, -1 the last."
     )
-    pooling = "features: the features of [CLS], their mean over the tokens, or those of all tokens."
+    pooling = "features: the state of [CLS], the mean over all tokens, or the state of every token."
     flags.DEFINE_enum("pooling", "mean", inference.POOLINGS, pooling)
     flags.DEFINE_integer(
         "max_length",

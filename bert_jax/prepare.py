@@ -58,8 +58,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_integer(
         "vocab_size",
         None,
-        f"Entries of the vocabulary; by default the given one's, or "
-        f"{default_config().model.vocab_size} of a trained one.",
+        "Entries of the vocabulary; by default those of the given vocabulary, or "
+        f"{default_config().model.vocab_size} to train.",
         flag_values=values,
     )
 

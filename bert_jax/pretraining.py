@@ -36,14 +36,14 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
     """
     terms = make_terms(objective_terms(config), config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
-    given, data = _fields(config), config.data
+    provided, data = _fields(config), config.data
     for name, term in zip(objective_terms(config), objective.terms, strict=True):
-        if missing := [field for field, kind in term.fields.items() if given.get(field) != kind]:
+        if missing := [field for field, kind in term.fields.items() if provided.get(field) != kind]:
             labels = f" with config.data.pair_labels={data.pair_labels}"
             raise UserError(
                 f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
                 f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
-                f"config.data.corruption={data.corruption} do not give it"
+                f"config.data.corruption={data.corruption} do not provide it"
             )
     return objective
 
@@ -52,7 +52,7 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     """Returns the teacher of a config; None if no term needs one, or none is named.
 
     Raises:
-      UserError: It cannot be read, has no masked-LM head, or does not fit the config.
+      UserError: The teacher cannot be read, has no masked-LM head, or does not fit the config.
     """
     terms = make_objective(config).terms
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
@@ -97,9 +97,9 @@ def make_trainer(
     Args:
       config: The config.
       devices: The devices.
-      teacher: The teacher; by default the one that the config names. If it names none, zeros
-        of the shape of the student and, if config.objective.teacher_layers is set, of that
-        depth stand in for it, which is enough to compile the step or to time it.
+      teacher: The teacher; by default the one that the config names. If the config names none,
+        the teacher's weights are zeros of the student's shape, with the layers that
+        config.objective.teacher_layers needs. That is enough to compile or time the step.
 
     Raises:
       UserError: See `make_objective`, `read_teacher` and `Trainer.create`.

@@ -76,8 +76,8 @@ class Progress:
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Counts `amount` more units as done.
 
-        `note` replaces the text at the end. A terminal shows it instead of the rate, so it
-        should contain one.
+        `note` replaces the text at the end. A terminal shows `note` instead of the rate, so it
+        should contain the rate.
         """
         self._done += amount
         if not self._advanced:

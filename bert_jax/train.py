@@ -218,8 +218,8 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
     if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
         raise UserError(
             f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
-            "of this run in another stage or at another place in its stage; the number can only "
-            "be changed while the run stays in its stage and that stage begins at the same step"
+            "of this run in another stage or at another place in its stage; choose a number with "
+            "which the current stage stays the same and begins at the same step"
         )
 
 

@@ -141,8 +141,8 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
     Args:
       other: The other run's work directory.
       config: The config of this run.
-      also_free: Keys, or prefixes of keys, that may differ in addition to those that may differ
-        between two starts of one run.
+      also_free: Keys, or prefixes of keys, that may differ here but not between two starts of one
+        run.
 
     Raises:
       UserError: There is no other run, or its model or batches differ.
@@ -151,7 +151,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
     if not all((other / name).exists() for name in (CONFIG, CORPUS)) or not has_checkpoints(other):
         raise UserError(
             f"config.resume_from: {other} is not the work directory of a run with checkpoints "
-            "(weights alone are for config.init_from)"
+            "(to take only weights, use config.init_from)"
         )
     changed = config_lib.differences(
         config_lib.to_dict(load_config(other)), config_lib.to_dict(config)
@@ -159,8 +159,9 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
     for key, (old, new) in changed.items():
         if not key.startswith(_FREE + also_free):
             raise UserError(
-                f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; to take "
-                "over its state it must be the same (weights alone: config.init_from)"
+                f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; give the "
+                "same value to continue from its state (to take only weights, use "
+                "config.init_from)"
             )
 
 
@@ -259,8 +260,8 @@ def claim_corpus(
             key, old, new = difference
             data = "data" if token_counts_V is None else "token store"
             raise UserError(
-                f"the run in {path} began with another corpus: its {key} was {old!r}, in the "
-                f"{data} it is now {new!r}; choose another --workdir"
+                f"the run in {path} began with another corpus: its {key} was {old!r} and is now "
+                f"{new!r} in the {data}; choose another --workdir"
             )
         has_counts = token_counts_V is None or (path / TOKEN_COUNTS).exists()
         if (path / TOKENIZER).exists() and has_counts:

@@ -8,20 +8,22 @@ of train.py in transformers' distillation project, and the command in its README
         --config.data.input='TEXT/*.txt'
 
 The argument is `base` or `tiny`. The teacher is any model that `convert` can read, with the
-vocabulary of the student. `tiny` distils a finished run of configs/tiny.py, from its first layer:
+vocabulary of the student. `tiny` distils a finished run of configs/tiny.py and begins with its
+first layer:
 
     python -m bert_jax.main --config=configs/tiny.py --workdir=TEACHER
     python -m bert_jax.main --config=configs/distilbert.py:tiny --workdir=DIR \\
         --config.objective.teacher=TEACHER
 
 For other shapes set config.model and config.objective.teacher_layers, or leave teacher_layers
-empty for new weights. Without the teacher's width, leave hidden_cosine out of the terms.
+empty for new weights. If the widths of student and teacher differ, leave hidden_cosine out of the
+terms.
 
 Hardware: the authors used 8 GPUs with 16 GB for 90 hours (base); two CPU cores (tiny).
 Expected: base: GLUE dev macro-score 77.0, the teacher 79.5 (README of the project). Not
-reproduced here. tiny: a held-out masked-LM loss of 5.59 (23.3 % right) where the unigram baseline
-has 6.50 (7.0 %) and its teacher of two layers 5.09 (25.4 %), and the teacher's best guess at 78 %
-of all positions. Reproduced with this code; the run takes 8.5 minutes of CPU time.
+reproduced here. tiny: a held-out masked-LM loss of 5.59 (23.3 % right). The unigram baseline has
+6.50 (7.0 %), and the teacher of two layers 5.09 (25.4 %). Student and teacher have the same best
+guess at 78 % of all positions. Reproduced with this code; the run takes 8.5 minutes of CPU time.
 """
 
 from bert_jax.config import default_config, stage
@@ -43,7 +45,7 @@ def get_config(arg: str = "base"):
     c.model.type_vocab_size = 0
     c.model.attention_output_dropout_prob = 0.0
     c.model.pooler_act = "relu"
-    # The authors' sinusoids, which the teacher's table replaced, were not trained.
+    # The authors froze the position table, which the student takes from its teacher.
     c.train.freeze_positions = True
     # Three epochs of BERT's corpus, about 3.3 billion words or 4.3 billion tokens. For other text:
     # 3 * tokens / (batch size * length).
@@ -79,7 +81,7 @@ def _make_tiny(c):
     c.train.num_steps = 800
     c.train.batch_size = 32
     c.train.stages = (stage(fraction=1.0, max_seq_length=32, max_predictions_per_seq=5),)
-    # The logits of all positions are most of the work: few steps of large rates.
+    # The logits of all positions take most of the time, so the run has few steps at a high rate.
     c.schedule.peak_learning_rate = 1e-3
     c.checkpoint.every_steps = 500
     c.eval.every_steps = 500

@@ -12,8 +12,8 @@ of BERT.
 The argument is `base` (the default), `large`, or `tiny`, a model of BERT-tiny's size for the
 built-in corpus (ours, not the paper's).
 
-The authors' program divides the gradient by the number of tokens twice, and clipping at a norm of
-1 therefore never acts in it. Here the gradient is that of the mean loss, and it is clipped.
+The authors' program divides the gradient by the number of tokens twice, so its clipping at a norm
+of 1 never acts. Here the gradient is that of the mean loss, and it is clipped.
 
 Hardware: 64 TPU chips for `base` and `large` (the paper used 32 V100 for 15 days); two CPU cores
 and 2 GB of memory for `tiny`, which takes 6 min 20 s of CPU time.
@@ -42,8 +42,8 @@ def get_config(arg: str = "base"):
         tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
         c = tiny["get_config"]().unlock()
         length, predictions = 64, 10
-        # Each masked token has two predictions, and rows must hold whole sentences: a smaller
-        # vocabulary makes up for the time.
+        # Two predictions per masked token, and rows of whole sentences, take more time than in
+        # tiny.py. A smaller vocabulary makes up for that.
         c.model.vocab_size = 4096
         c.train.num_steps = 1500
     else:

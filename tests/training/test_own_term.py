@@ -129,7 +129,7 @@ def test_a_term_whose_field_nobody_gives_is_refused():
     assert str(error.value) == (
         f"config.objective.terms has {name}, which needs replaced in each batch; "
         "config.data.rows=pairs with config.data.pair_labels=next and "
-        "config.data.corruption=masked_lm do not give it"
+        "config.data.corruption=masked_lm do not provide it"
     )
 
 
