@@ -52,6 +52,7 @@ def run(*arguments, **environment):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
+@pytest.mark.slow
 def test_a_programs_memory_is_kept_for_its_next_call():
     faults, _ = run()
     assert faults < CALLS * PAGES / 3

@@ -120,6 +120,7 @@ def test_it_reports_the_three_losses_and_the_teachers_score(student, teacher, te
     assert abs(results["hidden_cosine_loss"]) < 1e-6
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_ends_with_the_same_bits(
     student, teacher, texts, tmp_path, monkeypatch
 ):

@@ -68,6 +68,7 @@ def test_it_reports_both_losses(finished):
     assert "nsp_loss" not in line and "nsp_loss" not in results
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_ends_with_the_same_bits(finished, texts, tmp_path, monkeypatch):
     dispatched = Recorder.dispatched
 

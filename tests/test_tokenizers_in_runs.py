@@ -33,7 +33,16 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "unigram",
+        "byte_bpe",
+        "albert",
+        pytest.param("bpe", marks=pytest.mark.slow),
+        pytest.param("cased", marks=pytest.mark.slow),
+    ],
+)
 def test_trained_on_the_corpus(kind, speeches, tmp_path):
     options = {f"data__{key}": value for key, value in KINDS[kind].items()}
     run = small_run(speeches, data__whole_word_masking=True, model__vocab_size=600, **options)

@@ -212,6 +212,7 @@ class TestInterruptedRun:
         assert f"continuing from step {stopped_at}" in runs.succeed(command)
         same_end(tmp_path, uninterrupted)
 
+    @pytest.mark.slow
     def test_stopped_while_it_predicts(self, bert, data, tmp_path, monkeypatch):
         """The run returns None, and the next start predicts what is left."""
         config = small.config(bert, data, eval__predict="all", train__num_epochs=1.0)
@@ -232,6 +233,7 @@ class TestInterruptedRun:
         assert finetune(config, directory) == results(directory)
         assert len(list((directory / "predictions").iterdir())) == 2
 
+    @pytest.mark.slow
     def test_stopped_after_its_last_step(self, bert, data, tmp_path, monkeypatch):
         """It returns None to a sweep, though nothing was left to do."""
         config = small.config(bert, data, train__num_epochs=0.1)

@@ -140,6 +140,7 @@ def test_the_key_of_features_trains_a_head_alone(files):
     assert np.abs(after.weights["classifier/dense/bias"]).max() > 0
 
 
+@pytest.mark.slow
 def test_a_finished_run_predicts_what_it_is_asked_for_later(files, capsys):
     short_run(files)
     directory = files / "run"

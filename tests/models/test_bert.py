@@ -209,9 +209,10 @@ def test_narrow_embeddings_and_no_token_types(batch, size):
     assert shapes["mlm/transform/kernel"] == (21, width)
     assert "bert/embeddings/token_type_embeddings" not in shapes
     assert shapes.get("bert/embeddings_project/kernel") == ((5, 21) if size else None)
-    logits = apply(config, init(config), batch)
+    params = init(config)
+    logits = compiled(config)(params, batch)
     other_types = batch | {"token_type_ids": 1 - batch["token_type_ids"]}
-    for name, value in apply(config, init(config), other_types).items():
+    for name, value in compiled(config)(params, other_types).items():
         np.testing.assert_array_equal(value, logits[name])
 
 
