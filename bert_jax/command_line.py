@@ -54,7 +54,7 @@ def parse(
     for name in config_names:
         argv = _load_config(name, argv, values)
     try:
-        left = values(argv)
+        remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
         if words and re.search(r"\s", e.flagname):
             raise UsageError(
@@ -68,12 +68,12 @@ def parse(
             name = str(e).partition("=")[0].removeprefix("flag --")
             raise UsageError(f"--{name} is missing") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
-    if len(left) > 1 and not words:
-        raise UsageError(f"unexpected argument {left[1]!r}: flags are written --NAME=VALUE")
+    if len(remaining) > 1 and not words:
+        raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
     for name in config_names:
         if values[name].value is None:
             raise UsageError(f"--{name} is missing: a config file, such as configs/tiny.py")
-    return left
+    return remaining
 
 
 def _with_home(argument: str) -> str:
@@ -91,9 +91,9 @@ def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> li
       quotes, ml_collections would refuse a path with a space.
     """
     argv = list(argv)
-    given = list(_flags_in(argv))
-    path = next((value for _, flag, value in reversed(given) if flag == name), None)
-    keys = [flag.removeprefix(f"{name}.") for _, flag, _ in given if flag.startswith(f"{name}.")]
+    passed = list(_flags_in(argv))
+    path = next((value for _, flag, value in reversed(passed) if flag == name), None)
+    keys = [flag.removeprefix(f"{name}.") for _, flag, _ in passed if flag.startswith(f"{name}.")]
     if path is None:
         if keys:
             raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
@@ -103,7 +103,7 @@ def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> li
     for key in keys:
         if not _has(config, key):
             raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
-    for place, flag, value in given:
+    for place, flag, value in passed:
         key = flag.removeprefix(f"{name}.")
         if key == flag or not value or value[0] in "'\"([":
             continue

@@ -66,8 +66,8 @@ def initialize(
       UserError: There are checkpoints, but none can be read.
     """
     # 1. The run continues from its own newest checkpoint, even if the config names another source.
-    if own := checkpointer.restore_newest(trainer.abstract_state()):
-        return own
+    if restored := checkpointer.restore_newest(trainer.abstract_state()):
+        return restored
     # 2. It takes over another run: weights, optimizer, step and place in the data.
     if other_run:
         folder = epath.Path(other_run) / workdir.CHECKPOINTS

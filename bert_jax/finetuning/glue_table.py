@@ -49,9 +49,9 @@ def finetune_all(
         # A submission includes AX, which MNLI's model predicts.
         open_downloaded(f"{config.data.input.rstrip('/')}/ax")
     scores = {}
-    for task, own in configs.items():
+    for task, run_config in configs.items():
         say(f"=== {task} ===")
-        results = (sweep if is_sweep else finetune)(own, directory / task)
+        results = (sweep if is_sweep else finetune)(run_config, directory / task)
         if results is None:
             return None
         results = best_of(results["runs"]) if is_sweep else results
@@ -70,18 +70,18 @@ def finetune_all(
 
 def task_config(config: ConfigDict, task: str) -> ConfigDict:
     """Returns the config of one task, with the values of the config for all tasks."""
-    own = finetune_config(task)
+    result = finetune_config(task)
     values = {key: value for key, value in config.items() if key != "task"}
-    own.update(ConfigDict(values))
+    result.update(ConfigDict(values))
     source = config.data.input
     if source.startswith(TFDS_PREFIX):
-        own.data.input = f"{source.rstrip('/')}/{task}"
+        result.data.input = f"{source.rstrip('/')}/{task}"
     else:
-        own.data.input = str(epath.Path(source) / SPECS[task].folder)
+        result.data.input = str(epath.Path(source) / SPECS[task].folder)
     if task == "qqp":
         # Some rows of its training file lack a question.
-        own.data.bad_rows = "skip"
-    return own.lock()
+        result.data.bad_rows = "skip"
+    return result.lock()
 
 
 def check_folders(configs: dict[str, ConfigDict]) -> None:

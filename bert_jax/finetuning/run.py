@@ -131,8 +131,9 @@ def _open_run(
     validate(config)
     files.open_path(directory, "--workdir")
     stack.enter_context(workdir.lock(directory))
-    own = setup or task_setup.open_task_setup(config, directory)
-    return _Run(config, directory, own, is_in_sweep=setup is not None)
+    is_in_sweep = setup is not None
+    setup = setup or task_setup.open_task_setup(config, directory)
+    return _Run(config, directory, setup, is_in_sweep=is_in_sweep)
 
 
 def _finished_results(run: _Run) -> dict[str, Any] | None:

@@ -67,9 +67,9 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             mesh = make_mesh(config.mesh)
             for _, values in grid:
                 # Checked now, because a wrong batch size would end the sweep hours later.
-                own = _with(config, values)
-                task_setup.make_stage(own, setup.task.rows("train"))
-                task_setup.check_batch(own, mesh)
+                run_config = _with(config, values)
+                task_setup.make_stage(run_config, setup.task.rows("train"))
+                task_setup.check_batch(run_config, mesh)
             if multihost.is_first() and not config.from_scratch:
                 _claim_weights(directory / WEIGHTS, config, setup.pretrained.weights)
             return setup

@@ -81,8 +81,8 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
     """
     pretrained = None
     if directory is not None and workdir.has_checkpoints(directory):
-        own = workdir.load_config(directory)
-        model, family = {key: own.model[key] for key in MODEL_KEYS}, own.family
+        saved = workdir.load_config(directory)
+        model, family = {key: saved.model[key] for key in MODEL_KEYS}, saved.family
         tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     else:
         pretrained = _read_pretrained(config)

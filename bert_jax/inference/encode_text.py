@@ -31,8 +31,9 @@ def encode(
       UserError: A text is neither a sentence nor a pair, or a sentence is empty or not Unicode.
     """
     if places is None:
-        one = len(texts) == 1
-        places = ["the text" if one else f"text {i + 1} of {len(texts)}" for i in range(len(texts))]
+        count = len(texts)
+        numbered = [f"text {i + 1} of {count}" for i in range(count)]
+        places = ["the text"] if count == 1 else numbered
     pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
     for sides, place in zip(pairs, places, strict=True):
         if len(sides) > 2:

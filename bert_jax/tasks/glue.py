@@ -185,7 +185,7 @@ def find_splits(name: str, source: str) -> dict[str, Source]:
     """Returns the source of each split of a task.
 
     Raises:
-      UserError: The task's data are missing, or are those of another task.
+      UserError: The task's data are missing, or belong to another task.
     """
     names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
     is_tfds = source.startswith(tfds_source.TFDS_PREFIX)

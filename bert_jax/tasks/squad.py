@@ -45,8 +45,8 @@ class SquadTask(Task):
         if isinstance(found["train"], TfdsSplit):
             builder = found["train"].builder
             tfds_source.check_features(builder, ("id", "context", "question", "answers"))
-            its_version = "2.0" if "is_impossible" in builder.info.features else "1.1"
-            squad_data.check_version(builder.info.full_name, its_version, version)
+            found_version = "2.0" if "is_impossible" in builder.info.features else "1.1"
+            squad_data.check_version(builder.info.full_name, found_version, version)
         return found
 
     def read_rows(self, split: str) -> Windows:

@@ -42,7 +42,7 @@ def read_rows(
 ) -> Iterator[TableRow]:
     """Yields the rows of a file in order.
 
-    TSV has one row per line and no quoting. CSV follows RFC 4180, like that of spreadsheets. JSON
+    TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. JSON
     lines have one object per line. The first line of TSV and CSV names the columns.
 
     Args:

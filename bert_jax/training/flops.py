@@ -46,9 +46,9 @@ def pretraining_flops_per_sequence(
     heads = sum(term.head_flops(config, length, num_predictions) for term in terms)
     flops = 3.0 * (blocks + heads)
     if teacher:
-        taught = [term for term in terms if term.needs_teacher]
+        taught_terms = [term for term in terms if term.needs_teacher]
         flops += _encoder(teacher, length)
-        flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught)
+        flops += sum(term.head_flops(teacher, length, num_predictions) for term in taught_terms)
     return flops
 
 

@@ -38,6 +38,6 @@ def make_terms(
     terms = []
     for name in names:
         term = load_part(name, TERMS, "config.objective.terms")
-        own = {field.name for field in dataclasses.fields(term)}
-        terms.append(term(**{key: x for key, x in (options or {}).items() if key in own}))
+        fields = {field.name for field in dataclasses.fields(term)}
+        terms.append(term(**{key: x for key, x in (options or {}).items() if key in fields}))
     return tuple(terms)
