@@ -25,10 +25,11 @@ block, a rate of 1e-4 (large: 5e-5) and 10 % warm-up:
         --config.optimizer.layer_decay_offset=1 --config.schedule.peak_learning_rate=1e-4
 
 Hardware: one GPU or TPU chip for small, a TPU slice for base and large; two CPU cores and 2 GB
-of memory for tiny.
+of memory for tiny, which takes 10.5 minutes of CPU time.
 Expected: GLUE test averages of 77.4 (small) and 82.7 (base) in the authors' README; not reproduced
-here. 1,200 steps of tiny bring the generator's held-out loss to 0.7 nats below unigram
-frequencies, but detection only 0.007 nats below its baseline.
+here. tiny brings the generator's held-out loss to 3.66 nats, where unigram frequencies have 5.99;
+reproduced. It is too short for the discriminator: its loss of 0.368 is only 0.007 nats below that
+of a constant, and it marks no token.
 """
 
 import runpy
