@@ -11,7 +11,7 @@ class BadRecord(Exception):
     """A record that cannot be used.
 
     Attributes:
-      reason: The kind of problem in a word or two. Skipped records are counted by it.
+      reason: The kind of problem in a word or two. Skipped records are counted by reason.
       detail: The problem in full.
     """
 

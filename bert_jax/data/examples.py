@@ -23,7 +23,7 @@ class Window:
 
 
 class Examples:
-    """Numbers the rows of a builder, and plans any run of them."""
+    """Numbers the rows of a builder, and plans any run of consecutive rows."""
 
     def __init__(self, rows: WindowedRows):
         self.rows = rows
@@ -45,7 +45,7 @@ class Examples:
         return plan, self._remember(window, len(plan[0]))
 
     def after(self, window: Window) -> Window:
-        """Returns the next window; counts the examples of this one unless they are known."""
+        """Returns the next window; counts the examples of this one if its size is unknown."""
         with self._lock:
             size = self._sizes.get(window)
         if size is None:

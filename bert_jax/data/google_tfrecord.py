@@ -1,7 +1,7 @@
 """Reads and writes TFRecord files of google-research/bert's create_pretraining_data.py.
 
-They are converted to a `RecordStore` once, because a TFRecord file can only be read from its
-beginning.
+The files are converted to a `RecordStore` once, because a TFRecord file can only be read from the
+start.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ FEATURES = {
     "masked_lm_weights": "masked_lm_weights",
     "next_sentence_labels": "next_sentence_labels",
 }
-# Records parsed or made at a time.
+# The number of records that are parsed at a time.
 _BATCH = 1024
 
 
@@ -45,7 +45,7 @@ def write_rows(
 
     Args:
       sources: Dicts with the `path` of a TFRecord file. The number and shape of its records are
-        added.
+        added to each dict.
       tokenizer: The tokenizer of the records.
       output: A local directory.
 
@@ -82,10 +82,10 @@ def write_rows(
 
 
 def read_records(path: str, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the records of a file as arrays [n, ...] of FIELDS, checked.
+    """Yields the records of a file as checked arrays [n, ...] of FIELDS.
 
     Raises:
-      UserError: A record cannot be used, or differs from the first in its lengths.
+      UserError: A record cannot be used, or its lengths differ from those of the first.
     """
     with files.local_copy(path) as local:
         records = tf.data.TFRecordDataset(str(local), buffer_size=2**20).batch(_BATCH)
@@ -136,10 +136,10 @@ def _is_float(name: str) -> bool:
 def _parsed(
     path: str, records: np.ndarray, wanted: dict[str, Any], first: int
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of records, the first of which has the number `first`."""
+    """Parses records into arrays; the first record has the number `first`, for messages."""
     try:
         parsed = tf.io.parse_example(records, wanted)
-    # UnicodeDecodeError: TensorFlow's message quotes a record that is not text.
+    # UnicodeDecodeError: TensorFlow's message quotes a record whose bytes are not UTF-8.
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         for number, record in enumerate(records, first):
             lengths = _lengths(record)
@@ -148,11 +148,11 @@ def _parsed(
                     raise UserError(
                         f"{path}: record {number} has {lengths.get(name, 'no')} values of {name}; "
                         f"all records of this file must be tf.train.Examples with "
-                        f"{feature.shape[0]}"
+                        f"{feature.shape[0]} values"
                     ) from None
         raise UserError(
             f"{path}: masked_lm_weights must be floats and all other features integers, as "
-            f"create_pretraining_data.py writes them; see the records from {first}"
+            f"create_pretraining_data.py writes them; see record {first} and those after it"
         ) from None
     columns = {name: parsed[feature].numpy() for feature, name in FEATURES.items()}
     columns["next_sentence_labels"] = columns["next_sentence_labels"][:, 0]
@@ -162,7 +162,7 @@ def _parsed(
 def _check_values(
     path: str, columns: dict[str, np.ndarray], tokenizer: Tokenizer, first: int
 ) -> None:
-    """Refuses values out of range: an id beyond the embedding raises no error on a device."""
+    """Refuses values out of range; a device raises no error for an id beyond the embedding."""
     limits = {"V": tokenizer.vocab_size, "L": columns["input_ids"].shape[1]}
     for feature, name in FEATURES.items():
         field, values = FIELDS[name], columns[name]
@@ -184,7 +184,7 @@ def _check_values(
 
 
 def _token_counts(columns: dict[str, np.ndarray], tokenizer: Tokenizer) -> np.ndarray:
-    """Counts the tokens of the text before masking, without special tokens; int64 [V]."""
+    """Counts the tokens of the unmasked text without special tokens; int64 [V]."""
     text = columns["input_ids"].copy()
     row, slot = np.nonzero(columns["masked_lm_weights"])
     text[row, columns["masked_lm_positions"][row, slot]] = columns["masked_lm_ids"][row, slot]
@@ -212,7 +212,7 @@ def write_tfrecords(
       spec: Determines pairs and masks; its batch size has no effect.
       output: A directory that is new or empty, or holds the remains of a killed export.
       dupe_factor: The number of epochs, each with its own pairs and masks.
-      num_shards: The number of files. The records of the stream go to them in turn.
+      num_shards: The number of files, which take the records in turn.
 
     Returns:
       The number of records.

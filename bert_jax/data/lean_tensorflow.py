@@ -2,11 +2,11 @@
 
 import os
 
-# TensorFlow's messages about CPU features do not help users. JAX sets 1, at which TensorFlow
-# reports every bad file before we do.
+# TensorFlow's messages about CPU features do not help users. JAX sets level 1, at which TensorFlow
+# reports every bad file before this package does.
 if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# None of our operations uses these kernels, which TensorFlow announces at length.
+# This package uses no oneDNN kernels, which TensorFlow announces at length.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 # TensorFlow imports Keras, and Keras imports pandas: half of the import time, and 80 MB. This

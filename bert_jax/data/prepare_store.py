@@ -1,7 +1,7 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
-The bytes that are written do not depend on the number of processes. A store is complete once
-`metadata.json` exists.
+The written bytes do not depend on the number of processes. A store is complete once `metadata.json`
+exists.
 """
 
 import os
@@ -46,7 +46,7 @@ def prepare(
 
     Args:
       data: The `data` section of a checked config.
-      vocab_size: The number of entries; a given vocabulary must have as many.
+      vocab_size: The number of entries; the vocabulary of `data.vocab` must have as many.
       output: The directory of the store; an unfinished store in it is replaced.
 
     Returns:
@@ -57,10 +57,10 @@ def prepare(
     """
     output = store_path(output)
     is_static = data.format == record_store.FORMAT
-    no_files = [i for i in split_inputs(data.input) if i == BUILT_IN or i.startswith(TFDS_PREFIX)]
-    if is_static and no_files:
+    non_files = [i for i in split_inputs(data.input) if i == BUILT_IN or i.startswith(TFDS_PREFIX)]
+    if is_static and non_files:
         raise UserError(
-            f"data.input is {no_files[0]!r}, but with data.format={data.format} it must "
+            f"data.input is {non_files[0]!r}, but with data.format={data.format} it must "
             "be globs of TFRecord files"
         )
     if (output / "metadata.json").exists():
@@ -75,7 +75,7 @@ def prepare(
         tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout, show_progress)
         tokenizer.save(local / "tokenizer")
         if is_static:
-            # Imported late, because it loads TensorFlow, which takes seconds.
+            # This import loads TensorFlow, which takes seconds.
             from bert_jax.data.google_tfrecord import write_rows
 
             rows = write_rows(corpus.sources, tokenizer, local, show_progress=show_progress)
@@ -222,7 +222,7 @@ def _tokenized(
 def _reading(
     corpus: Corpus, name: str, enabled: bool
 ) -> Iterator[tuple[Progress, Callable[[], None]]]:
-    """Yields the progress in reading a corpus, and a call to update it."""
+    """Yields the progress bar for reading a corpus, and a function that updates it."""
     total = corpus.fetch()
     with Progress(name, total, corpus.unit, enabled=enabled) as progress:
         shown = 0.0

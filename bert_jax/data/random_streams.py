@@ -1,4 +1,4 @@
-"""Random numbers that are addressed by a key instead of drawn in order."""
+"""Random numbers that are looked up by a key instead of drawn in order."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def draw_rows(
 
     Args:
       key: uint64 [2], the Philox key of the stream.
-      first_example: The number of the first example, of any size.
+      first_example: The number of the first example; any size of int.
       num_examples: B.
       num_columns: C, which must be the same in every call for a stream.
 

@@ -19,17 +19,17 @@ from bert_jax.data.random_streams import RECORD_ORDER_TAG, permuted, random_key
 from bert_jax.data.store import open_index, open_vector, read_metadata, store_path
 from bert_jax.errors import UserError
 
-# The config.data.format of files that are converted to rows.
+# The value of config.data.format for TFRecord files.
 FORMAT = "google_tfrecord"
 FIELDS: BatchFields = {**ENCODER_FIELDS, **MASKED_LM_FIELDS, **NEXT_SENTENCE_FIELDS}
-# Training uses the pairs and masks of the records.
+# The parts of such a run: pairs and masks come from the records.
 PARTS = {"rows": f"{__name__}:RecordRows", "corruption": "none"}
 # The number of rows in a window.
 _WINDOW_ROWS = 2**18
 
 
 def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.dtype:
-    """Returns the dtype of a row: the arrays of FIELDS, in the fewest bytes for their values."""
+    """Returns the dtype of a row: the arrays of FIELDS, in the smallest types that hold them."""
     columns = []
     for name, field in FIELDS.items():
         limit = {"V": vocab_size, "L": max_seq_length}.get(field.high, field.high)
@@ -50,13 +50,13 @@ class RecordStore:
     """The rows of all sources, memory-mapped.
 
     Attributes:
-      directory: The directory.
-      num_rows: The number of rows of all lengths.
+      directory: The directory of the store.
+      num_rows: The number of rows over all sequence lengths.
       token_counts: int64 [V].
       has_words: False; see `TokenStore`.
 
     Raises:
-      UserError: The rows are not complete.
+      UserError: Rows are missing.
     """
 
     has_words = False
@@ -80,19 +80,19 @@ class RecordStore:
     def select(
         self, max_seq_length: int, max_predictions: int
     ) -> list[tuple[dict[str, Any], np.ndarray]]:
-        """Returns the sources whose records have this length, each with its rows.
+        """Returns the sources whose records have `max_seq_length` tokens, each with its rows.
 
         Raises:
-          UserError: There are none, or some have more predictions than a stage takes.
+          UserError: No source has this length, or one has more than `max_predictions` predictions.
         """
         found = [file for file in self._files if file[0]["max_seq_length"] == max_seq_length]
         if not found:
             lengths = sorted({source["max_seq_length"] for source, _ in self._files})
             raise UserError(
                 f"no record of config.data.input has {max_seq_length} tokens, the max_seq_length "
-                f"of a stage in config.train.stages; there are records of "
-                f"{', '.join(map(str, lengths))}: add such files, or set the stage's "
-                "max_seq_length, or its fraction to 0"
+                f"of a stage in config.train.stages; the records have "
+                f"{' or '.join(map(str, lengths))}: add files of that length, or set the stage's "
+                "max_seq_length to theirs or its fraction to 0"
             )
         most = max(source["max_predictions_per_seq"] for source, _ in found)
         if most > max_predictions:
@@ -105,7 +105,7 @@ class RecordStore:
 
 
 class RecordPlan(NamedTuple):
-    """N rows, as numbers among all rows of the stage's length."""
+    """The numbers of N rows, counted over all rows of the stage's length."""
 
     index_N: np.ndarray  # int64
 
@@ -165,7 +165,7 @@ class RecordRows:
         return batch
 
     def describe(self, plan: RecordPlan) -> list[list[Any]]:
-        """Returns [file, number of the record from 1] of each row."""
+        """Returns [file, record number] of each row; records count from 1."""
         places = zip(*self._locate(plan), strict=True)
         return [[self._paths[file], int(row) + 1] for file, row in places]
 
@@ -180,11 +180,11 @@ def training_flags(values: Mapping[str, Any], shapes: set[tuple[int, int]]) -> s
 
     Args:
       values: Config keys and their values.
-      shapes: The lengths of the records, each with the number of predictions.
+      shapes: The (length, number of predictions) of the records.
     """
     values = {"data.format": FORMAT, **values}
     if len(shapes) == 1:
-        # Rows of one length train in one stage; the config has two by default.
+        # Rows of one length need one stage, but the default config has two.
         ((length, predictions),) = shapes
         values |= {
             "train.stages[0].fraction": 1.0,

@@ -22,7 +22,7 @@ def split_sentences(text: str) -> list[str]:
       text: A document, with blank lines between paragraphs.
 
     Returns:
-      Sentences, none empty. Runs of white space are single spaces.
+      The sentences. None is empty, and each run of white space becomes one space.
     """
     sentences = []
     for paragraph in _PARAGRAPH_BREAK.split(text):

@@ -2,14 +2,14 @@
 
     DIR/metadata.json     written last: its presence means the store is complete
     DIR/tokenizer/        the tokenizer, self-contained
-    DIR/train/            one split; DIR/heldout/ another, where documents are held out
+    DIR/train/            one split; DIR/heldout/ is another, if documents are held out
         tokens-00000.bin ...   token ids, raw little-endian (see `token_dtype`)
         sentence_starts.npy    int64 [S+1]: token at which each sentence begins, and the end
         document_starts.npy    int64 [D+1]: sentence at which each document begins, and the end
         shard_starts.npy       int64 [shards+1]: token at which each .bin begins, and the end
         token_counts.npy       int64 [V]: how often each token occurs; written last
-        word_starts.bin        one bit a token: whether it begins a word; only of text in which
-                               spaces divide words
+        word_starts.bin        one bit per token: whether it begins a word; only with
+                               data.word_boundaries=spaces
 
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
 storage is copied to TMPDIR when it is opened, and uploaded from there after it is written.
@@ -55,7 +55,7 @@ class TokenStore:
 
     Attributes:
       directory: The directory of the split.
-      num_documents, num_sentences, num_tokens: Its size.
+      num_documents, num_sentences, num_tokens: The size of the split.
       document_starts: int64 [D+1], sentence at which each document begins.
       sentence_starts: int64 [S+1], token at which each sentence begins.
       token_counts: int64 [V], occurrences of each token in this split.
@@ -69,7 +69,7 @@ class TokenStore:
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)
         with files.local_copy(self.directory) as local:
-            # The file that is written last is checked first.
+            # token_counts is written last, so it is checked first.
             names = ("token_counts", "sentence_starts", "document_starts", "shard_starts")
             self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
                 open_index(self.directory, local, f"{name}.npy") for name in names
@@ -117,7 +117,7 @@ class TokenStore:
 
 
 def open_index(directory: Path | epath.Path, local: Path, name: str) -> np.ndarray:
-    """Memory-maps an .npy file of a directory, from its local copy."""
+    """Memory-maps an .npy file from `local`, the local copy of `directory`."""
     try:
         # A plain view: indexing np.memmap itself is several times slower.
         return np.asarray(np.load(local / name, mmap_mode="r", allow_pickle=False))
@@ -132,7 +132,7 @@ def open_index(directory: Path | epath.Path, local: Path, name: str) -> np.ndarr
 
 
 def open_vector(local: Path, dtype: np.dtype, length: int, path: Path | epath.Path) -> np.ndarray:
-    """Memory-maps a file of `length` values; messages name it as `path`."""
+    """Memory-maps `local`, a file of `length` values; error messages name `path`."""
     found = local.stat().st_size if local.exists() else 0
     if found != length * dtype.itemsize:
         raise UserError(
@@ -143,7 +143,7 @@ def open_vector(local: Path, dtype: np.dtype, length: int, path: Path | epath.Pa
 
 
 class WordStarts:
-    """The store of a split in which each token is 1 if it begins a word, otherwise 0."""
+    """A view of a split whose tokens are 1 where a word begins and 0 elsewhere."""
 
     def __init__(self, store: TokenStore):
         self._store = store
@@ -155,12 +155,12 @@ class WordStarts:
 class SplitWriter:
     """Writes one split, document by document, in bounded memory.
 
-    Used as a context manager. The split stays visibly incomplete if the block ends with an
-    exception.
+    Use it as a context manager. If the block ends with an exception, the split stays visibly
+    incomplete.
 
     Args:
       directory: A local directory, created if needed, that holds no split yet.
-      vocab_size: All ids are below it.
+      vocab_size: The size of the vocabulary; all ids are smaller.
       shard_tokens: See `SHARD_TOKENS`.
 
     Attributes:
@@ -196,9 +196,9 @@ class SplitWriter:
 
         Args:
           tokens: The ids of all its sentences.
-          sentence_lengths: int64, at least one; none is 0.
+          sentence_lengths: int64, at least one entry; no entry is 0.
           num_bytes: The size of its text.
-          begins_word: bool, whether each token begins a word; for all documents or for none.
+          begins_word: bool, whether each token begins a word; given for all documents or none.
         """
         counts = self.counts
         starts = counts["tokens"] + np.cumsum(sentence_lengths) - sentence_lengths
@@ -283,7 +283,7 @@ class _VectorFile:
 
 
 def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
-    """Marks a store as complete: writes `metadata.json` once everything else is on the disk."""
+    """Marks a store as complete: writes `metadata.json` after all other files are on disk."""
     for path in directory.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -308,7 +308,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
         ) from None
     if (version := metadata.get("format_version")) != FORMAT_VERSION:
         raise UserError(
-            f"{path} is of format version {version}, but this program reads version "
+            f"{path} has format version {version}, but this program reads version "
             f"{FORMAT_VERSION}: prepare the corpus again"
         )
     return metadata

@@ -41,7 +41,7 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     if vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
-            f"{tokenizer.vocab_size} entries: set model.vocab_size to that"
+            f"{tokenizer.vocab_size} entries: set model.vocab_size to {tokenizer.vocab_size}"
         )
     return tokenizer
 
@@ -60,18 +60,19 @@ def tokenizer_options(data: ConfigDict) -> dict[str, Any]:
 def store_options(
     data: ConfigDict, vocab_size: int, known: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns everything that determines a store's content, except for the texts themselves.
+    """Returns the options that determine a store's content, besides the texts themselves.
 
-    A given vocabulary is identified by a hash of its content; its path is only recorded.
+    The vocabulary of `data.vocab` is identified by a hash of its content; its path is only
+    recorded.
 
     Args:
       data: The `data` section of a config.
       vocab_size: The number of entries.
-      known: The options of a finished store. If the vocabulary no longer exists and its path
-        is the same, its hash is taken from here.
+      known: The options of a finished store. They supply the vocabulary's hash if its file no
+        longer exists and its path is the same.
 
     Raises:
-      UserError: The given vocabulary cannot be read.
+      UserError: The vocabulary of `data.vocab` cannot be read.
     """
     options = {
         "input": split_inputs(data.input),
@@ -113,7 +114,7 @@ def store_options(
 
 
 def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the config keys that name the tokenizer of a store, without defaults."""
+    """Returns the config keys and values of a store's tokenizer, as far as the store has them."""
     keys = ("tokenizer", *_TOKENIZER_KEYS)
     return {f"data.{key}": options[key] for key in keys if key in options}
 
@@ -122,12 +123,12 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
     """Returns the metadata of the finished store at `output`, if it matches the config.
 
     The input is compared by its files and their sizes. If these files no longer exist,
-    `data.input` itself is compared, because training does not need the texts. A given
-    vocabulary whose file no longer exists is compared by its path.
+    `data.input` itself is compared, because training does not need the texts. A vocabulary
+    whose file no longer exists is compared by its path.
 
     Raises:
-      UserError: There is no finished store, or it has other texts or options; the message names
-        the difference.
+      UserError: There is no finished store, or it was made from other texts or with other
+        options; the message names the difference.
     """
     metadata = read_metadata(output)
     found = metadata["options"]
@@ -137,7 +138,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
             raise UserError(
                 f"the token store {output} was made with {name}={found.get(key)!r}, "
-                f"not {wanted.get(key)!r}: use another directory or that value"
+                f"not {wanted.get(key)!r}: use another directory or the store's value"
             )
     difference = ""
     try:
@@ -186,11 +187,11 @@ def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
     """Creates the directory, removes what an interrupted run left in it, and locks it.
 
     Args:
-      directory: Created with its parents.
+      directory: The directory; its parents are created too.
       ours: A regular expression for the relative paths, with "/", of files that may be removed.
 
     Raises:
-      UserError: It holds any other file, or another process is writing to it.
+      UserError: The directory holds any other file, or another process is writing to it.
     """
     directory.mkdir(parents=True, exist_ok=True)
     refusal = f"another process is writing a token store in {directory}"
@@ -204,7 +205,7 @@ def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
             if not re.fullmatch(ours, name):
                 raise UserError(
                     f"{directory} holds {name}, which is not part of an unfinished token store: "
-                    "give an empty directory"
+                    "use an empty directory"
                 )
         for name in found:
             (directory / name).unlink()

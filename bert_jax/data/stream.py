@@ -26,7 +26,7 @@ from bert_jax.data.tf_dataset import Batch, BatchIterator, Signature, make_datas
 from bert_jax.errors import UserError
 from bert_jax.parts import load_part
 
-# Held-out text is always masked like this, so runs with other masks are comparable.
+# Evaluation always uses these masks, so that runs trained with different masks are comparable.
 EVALUATION_MASKS = {
     "masked_lm_prob": 0.15,
     "mask_shares": (0.8, 0.1, 0.1),
@@ -82,7 +82,7 @@ class Stream:
 
     Args:
       store: The `TokenStore` of a split, or a `RecordStore`, as the row builder requires.
-      tokenizer: The one that the store was written with.
+      tokenizer: The tokenizer of the store.
       spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
@@ -128,7 +128,7 @@ class Stream:
         Args:
           first_step: A step of this stage, from 0.
           num_steps: The number of batches.
-          position: What `position` returned for `first_step` or an earlier step.
+          position: The result of `position` for `first_step` or an earlier step.
 
         Returns:
           An iterator with a method `close`. Errors in reading the data are raised unchanged.
@@ -171,7 +171,7 @@ class Stream:
         batch = self._rows.assemble(plan)
         words = {}
         if self._word_rows:
-            # The same rows of the bits that tell where words begin, in place of ids.
+            # Assembles the same rows from the word-start bits instead of the ids.
             words["begins_word"] = self._word_rows.assemble(plan)["input_ids"] == 1
         return batch | self._corruption.corrupt(batch | words, self._key, first_example)
 
@@ -199,7 +199,7 @@ class Stream:
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
 
     def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
-        """Yields functions that make the batches; they may run concurrently, in any order."""
+        """Yields functions that each make a batch; they may run concurrently, in any order."""
         if num_batches < 1:
             return
         row_R, size = self._host.row_R, self.spec.batch_size
@@ -210,7 +210,7 @@ class Stream:
             yield functools.partial(self._host_rows, plan, number, low)
 
     def _host_rows(self, plan: Any, first_example: int, low: int) -> Batch:
-        """Builds the host's rows from a plan of all rows from its first to its last."""
+        """Builds the host's rows; `plan` covers all rows from its first to its last."""
         parts = [
             self.build(
                 select_rows(plan, slice(first - low, stop - low)), first_example + first - low
@@ -224,13 +224,13 @@ class Stream:
         try:
             window = Window(**position)
             is_ours = window.window < len(self._rows.windows(window.epoch))
-        except TypeError:  # Other keys.
+        except TypeError:  # The position has other keys.
             is_ours = False
         if not is_ours or window.first_example > step * self.spec.batch_size:
             raise UserError(
-                f"the input position {position} is not one of this run before step {step}: the "
-                "data, a batch size, a stage or data.shuffle_sentences changed since the "
-                "checkpoint was written"
+                f"the input position {position} does not fit step {step} of this run: the data, a "
+                "batch size, a stage or data.shuffle_sentences changed since the checkpoint was "
+                "written"
             )
         return window
 
@@ -282,7 +282,7 @@ def evaluation_batches(
 
 
 def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:
-    """Yields the results of functions in order; calls the functions ahead, in a few threads."""
+    """Calls functions ahead of time, in a few threads, and yields their results in order."""
     waiting: deque = deque()
     pool = ThreadPoolExecutor(max(1, spec.num_threads), thread_name_prefix="batches")
     try:

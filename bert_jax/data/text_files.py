@@ -15,10 +15,9 @@ from bert_jax import files
 from bert_jax.data.bad_records import BadRecord
 from bert_jax.errors import UserError
 
-# The most bytes of one document or line. Records are held in memory, and no text that one person
-# wrote is longer.
+# The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26
-# The rest of a longer line is read in blocks of this size.
+# The rest of a line that is too long is skipped in blocks of this size.
 _BLOCK_BYTES = 2**20
 
 
@@ -30,21 +29,21 @@ def open_text(path: Path | epath.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
       The stored file, whose `tell` gives the progress, and its unpacked content.
 
     Raises:
-      UserError: The file is not a whole gzip file.
+      UserError: The file is not a complete gzip file.
     """
     with files.open_input(path) as stored:
         try:
             yield stored, gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path} is not a whole gzip file: {error}") from None
+            raise UserError(f"{path} is not a complete gzip file: {error}") from None
 
 
 class JsonLine(NamedTuple):
     """One line of a JSON-lines file.
 
     Attributes:
-      number: Counts from 1.
-      content: None if the line is longer than MAX_RECORD_BYTES.
+      number: The number of the line, from 1.
+      content: The bytes of the line; None if it is longer than MAX_RECORD_BYTES.
     """
 
     number: int
@@ -83,9 +82,9 @@ def json_lines(stream: BinaryIO) -> Iterator[JsonLine]:
 
 
 def read_line(stream: BinaryIO, max_bytes: int) -> bytes | None:
-    """Returns the next line, which is empty at the end of the file.
+    """Returns the next line, or b"" at the end of the file.
 
-    A longer line is skipped, and None is returned for it.
+    Skips a line longer than `max_bytes` and returns None.
     """
     line = stream.readline(max_bytes + 1)
     if len(line) <= max_bytes:
@@ -114,7 +113,7 @@ def read_text(path: Path | epath.Path) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Returns whether a text has a UTF-8 form. Lone surrogates in JSON ("\\ud800") have none."""
+    """Returns whether a text can be encoded as UTF-8; lone surrogates ("\\ud800") cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -123,6 +122,6 @@ def is_unicode(text: str) -> bool:
 
 
 def check_unicode(text: str, name: str) -> None:
-    """Raises BadRecord if a text has no UTF-8 form."""
+    """Raises BadRecord if a text cannot be encoded as UTF-8."""
     if not is_unicode(text):
         raise BadRecord("invalid UTF-8", f"{name} has a lone surrogate")

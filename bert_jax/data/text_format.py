@@ -13,7 +13,7 @@ FORMATS = ("auto", "documents", "sentences", "jsonl")
 _JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")
 # The bytes of a file that are examined.
 _PEEK_BYTES = 2**16
-# The share of the lines in blocks that must look like one sentence each.
+# The share of the lines in blocks that must each look like one sentence.
 _SHARE = 0.8
 _SENTENCE_END = re.compile(r"""[.!?;:…。！？]["'”’»)\]*_]*$""")
 
@@ -23,16 +23,16 @@ def format_of(path: Path | epath.Path) -> str:
 
     JSON lines are recognized by their extension. Any other file is "documents" unless its
     first 64 KiB are clearly BERT's format: most lines are in blocks of several lines, at least
-    four in five of these lines end like a sentence, and at least four in five are a single one.
-    Text wrapped at some width fails the test of sentence ends, and text with one paragraph per
-    line the test of single sentences.
+    four in five of these lines end like a sentence, and at least four in five are a single
+    sentence. Text wrapped at a fixed width fails the test of sentence ends. Text with one
+    paragraph per line fails the test of single sentences.
     """
     if path.name.lower().endswith(_JSON_SUFFIXES):
         return "jsonl"
     with open_text(path) as (_, stream):
         peek = stream.read(_PEEK_BYTES)
     if len(peek) == _PEEK_BYTES:
-        # The last line is probably cut.
+        # The last line is probably incomplete.
         peek = peek[: peek.rfind(b"\n") + 1]
     return "sentences" if is_sentence_a_line(peek.decode(errors="replace")) else "documents"
 

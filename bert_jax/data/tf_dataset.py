@@ -1,7 +1,7 @@
 """Wraps a generator of finished batches in tf.data.
 
-The generator does all work and prefetching, because threads of tf.data could call Python while
-the interpreter exits.
+The generator does all the work, including prefetching, because threads of tf.data could call
+Python while the interpreter exits.
 """
 
 import weakref
@@ -17,7 +17,7 @@ Signature = Mapping[str, tuple[tuple[int, ...], str]]
 
 def make_dataset(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Any:
     """Returns a `tf.data.Dataset` of the batches that `make_batches` iterates over."""
-    # Imported late, because it takes seconds.
+    # Importing TensorFlow takes seconds.
     from bert_jax.data.lean_tensorflow import hide_accelerators, tf
 
     hide_accelerators()
@@ -26,7 +26,7 @@ def make_dataset(make_batches: Callable[[], Iterator[Batch]], signature: Signatu
 
 
 class BatchIterator(Iterator[Batch]):
-    """Iterates over batches through tf.data, and raises their errors unchanged.
+    """Iterates over batches through tf.data, and raises errors of `make_batches` unchanged.
 
     Attributes:
       close: Ends the iteration and releases its threads. It also runs when the iterator is no

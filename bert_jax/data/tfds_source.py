@@ -1,4 +1,4 @@
-"""Opens data sets of TensorFlow Datasets. TensorFlow is imported when one is opened."""
+"""Opens data sets of TensorFlow Datasets. Opening the first one imports TensorFlow."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,13 +24,13 @@ def open_builder(source: str) -> Any:
         raise UserError(
             f"config.data.input: TensorFlow Datasets has no data set {name!r}"
         ) from None
-    # An AssertionError is raised for an unknown version.
+    # TFDS raises AssertionError for an unknown version.
     except (ValueError, AssertionError) as error:
         raise _cannot_load(name, error) from None
 
 
 def download(builder: Any) -> None:
-    """Downloads and prepares what is not on disk.
+    """Downloads and prepares a data set unless it is on disk.
 
     Raises:
       UserError: The data set needs a package that is not installed.

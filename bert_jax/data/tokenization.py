@@ -37,10 +37,10 @@ class TokenizedDocument(NamedTuple):
     Attributes:
       source, line: See `Document`.
       num_bytes: The size of the text in UTF-8.
-      tokens: All sentences one after the other, int32 [T]; may be empty.
+      tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
-        decides that.
+        determines that.
     """
 
     source: str
@@ -59,7 +59,7 @@ def sentences_of(text: str, is_split: bool) -> list[str]:
 def document_to_tokens(
     text: str, tokenizer: tokenizers.Tokenizer, *, is_split: bool = False
 ) -> list[np.ndarray]:
-    """Returns int32 ids for each sentence of a document, none empty.
+    """Returns the int32 ids of each sentence of a document that has any.
 
     Args:
       text: The document, with blank lines between paragraphs.
@@ -70,7 +70,10 @@ def document_to_tokens(
 
 
 def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of a sentence, int32 [T], and whether each is the first after a space."""
+    """Returns the ids of a sentence, int32 [T], and whether each begins a word, bool [T].
+
+    Spaces divide words.
+    """
     ids_T, spans_Tx2 = tokenizer.encode_aligned(text)
     if not ids_T.size:
         return ids_T, np.zeros(0, bool)
@@ -175,7 +178,7 @@ def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPo
     pool = ProcessPoolExecutor(
         num_processes, context, initializer=_start_worker, initargs=(tokenizer_directory,)
     )
-    # A new process, which `submit` starts, would import the main module and perhaps JAX.
+    # `submit` starts processes, which would import the main module and perhaps JAX.
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -171,11 +171,11 @@ def test_invalid_utf8_names_the_line(tmp_path):
 def test_a_cut_gzip_file(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(json_lines("ok" * 1000).encode())[:-10])
-    with pytest.raises(UserError, match="a.jsonl.gz is not a whole gzip file"):
+    with pytest.raises(UserError, match="a.jsonl.gz is not a complete gzip file"):
         texts(str(path))
     path = write(tmp_path / "b.txt", "no gzip")
     (tmp_path / "b.txt").rename(tmp_path / "b.txt.gz")
-    with pytest.raises(UserError, match="b.txt.gz is not a whole gzip file"):
+    with pytest.raises(UserError, match="b.txt.gz is not a complete gzip file"):
         texts(f"{path}.gz")
 
 

@@ -99,7 +99,7 @@ class TestReading:
             )
         assert not wide["masked_lm_weights"][:, 3:].any()
         assert np.array_equal(wide["input_ids"], plain["input_ids"])
-        with pytest.raises(UserError, match="24 tokens.*there are records of 16, 32"):
+        with pytest.raises(UserError, match="24 tokens.*the records have 16 or 32"):
             stream(rows, max_seq_length=24)
         with pytest.raises(UserError, match="have 3 predictions.*max_predictions_per_seq is 2"):
             stream(rows, max_predictions_per_seq=2)

@@ -61,7 +61,7 @@ def test_an_error_while_planning_is_raised_as_it_is(monkeypatch):
     ],
 )
 def test_positions_of_something_else_are_refused(position):
-    with pytest.raises(UserError, match="is not one of this run before step 2"):
+    with pytest.raises(UserError, match="does not fit step 2"):
         next(stream().batches(2, 1, position))
 
 

@@ -8,7 +8,7 @@ this package. A corruption is a class with
         `store`;
     corrupt(batch, key, first_example), which returns the arrays that it changes or adds.
 
-Masking by other rules needs no class: `masked_lm.MaskingRules` is a corruption made of data.
+Other masking rules need no new class: `masked_lm.MaskingRules` takes them as data.
 
 `corrupt` must depend only on the rows, the key (uint64 [2]) and the number of each row's
 example. The rows of a batch are consecutive examples, and `first_example` is the number of the

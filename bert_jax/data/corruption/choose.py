@@ -4,7 +4,7 @@ import numpy as np
 
 
 def uniform(bits: np.ndarray) -> np.ndarray:
-    """Returns float64 uniform in [0, 1), with 53 bits, from uint64."""
+    """Converts random uint64 to float64, uniform in [0, 1), with 53 random bits."""
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
@@ -15,16 +15,15 @@ def num_to_predict(
     rounding: str = "nearest",
     uniform_B: np.ndarray | float = 0.0,
 ) -> np.ndarray:
-    """Returns the number of predictions, int64 [B], for rows of this size.
+    """Returns the number of tokens or groups to predict in each row, int64 [B].
 
     Args:
-      size_B: The numbers of tokens, or of groups.
+      size_B: The number of tokens, or of groups, in each row.
       masked_lm_prob: The share of them to predict.
-      max_predictions: The most predictions.
-      rounding: "nearest": at least 1, halves to even, as Python's `round` in google-research/bert.
-        "up". "random": down after a random number is added, as in fairseq's MaskTokensDataset;
-        may be 0.
-      uniform_B: The random number of each row, in [0, 1).
+      max_predictions: The largest number to return.
+      rounding: "nearest": halves to even and at least 1, as in google-research/bert. "up".
+        "random": adds `uniform_B` and rounds down, as in fairseq's MaskTokensDataset; may be 0.
+      uniform_B: A random number in [0, 1) for each row.
     """
     wanted_B = size_B * masked_lm_prob
     if rounding == "nearest":
@@ -37,13 +36,13 @@ def num_to_predict(
 
 
 def weighted_order(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Returns uint64 whose order is that of a draw without replacement, by these weights.
+    """Returns uint64 sort keys; sorting by them is a weighted draw without replacement.
 
-    Sorting by exponential variates with the weights as rates is such a draw (Efraimidis and
-    Spirakis, 2006, Weighted random sampling with a reservoir).
+    The keys order like exponential variates whose rates are the weights (Efraimidis and Spirakis,
+    2006, Weighted random sampling with a reservoir).
     """
     variates = -np.log1p(-uniform(bits)) / weights
-    # The bits of positive floats are in the order of the floats; the sign bit is 0.
+    # Positive floats sort like their bits; the sign bit is 0.
     return variates.view(np.uint64) << np.uint64(1)
 
 
@@ -51,8 +50,8 @@ def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np
     """Returns the candidates, bool [B, L], that begin a group of whole words.
 
     The first candidate of a segment always begins a group: truncation may have cut its
-    word, and no group crosses a special token. (In the original, such pieces at the
-    beginning of B belong to A's last word.)
+    word, and no group crosses a special token. (In google-research/bert, such pieces at
+    the beginning of B belong to A's last word.)
     """
     follows_BxL = np.zeros_like(is_candidate_BxL)
     follows_BxL[:, 1:] = is_candidate_BxL[:, :-1]
@@ -62,8 +61,8 @@ def word_starts(is_candidate_BxL: np.ndarray, begins_word_BxL: np.ndarray) -> np
 def random_columns(is_wanted_BxL: np.ndarray, bits_BxL: np.ndarray) -> np.ndarray:
     """Returns the wanted columns of each row in random order, int64 [G, B].
 
-    G is the largest number of wanted columns of a row. Rows with fewer end in other columns.
-    The result is transposed because its readers take one entry of every row at a time.
+    G is the largest number of wanted columns of a row. Rows with fewer are padded with unwanted
+    columns. The result is transposed because callers take one entry of every row at a time.
     """
     length = is_wanted_BxL.shape[1]
     # Each key carries its own column: sorting is cheaper than argsort, and no two keys are
@@ -94,7 +93,8 @@ def choose_groups(
         and before the next token that is not a candidate.
       quota_B: int64, the most tokens to choose in each row.
       bits_BxL: uint64, random. The bits of a group's first token give its place in the order.
-      most_groups_B: int64, if given: only so many groups, the first in order, may be chosen.
+      most_groups_B: int64, the number of groups, the first in the order, that may be chosen. If
+        None, all may be.
 
     Returns:
       bool [B, L]: the chosen tokens.

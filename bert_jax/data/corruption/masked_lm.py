@@ -22,30 +22,31 @@ from bert_jax.data.random_streams import draw_rows
 
 @dataclasses.dataclass(frozen=True)
 class MaskingRules:
-    """Which tokens are chosen, and what replaces them. Calling it makes the corruption.
+    """Which tokens are chosen, and what replaces them. Calling an instance makes the corruption.
 
     The defaults are the rules of `create_masked_lm_predictions` in google-research/bert's
     create_pretraining_data.py. A *group* is what is chosen together: a whole word if
     `config.data.whole_word_masking` or `whole_words` is set, otherwise a single token.
 
     Attributes:
-      whole_words: Whether groups are words, whatever the config says.
+      whole_words: Whether groups are words even if `config.data.whole_word_masking` is False.
       specials: Whether [CLS] and [SEP] may be chosen; each is a group of its own.
       rate_of: What `config.data.masked_lm_prob` is a share of: "tokens" (with [CLS] and [SEP]),
         "text" (the tokens that may be chosen), or "groups".
-      rounding: How many to choose if the share is not whole: "nearest" (halves to even, at least
-        1), "up", or "random" (up with a probability equal to the fraction, else down).
-      count_power: A token's weight in the choice is its count in the corpus to this power; 0
-        gives all the same chance. Otherwise [UNK] is not chosen. Only without whole words.
+      rounding: How the number to choose is rounded: "nearest" (halves to even, at least 1),
+        "up", or "random" (up with a probability equal to the fraction, else down).
+      count_power: A token's weight in the choice is its count in the corpus raised to this
+        power. 0 gives all tokens the same weight; any other value excludes [UNK] and must not be
+        combined with whole words.
       choose: Chooses the tokens; called like `choose_groups`.
-      choice_draws: How many random numbers `choose` takes for each position.
-      shares: The shares of the chosen that become mask tokens, stay, and become random tokens;
+      choice_draws: The number of random numbers that `choose` takes for each position.
+      shares: The shares of the chosen tokens that become [MASK], stay, and become random tokens;
         None for `config.data.mask_shares`.
-      coin: What these shares are drawn for: each "token", "group", or "span" (a run of chosen
-        tokens).
-      random_ids: Where random tokens come from: "all" ids alike; "no_specials", all ids but
-        those of padding, unknown, [CLS] and [SEP]; or "text", by the counts in the corpus. Each
-        token is drawn by itself.
+      coin: The unit that is masked, kept or replaced as a whole: "token", "group", or "span" (a
+        run of chosen tokens).
+      random_ids: The distribution of random tokens: "all" (uniform over all ids), "no_specials"
+        (the same without padding, unknown, [CLS] and [SEP]), or "text" (proportional to the
+        counts in the corpus). Each token is drawn independently.
       boundaries: Whether the batch gets the fields of `SPAN_BOUNDARY_FIELDS`.
     """
 
@@ -70,7 +71,7 @@ class MaskingRules:
 
 
 class MaskedTokens:
-    """Chooses tokens or whole words for prediction, and hides them.
+    """Chooses tokens or whole words for prediction, and masks them.
 
     Args:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
@@ -78,7 +79,7 @@ class MaskedTokens:
       spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
         `mask_shares`, `predict_specials` and `weigh_by_count` are used. Rows never have more than
         `max_predictions_per_seq` predictions.
-      store: Has `token_counts`, which rules that depend on the corpus need.
+      store: Has `token_counts`; used only by rules that depend on the corpus.
       rules: See `MaskingRules`.
     """
 
@@ -113,8 +114,8 @@ class MaskedTokens:
         """Masks B consecutive examples.
 
         Args:
-          batch: `input_ids` int32 [B, L] and `attention_mask` (1 on real tokens), and bool
-            `begins_word` if the store has it; they are not changed.
+          batch: `input_ids` int32 [B, L], `attention_mask` (1 on real tokens), and bool
+            `begins_word` if the store has word starts. The arrays are not changed.
           key: uint64 [2], the key of the stream.
           first_example: The number of the first row in the stream.
 
@@ -164,7 +165,7 @@ class MaskedTokens:
         chosen_B = chosen_BxL.sum(axis=1)
         slot_T = np.arange(row_T.size) - np.repeat(np.cumsum(chosen_B) - chosen_B, chosen_B)
         true_id_T = ids_BxL[row_T, column_T]
-        flips_T = np.ones(row_T.size, bool)  # Whether a token is the first of its coin.
+        flips_T = np.ones(row_T.size, bool)  # Whether a coin is flipped at this token.
         if rules.coin == "group":
             flips_T = is_start_BxL[row_T, column_T]
         elif rules.coin == "span":
@@ -192,7 +193,7 @@ class MaskedTokens:
         return corrupted
 
     def _replaced(self, true_id_T: np.ndarray, action_T: np.ndarray, which_T: np.ndarray):
-        """Returns what replaces the chosen tokens, int32 [T], by numbers uniform in [0, 1)."""
+        """Returns the new ids of the chosen tokens [T]; `action_T`, `which_T` are in [0, 1)."""
         masked, unchanged, _ = self._shares
         if self._rules.random_ids == "text":
             total = self._ends_V[-1]

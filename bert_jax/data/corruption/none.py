@@ -1,4 +1,4 @@
-"""No corruption: every token stays, as in next-token training."""
+"""The corruption that changes nothing, for objectives such as next-token prediction."""
 
 from typing import ClassVar
 

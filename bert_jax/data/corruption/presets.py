@@ -28,13 +28,13 @@ SPANS = MaskingRules(
     boundaries=True,
 )
 
-# ALBERT's create_pretraining_data.py; everything but the choice is as in BERT.
+# ALBERT's create_pretraining_data.py. Only the choice of tokens differs from BERT.
 NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)
 
 # `Distiller.prepare_batch_mlm` of transformers' distillation project: rare tokens are chosen more
 # often. It draws over a whole batch; here each row has its own share.
 DISTILBERT = MaskingRules(rounding="random", count_power=-0.7)
 
-# `mask` in google-research/electra's pretrain_helpers.py: none of the chosen becomes a random
-# token. (The original draws positions with replacement, so that some count twice.)
+# `mask` in google-research/electra's pretrain_helpers.py: no chosen token becomes a random token.
+# (The original draws positions with replacement, so some count twice.)
 ELECTRA = MaskingRules(shares=(0.85, 0.15, 0.0))

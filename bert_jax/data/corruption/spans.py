@@ -1,8 +1,7 @@
 """Runs of whole words: SpanBERT's spans and their boundaries, and ALBERT's n-grams.
 
-`choose_spans` and `choose_ngrams` are rules of choice, called like `choose.choose_groups`, with
-two random numbers for each position. They take the words of a row in random order; all rows are
-processed in step.
+`choose_spans` and `choose_ngrams` are called like `choose.choose_groups`, with two random numbers
+for each position. They take the words of a row in random order; all rows are processed in step.
 """
 
 from collections.abc import Sequence
@@ -30,8 +29,8 @@ def choose_spans(
 
     The rules are those of `PairWithSpanMaskingScheme.mask` in SpanBERT's masking.py. A span
     begins with the word of a random token that is not chosen yet. It may run into chosen tokens,
-    which count once. It ends before the next token that is not a candidate, and, even inside a
-    word, where the quota is reached.
+    which count once. It ends before the next token that is not a candidate, or where the quota is
+    reached, even inside a word.
 
     Args:
       is_candidate_BxL: bool, the tokens that may be chosen.
@@ -47,7 +46,7 @@ def choose_spans(
     column_L = np.arange(is_start_BxL.shape[1], dtype=np.int32)
     chosen_BxL = np.zeros_like(is_candidate_BxL)
     left_B = np.minimum(quota_B, is_candidate_BxL.sum(axis=1))
-    # The first token in the order that is not chosen yet is a uniform choice among those.
+    # The first unchosen token in a random order is a uniform draw from all unchosen tokens.
     for column_B in random_columns(is_candidate_BxL, order_bits_BxL):
         row_R = np.flatnonzero(left_B)
         if not row_R.size:
@@ -73,12 +72,12 @@ def choose_ngrams(
     quota_B: np.ndarray,
     bits_Bx2L: np.ndarray,
 ) -> np.ndarray:
-    """Chooses n-grams of whole words in random order, at most the quota.
+    """Chooses n-grams of whole words in random order, up to the quota.
 
     The rules are those of `create_masked_lm_predictions` in ALBERT's create_pretraining_data.py.
-    An n-gram that exceeds the quota is shortened by words; one that still does, or overlaps a
-    chosen one, is skipped. An n-gram ends before the next token that is not a candidate. (In the
-    original it may reach over the [SEP] between two segments.)
+    An n-gram that exceeds the quota loses words at its end. It is skipped if its first word exceeds
+    the quota, or if it overlaps a chosen n-gram. An n-gram ends before the next token that is not
+    a candidate. (In the original it may cross the [SEP] between two segments.)
 
     Args:
       is_candidate_BxL, is_start_BxL, bits_Bx2L: See `choose_spans`.
@@ -90,7 +89,7 @@ def choose_ngrams(
     num_rows, length = is_start_BxL.shape
     words = _Words(is_candidate_BxL, is_start_BxL)
     order_bits_BxL, length_bits_BxL = np.split(bits_Bx2L, 2, axis=1)
-    # The column after the last stands for words that a text does not have.
+    # The last, extra column stands for words past the end of a text.
     is_taken_BxL = np.zeros((num_rows, length + 1), bool)
     left_B = quota_B.copy()
     row_B, word_Kx1 = np.arange(num_rows), np.arange(len(NGRAM_LENGTHS))[:, None]
@@ -101,7 +100,7 @@ def choose_ngrams(
         size_KxB = end_KxB - column_B
         # Sizes ascend, so the words that fit come first.
         inside_KxB = (word_Kx1 < number_B) & (size_KxB <= left_B)
-        # Where each word begins; past the end of a text, the column after it.
+        # The first column of each word, or the column after the text.
         start_KxB = np.concatenate([column_B[None], end_KxB[:-1]])
         inside_KxB &= ~(is_taken_BxL[row_B, start_KxB] & inside_KxB).any(axis=0)
         is_taken_BxL[row_B, start_KxB] |= inside_KxB
@@ -114,18 +113,18 @@ def choose_ngrams(
 def span_boundaries(
     row_T: np.ndarray, column_T: np.ndarray, is_text_BxL: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the boundaries of chosen tokens, whose spans are runs of neighbours.
+    """Returns the span boundaries of chosen tokens; a span is a run of neighbours.
 
     A span that touches a special token has no boundary (`span_masking` in SpanBERT's masking.py).
-    Beyond MAX_SPAN_TARGETS tokens, a span's tokens have none either.
+    Tokens after the first MAX_SPAN_TARGETS of a span have none either.
 
     Args:
       row_T, column_T: The chosen tokens, row by row, columns ascending.
       is_text_BxL: bool, the tokens that are not special.
 
     Returns:
-      For each chosen token the columns before and after its span and its place in the span, all 0
-      if it has no boundary; and whether it has one.
+      Four arrays [T]: the columns before and after the token's span, and its place in the span,
+      all 0 if the token has no boundary; and whether it has one.
     """
     is_last_T = np.ones(row_T.size, bool)
     is_last_T[:-1] = np.diff(row_T * (is_text_BxL.shape[1] + 1) + column_T) != 1
@@ -133,7 +132,7 @@ def span_boundaries(
     first_S = np.append(0, last_S + 1)[:-1]
     size_S = last_S + 1 - first_S
     first_T, last_T = np.repeat(column_T[first_S], size_S), np.repeat(column_T[last_S], size_S)
-    # Row ends are no text: column -1 is that after the last one.
+    # The padding is not text; column -1 wraps around to it.
     is_text_BxL1 = np.pad(is_text_BxL, ((0, 0), (0, 1)))
     has_T = is_text_BxL1[row_T, first_T - 1] & is_text_BxL1[row_T, last_T + 1]
     has_T &= column_T - first_T < MAX_SPAN_TARGETS
@@ -159,7 +158,7 @@ class _Words:
     def end(self, row: np.ndarray, column: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Returns the column after `number` words, or after the text if it has fewer.
 
-        The first of the words is that of the token in `row` and `column`.
+        The word of the token at (`row`, `column`) counts as the first.
         """
         word = np.minimum(self._word_BxL[row, column] + number, len(self._place_W) - 1)
         following = self._place_W[word] - row * self._word_BxL.shape[1]

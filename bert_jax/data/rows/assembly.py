@@ -10,24 +10,24 @@ class Span(NamedTuple):
     """One span of the token store for each of B rows."""
 
     start_B: np.ndarray  # int64
-    length_B: np.ndarray  # Integers.
+    length_B: np.ndarray  # any integer dtype
 
 
 def assemble_spans(
     store, special_ids: Sequence[Sequence[int]], spans: Sequence[Span], width: int, pad_id: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Reads spans of tokens and joins those of each row with special tokens.
+    """Reads spans of tokens and joins the spans of each row with special tokens.
 
     Args:
       store: Has `tokens_at(positions)`.
       special_ids: The special tokens before each span, and after the last.
-      spans: At least one; each row must fit in the width.
+      spans: At least one; the spans and special tokens of each row must fit in the width.
       width: L.
       pad_id: The id that fills up each row.
 
     Returns:
-      The ids, int32 [B, L]; and for each entry of `special_ids` the position after it,
-      int64 [B].
+      The ids, int32 [B, L]; and for each entry of `special_ids`, the column after it in each
+      row, int64 [B].
     """
     num_rows = len(spans[0].start_B)
     column_L = np.arange(width, dtype=np.int64)

@@ -2,8 +2,8 @@
 
 The rules are those of `ExampleBuilder` in google-research/electra's
 build_pretraining_dataset.py, with two differences. Once B has begun, every sentence goes to B;
-the original puts a later one in A if A has room for it. Rows are made of the store's sentences,
-where the original takes lines.
+the original puts a later sentence in A if A has room. Rows consist of the store's sentences; those
+of the original consist of lines.
 """
 
 from typing import ClassVar, NamedTuple
@@ -32,10 +32,10 @@ class HalvesPlan(NamedTuple):
 class HalvesRows(WindowedRows):
     """`[CLS] A [SEP] B [SEP]`, where B follows A, or `[CLS] A [SEP]`.
 
-    Sentences of a document are gathered until they have `max_seq_length` tokens, or for a share
-    of `short_seq_prob` of the rows a smaller number, uniform from 5. A is the sentences that have
-    less than half of these tokens, and by a coin one more. What does not fit is cut off at the
-    end.
+    Sentences of a document are gathered up to a target of `max_seq_length` tokens. For a share of
+    `short_seq_prob` of the rows, the target is uniform from 5 to `max_seq_length`. A takes the
+    sentences that end before half of the target, at least one, and with probability 1/2 one more.
+    Tokens that do not fit in the row are cut off at the end.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
@@ -63,12 +63,12 @@ class HalvesRows(WindowedRows):
             self.store,
             (template.before, template.between, template.after),
             (Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)),
-            # A row without B may be as long as `width` without the special tokens of B.
+            # Leaves room for the special tokens of B, which a full row without B does not have.
             width + special,
             self.tokenizer.pad_id,
         )
         input_ids_BxL = input_ids_BxL[:, :width]
-        # `between` begins with `after`, so that a row without B only ends earlier.
+        # `between` begins with `after`, so a row without B only ends earlier.
         single_end_B = b_first_B - len(template.between) + len(template.after)
         end_B = np.where(plan.b_length_N > 0, end_B, single_end_B)
         column_L = np.arange(width)
@@ -89,9 +89,9 @@ class HalvesRows(WindowedRows):
     def _chunks(
         self, block: Block, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the first sentence of A, the first of B, and the one after B's last.
+        """Returns each row's first sentence of A, first sentence of B, and sentence after B.
 
-        Without B, the last two are equal.
+        In rows without B, the last two are equal.
         """
         length, starts = self.spec.max_seq_length, block.sentence_starts
         num_special = self.tokenizer.template.num_special(is_pair=True)

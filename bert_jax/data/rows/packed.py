@@ -1,9 +1,9 @@
 """Rows filled with whole sentences, each followed by [SEP].
 
 The rules are RoBERTa's: `_get_slice_indices_fast` in fairseq's token_block_utils_fast.pyx, with
-the modes `complete` (FULL-SENTENCES) and `complete_doc` (DOC-SENTENCES). Two rows differ: a
-sentence that is too long for a row loses its end, where fairseq makes a row that is too long;
-and no row holds only the end of a document.
+the modes `complete` (FULL-SENTENCES) and `complete_doc` (DOC-SENTENCES). There are two differences:
+a sentence that is too long for a row loses its end (fairseq makes the row too long), and no row
+holds only the [SEP] that ends a document.
 """
 
 from typing import ClassVar, NamedTuple
@@ -25,9 +25,9 @@ class PackedPlan(NamedTuple):
 class FullSentenceRows(SegmentRows):
     """`[CLS] sentence [SEP] sentence [SEP] ...`, with as many sentences as fit.
 
-    A row continues with the next document; one more [SEP] ends a document. Rows do not continue
-    with the next block of documents, because blocks are planned independently. All rows have
-    full length: `short_seq_prob` is not used.
+    A row continues with the next document; a second [SEP] ends each document. Rows do not cross
+    into the next block of documents, because blocks are planned independently. No row is
+    shortened: `short_seq_prob` is not used.
     """
 
     crosses_documents: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class FullSentenceRows(SegmentRows):
         seps_before_T = np.cumsum(num_seps_T) - num_seps_T
         seps_before_T -= seps_before_T[last_N - size_N + 1][row_T]
         column_T = (first_column_N - plan.start_N)[row_T] + end_T + seps_before_T
-        # The end of a document may lie beyond the row; then the next row begins with it.
+        # The [SEP] that ends a document may lie beyond the row; the next row then begins with it.
         length_N = np.minimum(column_T[last_N] + num_seps_T[last_N], width)
 
         column_L = np.arange(width)

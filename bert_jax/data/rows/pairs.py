@@ -43,9 +43,9 @@ class Chunks(NamedTuple):
 
     document_N: np.ndarray
     a_first_N: np.ndarray  # first sentence of A
-    end_N: np.ndarray  # one past the chunk's last sentence, where a B that follows A ends
+    end_N: np.ndarray  # one past the chunk's last sentence; B ends here if it follows A
     a_end_N: np.ndarray  # one past the last sentence of A
-    is_random_N: np.ndarray  # bool; if true, a_end..end returns to the document
+    is_random_N: np.ndarray  # bool; if true, the next chunk begins at a_end
     is_swapped_N: np.ndarray  # bool; if true, A and B change places
 
 
@@ -57,8 +57,8 @@ class PairRows(WindowedRows):
     Attributes:
       label: The field of the labels: 0 in order, 1 swapped, `random_label` if B is random.
       random_label: See `label`.
-      random_share, swapped_share: The shares of pairs, of those with two or more sentences, in
-        which B is random, or A and B are swapped.
+      random_share: The share of pairs whose B is random, among pairs of two or more sentences.
+      swapped_share: The share of these pairs whose A and B are swapped.
 
     Raises:
       UserError: The corpus has only one document.
@@ -174,7 +174,7 @@ class PairRows(WindowedRows):
 class OrderedPairRows(PairRows):
     """Pairs whose A and B are swapped half the time, for ALBERT's sentence order prediction.
 
-    Pairs with a random B have the label of swapped ones, as in google-research/albert's
+    Pairs with a random B have the label of swapped pairs, as in google-research/albert's
     create_pretraining_data.py.
     """
 
@@ -187,8 +187,7 @@ class OrderedPairRows(PairRows):
 class ThreeWayPairRows(PairRows):
     """Pairs in order, swapped, and with a random B: a third each, as in StructBERT and HerBERT.
 
-    The shares are those of the sentence structural objective (Wang et al., 2019, StructBERT,
-    section 2.2.2).
+    See the sentence structural objective of StructBERT (Wang et al., 2019, section 2.2.2).
     """
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **THREE_WAY_FIELDS}

@@ -116,7 +116,7 @@ class WindowedRows(abc.ABC):
         return select_rows(joined, order)
 
     def locate(self, positions_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the document of token positions, and the sentence in it; both int64 [N]."""
+        """Returns each token position's document and its sentence within it; both int64 [N]."""
         sentence_N = np.searchsorted(self.sentence_starts, positions_N, side="right") - 1
         document_N = np.searchsorted(self.document_starts, sentence_N, side="right") - 1
         return document_N, sentence_N - self.document_starts[document_N]
@@ -163,18 +163,18 @@ def gather_sentences(
 ) -> tuple[np.ndarray, ...]:
     """Cuts the documents of a block into chunks of whole sentences.
 
-    Each iteration makes one chunk of every document that has sentences left. The longest
+    Each iteration cuts one chunk from every document that has sentences left. The longest
     document therefore determines the number of iterations.
 
     Args:
       block: The documents.
       target_D: int64 [D], at least 1: a chunk ends at the first sentence boundary at or beyond
         this many tokens, or with its document.
-      divide: Takes the first sentence of each chunk and the one after its last; returns where
-        the document's next chunk begins, and further columns of the chunks.
+      divide: Takes the first sentence of each chunk and the sentence after its last; returns
+        where the document's next chunk begins, and further columns of the chunks.
 
     Returns:
-      int64 [N] each: the chunk's document, its first sentence and the sentence after its last;
+      int64 [N] each: the chunk's document, its first sentence, and the sentence after its last;
       then the columns of `divide`. The chunks of a document are in text order. All indices
       count within the block.
     """
