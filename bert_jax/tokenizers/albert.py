@@ -1,8 +1,8 @@
 """ALBERT's rules around a SentencePiece model.
 
-They are those of google-research/albert: `preprocess_text` and `encode_pieces` in
-tokenization.py, `_is_start_piece_sp` in create_pretraining_data.py. Two quotation marks (`` or '')
-also become one ("). The ids are those of `transformers`' AlbertTokenizer.
+The rules come from google-research/albert: `preprocess_text` and `encode_pieces` in
+tokenization.py, `_is_start_piece_sp` in create_pretraining_data.py. The doubled quotation marks
+`` and '' become ". The ids equal those of `transformers`' AlbertTokenizer.
 """
 
 import unicodedata
@@ -39,7 +39,8 @@ def normalize_aligned(text: str, lowercase: bool) -> tuple[str, list[int]]:
             characters.append((character, index))
     if characters and characters[-1][0] == " ":
         characters.pop()
-    # Marks that would change places are dropped, so characters can be decomposed one by one.
+    # Only combining marks change places, and they are dropped, so characters can be decomposed one
+    # by one.
     parts = [
         (part, index)
         for character, index in characters
@@ -49,17 +50,17 @@ def normalize_aligned(text: str, lowercase: bool) -> tuple[str, list[int]]:
     normal = "".join(part for part, _ in parts)
     sources = [index for _, index in parts]
     if lowercase:
-        # The number of characters does not depend on the context; only the form of sigma does.
+        # Context affects only the form of sigma, never the number of characters.
         sources = [i for c, i in zip(normal, sources, strict=True) for _ in c.lower()]
         normal = normal.lower()
     return normal, sources
 
 
 def is_word_start(piece: str) -> bool:
-    """Returns whether a piece begins a word, for masks of n-grams.
+    """Returns whether a piece begins a word, for n-gram masking.
 
-    Punctuation does, and every piece with a character that is neither an English letter nor
-    punctuation.
+    Punctuation begins a word, and so does every piece with a character that is neither an English
+    letter nor punctuation.
     """
     return (
         piece.startswith((WORD_START, "<"))
@@ -69,7 +70,7 @@ def is_word_start(piece: str) -> bool:
 
 
 def number_pieces(piece: str, encode: Callable[[str], list[str]]) -> list[str] | None:
-    """Returns the pieces that replace a piece like "▁2," or "9,"; None if it is no such piece.
+    """Returns the pieces that replace a piece such as "▁2," or "9,"; None for other pieces.
 
     Args:
       piece: A piece of the model.

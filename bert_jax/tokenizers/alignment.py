@@ -30,7 +30,7 @@ def decompose(text: str) -> tuple[str, list[int]]:
 def monotone(spans: Sequence[tuple[int, int]]) -> np.ndarray:
     """Returns spans, int32 [T, 2], widened until neither starts nor ends decrease.
 
-    Only reordered marks need this.
+    Only text with reordered combining marks needs this.
     """
     spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
     starts_T = np.minimum.accumulate(spans_Tx2[::-1, 0])[::-1]

@@ -22,11 +22,10 @@ class SpecialTokens(NamedTuple):
       pad, unk, cls, sep, mask: Their spellings.
       num_separators: The number of `sep` between the two texts of a pair.
       num_segments: 2 if the second text of a pair has token type 1; 1 if all types are 0.
-      mask_takes_space: Whether the space before a mask belongs to it, and the text after it
-        begins a word in SentencePiece (`lstrip` in `transformers`).
-      first, last: The entries at the beginning and at the end of a vocabulary that is made from
-        pieces of text. If `last` is not empty, they are also put around the pieces of a model
-        that lacks special tokens, as fairseq does.
+      mask_takes_space: Whether the space before a mask belongs to the mask. In SentencePiece,
+        the text after the mask then begins a word (`lstrip` in `transformers`).
+      first, last: The first and last entries of a trained vocabulary. If `last` is not empty,
+        they also go around the pieces of a model that lacks special tokens, as in fairseq.
     """
 
     pad: str = "[PAD]"
@@ -59,8 +58,8 @@ CONVENTIONS = {
     "bert": SPECIAL_TOKENS,
     # RoBERTa, XLM-R and PhoBERT: the dictionary of fairseq.
     "roberta": _ROBERTA,
-    # The same with the five rows that the released CamemBERT has at the beginning. Its tokens <s>
-    # and </s> are the pieces of its SentencePiece model.
+    # The same with the first five rows of the released CamemBERT. <s> and </s> are pieces of its
+    # SentencePiece model.
     "camembert": _ROBERTA._replace(
         first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
     ),
@@ -80,12 +79,12 @@ class Tokenizer(abc.ABC):
 
     Attributes:
       kind: A key of `factory.KINDS`.
-      options: `kind` and the options of its kind; `special_tokens`, a key of CONVENTIONS or
-        the fields of `SpecialTokens`, only if they are not BERT's.
+      options: `kind` and the options of this kind. If the special tokens are not BERT's, also
+        `special_tokens`: a key of CONVENTIONS, or a list of the fields of `SpecialTokens`.
       tokens: The vocabulary in the order of its ids.
-      vocab_size: The number of entries; every id is below it.
+      vocab_size: The number of entries; every id is smaller.
       special_tokens: The spellings and places of the special tokens.
-      pad_id, unk_id, cls_id, sep_id, mask_id: The five special tokens. Text never
+      pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the five special tokens. Text never
         produces any of them except unk_id, even if it contains their spellings.
       special_ids: The same five ids.
       template: The places of the special tokens in a sequence.
@@ -134,11 +133,11 @@ class Tokenizer(abc.ABC):
 
     @property
     def num_unused(self) -> int:
-        """The number of entries that only fill up the vocabulary: "[unused0]", ..."""
+        """The number of filler entries: "[unused0]", ..."""
         return sum(token.startswith("[unused") for token in self.tokens)
 
     def id_to_token(self, token_id: int) -> str:
-        """Returns an entry of the vocabulary, for people to read."""
+        """Returns an entry of the vocabulary in human-readable form."""
         return self.tokens[token_id]
 
     def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:
@@ -160,10 +159,10 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Returns an int32 array of ids for each sentence; no special tokens are added.
+        """Returns an int32 array of ids for each sentence, without special tokens.
 
-        "[MASK]" in the text is plain text ('[', 'mask', ']'), never the special id. The same is
-        true of all other special tokens.
+        "[MASK]" and other special tokens in the text are plain text ('[', 'mask', ']'), never the
+        special id.
         """
 
     def join(
@@ -173,7 +172,7 @@ class Tokenizer(abc.ABC):
         return self.template.join(a, b, max_length=max_length)
 
     def encode_masked(self, sentence: str) -> np.ndarray:
-        """Returns the ids of a sentence, int32 [T], in which masks are mask tokens.
+        """Returns the ids of a sentence, int32 [T], with masks converted to `mask_id`.
 
         A mask is "[MASK]" or the vocabulary's own spelling, such as "<mask>".
         """
@@ -194,9 +193,9 @@ class Tokenizer(abc.ABC):
         """Returns the ids that `encode_batch` gives, and their places in the text.
 
         Returns:
-          The ids, int32 [T]; and the characters, int32 [T, 2]: piece t stands for
-          text[start:end]. Starts and ends never decrease. Pieces of one character (such as
-          half a Hangul syllable) have the same span. Stripped accents belong to the piece before
+          The ids, int32 [T]; and spans (start, end), int32 [T, 2]: piece t stands for
+          text[start:end]. Starts and ends never decrease. Pieces that divide one character (such
+          as a Hangul syllable) have the same span. Stripped accents belong to the piece before
           them.
         """
 

@@ -1,9 +1,9 @@
 """Byte-level BPE (GPT-2, RoBERTa), on the `tokenizers` library.
 
-Text is split into words, each with the space before it, by GPT-2's regular expression. Bytes take
-the place of characters, so that any text can be encoded: the space is "Ġ" in an entry. The ids are
-those of `transformers`' RobertaTokenizer, slow and fast, apart from spellings of special tokens in
-the text, which are plain text here.
+GPT-2's regular expression splits text into words, each with the space before it. Entries consist of
+bytes, so any text can be encoded; "Ġ" is the space. The ids equal those of `transformers`'
+RobertaTokenizer, slow and fast, except that special tokens spelled out in the text are plain text
+here.
 
 The option `add_prefix_space` puts a space before a text that does not begin with white space. It
 is off by default, as in RoBERTa: fairseq's examples/roberta/multiprocessing_bpe_encoder.py encodes
@@ -36,8 +36,8 @@ from bert_jax.tokenizers.base import (
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 WORD_START = "Ġ"
 _MERGES_HEADER = "#version: 0.2"
-# GPT-2's regular expression for ASCII text (openai/gpt-2, encoder.py), where Python's classes of
-# characters are the library's.
+# GPT-2's regular expression (openai/gpt-2, encoder.py) for ASCII text, for which Python's character
+# classes equal the library's.
 _WORDS = re.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
 )
@@ -51,8 +51,8 @@ class ByteBpeTokenizer(Tokenizer):
 
     Args:
       tokens: The vocabulary in the order of ids.
-      merges: The pairs of entries to join, the first ones first.
-      add_prefix_space: Whether a space is put before each text that has none.
+      merges: The pairs of entries to join, in order of priority.
+      add_prefix_space: Whether to put a space before each text that does not begin with one.
       special_tokens: See `Tokenizer`.
     """
 
@@ -100,7 +100,7 @@ class ByteBpeTokenizer(Tokenizer):
         return text if has_space or not self._add_prefix_space else f" {text}"
 
     def id_to_token(self, token_id: int) -> str:
-        """See `Tokenizer`. An entry is not changed if its bytes are only a part of a character."""
+        """See `Tokenizer`. Entries that hold an incomplete character are returned as stored."""
         token = self.tokens[token_id]
         text = self._decoder.decode([token])
         return token if "\ufffd" in text else text.replace(" ", WORD_START)
@@ -111,16 +111,16 @@ class ByteBpeTokenizer(Tokenizer):
         return self.encode_batch(parts)
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        given = self._with_space(text)
-        shift = len(given) - len(text)
-        encoded = self._backend.encode(given)
+        spaced = self._with_space(text)
+        shift = len(spaced) - len(text)
+        encoded = self._backend.encode(spaced)
         spans = []
         for piece_start, piece_end in encoded.offsets:
             start, end = max(0, piece_start - shift), piece_end - shift
             first = start
             while first < end and text[first].isspace():
                 first += 1
-            # A piece of white space only stands for itself.
+            # A piece of nothing but white space keeps its span.
             spans.append((first if first < end else start, end))
         return np.array(encoded.ids, np.int32), monotone(spans)
 
@@ -166,7 +166,7 @@ def read_vocabulary(
     require_special_tokens(tokens, special_tokens, path)
     for pair in merges:
         if missing := {*pair, "".join(pair)}.difference(ids):
-            raise UserError(f"{path} has no {min(missing)!r}, which a merge of {pair} needs")
+            raise UserError(f"{path} has no {min(missing)!r}, which the merge of {pair} needs")
     return tokens, merges
 
 
@@ -181,7 +181,7 @@ def _read_merges(path: epath.Path | Path) -> Merges:
         if line.startswith("#version") or not line:
             continue
         if len(pair) != 2:
-            raise UserError(f"{path}:{number}: {line!r} must be two entries and a space")
+            raise UserError(f"{path}:{number}: {line!r} must be two entries with a space between")
         merges.append(pair)
     return merges
 

@@ -24,10 +24,10 @@ class _Kind(NamedTuple):
     """The files and options of a kind of tokenizer.
 
     Attributes:
-      names: The names that a vocabulary may have in a directory; ours is the first.
+      names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
       options: The names of the options.
-      optional: Further options, which are stored only where they differ from their defaults.
-      companion: The name of a second file beside one with the first name.
+      optional: Further options, which are stored only if they differ from their defaults.
+      companion: The name of a second file that belongs to a file with the first name.
     """
 
     names: tuple[str, ...]
@@ -82,11 +82,11 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
 
 
 def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Path]:
-    """Returns the files of a vocabulary, the first one first.
+    """Returns the files of a vocabulary, the main file first.
 
     Args:
       kind: One of KINDS.
-      path: The first file, or a directory that has it under one of its usual names.
+      path: The main file, or a directory that has it under one of its usual names.
     """
     known = _KINDS[kind]
     if path.is_dir():
@@ -109,11 +109,11 @@ def from_file(
 
     Args:
       kind: One of KINDS.
-      path: A directory with the files, or one of these: a vocab.txt (wordpiece); a .model, or a
+      path: A directory with the files, or a single file: a vocab.txt (wordpiece); a .model, or a
         tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
         it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe).
-      lowercase, max_input_chars_per_word, sentencepiece_rules, add_prefix_space: Used by the
-        kinds that have the option.
+      lowercase, max_input_chars_per_word, sentencepiece_rules, add_prefix_space: Options; each
+        kind ignores those that it does not have.
       special_tokens: The special tokens of the vocabulary.
 
     Raises:
@@ -155,7 +155,7 @@ def train(
     add_prefix_space: bool = False,
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
 ) -> Tokenizer:
-    """Trains a vocabulary of exactly `vocab_size` entries, of any kind but fastbpe.
+    """Trains a tokenizer of any kind but fastbpe, with exactly `vocab_size` entries.
 
     The same texts in the same order give the same vocabulary, byte for byte. All texts together
     must fit in memory; `bert_jax.prepare` draws a sample.

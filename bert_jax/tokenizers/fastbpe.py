@@ -1,9 +1,9 @@
-"""The BPE of fastBPE with a dictionary of fairseq (PhoBERT), on the `tokenizers` library.
+"""fastBPE's BPE with a fairseq dictionary (PhoBERT), on the `tokenizers` library.
 
-vocab.txt has an entry and its count in each line, bpe.codes a merge and its count. "@@" ends every
-piece that does not end its word. Words are what white space separates: Vietnamese text must be
-segmented beforehand, with "_" between the syllables of a word. The ids are those of
-`transformers`' PhobertTokenizer, which however makes <unk> of every line break.
+Each line of vocab.txt has an entry and its count, each line of bpe.codes a merge and its count. A
+piece that does not end its word ends with "@@". White space separates words: Vietnamese text must
+be segmented beforehand, with "_" between the syllables of a word. The ids equal those of
+`transformers`' PhobertTokenizer, except that it turns every line break into <unk>.
 """
 
 import functools
@@ -26,7 +26,7 @@ from bert_jax.tokenizers.base import (
 VOCABULARY_FILE, CODES_FILE = "vocab.txt", "bpe.codes"
 CONTINUED = "@@"
 _END = "</w>"
-# No word contains it.
+# The library's unknown piece; no word contains a space.
 _UNKNOWN = " "
 _CACHE_WORDS = 2**18
 
@@ -40,10 +40,10 @@ class FastBpeTokenizer(Tokenizer):
     Args:
       vocabulary: The content of vocab.txt.
       codes: The content of bpe.codes.
-      special_tokens: Their entries are put around those of vocab.txt.
+      special_tokens: Its `first` and `last` entries go around those of vocab.txt.
 
     Raises:
-      ValueError: A line is not as above, or an entry is repeated. The message names the file and
+      ValueError: A line is malformed, or an entry is repeated. The message names the file and
         the line.
     """
 
@@ -61,8 +61,8 @@ class FastBpeTokenizer(Tokenizer):
         merges = _parse_codes(codes)
         tokens = [*special_tokens.first, *entries, *special_tokens.last]
         super().__init__({}, vocabulary + b"\0" + codes, tokens, special_tokens)
-        # The library marks the end of a word, not its continuation, and needs an id for every
-        # piece that a merge joins, even if vocab.txt does not have it.
+        # The library marks pieces that end a word, not those that continue it. It needs an id for
+        # every piece that a merge joins, even if vocab.txt lacks the piece.
         spellings = dict.fromkeys([_UNKNOWN, *map(_inner_spelling, entries)])
         spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
         ids = {token: i for i, token in enumerate(tokens)}

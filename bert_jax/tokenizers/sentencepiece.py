@@ -1,8 +1,9 @@
 """SentencePiece, on the `sentencepiece` library.
 
-The rules say what is done before the model is applied, which works with any model:
+`sentencepiece_rules` selects how text is normalized before the model; both rules work with any
+model:
 
-* "plain": lower-casing strips accents too, as in WordPiece.
+* "plain": only lower-casing, if set, which also strips accents, as in WordPiece.
 * "albert": see `bert_jax.tokenizers.albert`.
 """
 
@@ -64,7 +65,7 @@ class SentencePieceTokenizer(Tokenizer):
         if self._is_albert:
             options["sentencepiece_rules"] = sentencepiece_rules
         super().__init__(options, model, tokens, special_tokens)
-        # The library's id of a piece differs from ours if there are entries around the pieces.
+        # The library's ids differ from this vocabulary's if there are entries around the pieces.
         ids = {token: i for i, token in enumerate(tokens)}
         self._id_of_piece_P = np.array([ids[piece] for piece in pieces], np.int32)
         self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
@@ -72,7 +73,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _within_word(self) -> sentencepiece.SentencePieceProcessor:
-        """Encodes text that continues a word after a mask."""
+        """A processor for text that continues a word after a mask."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self.model)
         model.normalizer_spec.add_dummy_prefix = False
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
@@ -155,13 +156,13 @@ class SentencePieceTokenizer(Tokenizer):
         return fold_aligned(text) if self._lowercase else (text, range(len(text)))
 
     def _ids(self, pieces: Sequence[int]) -> np.ndarray:
-        """Returns our ids of the library's pieces."""
+        """Converts the library's piece ids to ids of this vocabulary."""
         if self._numbers:
             pieces = [q for p in pieces for q in self._numbers.get(p, ([p],))[0]]
         return self._id_of_piece_P[np.array(pieces, np.int64)]
 
     def _number_pieces(self, pieces: Sequence[str]) -> dict[int, tuple[list[int], list[int]]]:
-        """Maps each piece that ALBERT divides to its parts and to their lengths in characters."""
+        """Maps each piece that ALBERT divides to its parts' ids and lengths in characters."""
         encode = functools.partial(self._backend.encode, out_type=str)
         divided = {}
         for index, piece in enumerate(pieces):
@@ -192,7 +193,7 @@ def fold(text: str) -> str:
 def fold_aligned(text: str) -> tuple[str, list[int]]:
     """Returns `fold(text)` and the index in the text of each of its characters."""
     lowered = text.lower()
-    # The number of characters does not depend on the context; only the form of sigma does.
+    # Context affects only the form of sigma, never the number of characters.
     indices = [i for i, character in enumerate(text) for _ in character.lower()]
     parts, sources = decompose(lowered)
     kept = [
@@ -204,7 +205,7 @@ def fold_aligned(text: str) -> tuple[str, list[int]]:
 
 
 def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
-    """Returns a serialized model in which text never becomes a special token.
+    """Returns a serialized model that never maps text to a special token, except [UNK].
 
     Raises:
       UserError: The file cannot be read, is not a SentencePiece model or a tokenizer.json with
@@ -225,7 +226,7 @@ def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOK
     tokens = around_pieces([piece.piece for piece in model.pieces], special_tokens)
     require_special_tokens(tokens, special_tokens, path)
     for piece in model.pieces:
-        # In ALBERT's models, "[MASK]" in the text becomes the token.
+        # ALBERT's models would map "[MASK]" in the text to the special token.
         if piece.piece in special_tokens.spellings and piece.type != _Piece.UNKNOWN:
             piece.type = _Piece.CONTROL
     return model.SerializeToString()

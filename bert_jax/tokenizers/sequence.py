@@ -59,7 +59,7 @@ class SequenceTemplate:
           a: The ids of the text, int32.
           b: The ids of the second text of a pair.
           max_length: The most tokens that the sequence may have. A single text is cut at its
-            end, a pair to `truncated_lengths`. None means no limit.
+            end, a pair to its `truncated_lengths`. None means no limit.
         """
         num_text = len(a) if b is None else len(a) + len(b)
         room = num_text
@@ -82,8 +82,8 @@ def truncated_lengths(
     """Computes the lengths of pairs after tokens are removed, one by one, from the longer side.
 
     If both sides are equally long, B loses a token, as in google-research/bert's
-    run_classifier.py. This is the closed form: first the longer side is cut to the shorter, then
-    both lose tokens in turn, B first.
+    run_classifier.py. In closed form: first the longer side is cut to the length of the shorter,
+    then both lose tokens in turn, B first.
 
     Args:
       a_length, b_length: Integers, or integer arrays of one shape.

@@ -18,11 +18,11 @@ from bert_jax.tokenizers.byte_bpe import Merges
 from bert_jax.tokenizers.sentencepiece import fold
 from bert_jax.tokenizers.words import WordSplitter
 
-# The number of characters with an entry of their own. Words with a rarer character become [UNK].
+# The most characters that get their own entries. Words with a rarer character become [UNK].
 MAX_ALPHABET = 1000
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
-# The number of threads affects rounding, so it must not depend on the machine.
+# The number of threads affects rounding, so the number must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
@@ -43,8 +43,8 @@ def train_wordpiece(
     texts = [" ".join(split(text)) for text in texts]
     num_pieces = vocab_size - len(special_tokens.last)
     base = _base_entries(texts, num_pieces, special_tokens)
-    # The trainer gives ids to "##x" in the order of a hash map, which varies from run to run and
-    # decides ties between pieces. Special tokens get fixed ids before it starts.
+    # The trainer breaks ties between pieces by id, and numbers "##x" entries in the order of a hash
+    # map, which varies from run to run. As special tokens, they have fixed ids.
     trainer = trainers.WordPieceTrainer(
         vocab_size=num_pieces,
         min_frequency=MIN_FREQUENCY,
@@ -65,7 +65,7 @@ def train_wordpiece(
 def _base_entries(
     texts: Iterable[str], num_pieces: int, special_tokens: SpecialTokens
 ) -> list[str]:
-    """Returns the first special tokens and every character, at the start of a word and inside."""
+    """Returns the first special tokens, the characters, and "##x" for those that continue words."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -142,7 +142,7 @@ def train_sentencepiece(
       UserError: The corpus is too small, or has too many characters for the size.
     """
     if special_tokens.last:
-        # The model has only pieces, and the library's own three special tokens before them.
+        # The model has only the library's own three special tokens, followed by pieces.
         pieces: dict[str, Any] = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}
         own = ("<unk>", "<s>", "</s>")
         added = {*special_tokens.first, *special_tokens.last}

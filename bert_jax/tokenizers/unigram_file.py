@@ -16,8 +16,8 @@ def to_sentencepiece(content: dict[str, Any], special_tokens: SpecialTokens) -> 
 
     Args:
       content: The parsed file.
-      special_tokens: Entries that are put around the pieces of a model are left out of it, except
-        for <unk>, <s> and </s>, its own first pieces.
+      special_tokens: If its entries go around the pieces of a model, the result leaves them out
+        and begins with the three pieces <unk>, <s> and </s>.
 
     Raises:
       ValueError: The file has no Unigram model with SentencePiece's normalization.

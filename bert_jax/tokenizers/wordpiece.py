@@ -1,6 +1,6 @@
 """BERT's WordPiece: splits text into words (see `words`), and words by greedy longest match.
 
-The `tokenizers` library finds the match, and a cache keeps the pieces of each word.
+The `tokenizers` library finds the matches, and a cache keeps the pieces of each word.
 """
 
 import functools
@@ -24,7 +24,7 @@ from bert_jax.tokenizers.base import (
 from bert_jax.tokenizers.words import WordSplitter
 
 VOCABULARY_FILE = "vocab.txt"
-# Limits the cache to some tens of megabytes.
+# Limits the cache to tens of megabytes.
 _CACHE_WORDS = 2**18
 
 
@@ -100,7 +100,7 @@ def read_vocabulary(
     except UnicodeDecodeError as e:
         line = e.object.count(b"\n", 0, e.start) + 1
         raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
-    # Only "\n" ends a line, because vocabularies have other line separators as entries.
+    # Only "\n" ends a line, because other line separators occur as entries.
     tokens = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
     seen: set[str] = set()
     for number, token in enumerate(tokens, 1):

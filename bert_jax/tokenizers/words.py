@@ -1,17 +1,17 @@
 """Splits text into words by BERT's rules.
 
-The rules are those of google-research/bert's tokenization.py: control characters
-dropped, CJK characters spaced apart (cased and uncased alike), lower-casing with
-accents stripped, punctuation split off. As in the original, Python's Unicode tables
-apply: newer characters count as unassigned and are dropped.
+The rules are those of google-research/bert's tokenization.py. Control characters are
+dropped, every CJK character is a word (cased and uncased alike), lower-casing strips
+accents, and punctuation is split off. As in the original, Python's Unicode tables apply:
+newer characters count as unassigned and are dropped.
 
 With lower-casing, the words are those of `transformers`' slow `BertTokenizer` for every text. Other
 tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
 
 * Without lower-casing, the slow `BertTokenizer` composes the text (NFC): "e" with a combining
   accent becomes "é".
-* The original under Python 3 lower-cases whole words: a capital sigma at a word's end becomes a
-  final one. All others lower-case each character by itself.
+* The original under Python 3 lower-cases whole words: a capital sigma at the end of a word becomes
+  a final sigma. All other tokenizers lower-case each character by itself.
 * The `tokenizers` library (`transformers`' fast tokenizers) uses the tables of Unicode 8.
 """
 

@@ -246,7 +246,7 @@ BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, 
     [
         ("byte_bpe", BYTES, None, "merges.txt: No such file"),
         ("byte_bpe", BYTES, "#version: 0.2\na b\na  b\n", "merges.txt:3: .* two entries"),
-        ("byte_bpe", BYTES, "a b\nab b\n", r"no 'abb', which a merge of \('ab', 'b'\) needs"),
+        ("byte_bpe", BYTES, "a b\nab b\n", r"no 'abb', which the merge of \('ab', 'b'\) needs"),
         ("byte_bpe", BYTES.replace("7", "8"), "a b\n", "8 entries must be 0 to 7"),
         ("byte_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
         ("byte_bpe", "[1]", "a b\n", "vocab.json is damaged"),
