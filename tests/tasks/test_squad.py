@@ -274,7 +274,7 @@ def test_tfds(data_set, tokenizer):
     rows = task.rows("validation")
     assert task.score("validation", certain(rows, [True, False]))["exact"] == 100
     splits["train"][0]["answers"]["answer_start"][0] = 3
-    with pytest.raises(UserError, match=r"squad/v2.0/3.0.0 train:1, question a: .* but at 4"):
+    with pytest.raises(UserError, match=r"3.0.0 train:1, question a: .* starts at character 4"):
         make(version="2.0").rows("train")
     del info.features["context"]
     with pytest.raises(
