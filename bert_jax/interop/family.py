@@ -8,7 +8,7 @@ from bert_jax.tokenizers import SPECIAL_TOKENS, SpecialTokens
 
 
 class Names(NamedTuple):
-    """A table of weight names, each below a prefix.
+    """A table of weight names with common prefixes.
 
     Attributes:
       ours: The prefix of our flat names. "{}" in the three prefixes stands for the number of
@@ -17,7 +17,7 @@ class Names(NamedTuple):
       google: The prefix in google-research/bert's checkpoints.
       rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
         Face's name, Google's name; "-" if a program does not have the weight. "+N" after the
-        layout means that the tensor has N more rows, before ours, which are not used.
+        layout means that the tensor begins with N extra rows, which are not used.
     """
 
     ours: str
@@ -82,10 +82,10 @@ def task_classes(
     """Returns the class for each head of fine-tuning.
 
     Args:
-      prefix: What the names of the classes begin with: "Bert" in BertForTokenClassification.
+      prefix: The start of the class names: "Bert" in BertForTokenClassification.
       classifier: The prefix of the output layer in the class for sequences.
-      poolers: The prefix of the pooler's dense layer in the classes whose head has that layer
-        in place of the encoder, by head.
+      poolers: Maps heads to the prefix of the pooler's dense layer, for classes where the head
+        has that layer instead of the encoder.
     """
     outputs = {
         "sequence_classification": (classifier, "text-classification"),
@@ -117,28 +117,29 @@ class Family:
       pretraining_classes: The first class that fits a model is used. Weights
         without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
-      tokenizer: The tokenizer's class in directories that do not name it, a key of
-        `tokenizer_classes.TOKENIZER_CLASSES`. It is written if it fits a tokenizer.
+      tokenizer: The tokenizer class of directories that do not name one, a key of
+        `tokenizer_classes.TOKENIZER_CLASSES`. Exports prefer this class if it fits.
       special_tokens: The special tokens of a vocabulary in these directories.
       config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
         which they are written.
-      optional_config_keys: Further such keys, which are written only if their value is not
-        the default.
-      config_offsets: What a config.json adds to the values of some keys of `config.model`.
-      fixed: Keys of `config.model` and the one value that the family has. Other keys that a
-        config.json lacks must have their default values, unless they affect only training.
+      optional_config_keys: More such keys, which are written only if their value is not the
+        default.
+      config_offsets: Maps keys of `config.model` to the number that a config.json adds to
+        their values.
+      fixed: Keys of `config.model` and the one value that the family supports. Other keys that
+        a config.json lacks must have their default values, unless they affect only training.
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
       activations: Maps `hidden_act` in a config.json to ours.
       encoder_prefixes: Prefixes of the names of an encoder's tensors in either program.
-      base_prefixes: Prefixes of the same names in a file of the bare encoder, which lacks the
-        first of `encoder_prefixes`.
+      base_prefixes: Prefixes of the same names in a file of the bare encoder, where names lack
+        the first of `encoder_prefixes`.
       renamed: Maps spellings of older files to the current ones.
-      required_weights: Flat names of weights without which the family has no class.
-      tied: Maps each tensor that repeats another one to that tensor.
-      zero_tables: Maps keys of `config.model` that count the rows of a table to the tensor. A
-        model without the table is written with one row of zeros, and that is read as no table.
+      required_weights: Flat names of weights that all classes of the family have.
+      tied: Maps each tensor that is a copy of another tensor to the original.
+      zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
+        missing table is written as one row of zeros, and one row of zeros is read as no table.
       buffers: Tensors that are constants, not weights.
       google_activations: `hidden_act` values of Google's program; empty if it does not
         support the family.
@@ -174,7 +175,7 @@ class Family:
     google_constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
-        """Returns the class for a model with these terms, which are None if not known."""
+        """Returns the first class that fits a model; None stands for unknown terms."""
         fitting = [c for c in self.pretraining_classes if c.causal == causal]
         if terms is not None:
             fitting = [c for c in fitting if set(c.terms) <= set(terms)]

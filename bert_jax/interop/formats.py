@@ -1,4 +1,4 @@
-"""Reads and writes models in any format; the format of a source is recognised."""
+"""Reads and writes models in any format; detects the format of a source."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ def read(
       family: The family of the model, as `config.family`; by default the one its config names.
 
     Raises:
-      UserError: It is none of these, or damaged.
+      UserError: The path is none of these, or the model is damaged.
     """
     path = files.open_path(path, "the model to read")
     if step is not None:
@@ -106,9 +106,9 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
 
 
 def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
-    """Writes a model to a directory. Its config, which completes the model, is written last.
+    """Writes a model to a directory and empties `pretrained.weights`.
 
-    This uses up the weights. On failure, nothing remains.
+    The config, which completes the model, is written last. On failure, nothing remains.
 
     Raises:
       UserError: The directory is not empty or cannot be written to, or the model is

@@ -1,7 +1,7 @@
-"""A model with a generator, as two models: the discriminator and the generator.
+"""Splits a model with a generator into a discriminator and a generator, and merges them.
 
-`transformers` has a class for each, hence two directories. The embeddings, which they share, are in
-both.
+`transformers` has a class for each, so they are exported to two directories. Both contain the
+shared embeddings.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ TERM, MASKED_LM = "generator", "masked_lm"
 # The directories of the two models.
 PARTS = DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 _HEAD, _SHARED = "generator/", "bert/embeddings/"
-# The generator's masked-LM head is a head like any other in a model of its own.
+# Prefixes of the generator's weights, and their prefixes in a separate model.
 _MOVED = {"generator/mlm/": "mlm/", "generator/": "bert/"}
 
 
@@ -45,7 +45,7 @@ def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
     """Returns the model with both parts; inverts `split`.
 
     Raises:
-      UserError: The two do not belong together.
+      UserError: The two models do not belong together.
     """
     size = generator.model["hidden_size"] / discriminator.model["hidden_size"]
     model = discriminator.model | {"generator_size": size}
@@ -58,7 +58,7 @@ def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
                 f"{discriminator.source} has {expected!r}"
             )
     weights = dict(discriminator.weights)
-    moved_back = {there: here for here, there in _MOVED.items()}
+    moved_back = {separate: joint for joint, separate in _MOVED.items()}
     for name, value in generator.weights.items():
         if not name.startswith(_SHARED):
             prefix = next(prefix for prefix in moved_back if name.startswith(prefix))

@@ -1,6 +1,6 @@
 """Checkpoints of google-research/bert: bert_model.ckpt, bert_config.json, vocab.txt.
 
-TensorFlow is imported only when a checkpoint is opened, because that takes seconds.
+TensorFlow is imported only when a checkpoint is opened, because the import takes seconds.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
 
 
 def write_google(pretrained: Pretrained, path: Path) -> None:
-    """Writes a directory that Google's scripts can start from; uses up the weights."""
+    """Writes a directory that Google's scripts can start from; empties `pretrained.weights`."""
     family = _google_family(pretrained.family)
     pretrained.warnings += _differences(pretrained, family)
     names = foreign_names(family.names, "google", pretrained.model_config.num_groups)
@@ -95,7 +95,7 @@ def _google_family(name: str) -> Family:
 
 
 def _differences(pretrained: Pretrained, family: Family) -> list[str]:
-    """Returns a sentence for everything that Google's scripts would do differently."""
+    """Returns a warning for everything that Google's scripts would do differently."""
     model, tokenizer = pretrained.model, pretrained.tokenizer
     allowed = {"hidden_act": family.google_activations}
     allowed |= {key: (value,) for key, value in family.google_constants.items()}

@@ -41,7 +41,7 @@ def is_huggingface(path: Path) -> bool:
 def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     """Reads a model with its pre-training heads or its task head; see `formats.read`."""
     config = files.read_json(path / CONFIG)
-    # Config files of the first year have no model_type; all of them are BERT's.
+    # Files from the first year of transformers have no model_type; all of them are BERTs.
     model_type = config.get("model_type", "bert")
     family_name = family_name or family_of_type(model_type)
     if not family_name:
@@ -63,7 +63,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
         try:
             head = read_head(config, tensors, family, model["causal"])
         except UserError as problem:
-            warnings = [f"{path}: {problem}: it is read without its head"]
+            warnings = [f"{path}: {problem}: the model is read without its head"]
         shapes = expected_shapes(BertConfig(**model), terms)
         if head:
             names |= foreign_names(family.task_classes[head["head"]].names, "huggingface", 0)
@@ -85,10 +85,10 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
 
 
 def write_huggingface(pretrained: Pretrained, path: Path) -> None:
-    """Writes a directory for the model's class and `AutoTokenizer`; uses up the weights.
+    """Writes a directory for the model's class and `AutoTokenizer`; empties `pretrained.weights`.
 
     Raises:
-      UserError: `transformers` has no such model.
+      UserError: `transformers` has no class for such a model.
     """
     model, family = pretrained.model, load_family(pretrained.family)
     names = foreign_names(family.names, "huggingface", pretrained.model_config.num_groups)
@@ -115,7 +115,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         if not model[key]:
             tensors[name] = np.zeros((1, pretrained.model_config.embedding_width), np.float32)
     try:
-        # transformers refuses a file that does not name its framework.
+        # transformers refuses a file without the name of a framework.
         save_file(tensors, path / SAFETENSORS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise UserError(f"{path / SAFETENSORS} could not be written: {error}") from error
@@ -132,7 +132,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     with naming(path / "README.md"):
         card = model_card(pretrained, family, class_name, pipeline)
         (path / "README.md").write_text(card, encoding="utf-8")
-    # safetensors makes its file readable by its owner alone.
+    # safetensors makes the file readable only by its owner.
     shutil.copymode(path / "README.md", path / SAFETENSORS)
     files.write_json(path / CONFIG, config)
 
@@ -218,7 +218,7 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Tensor]:
 
 
 def _torch(path: Path) -> dict[str, Tensor]:
-    """Reads a PyTorch state dict, where torch is installed.
+    """Reads a PyTorch state dict, if torch is installed.
 
     `weights_only` limits the file to tensors and plain values: nothing in it is executed.
     """
@@ -237,8 +237,8 @@ def _torch(path: Path) -> dict[str, Tensor]:
         return {str(name): _torch_tensor(value) for name, value in state.items()}
     except Exception as error:  # Arbitrary bytes raise almost anything.
         raise UserError(
-            f"{path} is damaged, or holds something other than named tensors, which is not "
-            "loaded because it could run code"
+            f"{path} is damaged, or holds objects other than named tensors, which are not "
+            "loaded because they could run code"
         ) from error
 
 

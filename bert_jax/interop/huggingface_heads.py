@@ -56,7 +56,9 @@ def read_head(
     if not head:
         return {}
     if TASK_MODELS[head].POOLED and causal:
-        raise UserError("it pools the first token, which attends to no other in a causal model")
+        raise UserError(
+            "its head pools the first token, which attends to no other token in a causal model"
+        )
     task_class = family.task_classes[head]
     output = [t.name for t in foreign_names([task_class.output], "huggingface", 0).values()]
     needed = list(output)
@@ -75,13 +77,13 @@ def read_head(
 
 
 def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, Any]:
-    """Reads the labels; like `transformers`, derives what is missing from their number."""
+    """Reads the labels; derives missing keys from the number of labels, as `transformers` does."""
     kind = config.get("problem_type") if head == "sequence_classification" else _SINGLE_LABEL
     if kind is None:
         kind = _SINGLE_LABEL if num_labels > 1 else _REGRESSION
     if kind == _REGRESSION:
         if num_labels > 1:
-            raise UserError(f"it predicts {num_labels} numbers at once")
+            raise UserError(f"its head predicts {num_labels} numbers at once")
         return {}
     if kind not in (_SINGLE_LABEL, _MULTI_LABEL):
         raise UserError(f"problem_type is {kind!r}, which transformers does not have")

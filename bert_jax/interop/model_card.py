@@ -21,7 +21,8 @@ _NOT_MEASURED = ["## Results", "", "Not measured.", ""]
 def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline: str) -> str:
     """Returns Markdown with the front matter that the Hugging Face Hub reads.
 
-    A model with an untrained head gets no `pipeline_tag`: it would fill masks at random.
+    If the head of the first term is untrained, there is no `pipeline_tag`: its predictions would
+    be random.
     """
     model, training = pretrained.model, pretrained.training
     tags = [family.model_types[0]]

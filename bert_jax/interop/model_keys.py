@@ -1,4 +1,4 @@
-"""The keys of a model's config, ours and those of other programs."""
+"""Converts the keys of a model's config to and from those of other programs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def read_model_keys(
     """Reads the keys of `config.model` from another program's config, the file `path`.
 
     Raises:
-      UserError: Keys are missing or have values that no model can have.
+      UserError: A key is missing or has an invalid value.
     """
     model = dict(MODEL_KEYS)
     for ours, theirs in keys.items():
@@ -49,7 +49,7 @@ def read_model_keys(
 
 
 def write_model_keys(model: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the keys of another program's config and their values."""
+    """Returns the keys of another program's config, with their values."""
     return {theirs: model[ours] for ours, theirs in keys.items()}
 
 
@@ -57,7 +57,7 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
     """Reads the keys of `config.model` from a config.json, the file `path`.
 
     Raises:
-      UserError: The family does not have such a model.
+      UserError: The family does not support such a model.
     """
     for key, value in family.constants.items():
         if config.get(key, value) != value:
@@ -84,7 +84,7 @@ def write_family_keys(
       tokenizer: The model's tokenizer, if any.
 
     Raises:
-      UserError: The family does not have such a model or tokenizer.
+      UserError: The family does not support such a model or tokenizer.
     """
     keys = {**family.config_keys, **family.optional_config_keys}
     for key, default in MODEL_KEYS.items():
@@ -98,7 +98,7 @@ def write_family_keys(
     shape = BertConfig(**model)
     values = {
         **model,
-        # transformers writes out what 0 means here.
+        # Where bert_jax has 0 for "the default", transformers has the number itself.
         "embedding_size": shape.embedding_width,
         "layer_groups": shape.num_groups,
         **{key: model[key] + offset for key, offset in family.config_offsets.items()},

@@ -1,8 +1,8 @@
 """The names and layouts of weights in other programs.
 
 `transformers` stores a projection as [out, in]; Google's BERT stores it as [in, out], as
-bert_jax does. Our attention kernels have a separate axis for the heads, [D, A, K] and
-[A, K, D], which both other programs merge.
+bert_jax does. Our attention kernels, [D, A, K] and [A, K, D], have a separate axis A for the
+heads; both other programs merge A and K.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 class Tensor(NamedTuple):
-    """A tensor of a file, which is read by calling `read`."""
+    """A tensor of a file; `read` reads its values."""
 
     shape: Shape
     read: Callable[[], np.ndarray]
@@ -51,7 +51,7 @@ LAYOUTS = {
 
 
 class ForeignTensor(NamedTuple):
-    """The tensor of a weight in another program; its first `unused_rows` rows are not ours."""
+    """The tensor of a weight in another program; its first `unused_rows` rows are not used."""
 
     name: str
     merged: Callable[[Shape], Shape]
@@ -111,12 +111,12 @@ def collect_weights(
     """Reads the weights of a model from another program's file.
 
     Returns:
-      Flat float32 weights of these shapes (a head may be missing as a whole), and a sentence
-      about the tensors that are left out.
+      Flat float32 weights of these shapes (a head may be missing as a whole), and a list with a
+      warning if tensors are left out.
 
     Raises:
-      UserError: Tensors are missing, have another shape or type, or are unknown within the
-        encoder.
+      UserError: A tensor is missing or has another shape or type, or the encoder has an unknown
+        tensor.
     """
     present = {head_of(n) for n in shapes if n in names and names[n].name in tensors} | {""}
     wanted = {n: names[n] for n in shapes if n in names and head_of(n) in present}
@@ -135,7 +135,7 @@ def collect_weights(
     }
     if any(problems.values()):
         listed = [f"{kind}: {', '.join(found)}" for kind, found in problems.items() if found]
-        raise UserError(f"{source} is not the model of its config: {'; '.join(listed)}")
+        raise UserError(f"{source} does not match its config: {'; '.join(listed)}")
     weights = {}
     for ours, theirs in wanted.items():
         value = tensors[theirs.name].read()

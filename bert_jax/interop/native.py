@@ -26,7 +26,7 @@ from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import TrainState, init_params
 
 _EVALUATION = "eval_"
-# Fine-tuning's best checkpoint is its result.
+# In the order of preference: fine-tuning's best checkpoint is its result.
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
@@ -123,7 +123,7 @@ def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, Path | epath.Pat
 def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     """Returns how a checkpoint was trained, from the files of its work directory."""
     if not (directory / workdir.CORPUS).exists():
-        # Converted weights come with their own file.
+        # Converted weights have a file of their own for this.
         return read_training(directory)
     corpus = files.read_json(directory / workdir.CORPUS)
     # The names of the files are private; their number is enough.
@@ -135,7 +135,7 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
         if line["step"] == step and scores:
             results = {key.removeprefix(_EVALUATION): line[key] for key in scores}
     if results and not workdir.is_finetuning(config):
-        # The scores depend on the stage's length, to which held-out documents are cut.
+        # The scores depend on the stage's sequence length.
         stages = resolve_stages(config.train)
         stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
         results["max_seq_length"] = stage.max_seq_length

@@ -17,7 +17,7 @@ from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 
-# The key of `training` that lists heads which were initialised and not trained.
+# The key of `training` that lists heads that were initialised but never trained.
 UNTRAINED = "untrained_heads"
 # The file beside the weights, in every format, that describes their training.
 TRAINING = "bert_jax_training.json"
@@ -29,7 +29,7 @@ class Pretrained:
     """Weights, shape and tokenizer of a model.
 
     Attributes:
-      source: The path it was read from, for messages.
+      source: The path that the model was read from, for messages.
       model: The keys of `config.model` that describe the model, and their values.
       weights: Flat float32 weights (see `bert_jax.interop.weights`).
       tokenizer: None if the source has none.
@@ -40,9 +40,9 @@ class Pretrained:
       terms: The terms of pre-training, as `config.objective.terms` names them.
       head: The head of a fine-tuned model, a key of `models.task_models.TASK_MODELS`.
       labels: The names of the head's labels, in the order of the logits.
-      features: Layers that the head reads instead of the last one.
+      features: Layers that the head reads instead of the last layer.
       bilstm_size: The size of the BiLSTM below the head; 0 for none.
-      multi_label: Whether any number of labels may be right at once.
+      multi_label: Whether an example may have any number of labels.
     """
 
     source: str
@@ -64,10 +64,10 @@ class Pretrained:
         return BertConfig(**self.model)
 
     def complete(self, seed: int = 0, terms: Sequence[str] | None = None) -> None:
-        """Makes this a model for pre-training, with a vocabulary that is not padded.
+        """Turns this into a model for pre-training, without padding in the vocabulary.
 
-        The head of a fine-tuned model and the heads of terms other than the given ones (by
-        default its own) are dropped. Missing heads are drawn from the seed.
+        The model gets the heads of `terms` (by default its own terms). Missing heads are
+        initialised from the seed; other heads, also those of fine-tuning, are dropped.
         """
         if self.head:
             self.drop_head()
@@ -172,9 +172,10 @@ class Pretrained:
 def read_terms(
     training: Mapping[str, Any], family: Family, causal: bool, class_name: str = ""
 ) -> tuple[str, ...]:
-    """Returns the terms of a model, from its training if known or else from its family.
+    """Returns the terms of a model.
 
-    Those of the family's first class are the default, unless the class of this name has others.
+    They come from its training config if there is one, otherwise from the class `class_name` if
+    that has terms that the family's first class lacks, otherwise from the first class.
     """
     config = training.get("config")
     if config and not workdir.is_finetuning(config):
@@ -186,7 +187,7 @@ def read_terms(
 
 
 def read_training(directory: Path) -> dict[str, Any]:
-    """Reads how a model was trained; empty if bert_jax did not write its directory.
+    """Reads how a model was trained; empty if its directory has no TRAINING file.
 
     Raises:
       UserError: The file is damaged.

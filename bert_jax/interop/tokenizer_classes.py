@@ -1,8 +1,8 @@
 """The tokenizer classes of `transformers` that can be read and written.
 
-A family only names the class of directories that do not name one (`Family.tokenizer`). A tokenizer
-is written for that class if it fits; otherwise for the first one that fits. The last one fits every
-tokenizer, so a family can be trained with any tokenizer.
+`Family.tokenizer` is the class of directories that do not name one. A tokenizer is written for
+that class if it fits, otherwise for the first class that fits. The last class fits every tokenizer,
+so a family can be trained with any tokenizer.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ class TokenizerClass:
     Attributes:
       kind: The kind of tokenizer; empty for all kinds.
       special_tokens: The special tokens, a key of CONVENTIONS.
-      required: Options that the tokenizer must have; options not stored are False.
-      options: Maps keys of a tokenizer_config.json to the tokenizer's options that they hold.
-      defaults: What these keys mean where a tokenizer_config.json lacks them.
-      fixed: Further keys, with the only values that can be read.
-      written: Further keys, and the values that are written.
-      vocabulary_file: The name of the first file of the vocabulary; empty for ours.
+      required: Options that the tokenizer must have; a missing option counts as False.
+      options: Maps keys of a tokenizer_config.json to options of the tokenizer.
+      defaults: The values of these keys if a tokenizer_config.json lacks them.
+      fixed: More keys, with the only values that can be read.
+      written: More keys, with the values that are written.
+      vocabulary_file: The name of the vocabulary's main file; empty for our own name.
       is_fast: Whether the class can have a tokenizer.json.
     """
 
@@ -39,7 +39,7 @@ class TokenizerClass:
     is_fast: bool = True
 
     def fits(self, tokenizer: Tokenizer) -> bool:
-        """Returns whether the class gives the ids of a tokenizer."""
+        """Returns whether the class gives the same ids as a tokenizer."""
         if not self.kind:
             return True
         return (

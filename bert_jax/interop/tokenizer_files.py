@@ -1,8 +1,8 @@
 """Reads and writes the tokenizer files of Hugging Face and of Google's original.
 
-A tokenizer keeps its fingerprint in any chain of conversions. OPTIONS_FILE, a small file beside
-those of the other program, holds what they cannot express: the lower-casing of a vocab.txt, and
-all options of SentencePiece.
+A tokenizer keeps its fingerprint in any chain of conversions. OPTIONS_FILE, a small extra file,
+holds what the other program's files cannot express: the lower-casing of a vocab.txt, and all
+options of SentencePiece.
 """
 
 import json
@@ -27,9 +27,9 @@ LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIALS_FILE = "special_tokens_map.json"
 _SPECIAL_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-# Longer words are [UNK] in the original and in `transformers`; a vocab.txt cannot change that.
+# Words with more characters become [UNK]; a vocab.txt cannot change these limits.
 _GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
-# [CLS], [unused1], and <S> in the (uncased) Chinese vocabulary.
+# Matches [CLS], [unused1], and <S> in the (uncased) Chinese vocabulary.
 _IN_BRACKETS = re.compile(r"\[.+\]|<.+>").fullmatch
 
 
@@ -38,10 +38,10 @@ def write_huggingface_tokenizer(
 ) -> None:
     """Writes a directory for `transformers.AutoTokenizer.from_pretrained`.
 
-    The tokenizer gives the same ids; `tokenizer_json` lists the exceptions, such as
+    The written tokenizer gives the same ids, with exceptions that `tokenizer_json` lists, such as
     "[MASK]" in the text. The slow version of `BertTokenizer`, and both versions in `transformers`
-    5, turn words over 100 characters into [UNK], even if ours has another limit. The class is the
-    family's own if that fits the tokenizer; see `tokenizer_classes`.
+    5, turn words over 100 characters into [UNK], even if `tokenizer` has another limit. The class
+    is the family's own if it fits the tokenizer; see `tokenizer_classes`.
 
     Raises:
       UserError: A SentencePiece model has features that Hugging Face's format lacks.
@@ -88,7 +88,7 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     """Reads the tokenizer of a directory of `transformers`; None if it has none.
 
     Raises:
-      UserError: Its files are damaged, or its rules are not those of its class.
+      UserError: The files are damaged, or have settings that bert_jax does not support.
     """
     if (directory / OPTIONS_FILE).exists():
         return tokenizers.load(directory, OPTIONS_FILE)
@@ -118,14 +118,14 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
 
 
 def _class_for(tokenizer: Tokenizer, family: Family) -> tuple[str, TokenizerClass]:
-    """Returns the name and the description of the class that a tokenizer is written for."""
+    """Returns the name and the description of the class that fits a tokenizer."""
     names = [family.tokenizer, *TOKENIZER_CLASSES]
     name = next(name for name in names if TOKENIZER_CLASSES[name].fits(tokenizer))
     return name, TOKENIZER_CLASSES[name]
 
 
 def _class_of(directory: Path, config: dict[str, Any]) -> str:
-    """Returns the name of the slow class that a directory names; empty if it names none."""
+    """Returns the tokenizer class in a directory's configs, without "Fast"; empty if none."""
     name = config.get("tokenizer_class")
     if not name and (directory / "config.json").exists():
         name = files.read_json(directory / "config.json").get("tokenizer_class")
@@ -147,7 +147,7 @@ def _read_wordpiece(
     else:
         return None
     lowercase = tokenizer.options["lowercase"]
-    # These override the rules in tokenizer.json.
+    # These keys override the rules in tokenizer.json.
     for key, value in {
         "do_lower_case": lowercase,
         "strip_accents": lowercase,
@@ -162,7 +162,7 @@ def _read_wordpiece(
 
 
 def write_google_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes vocab.txt (or sentencepiece.model, which the original does not read)."""
+    """Writes vocab.txt (or sentencepiece.model, which Google's program cannot read)."""
     tokenizer.save(directory, OPTIONS_FILE)
 
 
@@ -171,7 +171,11 @@ def read_google_tokenizer(
 ) -> Tokenizer | None:
     """Reads the tokenizer of a directory of google-research/bert; None if it has none.
 
-    OPTIONS_FILE records the lower-casing. Without it, see `read_vocabulary_file`.
+    OPTIONS_FILE records the lower-casing. Without that file, `lowercase` decides; see
+    `read_vocabulary_file`.
+
+    Raises:
+      UserError: `lowercase` contradicts OPTIONS_FILE.
     """
     if (directory / OPTIONS_FILE).exists():
         tokenizer = tokenizers.load(directory, OPTIONS_FILE)
@@ -189,10 +193,10 @@ def read_google_tokenizer(
 def read_vocabulary_file(
     path: str | Path, lowercase: bool | None = None, special_tokens: SpecialTokens = SPECIAL_TOKENS
 ) -> Tokenizer:
-    """Returns the tokenizer of a vocab.txt, with the options of the original.
+    """Returns the tokenizer of a vocab.txt, with the options of google-research/bert.
 
     If `lowercase` is None, a vocabulary without upper-case letters is uncased. Entries like [MASK]
-    do not count.
+    are ignored for this.
     """
     tokens = read_vocabulary(path, special_tokens)
     if lowercase is None:
@@ -206,7 +210,7 @@ def read_vocabulary_file(
 
 
 def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTokenizer:
-    """Reads a tokenizer.json; raises UserError unless it is a WordPiece with our rules."""
+    """Reads a tokenizer.json; raises UserError unless it is a WordPiece with BERT's rules."""
     try:
         theirs = LibraryTokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # The library raises nothing more specific.
@@ -235,7 +239,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
     )
     _refuse_other_rules(json.loads(theirs.to_str()), json.loads(to_library(ours).to_str()), path)
     for i, token in theirs.get_added_tokens_decoder().items():
-        # Added tokens would be matched in the text, unlike ours.
+        # The library would match added tokens in the text; bert_jax does not.
         if token.content not in special_tokens.spellings:
             raise UserError(f"{path} adds {token.content!r} with id {i}, which BERT does not have")
     return ours

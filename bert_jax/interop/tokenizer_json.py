@@ -5,11 +5,11 @@ In the library, "[MASK]" and the other special tokens in a text become special t
 same, with these exceptions:
 
 * WordPiece: the differences that `bert_jax.tokenizers.words` lists for the library.
-* ALBERT's rules: a piece of digits and a comma is left out of the choice instead of being divided
-  afterwards, as in `transformers`' AlbertTokenizerFast.
+* ALBERT's rules: the library never chooses a piece of digits and a comma, as in `transformers`'
+  AlbertTokenizerFast; bert_jax divides such pieces afterwards.
 * SentencePiece: the library loses a combining mark after a character that the model's own
   normalization replaces ("Ａ" with an accent), and composes Hangul and half-width kana only in
-  part. It may choose other pieces of equal scores ("aaaa..."). With lower-casing, a capital sigma
+  part. It may break ties between scores differently ("aaaa..."). With lower-casing, a capital sigma
   at the end of a word differs, unless the model folds case itself, as our models do. U+1171E and
   U+11938 differ too, because the library's tables are older. "▁" directly after a mask is doubled.
 """
@@ -45,7 +45,7 @@ _NUMBER_COMMA = re.compile(r".*\d,").fullmatch
 def to_library(tokenizer: OurTokenizer) -> Tokenizer:
     """Returns a tokenizer of the library that gives the same ids.
 
-    The tokenizer adds special tokens and token types as the template of ours does.
+    It adds special tokens and token types as the template of our tokenizer does.
 
     Raises:
       UserError: A SentencePiece model has features that the library lacks.
@@ -93,7 +93,7 @@ def _post_processor(tokenizer: OurTokenizer) -> processors.PostProcessor:
         special_tokens=[(tokenizer.id_to_token(i), i) for i in sorted(ids)],
     )
     if tokenizer.kind == "byte_bpe":
-        # The place of a piece does not include the space before it.
+        # The offsets of a piece do not include the space before it.
         return processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
     return around
 
@@ -136,7 +136,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     scores = {piece.piece: piece.score for piece in model.pieces}
     is_albert = "sentencepiece_rules" in tokenizer.options
     if is_albert:
-        # No text is worth such a piece.
+        # With so low a score, the library never chooses the piece.
         scores.update({p: scores[p] - 100 for p in scores if _NUMBER_COMMA(p)})
     pieces = [(token, scores.get(token, 0.0)) for token in tokenizer.tokens]
     if model.trainer_spec.model_type == _Trainer.UNIGRAM:
@@ -195,7 +195,7 @@ def _model_normalizers(
         if not _begins_words(model):
             steps.append(normalizers.Replace(Regex(r"\A "), ""))
     if _begins_words(model):
-        # Metaspace does not change text that already starts with a space or with its sign.
+        # Metaspace does not change text that already starts with a space or "▁".
         steps.append(normalizers.Replace(Regex(rf"\A{WORD_START}"), 2 * WORD_START))
         steps.append(normalizers.Replace(Regex(r"\A "), WORD_START))
     elif model.normalizer_spec.add_dummy_prefix:
@@ -234,7 +234,7 @@ def _refuse_what_the_library_lacks(model: sentencepiece_model_pb2.ModelProto) ->
         "it falls back to bytes": trainer.byte_fallback or _Piece.BYTE in types,
         "it has user-defined pieces": _Piece.USER_DEFINED in types,
         "it has unused pieces": _Piece.UNUSED in types,
-        "its pieces end with the space, not start": trainer.treat_whitespace_as_suffix,
+        "its pieces end with a space, not start with one": trainer.treat_whitespace_as_suffix,
         "it does not escape spaces": not normalizer.escape_whitespaces,
     }
     for reason, applies in reasons.items():

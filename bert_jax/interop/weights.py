@@ -20,7 +20,7 @@ from bert_jax.training.state import init_params
 
 ENCODER = "bert/"
 POOLER = "bert/pooler"
-# Below these names are the blocks of an encoder, ELECTRA's generator included.
+# The paths of an encoder's blocks, also in ELECTRA's generator, contain these names.
 _LAYER = "/encoder/layer_"
 _STACKED = "/encoder/layers/layer/"
 _LAYERS = f"bert{_LAYER}"
@@ -92,10 +92,11 @@ def model_shapes(model: nn.Module) -> Shapes:
 
 
 def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
-    """Returns the weights of a model: the given ones, and the others drawn from the seed.
+    """Completes the given weights with initial weights, drawn from the seed.
 
-    Also returns the names of the weights that were drawn. Given weights that the model does
-    not have are left out.
+    Returns:
+      The weights of the model, and the names of those that were drawn. Given weights that the
+      model does not have are left out.
     """
     names = model_shapes(model)
     weights = {name: value for name, value in given.items() if name in names}
@@ -114,10 +115,10 @@ def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, l
 def keep_layers(weights: Weights, layers: Sequence[int]) -> Weights:
     """Returns the embeddings, these layers of the encoder in this order, and the heads."""
     kept = {name: value for name, value in weights.items() if not name.startswith(_LAYERS)}
-    for ours, theirs in enumerate(layers):
-        prefix = f"{_LAYERS}{theirs}/"
+    for new, old in enumerate(layers):
+        prefix = f"{_LAYERS}{old}/"
         for name in [name for name in weights if name.startswith(prefix)]:
-            kept[f"{_LAYERS}{ours}/{name.removeprefix(prefix)}"] = weights[name]
+            kept[f"{_LAYERS}{new}/{name.removeprefix(prefix)}"] = weights[name]
     return kept
 
 

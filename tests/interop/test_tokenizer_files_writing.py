@@ -165,7 +165,7 @@ def foreign_model(path, **options):
         ({"byte_fallback": True}, "it falls back to bytes"),
         ({"user_defined_symbols": ["<url>"]}, "it has user-defined pieces"),
         ({"model_type": "char", "hard_vocab_limit": False}, "its type is neither unigram nor bpe"),
-        ({"treat_whitespace_as_suffix": True}, "its pieces end with the space"),
+        ({"treat_whitespace_as_suffix": True}, "its pieces end with a space"),
     ],
 )
 def test_models_that_hugging_face_cannot_hold(options, words, tmp_path):

@@ -71,8 +71,8 @@ ALBERT = Family(
     config_keys=BERT.config_keys
     | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups"},
     constants={"position_embedding_type": "absolute", "inner_group_num": 1},
-    # transformers also has a dropout before the sentence-order head, which the authors' program
-    # has not; it is the same key as that of a classifier.
+    # transformers also applies classifier_dropout_prob before the sentence-order head, where the
+    # authors' program has no dropout.
     written={
         "position_embedding_type": "absolute",
         "inner_group_num": 1,

@@ -1,4 +1,4 @@
-"""DistilBERT: a BERT without token types and pooler, under other names."""
+"""DistilBERT: a BERT without token types or a pooler, under other names."""
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
@@ -65,7 +65,7 @@ DISTILBERT = Family(
         ),
         PreTrainingClass("DistilBertModel", terms=(), weights=("bert/",)),
     ),
-    # The layer of our pooler, with another activation.
+    # `pre_classifier` is the dense layer of our pooler, with another activation.
     task_classes=task_classes(
         "DistilBert",
         poolers=dict.fromkeys(("sequence_classification", "multiple_choice"), "pre_classifier."),
@@ -78,7 +78,7 @@ DISTILBERT = Family(
         "attention_output_dropout_prob": 0.0,
         "pooler_act": "relu",
     },
-    # Its sinusoids are only the initial values of the position table.
+    # DistilBERT's sinusoids are only the initial values of the position table.
     written={
         "sinusoidal_pos_embds": False,
         "tie_weights_": True,

@@ -1,4 +1,4 @@
-"""ELECTRA: a discriminator and a generator, each a model of its own in `transformers`."""
+"""ELECTRA: a discriminator and a generator, which are two separate models in `transformers`."""
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import DENSE, Family, Names, PreTrainingClass, task_classes
@@ -56,7 +56,7 @@ ELECTRA = Family(
     ),
     tokenizer="ElectraTokenizer",
     config_keys=BERT.config_keys | {"embedding_size": "embedding_size"},
-    # The activation of the generator's head is gelu, whatever hidden_act says.
+    # The activation of the generator's head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_act": "gelu", "pooler_dropout_prob": 0.1},
     constants={**BERT.constants, "is_decoder": False},
     written=BERT.written

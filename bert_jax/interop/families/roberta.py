@@ -9,7 +9,7 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass, task_classes
 from bert_jax.tokenizers import CONVENTIONS
 
-# Positions are counted from the id of padding plus 1: the table has two rows more than are used.
+# Positions count from pad_token_id + 1, so the first two rows of the table are not used.
 _POSITION_OFFSET = 2
 
 # layout, our name, Hugging Face's, Google's
@@ -62,7 +62,7 @@ ROBERTA = Family(
     special_tokens=CONVENTIONS["roberta"],
     config_keys=BERT.config_keys,
     config_offsets={"max_position_embeddings": _POSITION_OFFSET},
-    # The activation of the masked-LM head is gelu, whatever hidden_act says.
+    # The activation of the masked-LM head is always gelu, regardless of hidden_act.
     fixed={"hidden_act": "gelu", "pooler_dropout_prob": 0.1},
     constants={**BERT.constants, "is_decoder": False, "pad_token_id": _POSITION_OFFSET - 1},
     written=BERT.written,

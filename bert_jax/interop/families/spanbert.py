@@ -1,4 +1,4 @@
-"""SpanBERT: a BERT for `transformers`, which has no place for the boundary head."""
+"""SpanBERT: exported as a BERT, without the boundary head, which `transformers` lacks."""
 
 import dataclasses
 
