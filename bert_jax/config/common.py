@@ -14,8 +14,8 @@ HIDDEN_DROPOUT = Field(
 ATTENTION_DROPOUT = Field(0.1, "Dropout probability of the attention weights.", at_least=0, below=1)
 GRADIENT_ACCUMULATION_STEPS = Field(
     1,
-    "Number of parts that each batch is divided into, to save memory. Their gradients are summed, "
-    "and the update is that of the whole batch.",
+    "Number of parts that each batch is divided into, to save memory. The gradients of the parts "
+    "are summed, so the update equals that of the whole batch.",
     above=0,
 )
 EVAL_BATCH_SIZE = Field(
@@ -31,15 +31,15 @@ COMMON: Section = {
     ),
     "workdir": Field(
         "",
-        "Directory where the run writes everything. The flag --workdir takes precedence. This and "
-        "every other path may be gs://BUCKET/NAME.",
+        "Directory for everything that the run writes. The flag --workdir takes precedence. This "
+        "and every other path may be gs://BUCKET/NAME.",
         is_path=True,
     ),
     "init_from": Field(
         "",
         "Weights to start from at step 0: a work directory or one of its checkpoints, a Hugging "
         "Face directory, or a Google checkpoint. If empty, the weights are random. A run that "
-        "already has a checkpoint of its own resumes from that instead.",
+        "already has its own checkpoint resumes from that instead.",
         is_path=True,
     ),
     "sinusoidal_positions": Field(
@@ -66,17 +66,17 @@ COMMON: Section = {
     ),
     "sharding_rules": Field(
         (),
-        'Rules that take precedence over config.sharding, such as ("mlp=fsdp", "vocab="). Each has '
-        "a logical axis of the model and the mesh axis to divide it over, or nothing to keep it "
-        "whole. bert_jax/parallel/sharding.py lists the names. Separate rules with commas on the "
-        "command line.",
+        'Rules that take precedence over config.sharding, such as ("mlp=fsdp", "vocab="). Each '
+        "rule maps a logical axis of the model to the mesh axis to divide it over; an empty mesh "
+        "axis keeps it whole. bert_jax/parallel/sharding.py lists the names. Separate rules with "
+        "commas on the command line.",
     ),
     "max_replicated_share": Field(
         0.05,
-        "Largest share of the parameter bytes that may stay undivided on an axis over which "
-        "config.sharding divides parameters. A run that exceeds it is refused. Parameters that are "
-        "never divided (LayerNorm, most biases; with tp also the pooler and the position table) "
-        "make up 1.5 % of BERT-base.",
+        "Largest share of the parameter bytes that may stay undivided over a mesh axis that "
+        "config.sharding divides parameters over. A run that exceeds this share is refused. "
+        "Parameters that are never divided (LayerNorm, most biases; with tp also the pooler and "
+        "the position table) make up 1.5 % of BERT-base.",
         at_least=0,
         at_most=1,
     ),
@@ -128,7 +128,7 @@ COMMON: Section = {
         ),
         "max_grad_norm": Field(
             1.0,
-            "Gradients with a larger global norm are scaled down to it before the update. "
+            "Gradients with a larger global norm are scaled down to this norm before the update. "
             "0 turns clipping off.",
             at_least=0,
         ),
@@ -138,9 +138,9 @@ COMMON: Section = {
             "bert",
             "Form of the rate at step s, where t is the share of all steps that are done. bert: "
             "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
-            "drops a little where they meet. linear_after_warmup (RoBERTa): the decay begins at "
-            "the peak, and t counts only the steps after the warm-up. product (ELECTRA): during "
-            "the warm-up, the decay is multiplied by s / warmup_steps.",
+            "drops a little at the end of the warm-up. linear_after_warmup (RoBERTa): the decay "
+            "begins at the peak, and t counts only the steps after the warm-up. product (ELECTRA): "
+            "during the warm-up, the decay is multiplied by s / warmup_steps.",
             choices=("bert", "linear_after_warmup", "product"),
         ),
         "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises towards.", above=0),
@@ -152,15 +152,14 @@ COMMON: Section = {
         ),
         "decay_power": Field(
             1.0,
-            "Exponent of the decay to 0, (1 - t)^power, where t is the share of steps done, "
-            "counted from step 0.",
+            "Exponent of the decay to 0, (1 - t)^decay_power; schedule.shape defines t.",
             above=0,
         ),
     },
     "mesh": {
         "data": Field(
             -1,
-            "Devices along the axis that divides the batch only. One axis of the mesh may be -1: "
+            "Devices along the axis that divides only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
         ),
         "fsdp": Field(
@@ -189,7 +188,7 @@ COMMON: Section = {
         ),
         "num_steps": Field(
             0,
-            "Number of steps to trace; 0 for none. A few are enough; the trace of many is large.",
+            "Number of steps to trace; 0 for none. A few are enough; long traces are large.",
             at_least=0,
         ),
     },
@@ -200,14 +199,13 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
     """Returns the numbers in a text such as "0,2,4".
 
     Raises:
-      UserError: They are not numbers; the message names `key`.
+      UserError: The text is not a list of numbers; the message names `key`.
     """
     try:
         return tuple(int(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:
         raise UserError(
-            f"{key} is {text!r}; it must be numbers of layers with commas between them, such as "
-            "-4,-3,-2,-1"
+            f"{key} is {text!r}; it must be layer numbers separated by commas, such as -4,-3,-2,-1"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Checks a config against devices and vocabulary, which are known only at run time."""
+"""Checks a config against the devices and the vocabulary, which are known only at run time."""
 
 import math
 
@@ -25,7 +25,7 @@ def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> Non
     Args:
       config: A validated config of pre-training or fine-tuning.
       data_shards: Product of the mesh axes that the batch is divided over.
-      num_processes: Number of hosts; each reads its own part.
+      num_processes: Number of hosts; each reads its own part of the batch.
     """
     accumulation = config.train.gradient_accumulation_steps
     parts = math.lcm(data_shards, num_processes) * accumulation

@@ -1,6 +1,6 @@
 """The config keys of fine-tuning: their defaults, meanings and ranges.
 
-Keys that mean the same in pre-training are in `bert_jax.config.common`.
+`bert_jax.config.common` has the keys that mean the same in pre-training.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.errors import UserError
 
-# The GLUE tasks with training data. AX has none: a model trained on MNLI predicts it.
+# The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
 # All GLUE tasks, one after another.
@@ -43,13 +43,13 @@ TASK_SECTIONS: dict[str, Section] = {
     "table": {
         "text_column": Field("text", "Column of the text."),
         "text_b_column": Field(
-            "", "Column of the second text of a pair. If empty, rows have one text each."
+            "", "Column of the second text of a pair. If empty, each row has one text."
         ),
         "label_column": Field("label", "Column of the label, or of the number to predict."),
         "labels": Field(
             (),
             "Names of the labels in the order of the logits (separated by commas on the command "
-            "line). If empty, the labels of the training file, sorted.",
+            "line). If empty, the sorted labels of the training file.",
         ),
         "regression": Field(False, "Whether the label is a number to predict."),
         "metric": Field(
@@ -84,21 +84,22 @@ TASK_SECTIONS: dict[str, Section] = {
         "max_answer_length": Field(30, "Largest number of tokens in an answer.", above=0),
         "null_threshold": Field(
             0.0,
-            "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds that of the best "
-            "span by more than this. The results include the best value on the validation set.",
+            "SQuAD 2.0 only. The answer is empty if the score of [CLS] exceeds the score of the "
+            "best span by more than this. The results include the best threshold on the validation "
+            "set.",
         ),
     },
     "ner": {
         "scheme": Field(
             "auto",
-            "Tagging scheme of the files; iobes includes BILOU. auto takes the one that fits the "
-            "training set. The model always predicts IOB2 tags.",
+            "Tagging scheme of the files; iobes includes BILOU. auto takes the scheme that fits "
+            "the training set. The model always predicts IOB2 tags.",
             choices=("auto", "iob1", "iob2", "iobes"),
         ),
         "types": Field(
             (),
             "Entity types in the order of the labels (separated by commas on the command line). If "
-            "empty, the types of the training set, sorted.",
+            "empty, the sorted types of the training set.",
         ),
     },
 }
@@ -113,8 +114,8 @@ FINETUNING: Section = {
     ),
     "from_scratch": Field(
         False,
-        "Whether the weights start at random. config.init_from then supplies only the shape and "
-        "the vocabulary. This is a baseline that shows what pre-training gains.",
+        "Whether to start from random weights, as a baseline that shows the gain from "
+        "pre-training. config.init_from then supplies only the shape and the vocabulary.",
     ),
     # The remaining keys of the model come from config.init_from.
     "model": {
@@ -138,15 +139,15 @@ FINETUNING: Section = {
         ),
         "length_multiple": Field(
             32,
-            "Each batch is padded only to its longest sequence, rounded up to a multiple of this. "
-            "Each length is compiled once. 0 pads all batches to the same length.",
+            "Each batch is padded to its longest sequence, rounded up to a multiple of this. The "
+            "step is compiled once per length. 0 pads all batches to the same length.",
             at_least=0,
         ),
         "group_by_length": Field(
             0,
             "Number of steps whose examples are sorted by length together. Batches then have less "
             "padding: with 50, SST-2 takes less than half the time on a CPU. 0 draws batches at "
-            "random, as the original does.",
+            "random, as google-research/bert does.",
             at_least=0,
         ),
         "bad_rows": Field(
@@ -154,8 +155,8 @@ FINETUNING: Section = {
             "What to do with a row that cannot be used (missing columns, an unknown label, an "
             "empty sentence, an answer that is not in its context). refuse ends the run with an "
             "error that names the file and line; skip counts such rows and reports the number. "
-            "skip also repairs NER tags that may not follow the tag before them. Rows of a test "
-            "set are never left out.",
+            "skip also repairs NER tags that must not follow the tag before them. Rows of a test "
+            "set are never skipped.",
             choices=("refuse", "skip"),
         ),
     },
@@ -170,8 +171,8 @@ FINETUNING: Section = {
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "features": Field(
             "",
-            "Layers of a frozen encoder whose states the head reads, concatenated: the "
-            "feature-based approach of the paper (section 5.3), which worked best with "
+            "Layers of a frozen encoder whose concatenated states the head reads: the "
+            "feature-based approach of the BERT paper (section 5.3), which worked best with "
             '"-4,-3,-2,-1". 0 is the embeddings, 1 the first block and -1 the last. Tasks with one '
             "label per sequence read the states of [CLS]. Use a learning rate 10 to 100 times "
             "higher than for fine-tuning. If empty, the encoder is fine-tuned.",
@@ -187,7 +188,7 @@ FINETUNING: Section = {
         **COMMON["optimizer"],
         "layer_decay": Field(
             1.0,
-            "Factor by which the learning rate falls from each block to the one below. The head "
+            "Factor by which the learning rate falls from each block to the block below. The head "
             "and the pooler have the full rate, the embeddings the lowest. 1 uses the same rate "
             "everywhere, as BERT does.",
             above=0,
@@ -195,7 +196,8 @@ FINETUNING: Section = {
         ),
         "layer_decay_offset": Field(
             0,
-            "Further powers of layer_decay on the encoder, the top block included; 1 in ELECTRA.",
+            "Additional powers of layer_decay for all of the encoder, including the top block; 1 "
+            "in ELECTRA.",
             at_least=0,
         ),
         "frozen_layers": Field(
@@ -235,14 +237,14 @@ FINETUNING: Section = {
         "batch_size": EVAL_BATCH_SIZE,
         "predict": Field(
             "",
-            "Splits to predict at the end with the best checkpoint, in the format of the task's "
-            "leaderboard, into WORKDIR/predictions: test, or all, which adds the validation splits "
-            "(SQuAD's own scripts read them). If empty, none.",
+            "Splits to predict at the end with the best checkpoint: test, or all, which adds the "
+            "validation splits. WORKDIR/predictions then holds the predictions in the format of "
+            "the task's leaderboard, or of SQuAD's own scripts. If empty, none.",
             choices=("", "test", "all"),
         ),
     },
-    # The grid of `--sweep`: each rate with each batch size and each seed. The defaults are those
-    # of google-research/bert.
+    # The grid of `--sweep`: each rate with each batch size and each seed. The rates and batch sizes
+    # are those of google-research/bert.
     "sweep": {
         "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", above=0),
         "batch_sizes": Field((16, 32), "Batch sizes to try.", above=0),
@@ -276,11 +278,12 @@ def filled_in(
     labels: tuple[str, ...],
     family: str = "bert",
 ) -> ConfigDict:
-    """Returns a copy of a user's config, completed with values of the weights and the data.
+    """Returns a copy of a user's config, completed with values from the weights and the data.
 
     Args:
       config: The user's config.
-      model: The model keys of the weights. The user's dropout probabilities replace theirs.
+      model: The `config.model` of the weights, except that the user's dropout probabilities
+        take precedence.
       head: The head of the task.
       labels: The labels of the task in the order of the logits. Empty for regression and
         question answering.
@@ -295,7 +298,7 @@ def filled_in(
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """Returns the filled-in config that `to_dict` turned into `values`.
+    """Inverts `to_dict` for a filled-in config.
 
     Raises:
       UserError: There is an unknown key, or a value of the wrong type.
@@ -321,23 +324,24 @@ def validate(config: ConfigDict) -> None:
     """
     if "task" not in config:
         raise UserError(
-            "the config is for pre-training (python -m bert_jax.main); the configs for fine-tuning "
-            "are in configs/finetune"
+            "the config is for pre-training (python -m bert_jax.main); configs for fine-tuning are "
+            "in configs/finetune"
         )
     check(config, _section(config.task))
     for key, values in config.sweep.items():
         if not values or len(set(values)) < len(values):
             raise UserError(
-                f"config.sweep.{key} is {values!r}; it must have at least one value, and each once"
+                f"config.sweep.{key} is {values!r}; it must have at least one value and no "
+                "repeated value"
             )
     if not config.init_from:
         raise UserError(
-            "config.init_from is missing: the pre-trained BERT to start from, a work directory, a "
-            "Hugging Face directory or a Google checkpoint"
+            "config.init_from is missing; set it to the pre-trained BERT to start from: a work "
+            "directory, a Hugging Face directory or a Google checkpoint"
         )
     if not config.data.input:
         raise UserError(
-            "config.data.input is missing: the task's folder (glue_data/MRPC), its files "
+            "config.data.input is missing; set it to the task's folder (glue_data/MRPC), its files "
             "(train=FILE,validation=FILE) or tfds:NAME"
         )
     _check_features(config)
@@ -356,6 +360,6 @@ def _check_features(config: ConfigDict) -> None:
             )
     if size and config.task not in _TOKEN_TASKS:
         raise UserError(
-            f"config.train.bilstm_size is {size}, but config.task is {config.task}; it is for "
-            f"{' and '.join(_TOKEN_TASKS)}, where every token's state is read"
+            f"config.train.bilstm_size is {size}, but config.task is {config.task}; a BiLSTM is "
+            f"for {' and '.join(_TOKEN_TASKS)}, where every token's state is read"
         )

@@ -1,6 +1,6 @@
 """The config keys of the model.
 
-The first ones are those of BERT's own `bert_config.json`, and all defaults are BERT-base's.
+The first keys come from BERT's own `bert_config.json`. All defaults are those of BERT-base.
 """
 
 from bert_jax.config.common import ATTENTION_DROPOUT, HIDDEN_DROPOUT
@@ -26,8 +26,8 @@ MODEL: Section = {
     "attention_probs_dropout_prob": ATTENTION_DROPOUT,
     "pooler_dropout_prob": Field(
         0.0,
-        "Dropout probability before the pooler's dense layer. BERT has none; RoBERTa's classifier "
-        "has 0.1.",
+        "Dropout probability before the pooler's dense layer. BERT has 0; RoBERTa's classifier has "
+        "0.1.",
         at_least=0,
         below=1,
     ),
@@ -78,8 +78,8 @@ MODEL: Section = {
     ),
     "pooler_act": Field(
         "tanh",
-        "Activation of the pooler: tanh, or that of another family's classifier, gelu (ELECTRA) "
-        "or relu (DistilBERT).",
+        "Activation of the pooler: tanh, or gelu or relu for the classifiers of ELECTRA and "
+        "DistilBERT.",
         choices=("tanh", "gelu", "relu"),
     ),
 }

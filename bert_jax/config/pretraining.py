@@ -25,14 +25,14 @@ PRETRAINING: Section = {
     "resume_from": Field(
         "",
         "Work directory of a run whose whole state this run takes over: weights, optimizer, step "
-        "and place in the data. The schedule may differ. A run that already has a checkpoint of "
-        "its own resumes from that instead.",
+        "and position in the data. The schedule may differ. A run that already has its own "
+        "checkpoint resumes from that instead.",
         is_path=True,
     ),
     "family": Field(
         "bert",
-        "Model family, which decides the names and config keys of an export. A built-in name or "
-        '"MODULE:NAME" of your own, like the names of terms, rows and corruptions below.',
+        "Model family, which determines the names and config keys of an export. A built-in name, "
+        'or "MODULE:NAME" for your own, as for the terms, rows and corruptions below.',
     ),
     "model": MODEL,
     "objective": {
@@ -47,9 +47,9 @@ PRETRAINING: Section = {
         ),
         "teacher": Field(
             "",
-            "A trained model with a masked-LM head and the same vocabulary, whose predictions "
-            "soft_targets learns and whose last states hidden_cosine approaches: a directory of "
-            "any kind that convert can read.",
+            "A trained model with a masked-LM head and the same vocabulary, in any format that "
+            "convert can read. soft_targets learns its predictions, and hidden_cosine its last "
+            "hidden states.",
             is_path=True,
         ),
         "teacher_layers": Field(
@@ -60,11 +60,11 @@ PRETRAINING: Section = {
         ),
         "teacher_head": Field(
             False,
-            "Whether a run that begins with teacher_layers also begins with the dense layer and "
-            "the LayerNorm of the teacher's masked-LM head.",
+            "Whether a run that begins with teacher_layers also takes the dense layer and the "
+            "LayerNorm of the teacher's masked-LM head.",
         ),
         "temperature": Field(
-            2.0, "What soft_targets divides the logits of teacher and student by.", at_least=1
+            2.0, "Divisor of the logits of teacher and student in soft_targets.", at_least=1
         ),
     },
     "data": {
@@ -109,16 +109,16 @@ PRETRAINING: Section = {
             "pairs",
             "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
             "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
-            "([CLS] and as many sentences as fit, [SEP] after each; across documents, which end in "
-            "one more [SEP]), doc_sentences (the same within a document), halves (ELECTRA's pairs, "
-            "where B always follows A), or your own.",
+            "([CLS] and as many sentences as fit, [SEP] after each; across documents, each of "
+            "which ends in a second [SEP]), doc_sentences (the same within a document), halves "
+            "(ELECTRA's pairs, where B always follows A), or your own.",
         ),
         "pair_labels": Field(
             "next",
             "How pairs are made and labelled (rows=pairs only): next (B is random half the time), "
             "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
             "or with a random B, a third each). The terms next_sentence, sentence_order and "
-            "three_way_order need them, in this order.",
+            "three_way_order need next, order and three_way, respectively.",
             choices=("next", "order", "three_way"),
         ),
         "corruption": Field(
@@ -140,15 +140,15 @@ PRETRAINING: Section = {
             (0.8, 0.1, 0.1),
             "Shares of the chosen tokens that become [MASK], stay unchanged, and become a random "
             "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. They have no "
-            "effect on corruption=electra, which has shares of its own.",
+            "effect on corruption=electra, which has its own shares.",
             at_least=0,
             at_most=1,
         ),
         "word_boundaries": Field(
             "vocabulary",
             "Where words begin when whole words are chosen. vocabulary: at the entries that begin "
-            "a word. spaces: after each space of the text, such as Chinese text that a segmenter "
-            "has divided; the token store then holds one more bit for each token.",
+            "a word. spaces: after each space of the text, for example in Chinese text that a "
+            "segmenter has divided; the token store then holds one more bit for each token.",
             choices=("vocabulary", "spaces"),
         ),
         "whole_word_masking": Field(
@@ -172,7 +172,7 @@ PRETRAINING: Section = {
     },
     "train": {
         "num_steps": Field(
-            1_000_000, "Optimizer steps of the whole run, all stages together.", above=0
+            1_000_000, "Optimizer steps of the whole run, over all stages.", above=0
         ),
         "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
@@ -192,7 +192,7 @@ PRETRAINING: Section = {
     "eval": {
         "every_steps": Field(
             10_000,
-            "Steps between evaluations on the held-out documents. 0 evaluates at the end only.",
+            "Steps between evaluations on the held-out documents. 0 evaluates only at the end.",
             at_least=0,
         ),
         "max_sequences": Field(
@@ -245,7 +245,7 @@ def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """Returns the config that `to_dict` turned into `values`; missing keys get their defaults.
+    """Inverts `to_dict`; missing keys get their defaults.
 
     Raises:
       UserError: There is an unknown key, or a value of the wrong type.
@@ -269,8 +269,7 @@ def validate(config: ConfigDict) -> None:
     check(config, PRETRAINING)
     if config.init_from and config.resume_from:
         raise UserError(
-            "config.init_from and config.resume_from are both set; set only the one that the run "
-            "starts from"
+            "config.init_from and config.resume_from are both set; set only the one to start from"
         )
     _check_parts(config)
     _check_data(config.data)
@@ -312,27 +311,27 @@ def _check_parts(config: ConfigDict) -> None:
     generator_width = round(model.hidden_size * model.generator_size)
     if "generator" in terms and not generator_width:
         raise UserError(
-            f"config.model.generator_size is {model.generator_size}; the term generator needs the "
-            "width of the generator as a share of config.model.hidden_size"
+            f"config.model.generator_size is {model.generator_size}; the term generator needs a "
+            "share of config.model.hidden_size above 0"
         )
     if generator_width % max(1, generator_width // 64):
         raise UserError(
             f"config.model.generator_size is {model.generator_size}, which makes the generator "
-            f"{generator_width} wide; its {generator_width // 64} heads, one for every 64 units, "
-            "must divide the width"
+            f"{generator_width} units wide; its {generator_width // 64} heads, one for every 64 "
+            "units, must divide this width"
         )
     if not terms or len(terms) != len(objective.weights):
         raise UserError(
-            f"config.objective.weights is {objective.weights!r}; there must be one for each of "
-            f"config.objective.terms, {terms!r}, and at least one term"
+            f"config.objective.weights is {objective.weights!r}; it must have one weight for each "
+            f"of config.objective.terms, {terms!r}, and there must be at least one term"
         )
 
 
 def _check_data(data: ConfigDict) -> None:
     if data.pair_labels != "next" and data.rows != "pairs":
         raise UserError(
-            f"config.data.pair_labels is {data.pair_labels}, but it has no effect on "
-            f"config.data.rows={data.rows}; it is for pairs only"
+            f"config.data.pair_labels is {data.pair_labels}, but config.data.rows is {data.rows}; "
+            "it is for pairs only"
         )
     if len(data.mask_shares) != 3 or not math.isclose(sum(data.mask_shares), 1, abs_tol=1e-6):
         raise UserError(
@@ -349,7 +348,7 @@ def _check_data(data: ConfigDict) -> None:
         )
     for key in _NOT_OF_STATIC_DATA:
         default = PRETRAINING["data"][key].default
-        # No document of such a corpus is held out, so the default fraction has no effect.
+        # Such a corpus has no held-out documents: both 0 and the default are right.
         if data[key] != default and (key, data[key]) != ("heldout_fraction", 0):
             raise UserError(
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "

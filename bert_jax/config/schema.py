@@ -22,10 +22,10 @@ Section = Mapping[str, "Field | Section"]
 class Field:
     """One key of a config. The default gives the type; an int is also accepted for a float.
 
-    The bounds, the choices and `is_path` hold for each element of a tuple.
+    The bounds, the choices and `is_path` apply to each element of a tuple.
 
     Attributes:
-      default: The value if no config file or flag sets another.
+      default: The value unless a config file or flag sets another.
       comment: The meaning of the key, in full sentences, with the unit.
       above: The value must be greater than this.
       at_least: The value must be this or greater.
@@ -33,8 +33,8 @@ class Field:
       at_most: The value must be this or smaller.
       choices: The only values allowed.
       is_path: Whether the value is a path, local or gs://BUCKET/NAME.
-      entries: The section that describes each entry of a tuple of ConfigDicts. The default
-        is then a tuple of dicts.
+      entries: The section of each entry if the value is a tuple of ConfigDicts. The default is
+        then a tuple of dicts.
     """
 
     default: Any
@@ -73,7 +73,7 @@ class Field:
             raise UserError(f"{path} is {value!r}; it must be {_type_name(self.default)}")
 
     def _broken_rule(self, value: Any) -> str:
-        """Returns the rule that the value breaks, in words; empty if there is none."""
+        """Returns the rule that the value breaks, in words; empty if it breaks none."""
         if self.choices and value not in self.choices:
             return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
         # A comparison with NaN is false.
@@ -143,12 +143,12 @@ def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None
     Raises:
       UserError: The message names the key and the allowed values.
     """
-    given, known = dict(flatten(config)), dict(flatten(section))
-    _refuse_unknown(given, known, prefix)
-    for path, field in known.items():
-        if path not in given:
+    values, fields = dict(flatten(config)), dict(flatten(section))
+    _refuse_unknown(values, fields, prefix)
+    for path, field in fields.items():
+        if path not in values:
             raise UserError(f"{prefix}{path} is missing; start from default_config()")
-        field.check(prefix + path, given[path])
+        field.check(prefix + path, values[path])
 
 
 def flatten(values: Mapping[str, Any] | ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -161,7 +161,7 @@ def flatten(values: Mapping[str, Any] | ConfigDict, prefix: str = "") -> Iterato
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:
-    """Returns plain dicts and lists, ready for JSON."""
+    """Converts a config to plain dicts and lists, ready for JSON."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, ConfigDict | Mapping):
@@ -172,7 +172,7 @@ def to_dict(config: ConfigDict) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys whose values differ between two `to_dict`s, with both values."""
+    """Returns the paths whose values differ between two configs, with the old and new values."""
     old, new = dict(flatten(old)), dict(flatten(new))
     return {
         key: (old.get(key), new.get(key))
@@ -181,8 +181,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     }
 
 
-def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> None:
-    for path in given:
+def _refuse_unknown(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> None:
+    for path in values:
         if path not in known:
             nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.0)[0]
             raise UserError(f"{prefix}{path} is not a known key; did you mean {prefix}{nearest}?")
@@ -200,7 +200,7 @@ def _has_type(value: Any, default: Any) -> bool:
 
 
 def _element(default: tuple) -> Any:
-    """Returns a value of the type of a tuple's elements; a string if the tuple is empty."""
+    """Returns an example of a tuple's elements; a string if the tuple is empty."""
     return default[0] if default else ""
 
 

@@ -33,7 +33,7 @@ STAGE: Section = {
 
 
 def stage(**values: Any) -> ConfigDict:
-    """Returns one entry of `train.stages`; the keys are those of `STAGE`."""
+    """Returns one entry of `train.stages`; `STAGE` defines the keys."""
     return build(STAGE, values, "train.stages[].")
 
 
@@ -61,10 +61,10 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
 
 
 def check_stages(stages: Sequence[ConfigDict], max_position_embeddings: int) -> None:
-    """Refuses stages that do not add up to the run, or whose sequences are too long."""
+    """Refuses stages whose fractions do not add up to 1, or whose sequences are too long."""
     total = sum(entry.fraction for entry in stages)
     if not math.isclose(total, 1, abs_tol=1e-6):
-        raise UserError(f"the fractions of config.train.stages add up to {total:g}; it must be 1")
+        raise UserError(f"the fractions of config.train.stages add up to {total:g}, not to 1")
     for i, entry in enumerate(stages):
         path, length = f"config.train.stages[{i}]", entry.max_seq_length
         if length > max_position_embeddings:
@@ -72,7 +72,7 @@ def check_stages(stages: Sequence[ConfigDict], max_position_embeddings: int) -> 
                 f"{path}.max_seq_length is {length}, longer than the "
                 f"{max_position_embeddings} positions of config.model.max_position_embeddings"
             )
-        # [CLS] and both [SEP] are never masked.
+        # [CLS] and both [SEP] tokens are not counted as predictable.
         if entry.max_predictions_per_seq > length - 3:
             raise UserError(
                 f"{path}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "

@@ -24,7 +24,7 @@ TOKENIZER: Section = {
         "bert",
         "Spellings, places and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
         "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
-        "camembert: the same with CamemBERT's ids. albert: BERT's with <pad> and <unk>.",
+        "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>.",
         choices=("bert", "roberta", "camembert", "albert"),
     ),
     "lowercase": Field(
@@ -34,12 +34,12 @@ TOKENIZER: Section = {
     ),
     "add_prefix_space": Field(
         False,
-        "Whether byte_bpe puts a space before each sentence that has none, so that its first "
-        "word has the same entry as inside a sentence. RoBERTa does not.",
+        "Whether byte_bpe puts a space before each sentence that does not begin with one, so that "
+        "the first word has the same entry as inside a sentence. RoBERTa does not.",
     ),
     "max_input_chars_per_word": Field(
         200,
-        "Words with more characters become [UNK] (wordpiece only). The original code has 200, "
+        "Words with more characters become [UNK] (wordpiece only). google-research/bert has 200, "
         "transformers 100.",
         above=0,
     ),
@@ -48,8 +48,8 @@ TOKENIZER: Section = {
     ),
     "sentencepiece_rules": Field(
         "plain",
-        "Rules around a SentencePiece model. plain: only data.lowercase. albert: those of "
-        "ALBERT for normalization, numbers and the starts of words.",
+        "Rules around a SentencePiece model. plain: only data.lowercase. albert: ALBERT's rules "
+        "for normalization, numbers and the starts of words.",
         choices=("plain", "albert"),
     ),
 }
@@ -73,8 +73,8 @@ def check_tokenizer(data: ConfigDict) -> None:
         )
     if data.tokenizer == "fastbpe" and data.special_tokens != "roberta":
         raise UserError(
-            f"config.data.special_tokens is {data.special_tokens}, but the dictionary of "
-            "config.data.tokenizer=fastbpe has those of roberta"
+            f"config.data.special_tokens is {data.special_tokens}, but "
+            "config.data.tokenizer=fastbpe needs config.data.special_tokens=roberta"
         )
     if data.tokenizer == "fastbpe" and data.word_boundaries == "vocabulary":
         for key, value in (
@@ -84,11 +84,11 @@ def check_tokenizer(data: ConfigDict) -> None:
         ):
             if data[key] == value:
                 raise UserError(
-                    f"config.data.{key} is {value}, which needs to know where words begin; with "
+                    f"config.data.{key} is {value}, which needs word boundaries; with "
                     "config.data.tokenizer=fastbpe, set config.data.word_boundaries=spaces"
                 )
     if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
         raise UserError(
-            "config.data.special_tokens is camembert, whose ids only config.data.tokenizer="
-            "sentencepiece has; set roberta"
+            "config.data.special_tokens is camembert, which works only with "
+            "config.data.tokenizer=sentencepiece; set roberta"
         )

@@ -28,10 +28,10 @@ def test_defaults_are_valid(task):
         ("mrpc", {"data__input": ""}, "config.data.input is missing"),
         ("mrpc", {"task": "squat"}, "config.task is 'squat'; it must be one of cola, "),
         ("mrpc", {"sweep__seeds": ()}, "config.sweep.seeds is .*at least one value"),
-        ("mrpc", {"sweep__seeds": (1, 1)}, "config.sweep.seeds is .*each once"),
+        ("mrpc", {"sweep__seeds": (1, 1)}, "config.sweep.seeds is .*no repeated value"),
         ("ner", {"train__features": "last"}, "config.train.features is 'last'"),
         ("ner", {"train__features": ","}, "config.train.features is ','"),
-        ("table", {"train__bilstm_size": 8}, "config.task is table; it is for ner and squad"),
+        ("table", {"train__bilstm_size": 8}, "config.task is table; a BiLSTM is for ner and squad"),
         (
             "ner",
             {"train__features": "-1", "optimizer__frozen_layers": 1},

@@ -89,10 +89,10 @@ FASTBPE = {
         ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
         ({"data__tokenizer": "byte_bpe"}, "tokenizer=byte_bpe keeps the case; set it to False"),
         ({**FASTBPE, "data__vocab": ""}, "config.data.tokenizer=fastbpe is not trained here"),
-        ({**FASTBPE, "data__special_tokens": "bert"}, "has those of roberta"),
+        ({**FASTBPE, "data__special_tokens": "bert"}, "needs config.data.special_tokens=roberta"),
         ({**FASTBPE, "data__whole_word_masking": True}, "set config.data.word_boundaries=spaces"),
-        ({**FASTBPE, "data__corruption": "ngrams"}, "corruption is ngrams, which needs to know"),
-        ({"data__special_tokens": "camembert"}, "sentencepiece has; set roberta"),
+        ({**FASTBPE, "data__corruption": "ngrams"}, "ngrams, which needs word boundaries"),
+        ({"data__special_tokens": "camembert"}, "tokenizer=sentencepiece; set roberta"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},
             "config.profile covers steps 10 to 13, but the run ends with step 12; set an earlier",
@@ -115,8 +115,8 @@ def test_values_that_do_fit_each_other():
 @pytest.mark.parametrize(
     "stages, words",
     [
-        (((0.9, 128, 20), (0.2, 512, 80)), "add up to 1.1; it must be 1"),
-        ((), "add up to 0; it must be 1"),
+        (((0.9, 128, 20), (0.2, 512, 80)), "add up to 1.1, not to 1"),
+        ((), "add up to 0, not to 1"),
         (((1.5, 128, 20), (-0.5, 128, 20)), "stages[0].fraction is 1.5; it must be from 0 to 1"),
         (((1.0, 513, 20),), "stages[0].max_seq_length is 513, longer than the 512 positions"),
         (((1.0, 4, 1),), "stages[0].max_seq_length is 4; it must be at least 5"),
