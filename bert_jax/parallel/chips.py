@@ -10,15 +10,16 @@ class Chip:
     Attributes:
       name: The name, such as "v5e".
       device_kinds: The names of its devices in JAX.
-      devices: JAX devices per chip. The two cores of v2 and v3 are one device each; those of v4
-        and v5p are one device together.
-      clock_hz: A core's clock, which turns the compiler's cycles into seconds.
+      devices: JAX devices per chip. Each of the two cores of v2 and v3 is a device; the two cores
+        of v4 and v5p form one device.
+      clock_hz: The clock of a core, which converts the compiler's cycles to seconds.
       peak_flops_per_second: Dense, bfloat16.
       hbm_limit_bytes: The memory that the compiler lets a program use; the runtime keeps the
         rest.
       hbm_bytes_per_second: The bandwidth of the memory.
-      ici_bytes_per_second: The bytes sent to the chip's neighbours over all links.
-      ici_axes: The dimensions of the torus; each has two of the links.
+      ici_bytes_per_second: The bandwidth for sending over all links to neighbouring chips (the
+        inter-chip interconnect).
+      ici_axes: The number of dimensions of the torus; each has two links.
     """
 
     name: str

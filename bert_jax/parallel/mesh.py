@@ -12,9 +12,9 @@ from bert_jax.errors import UserError
 
 # The batch is split over these axes. Parameters may also be split over `fsdp`.
 BATCH_AXES = ("data", "fsdp")
-# The only axis that may run between slices. The network between slices is far slower than the one
-# inside a slice. This axis carries one sum of gradients per step, while the others communicate in
-# every layer.
+# The only axis that may run between slices. The network between slices is far slower than the links
+# inside a slice. This axis carries one sum of gradients per step; the others communicate in every
+# layer.
 SLICE_AXIS = "data"
 
 
@@ -25,7 +25,8 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     closest along the last axis. Several slices are arranged along `data`.
 
     Args:
-      sizes: The number of devices along each axis, in order; one may be -1 for all that remain.
+      sizes: The number of devices along each axis, in order. One size may be -1, for all
+        remaining devices.
       devices: The devices to use; by default all.
 
     Raises:
@@ -39,9 +40,9 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
         if size == -1:
             shape[axis] = len(devices) // known
     if math.prod(shape.values()) != len(devices):
-        given = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        wanted = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise UserError(
-            f"config.mesh ({given}) does not multiply to the {len(devices)} available device(s)"
+            f"config.mesh ({wanted}) does not multiply to the {len(devices)} available device(s)"
         )
     # Linen's logical constraints fail under Explicit axes.
     return Mesh(_arranged(shape, devices), tuple(shape), axis_types=(AxisType.Auto,) * len(shape))

@@ -38,7 +38,7 @@ _wait_number = itertools.count()
 def is_launched_by_cluster() -> bool:
     """Returns whether Slurm, Cloud TPU or GKE started this process as one of several.
 
-    `jax.distributed.initialize()` without arguments works where this is true.
+    If so, `jax.distributed.initialize()` works without arguments.
     """
     if "SLURM_STEP_NODELIST" in os.environ:
         return int(os.environ.get("SLURM_NTASKS", 1)) > 1
@@ -55,11 +55,12 @@ def is_launched_by_cluster() -> bool:
 def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
     """Joins the other processes of the run; only process 0 prints to stdout afterwards.
 
+    All arguments are None if the cluster provides them.
+
     Args:
       coordinator: HOST:PORT of process 0.
       num_processes: The number of processes.
-      process_id: The number of this process, from 0. All three are None where the cluster
-        provides them.
+      process_id: The number of this process, from 0.
 
     Raises:
       UserError: JAX refuses the arguments or cannot connect.
@@ -83,7 +84,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 def leave_failed(status: int) -> NoReturn:
     """Ends this process after an error, whether or not the others have failed too."""
     sys.stdout.flush()
-    # jax's exit handler would wait for minutes until all other processes end.
+    # JAX's exit handler would wait minutes for all other processes to end.
     leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
     leaving.start()
     leaving.join(_LEAVE_SECONDS)
@@ -118,10 +119,10 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
     """Runs `action` on process 0 only and returns its result on every process.
 
     Args:
-      action: A function that returns a JSON-able value. It may take hours.
+      action: A function that returns a value that JSON can hold. It may take hours.
 
     Raises:
-      UserError: The action failed. On process 0 the error is raised unchanged.
+      UserError: The action failed. Process 0 raises the error unchanged.
     """
     if jax.process_count() == 1:
         return action()
@@ -140,7 +141,7 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
 
 
 def vote(value: int) -> jax.Array:
-    """Returns the largest int32 value of all processes, without waiting for it."""
+    """Returns the largest `value` of all processes, int32, without waiting for the result."""
     sharding, largest = _voting()
     votes = np.full(jax.local_device_count(), value, np.int32)
     return largest(jax.make_array_from_process_local_data(sharding, votes))
@@ -188,7 +189,7 @@ def _text_of(process: int, text: str) -> str:
 
 
 def _wait() -> None:
-    """Returns when every process has called it."""
+    """Waits until every process has called this function."""
     from orbax.checkpoint import multihost  # Slow to load, and rarely needed.
 
     barrier = multihost.get_barrier_sync_fn()

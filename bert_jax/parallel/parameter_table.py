@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bert_jax.parallel.sharding import mesh_axes
 
-# The width without a terminal: enough for every name in one line.
+# The width if there is no terminal: every name fits in one line.
 _FILE_WIDTH = 120
 _LAYER = re.compile(r"\blayer_\d+\b")
 
@@ -24,11 +24,11 @@ class Row:
 
     Attributes:
       name: The path, with "layer_*" in place of the number of a layer.
-      shape: The shape of each.
+      shape: The shape of each parameter.
       spec: For each axis, the mesh axes that divide it, joined by "+"; "" for none.
-      dtype: The dtype of each.
+      dtype: The dtype of each parameter.
       count: The number of parameters.
-      bytes_per_device: The bytes of all of them on one device.
+      bytes_per_device: The bytes of all these parameters on one device.
     """
 
     name: str
@@ -60,7 +60,7 @@ def parameter_rows(params: Any) -> list[Row]:
 
 
 def divided_by(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
-    """Returns the mesh axes of more than one device that divide each axis of an array."""
+    """Returns, for each axis of an array, the mesh axes of several devices that divide it."""
     entries = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
     divides = set(mesh_axes(sharding))
     return tuple(
@@ -70,12 +70,12 @@ def divided_by(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
 
 
 def bytes_per_device(array: Any) -> int:
-    """Returns the bytes of an array that one device holds."""
+    """Returns the number of bytes of an array that one device holds."""
     return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
 
 
 def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
-    """Prints the table of a train state."""
+    """Prints `parameter_table`."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
@@ -83,7 +83,7 @@ def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
 
 
 def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
-    """Builds the table of a train state, abstract or not, with totals."""
+    """Returns the table of a train state's shardings, with totals; the state may be abstract."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     title = f"Parameters under {preset!r} on the mesh {axes}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

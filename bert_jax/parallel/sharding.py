@@ -90,7 +90,7 @@ class Layout:
 
         Raises:
           UserError: A rule names an unknown axis, or the mesh has a single device along an axis
-            that divides something, or several along one that divides nothing.
+            that divides something, or several devices along an axis that divides nothing.
         """
         texts = [text.strip() for texts in prepended for text in texts.split(",")]
         own = tuple(_parse_rule(text, tuple(mesh.shape)) for text in texts if text)
@@ -110,8 +110,8 @@ class Layout:
             if size > 1 and axis not in used:
                 raise UserError(
                     f"config.mesh.{axis} is {size}, but config.sharding {preset!r} divides nothing "
-                    f"over {axis!r}: its devices would do the same work; give them to another "
-                    f"axis, for example --config.mesh.{axis}=1 --config.mesh.data=-1"
+                    f"over {axis!r}: the devices along it would do the same work; give them to "
+                    f"another axis, for example --config.mesh.{axis}=1 --config.mesh.data=-1"
                 )
         return layout
 
@@ -131,8 +131,8 @@ class Layout:
           A tree of NamedShardings, without boxes.
 
         Raises:
-          UserError: An axis does not divide over its devices, or too many of the parameters'
-            bytes are left undivided.
+          UserError: The size of an axis does not divide over its devices, or too large a share of
+            the parameters' bytes is left undivided.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         abstract = nn.unbox(boxed)
@@ -163,7 +163,7 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def put_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Makes global arrays from the rows of this host."""
+        """Makes global arrays, to which each host contributes its own rows."""
         return {
             name: jax.make_array_from_process_local_data(self.batch, rows)
             for name, rows in batch.items()
@@ -225,7 +225,7 @@ def _check_divides(path: tuple, shape: tuple[int, ...], sharding: NamedSharding)
         if size % parts:
             raise UserError(
                 f"{_name(path)} of shape {shape} does not divide over the {parts} devices of "
-                f"config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or take fewer "
+                f"config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or use fewer "
                 "devices"
             )
 

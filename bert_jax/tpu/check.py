@@ -28,7 +28,7 @@ def check(
 
     Args:
       config: A validated config.
-      topology: The slice.
+      topology: The slice or slices.
       stage_number: The stage, counted from 1.
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
       output: A JSON file for the results; none if empty.
@@ -37,7 +37,7 @@ def check(
     Raises:
       UserError: The step does not fit, or cannot be divided over the slice.
     """
-    # Refuse a missing stage before minutes of compiling.
+    # Refuses a missing stage before minutes of compiling.
     numbered_stage(config.train, stage_number)
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")
@@ -65,6 +65,6 @@ def check(
         raise UserError(
             f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens per "
             f"chip need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
-            f"{topology.chip.name} has; take a smaller batch (--batch_size_per_chip=auto finds "
+            f"{topology.chip.name} has; use a smaller batch (--batch_size_per_chip=auto finds "
             "the largest), --config.remat=full, or a sharding that divides the parameters"
         )

@@ -15,7 +15,7 @@ from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import numbered_stage
 
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
-# How the TPU compiler words the size of a program that is too large.
+# The TPU compiler's messages with the size of a program that is too large.
 _NEEDED = (
     re.compile(r"Used ([\d.]+)([KMGTP]?) of [\d.]+[KMGTP]? hbm"),
     re.compile(r"\(([\d.]+)([KMGTP]?)\) exceeds available HBM"),
@@ -24,14 +24,14 @@ _NEEDED = (
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A compiled train step. Bytes are those of one chip.
+    """A compiled train step. Memory is per chip.
 
     Attributes:
       text: The program as the device runs it; empty if it does not fit.
       argument_bytes: Memory of state and batch.
       temporary_bytes: All other memory: activations, gradients, results that do not replace
         an argument, and the program itself.
-      compile_seconds: The time of tracing and compiling.
+      compile_seconds: The time for tracing and compiling.
       mesh: The size of each axis of the mesh.
       flops: The FLOPs of a step; see `bert_jax.training.flops`.
     """
@@ -99,7 +99,7 @@ def compile_step(
 
 
 def needed_bytes(error: str) -> int | None:
-    """Returns the memory that a refused program needs; None if the message is not about it."""
+    """Returns the bytes that a refused program needs; None if the error is not about memory."""
     if "RESOURCE_EXHAUSTED" in error:
         for pattern in _NEEDED:
             if found := pattern.search(error):
@@ -108,5 +108,5 @@ def needed_bytes(error: str) -> int | None:
 
 
 def gib(size: int) -> str:
-    """Formats a number of bytes."""
+    """Formats a number of bytes in GiB."""
     return f"{size / 2**30:,.2f} GiB"

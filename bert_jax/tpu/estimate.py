@@ -7,12 +7,12 @@ The estimate has three parts:
   declare with `pl.CostEstimate`, each at the chip's peak, without overlap. Vector arithmetic
   that they do not declare is not included;
 - collectives, which have no cycles either: their bytes divided by the bandwidth of the links.
-  A collective among all chips of a slice uses all links; any other one uses the links of one
-  axis of the torus. Asynchronous collectives run one at a time, in parallel with the operations
-  between their start and end; the step waits for each of the others.
+  A collective among all chips of a slice uses all links; any other collective uses the links of
+  one axis of the torus. Asynchronous collectives run one at a time, in parallel with the
+  operations between their start and end. The step waits for all other collectives.
 
-The estimate does not include the latency of collectives, which dominates small ones, the network
-between slices, the host, input and checkpoints.
+The estimate does not include the latency of collectives (which dominates small collectives), the
+network between slices, the host, input or checkpoints.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from bert_jax.tpu.topologies import Topology
 
 # Elements that a core's vector unit processes in a cycle: 8 sublanes of 128 lanes.
 _VECTOR_ELEMENTS = 1024
-# Cores per device, if there are several.
+# Cores per device, for chips where it is not 1.
 _CORES = {"v4": 2, "v5p": 2}
 
 
@@ -31,12 +31,12 @@ class Estimate:
     """The estimated time of one step.
 
     Attributes:
-      compute_seconds: The compiler's cycles.
-      kernel_seconds: Pallas kernels.
-      collective_seconds: All collectives, hidden or not.
+      compute_seconds: The time of the compiler's cycles.
+      kernel_seconds: The time of Pallas kernels.
+      collective_seconds: The time of all collectives, hidden or not.
       exposed_collective_seconds: The time that the step waits for collectives.
       kernels_without_cost: The number of calls of kernels that declare no cost and count as
-        nothing.
+        zero time.
     """
 
     compute_seconds: float
@@ -55,7 +55,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
     chip = topology.chip
     compute = kernels = collectives = exposed = 0.0
     without_cost = 0
-    # The end of each running collective. The links serve one at a time.
+    # The end of each running collective. The links serve one collective at a time.
     ends: dict[str, float] = {}
     links_free_at = now = 0.0
     for operation in operations:
@@ -103,8 +103,8 @@ def kernel_seconds(kernel: Kernel, topology: Topology) -> float:
 def collective_seconds(collective: Collective, topology: Topology) -> float:
     """Estimates the time of one collective from the bytes that each device sends.
 
-    A reduce-scatter and an all-gather send all but one part of the whole. An all-to-all sends at
-    most that. An all-reduce is a reduce-scatter and an all-gather.
+    A reduce-scatter and an all-gather send all but one part of the whole array. An all-to-all sends
+    at most as much. An all-reduce is a reduce-scatter and an all-gather.
     """
     chip = topology.chip
     all_devices = topology.num_chips * chip.devices
@@ -119,7 +119,7 @@ def collective_seconds(collective: Collective, topology: Topology) -> float:
         sent = whole
     bandwidth = chip.ici_bytes_per_second / chip.devices
     if collective.kind == "collective-permute":
-        # One neighbour, over one link.
+        # Sends to one neighbour, over one link.
         bandwidth /= 2 * chip.ici_axes
     elif devices < all_devices / topology.num_slices:
         bandwidth /= chip.ici_axes

@@ -2,10 +2,10 @@
 
 The TPU compiler annotates the operations that it schedules with `estimated_cycles` from its
 cost model. Their sum over the program, with the bodies of loops multiplied by their trip
-counts, estimates the time of a step. It is not a measurement: operations without the
+counts, estimates the time of a step. The sum is not a measurement: operations without the
 annotation (scalars, copies during other operations, waiting for another chip) count as
-nothing. Collectives and Pallas kernels have no cycles either; `bert_jax.tpu.estimate`
-computes their time from the sizes and costs that are read here.
+zero. Collectives and Pallas kernels have no cycles either; `bert_jax.tpu.estimate`
+computes their time from the sizes and costs that this module reads.
 """
 
 import dataclasses
@@ -42,14 +42,14 @@ _TABLE_ROW = re.compile(r"^(\d+) (.*)$")
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective, its start or its end.
+    """A collective operation, or the start or end of an asynchronous one.
 
     Attributes:
       kind: One of `COLLECTIVES`.
       key: Equal for the start and the end of one collective.
       phase: `whole` if the program waits for it; `start` or `done` if other operations run in
         between.
-      output_bytes: Size of its result on one device.
+      output_bytes: The size of the result on one device.
       group_size: The number of devices in a group; 0 if the text has no groups.
     """
 
@@ -64,7 +64,7 @@ class Collective:
 class Kernel:
     """The cost that a Pallas kernel declares for one call (pl.CostEstimate).
 
-    All three are 0 if it declares none.
+    All fields are 0 if the kernel declares no cost.
     """
 
     flops: int = 0
@@ -77,12 +77,14 @@ class Operation:
     """One scheduled operation of the program.
 
     Attributes:
-      name: Its name in the program's text.
+      name: The name in the program's text.
       opcode: `fusion`, `while`, `all-reduce`, ...
       cycles: The compiler's estimate for one execution; 0 if it gives none.
-      executions: How often a step runs it, the product of the trip counts around it.
+      executions: The number of executions per step: the product of the trip counts of the loops
+        around the operation.
       source: "FILE:LINE" of the call, or empty if unknown.
-      collectives: The collectives that it runs, starts or ends; a fusion may have several.
+      collectives: The collectives that the operation runs, starts or ends; a fusion may have
+        several.
       kernel: The cost of a Pallas kernel; None for other operations.
     """
 
@@ -96,7 +98,7 @@ class Operation:
 
     @property
     def total_cycles(self) -> int:
-        """Returns the cycles of all executions in a step."""
+        """The cycles of all executions in a step."""
         return self.cycles * self.executions
 
 
@@ -107,8 +109,8 @@ def read_operations(text: str, within: str = "") -> list[Operation]:
 
     Args:
       text: The program's text, `compiled.as_text()`.
-      within: A directory. `source` is the innermost call in a file under it, or the innermost
-        of all calls if there is none.
+      within: A directory. `source` is the innermost call in a file under this directory, or the
+        innermost of all calls if there is none.
     """
     computations, entry = _computations(text)
     frames = _frames(text, within)
@@ -121,7 +123,7 @@ def total_cycles(operations: list[Operation]) -> int:
 
 
 def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
-    """Returns the `count` of each kind of collective in a step, and the `bytes` of the results."""
+    """Returns the `count` of each kind of collective in a step, and the `bytes` of its results."""
     totals: dict[str, dict[str, int]] = {}
     for operation in operations:
         for collective in operation.collectives:
@@ -206,7 +208,7 @@ def _collectives(
         elif "AsyncCollectiveDone" in targets:
             phase = "done"
         elif inside.startswith("async_collective_fusion"):
-            # Another operation, which runs while the collective does.
+            # This fusion runs while the collective does; other operations start and end it.
             continue
         else:
             phase = "whole"

@@ -33,7 +33,8 @@ def largest_that_fits(
     two compilations predicts the answer. The next larger size is always tried.
 
     Returns:
-      The largest size that fits, or the smallest one if none does; and each compilation.
+      The largest size that fits, or the smallest size if none does; and the compiled step of each
+      size tried.
     """
     trainer = make_trainer(config, devices=devices)
     parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
@@ -44,7 +45,7 @@ def largest_that_fits(
     limit = topology.chip.hbm_limit_bytes
     tried: dict[int, Compiled] = {}
     low, high = -1, len(sizes)
-    # A first guess, from BERT-large: 8,192 tokens fit in 16 GB.
+    # The first guess comes from BERT-large: 8,192 tokens fit in 16 GiB.
     length = numbered_stage(config.train, stage_number).max_seq_length
     aim = 8192 / length * limit / 2**34
     while high - low > 1:
@@ -61,7 +62,7 @@ def largest_that_fits(
 
 
 def _aim(tried: dict[int, Compiled], limit: int) -> float:
-    """Returns the batch that would fill the memory, on a line through the sizes tried."""
+    """Returns the batch size that would fill the memory, on a line through tried sizes."""
     near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
     if len(near) == 1:
         base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]
@@ -69,5 +70,5 @@ def _aim(tried: dict[int, Compiled], limit: int) -> float:
         first, second = (tried[size].total_bytes for size in near)
         slope = (second - first) / (near[1] - near[0])
         base = first - slope * near[0]
-    # A line that does not rise predicts nothing: try the next size up, or down.
+    # A line that does not rise predicts nothing: aims at twice the largest size tried.
     return (limit - base) / slope if slope > 0 else max(tried) * 2

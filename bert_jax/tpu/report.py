@@ -16,7 +16,7 @@ from bert_jax.tpu.estimate import estimate_step, kernel_seconds
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import Stage
 
-# Source lines below this directory count as ours in the program's table of calls.
+# Operations are attributed to source lines below this directory, if any.
 _PROJECT = Path(__file__).parents[2]
 _COSTLIEST = 10
 # Results that are None if the step does not fit.
@@ -103,7 +103,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     for name in ("argument", "temporary", "total", "limit"):
         memory.add_row(name, gib(results[f"hbm_{name}_bytes"]))
     free = results["hbm_limit_bytes"] - results["hbm_total_bytes"]
-    # Near the limit the total may exceed the limit although the compiler made the program fit.
+    # The total may slightly exceed the limit although the compiler made the program fit.
     if results["fits"]:
         memory.add_row("fits, free", gib(max(0, free)))
     else:
@@ -138,7 +138,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     if estimate["kernels_without_cost"]:
         console.print(
             f"{estimate['kernels_without_cost']:,} calls of Pallas kernels declare no cost "
-            "(pl.CostEstimate) and count as no time"
+            "(pl.CostEstimate) and count as zero time"
         )
     if topology.num_chips > 1:
         network = " and the network between slices" if topology.num_slices > 1 else ""
@@ -163,5 +163,5 @@ def _libtpu_version() -> str | None:
     try:
         return importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
-        # TPU_LIBRARY_PATH names another build.
+        # TPU_LIBRARY_PATH points to another build.
         return None
