@@ -122,7 +122,7 @@ def small_config(records, **changes):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"max_seq_length": 16}, "no record .* has 16 tokens.*records of 24"),
+        ({"max_seq_length": 16}, "no record .* has 16 tokens.*records have 24"),
         ({"max_predictions_per_seq": 3}, "have 4 predictions"),
     ],
 )

@@ -71,7 +71,7 @@ def test_code_is_not_run(torch, directory, is_zip):
     torch.save(attack, path, _use_new_zipfile_serialization=is_zip)
     for content in (path.read_bytes(), pickle.dumps(attack)):
         path.write_bytes(content)
-        with pytest.raises(UserError, match="bin is damaged, or holds something other than"):
+        with pytest.raises(UserError, match="bin is damaged, or holds objects other than"):
             formats.read(directory)
     assert not (directory / "hacked").exists()
 
