@@ -30,7 +30,7 @@ def refusal(monkeypatch, capfd):
     "flags, words",
     [
         (["--config.data.imput=a"], ["data.imput", "data.input"]),
-        (["--config.train.stages[0].fraction=0.5"], ["train.stages", "0.6", "must be 1"]),
+        (["--config.train.stages[0].fraction=0.5"], ["train.stages", "0.6", "not to 1"]),
         (["--config.train.num_steps=many"], ["config.train.num_steps=many"]),
         (["--config.dtype=float16"], ["config.dtype is 'float16'", "bfloat16"]),
     ],

@@ -1,0 +1,75 @@
+"""The families at BERT-mini's size with equal arithmetic: `comparison.py:NAME`.
+
+NAME is bert, roberta, spanbert, albert, electra or distilbert. All runs have the same number of
+analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one WordPiece vocabulary of
+8,192 entries. Rows, masks, terms and model options are those of the family's `base`.
+
+    python benchmarks/families.py --corpus='BOOKS/*.jsonl.gz' --data=DATA --workdir=DIR
+
+prepares the text once, runs all six and fine-tunes each. One of them alone:
+
+    python -m bert_jax.main --config=configs/comparison.py:electra --workdir=DIR \\
+        --config.data.store=STORE
+
+`distilbert` needs config.objective.teacher, the work directory of `bert`. Its FLOPs include the
+teacher's forward pass, and not the teacher's training.
+
+Hardware: one CPU core and 3 GB of memory, for 15 to 25 minutes.
+Expected: docs/family.md has the results.
+"""
+
+import runpy
+from pathlib import Path
+
+from bert_jax.config import stage
+from bert_jax.errors import UserError
+
+# Steps that take 1e14 FLOPs.
+NUM_STEPS = {
+    "bert": 2251,
+    "roberta": 2251,
+    "spanbert": 2044,
+    "albert": 2339,
+    "electra": 2077,
+    "distilbert": 1367,
+}
+
+
+def get_config(arg: str = "bert"):
+    if arg not in NUM_STEPS:
+        raise UserError(f"--config ends in :{arg}; it must be one of {', '.join(NUM_STEPS)}")
+    mini = _read("mini_laptop.py")()
+    c = _read("base.py")() if arg == "bert" else _read(f"{arg}.py")("base")
+    with c.unlocked():
+        for section in ("optimizer", "schedule", "checkpoint", "eval", "log"):
+            c[section] = mini[section]
+        c.dtype = mini.dtype
+        for key in ("hidden_size", "num_attention_heads", "intermediate_size"):
+            c.model[key] = mini.model[key]
+        c.model.num_hidden_layers = 2 if arg == "distilbert" else 4
+        c.model.vocab_size = 8192
+        c.model.hidden_dropout_prob = 0.0
+        c.model.attention_probs_dropout_prob = 0.0
+        # Such a short run would end before the model learns attention (docs/short_runs.md).
+        c.model.initializer_range = 0.04
+        c.sinusoidal_positions = 0.17
+        c.data.tokenizer = "wordpiece"
+        c.data.special_tokens = "bert"
+        c.data.sentencepiece_rules = "plain"
+        c.data.lowercase = True
+        c.train.num_steps = NUM_STEPS[arg]
+        c.train.batch_size = 32
+        c.train.stages = (stage(fraction=1.0, max_seq_length=64, max_predictions_per_seq=10),)
+        c.schedule.warmup_steps = 200.0
+        if arg == "electra":
+            c.model.embedding_size = c.model.hidden_size
+            # A third of the width would not be a multiple of 64.
+            c.model.generator_size = 1 / 4
+        if arg == "distilbert":
+            c.objective.teacher_layers = "0,2"
+    return c.lock()
+
+
+def _read(file: str):
+    # Works from any current directory.
+    return runpy.run_path(str(Path(__file__).with_name(file)))["get_config"]
