@@ -23,7 +23,7 @@ from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import resolve_stages
-from bert_jax.training.state import init_params
+from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer
 
 
@@ -116,7 +116,7 @@ def make_trainer(
         model = objective.teacher_model(model_config)
         if teacher:
             return unflatten(fit_weights(model, teacher.weights, seed=0)[0], model.config)
-        drawn = jax.eval_shape(lambda: nn.unbox(init_params(model, 0)))
+        drawn = nn.unbox(abstract_params(model))
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), drawn)
 
     layers = config.model.num_hidden_layers

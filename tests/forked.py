@@ -1,6 +1,7 @@
 """Runs modules as programs in forked processes, which have the slow imports already."""
 
 import atexit
+import functools
 import multiprocessing
 import os
 import runpy
@@ -15,20 +16,31 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_IMPORTS, "tensorflow"])
 
 
-def run_module(
-    module: str, arguments: list[str], *, cwd: Path, env: dict[str, str], timeout: float
-) -> subprocess.CompletedProcess:
-    """Does what `subprocess.run` does with `python -m MODULE ARGUMENTS`."""
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / name for name in ("stdout", "stderr")]
-        process = _CONTEXT.Process(target=_run, args=(module, arguments, outputs, cwd, env))
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            raise subprocess.TimeoutExpired(module, timeout)
-        texts = [path.read_text() for path in outputs]
-    return subprocess.CompletedProcess(arguments, process.exitcode, *texts)
+class Program:
+    """A process that runs `python -m MODULE ARGUMENTS`, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, module: str, arguments: list[str], *, cwd: Path, env: dict[str, str]):
+        self._folder = tempfile.TemporaryDirectory()
+        self._outputs = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
+        process_args = module, arguments, self._outputs, cwd, env
+        self._process = _CONTEXT.Process(target=_run, args=process_args)
+        self._process.start()
+        self.pid = self._process.pid
+        self.send_signal = functools.partial(os.kill, self.pid)
+        self.kill = self._process.kill
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    returncode = property(poll)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for the process; returns its stdout and stderr."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        stdout, stderr = (path.read_text() for path in self._outputs)
+        return stdout, stderr
 
 
 def _run(

@@ -81,9 +81,12 @@ def main_command(workdir, **overrides) -> list[str]:
 def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess:
     """Runs a command to its end, in the repository's root."""
     if command[:2] == [sys.executable, "-m"]:
-        return forked.run_module(
-            command[2], command[3:], cwd=ROOT, env=environment(), timeout=timeout
-        )
+        process = start(command)
+        try:
+            outputs = process.communicate(timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(command, process.returncode, *outputs)
     return subprocess.run(
         command,
         cwd=ROOT,
@@ -103,17 +106,10 @@ def succeed(command: list[str], **kwargs) -> str:
     return finished.stdout
 
 
-def start(command: list[str]) -> subprocess.Popen:
-    """Starts a command in the repository's root."""
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start(command: list[str], devices: int = 1, **variables: str) -> forked.Program:
+    """Starts a `python -m MODULE` command, with further environment variables."""
+    env = environment(devices) | variables
+    return forked.Program(command[2], command[3:], cwd=ROOT, env=env)
 
 
 def wait_for(condition, process, seconds=120):

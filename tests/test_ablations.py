@@ -56,6 +56,7 @@ class TestLeftToRight:
         assert {"lm_loss", "lm_accuracy"} <= lines[0].keys() and "mlm_loss" not in lines[0]
         assert evaluation.evaluate_workdir(ltr)["lm_perplexity"] > 1
 
+    @pytest.mark.slow
     def test_stopped_in_between_it_ends_with_the_same_bits(self, ltr, texts, tmp_path, monkeypatch):
         class Killed(Exception):
             pass

@@ -209,6 +209,7 @@ def test_it_is_exported_as_a_distilbert(student, tmp_path):
     assert workdir.load_config(student).family == "distilbert"
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned_with_the_head_of_its_authors(tmp_path):
     small.write_bert(tmp_path / "hf", family="distilbert")
     small.write_rows(tmp_path / "data", train=16, validation=8, test=4)

@@ -66,6 +66,7 @@ def test_it_has_neither_segments_nor_a_pooler(finished, exported):
     assert "# RoBERTa, L1 H16" in card and "pipeline_tag: fill-mask" in card
 
 
+@pytest.mark.slow
 def test_stopped_in_between_it_ends_with_the_same_bits(finished, texts, tmp_path, monkeypatch):
     class Killed(Exception):
         pass
@@ -90,6 +91,7 @@ def test_it_fills_masks_and_scores(exported):
     assert bert.encode(["The dog."]).shape == (1, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "kind", "special_tokens", "folder"),
     [
@@ -127,6 +129,7 @@ def test_training_continues_from_a_relative(texts, tmp_path, family, kind, speci
         np.testing.assert_allclose(again.weights[name], value, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_pairs_are_classified(exported, tmp_path):
     """Its classifier is fine-tuned, exported with the head of RoBERTa, and read again."""
     small.write_rows(tmp_path / "rows", train=32, validation=8)

@@ -105,6 +105,7 @@ def test_a_native_copy_keeps_the_boundary_head(finished, tmp_path):
         np.testing.assert_array_equal(copy[name], value)
 
 
+@pytest.mark.slow
 def test_it_fills_masks_and_is_fine_tuned(finished, tmp_path):
     fillings = bert_jax.load(str(finished)).fill_mask("the [MASK] of all")
     assert len(fillings) > 0

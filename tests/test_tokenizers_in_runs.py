@@ -38,7 +38,7 @@ KINDS = {
     [
         "unigram",
         "byte_bpe",
-        "albert",
+        pytest.param("albert", marks=pytest.mark.slow),
         pytest.param("bpe", marks=pytest.mark.slow),
         pytest.param("cased", marks=pytest.mark.slow),
     ],

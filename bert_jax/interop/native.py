@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from etils import epath
 
@@ -23,7 +22,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
-from bert_jax.training.state import TrainState, init_params
+from bert_jax.training.state import TrainState, abstract_params
 
 _EVALUATION = "eval_"
 # In the order of preference: fine-tuning's best checkpoint is its result.
@@ -60,7 +59,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
             head["features"],
             head["bilstm_size"],
         )
-    abstract = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
+    abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(abstract, step)
     if restored is None:

@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
-from bert_jax.training.state import init_params
+from bert_jax.training.state import abstract_params, init_params
 
 ENCODER = "bert/"
 POOLER = "bert/pooler"
@@ -87,8 +87,9 @@ def expected_shapes(config: BertConfig, terms: Sequence[str] = BERT_TERMS) -> Sh
 
 def model_shapes(model: nn.Module) -> Shapes:
     """Returns the name and shape of every flat weight of a model."""
-    drawn = jax.eval_shape(lambda: _initial_weights(model, 0))
-    return {name: leaf.shape for name, leaf in drawn.items()}
+    params = nn.unbox(abstract_params(model))
+    weights = jax.eval_shape(lambda params: flatten(params, model.config), params)
+    return {name: leaf.shape for name, leaf in weights.items()}
 
 
 def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
@@ -104,7 +105,7 @@ def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, l
     if missing:
         # jit leaves out the computation of unneeded weights.
         def draw() -> dict[str, jax.Array]:
-            fresh = _initial_weights(model, seed)
+            fresh = flatten(nn.unbox(init_params(model, seed)), model.config)
             return {name: fresh[name] for name in missing}
 
         drawn = jax.jit(draw)()
@@ -126,10 +127,6 @@ def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
     """Drops, in place, the rows beyond the vocabulary."""
     for name in filter(_has_vocabulary, weights):
         weights[name] = weights[name][:vocab_size]
-
-
-def _initial_weights(model: nn.Module, seed: int) -> dict[str, jax.Array]:
-    return flatten(nn.unbox(init_params(model, seed)), model.config)
 
 
 def _has_vocabulary(name: str) -> bool:

@@ -97,7 +97,8 @@ def write_curves(workdir: epath.PathLike, output: epath.PathLike, panels: Sequen
     lines = read_metrics(workdir)
     columns = 2 if len(panels) <= 4 else 3
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(5.5 * columns, 3.5 * rows), layout="constrained")
+    figure = Figure(figsize=(5.5 * columns, 3.5 * rows))
+    figure.subplots_adjust(left=0.07, right=0.98, bottom=0.08, top=0.95, wspace=0.2, hspace=0.35)
     # pyplot is not used, because its global state and display belong to the user's program.
     FigureCanvasAgg(figure)
     all_axes = list(figure.subplots(rows, columns).flat)

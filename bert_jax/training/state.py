@@ -1,5 +1,6 @@
 """The state that each train step updates, and its creation."""
 
+import functools
 from typing import Any, Self
 
 import flax.linen as nn
@@ -30,11 +31,20 @@ def init_params(model: nn.Module, seed: int) -> Any:
     return model.init(jax.random.key(seed), batch, deterministic=True)["params"]
 
 
+@functools.cache
+def abstract_params(model: nn.Module) -> Any:
+    """Returns the shapes and dtypes of `init_params`, in the same boxes.
+
+    The result is cached, because a start needs it several times and Flax takes long to trace it.
+    """
+    return jax.eval_shape(lambda: init_params(model, 0))
+
+
 def state_shardings(
     model: nn.Module, optimizer: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
     """Returns the shardings of the whole state; moments are sharded like their parameters."""
-    boxed = jax.eval_shape(lambda: init_params(model, 0))
+    boxed = abstract_params(model)
     params = layout.params(boxed)
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))
     opt_state = optax.tree_utils.tree_map_params(

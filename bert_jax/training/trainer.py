@@ -23,7 +23,7 @@ from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.stages import Stage
-from bert_jax.training.state import TrainState, init_params, state_shardings
+from bert_jax.training.state import TrainState, abstract_params, init_params, state_shardings
 from bert_jax.training.step import make_eval_step, make_train_step
 
 # Number of batches that are on the devices before they are needed.
@@ -171,19 +171,23 @@ class Trainer:
 
     def init_state(self) -> TrainState:
         """Returns step 0 with new weights from the seed, each created on its devices."""
-        return jax.jit(self._create_state, out_shardings=self.shardings)()
+
+        def create() -> TrainState:
+            return self._create_state(nn.unbox(init_params(self.model, self.seed)))
+
+        return jax.jit(create, out_shardings=self.shardings)()
 
     def state_of(self, params: Any) -> TrainState:
         """Returns step 0 with given weights (arrays of the host) and zero moments."""
         placed = jax.device_put(params, self.shardings.params)
-        create = functools.partial(TrainState.create, optimizer=self.optimizer)
-        return jax.jit(create, out_shardings=self.shardings)(placed)
+        return jax.jit(self._create_state, out_shardings=self.shardings)(placed)
 
     def abstract_state(self) -> TrainState:
         """Returns shapes, dtypes and shardings of the state, for restoring a checkpoint."""
+        params = nn.unbox(abstract_params(self.model))
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            jax.eval_shape(self._create_state),
+            jax.eval_shape(self._create_state, params),
             self.shardings,
         )
 
@@ -194,8 +198,8 @@ class Trainer:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), self.frozen
         )
 
-    def _create_state(self) -> TrainState:
-        return TrainState.create(nn.unbox(init_params(self.model, self.seed)), self.optimizer)
+    def _create_state(self, params: Any) -> TrainState:
+        return TrainState.create(params, self.optimizer)
 
     def abstract_batch(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes, dtypes and shardings of the batches of a pre-training stage."""
@@ -240,7 +244,7 @@ class Trainer:
     def num_parameters(self) -> int:
         """Returns the number of parameters, without the rows that only pad the vocabulary."""
         c = self.model_config
-        boxed = jax.eval_shape(lambda: init_params(self.model, 0))
+        boxed = abstract_params(self.model)
         total = 0
         for box in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata)):
             is_padded = isinstance(box, nn.LogicallyPartitioned) and "vocab" in box.names

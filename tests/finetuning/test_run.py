@@ -27,26 +27,11 @@ from tests.runs import assert_same_bits, newest_checkpoint, wait_for
 from tests.runs import start as start_process
 
 STEPS = 80
-# The command with steps so long that a signal hits one.
-SLOW = """
-import time
-from bert_jax import cli, finetune
-from bert_jax.training.recorder import Recorder
-
-dispatched = Recorder.dispatched
-
-def slowly(*args, **kwargs):
-    dispatched(*args, **kwargs)
-    time.sleep(0.1)
-
-Recorder.dispatched = slowly
-finetune.define_flags()
-cli.run(finetune.main)
-"""
 
 
 def slow(command):
-    return [command[0], "-c", SLOW, *command[3:]]
+    """Returns the command with steps so long that a signal hits one."""
+    return [*command[:2], "tests.finetuning.slow_steps", *command[3:]]
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +232,7 @@ class TestInterruptedRun:
             assert finetune(config, tmp_path) is None, "the run was finished before"
         assert finetune(config, tmp_path) == results(tmp_path)
 
+    @pytest.mark.slow
     def test_it_continues_without_the_weights_it_began_with(self, bert, data, tmp_path):
         weights = shutil.copytree(bert, tmp_path / "moved")
         config = small.config(weights, data, train__num_epochs=1.0)

@@ -99,6 +99,7 @@ def test_a_batch_that_does_not_fit_is_refused_before_the_first_run(tmp_path, ove
     assert not (tmp_path / "sweep" / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_continues(tmp_path):
     bert, data, directory = tmp_path / "hf", tmp_path / "data", tmp_path / "sweep"
     small.write_bert(bert)
@@ -259,6 +260,7 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
         path.write_text(text)
         assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2
 
+    @pytest.mark.slow
     def test_other_weights(self, config, tmp_path):
         """Every array of the encoder counts; others may change."""
 

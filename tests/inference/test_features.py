@@ -171,6 +171,7 @@ def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])
 def test_memory_is_the_windows_not_the_files(bert, tmp_path, monkeypatch, name):
     monkeypatch.setattr(features_lib, "_WINDOW_FEATURE_BYTES", 2**16)

@@ -46,7 +46,12 @@ CONFIG = BertConfig(
 )
 COMPILED = pytest.mark.parametrize(
     ("scan_layers", "remat", "groups"),
-    [(False, "none", 0), (True, "full", 0), (False, "none", 1), (True, "full", 1)],
+    [
+        (True, "full", 0),
+        (False, "none", 1),
+        pytest.param(False, "none", 0, marks=pytest.mark.slow),
+        pytest.param(True, "full", 1, marks=pytest.mark.slow),
+    ],
 )
 
 

@@ -12,7 +12,10 @@ from tests.golden.inputs import PACKAGES, package_folder
 from tests.models import parity
 
 STATES, GRADIENTS = 2e-5, 1e-4
-scanned_or_not = pytest.mark.parametrize("scan_layers", [False, True], ids=["loop", "scan"])
+# test_bert.py compares scanned layers with the others in every run.
+scanned_or_not = pytest.mark.parametrize(
+    "scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["loop", "scan"]
+)
 random_models = pytest.mark.parametrize("name", parity.RANDOM)
 real_models = pytest.mark.parametrize("name", parity.REAL)
 random_errors = functools.cache(parity.random_errors)

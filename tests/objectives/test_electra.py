@@ -134,6 +134,7 @@ def test_detection_is_counted_over_all_real_tokens(electra):
     assert results.keys() >= {"mlm_loss", "unigram_mlm_loss", "mlm_accuracy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -36,23 +36,14 @@ ACCUMULATED = {
     "scan_layers": True,
     "train.gradient_accumulation_steps": 2,
 }
-# Two runs of one block, scanned, on narrow embeddings.
-SHARED = {
-    "model.num_hidden_layers": 2,
-    "model.layer_groups": 1,
-    "model.embedding_size": 16,
-    "scan_layers": True,
-    "train.gradient_accumulation_steps": 2,
-}
 CASES = {
     "dp": SMALL,
     "fsdp=8": SMALL | {"sharding": "fsdp", "mesh.data": 1, "mesh.fsdp": 8},
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},
-    "shared, fsdp_tp": SHARED | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
 }
 # The cases whose weights are drawn on their own mesh.
-DRAWN = ("fsdp_tp", "accumulated, fsdp=4", "shared, fsdp_tp")
+DRAWN = ("fsdp_tp", "accumulated, fsdp=4")
 KERNEL_MESH = {"data": 2, "fsdp": 2, "model": 2}
 # A checkpoint of each of these is restored on the next, that of the last on the first.
 MESHES = ["one", *(name for name in CASES if "," not in name)]
@@ -177,7 +168,7 @@ def main(folder: Path) -> None:
     results = {"cases": {}, "reference": {}, "restored": {}, "evaluated": {}}
     trainers = {}
     # Microbatches and scanned layers draw other dropout masks, so they have their own reference.
-    references = {"plain": SMALL, "accumulated": ACCUMULATED, "shared": SHARED}
+    references = {"plain": SMALL, "accumulated": ACCUMULATED}
     for name, overrides in references.items():
         trainer = make_trainer(small_config(**overrides), devices[:1])
         state = trainer.init_state()

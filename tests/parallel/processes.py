@@ -43,17 +43,8 @@ def start(directory, count, *, devices=1, options=None, **overrides):
         command = runs.main_command(place, **{**SMALL, **overrides})
         command[1:3] = ["-m", "tests.parallel.hosts_driver"]
         command += [f"--coordinator={address}", f"--num_processes={count}"]
-        processes.append(
-            subprocess.Popen(
-                [*command, f"--process_id={number}"],
-                cwd=runs.ROOT,
-                env=runs.environment(devices) | {"HOSTS_TEST": json.dumps(given)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        command.append(f"--process_id={number}")
+        processes.append(runs.start(command, devices, HOSTS_TEST=json.dumps(given)))
     return processes
 
 

@@ -1,7 +1,6 @@
 """What several processes of one machine agree on, and the rows that each makes."""
 
 import json
-import subprocess
 import sys
 
 from tests import runs
@@ -13,17 +12,12 @@ def test_batches_and_agreements(tmp_path):
     address = free_address()
     files = [tmp_path / str(number) for number in range(2)]
     processes = [
-        subprocess.Popen(
+        runs.start(
             [
                 *(sys.executable, "-m", "tests.parallel.hosts_worker", str(file)),
                 *(f"--coordinator={address}", "--num_processes=2", f"--process_id={number}"),
             ],
-            cwd=runs.ROOT,
-            env=runs.environment(devices=2),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            devices=2,
         )
         for number, file in enumerate(files)
     ]

@@ -17,8 +17,8 @@ from bert_jax.config import stage
 from bert_jax.pretraining import make_trainer
 from tests import runs
 
-# Modules of configs/. ALBERT is a case of test_parallel.py.
-FAMILIES = ("spanbert", "distilbert", "roberta", "electra")
+# Modules of configs/.
+FAMILIES = ("spanbert", "distilbert", "roberta", "electra", "albert")
 STEPS = 4
 SMALL = {
     "dtype": "float32",
@@ -46,6 +46,8 @@ def losses(family: str, mesh: str) -> list[float]:
     config = importlib.import_module(f"configs.{family}").get_config("tiny")
     with config.unlocked():
         config.update_from_flattened_dict(SMALL | MESHES[mesh])
+        if family == "albert":
+            config.model.embedding_size = 16
         if family == "electra":
             # The generator then has two heads, which tp divides.
             config.model.hidden_size = 256

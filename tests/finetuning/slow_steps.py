@@ -1,0 +1,22 @@
+"""Runs `bert_jax.finetune` with a pause of 0.1 seconds after each step.
+
+python -m tests.finetuning.slow_steps FLAGS
+"""
+
+import time
+
+from bert_jax import cli, finetune
+from bert_jax.training.recorder import Recorder
+
+dispatched = Recorder.dispatched
+
+
+def slowly(*args, **kwargs):
+    dispatched(*args, **kwargs)
+    time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    Recorder.dispatched = slowly
+    finetune.define_flags()
+    cli.run(finetune.main)
