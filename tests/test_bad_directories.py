@@ -205,7 +205,7 @@ class TestFullDisk:
             writer.write(6, {"loss": 0.5})
         assert [line["step"] for line in read_metrics(disk)] == [1, 2, 3, 4, 5, 6]
 
-    @pytest.mark.parametrize("foreseen", [True, False])
+    @pytest.mark.parametrize("foreseen", [True, pytest.param(False, marks=pytest.mark.slow)])
     def test_checkpoints(self, foreseen, texts, tmp_path, mounts, monkeypatch, refusal):
         """The run stops at a checkpoint without room and later continues from the one before."""
         if not foreseen:

@@ -171,18 +171,15 @@ class TestInterruptedRun:
         self, uninterrupted, bert, data, tmp_path
     ):
         command = small.command(tmp_path, bert, data, eval__predict="test")
-        moments = random.Random(3)
-        for steps in (10, 20):
-            process = start_process(slow(command))
-            goal = newest_checkpoint(tmp_path) + steps
-            wait_for(lambda goal=goal: newest_checkpoint(tmp_path) >= goal, process)
-            # Between steps, while scoring, or in the middle of a save.
-            time.sleep(moments.uniform(0.0, 0.4))
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            assert process.returncode == -signal.SIGKILL
+        process = start_process(slow(command))
+        wait_for(lambda: newest_checkpoint(tmp_path) >= 20, process)
+        # Between steps, while scoring, or in the middle of a save.
+        time.sleep(random.Random(3).uniform(0.0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
         killed_at = newest_checkpoint(tmp_path)
-        assert 30 <= killed_at < STEPS
+        assert 20 <= killed_at < STEPS
 
         # It saves when it is asked to stop, and not before.
         process = start_process([*slow(command), "--config.checkpoint.every_steps=1000"])

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.models.bert import BertEncoder
@@ -125,6 +126,7 @@ def lstm(states_LxE, cell, size):
     return np.array(outputs)
 
 
+@pytest.mark.slow
 def test_features_go_through_two_bilstm_layers():
     """Paper, section 5.3; pads come into neither direction."""
     size = 7

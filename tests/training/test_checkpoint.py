@@ -143,7 +143,10 @@ def file_kinds(saved):
     return sorted({name for group in kinds.values() for _, name in (min(group), max(group))})
 
 
-@pytest.mark.parametrize("damage", [damage_truncate, damage_delete, damage_flip])
+@pytest.mark.parametrize(
+    "damage",
+    [damage_truncate, pytest.param(damage_delete, marks=pytest.mark.slow), damage_flip],
+)
 def test_any_damaged_file_means_the_one_before_or_the_right_values(
     saved, trainer, states, tmp_path, caplog, damage
 ):
@@ -309,6 +312,7 @@ def test_a_bucket_that_cannot_be_written_to(in_bucket, states, monkeypatch):
         checkpointer.save(3, jax.tree.map(lambda x: x, states[3]), RESUME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_bucket", [True, False])
 def test_copied_between_a_disk_and_a_bucket(
     to_bucket,

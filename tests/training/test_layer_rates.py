@@ -84,7 +84,7 @@ def steps(rates, scan_layers=False, features=()):
     return kept, flat(jax.tree.map(np.asarray, state.params)), metrics
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_frozen_layers_keep_every_bit(scan_layers):
     before, after, _ = steps(LayerRates(2, frozen_layers=1), scan_layers)
     for name, value in before.items():

@@ -27,7 +27,13 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "lamb, scanned layers" else [])
+        for name in RUNS
+    ],
+)
 def test_training_follows_pytorchs(name):
     run, overrides = RUNS[name]
     golden = read_golden(parity.RUNS[run].file)
