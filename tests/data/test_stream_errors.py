@@ -13,6 +13,7 @@ from tests.data.fakes import FakeStore
 from tests.data.small_stream import DOCUMENTS, SPEC, TOKENIZER, stream
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_batches_left_open():
     program = (
         "from tests.data.small_stream import stream\n"

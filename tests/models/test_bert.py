@@ -146,7 +146,7 @@ def test_scanned_layers_compute_the_same(params, batch):
     assert shapes == jax.tree.map(jnp.shape, nn.unbox(abstract_params(scanned)))
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_group_of_layers_computes_as_layers_with_the_same_weights(params, batch, scan_layers):
     """Three layers of two groups are 0, 0, 1; a group's gradient is the sum of theirs."""
     shared = dataclasses.replace(
@@ -254,7 +254,7 @@ def scanned_gradient(params, gradient):
     return flat(jax.jit(gradient("none", True))(stacked(params)))
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.parametrize("remat", ["dots", pytest.param("full", marks=pytest.mark.slow)])
 def test_rematerialization_changes_no_gradient(params, gradient, scanned_gradient, remat):
     """Dropout on: what is recomputed must draw the same random bits again."""
     function, tree = gradient(remat, True), stacked(params)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.objectives.terms.masked_lm import MaskedLM
@@ -44,6 +45,7 @@ def test_padding_has_no_probability_no_gradient_and_no_influence():
         assert not gradient[name][98:].any() and gradient[name][:98].any(), name
 
 
+@pytest.mark.slow
 def test_the_padding_stays_zero_in_training():
     overrides = {"model.num_hidden_layers": 1, "optimizer.name": "lamb"}
     trainer = make_trainer(small_config(**overrides), jax.devices()[:1])

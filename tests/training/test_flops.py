@@ -133,6 +133,7 @@ def compiled_flops(trainer, batch):
     return total
 
 
+@pytest.mark.slow
 def test_a_tasks_flops_are_those_of_the_compiled_step():
     config, size, head = small_config(), 4, "sequence_classification"
     trainer = Trainer.create(
