@@ -200,7 +200,7 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
     for key, expected in theirs.items():
         assert ours[key].shape == expected.shape, key
         off, size = ours[key] - expected, np.linalg.norm(expected)
-        if _is_rounding_alone(key):
+        if is_rounding_alone(key):
             queries = np.linalg.norm(theirs[_query(key)])
             errors[key] = max(np.linalg.norm(ours[key]), size) / queries
         else:
@@ -238,7 +238,7 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
     errors, entries = {}, {}
     for key in {key.rsplit("/", 1)[0] for key in kept}:
         expected = section(kept, key)
-        if _is_rounding_alone(key):
+        if is_rounding_alone(key):
             queries = kept[f"{_query(key)}/norm"]
             errors[key] = max(np.linalg.norm(ours[key]), expected["norm"]) / queries
         else:
@@ -314,7 +314,7 @@ def _outputs_errors(outputs: dict, reference: dict[str, np.ndarray]) -> dict[str
     return errors
 
 
-def _is_rounding_alone(name: str) -> bool:
+def is_rounding_alone(name: str) -> bool:
     return name.endswith(("attention.self.key.bias", "attention.key.bias", "attention.k_lin.bias"))
 
 
