@@ -13,8 +13,8 @@ class StepProfiler:
     """Traces the steps of `config.profile`.
 
     The trace is written to DIRECTORY/plugins/profile/steps_FIRST_to_LAST/, where both viewers
-    expect it. Each traced step is annotated with its number. If a trace cannot be written, there
-    is a warning and the run continues.
+    expect it. Each traced step is annotated with its number. If a trace cannot be started or
+    written, there is a warning and the run continues.
 
     Args:
       directory: Where the trace is written.
@@ -58,13 +58,13 @@ class StepProfiler:
         """
         if self._last is not None and number not in self._steps:
             self.close(state)
-        if number not in self._steps:
-            yield
-            return
-        if number == self._steps[0]:
+        if number in self._steps[:1]:
             # Keeps the work of earlier steps out of the trace.
             jax.block_until_ready(state)
             self._start()
+        if number not in self._steps:
+            yield
+            return
         self._last = number
         with jax.profiler.StepTraceAnnotation("train", step_num=number):
             yield
@@ -87,9 +87,14 @@ class StepProfiler:
         )
 
     def _start(self) -> None:
+        first, last = self._steps[0], self._steps[-1]
         options = jax.profiler.ProfileOptions()
         # Tracing every Python call would slow down the traced steps.
         options.python_tracer_level = 0
-        options.session_id = f"steps_{self._steps[0]}_to_{self._steps[-1]}"
+        options.session_id = f"steps_{first}_to_{last}"
         with self._paused():
-            jax.profiler.start_trace(self._directory, profiler_options=options)
+            try:
+                jax.profiler.start_trace(self._directory, profiler_options=options)
+            except (RuntimeError, OSError) as error:
+                self._steps = range(0)
+                self._say(f"warning: steps {first:,} to {last:,} are not profiled: {error}")

@@ -143,6 +143,16 @@ def test_a_run_past_the_steps_warns_and_traces_nothing(tmp_path):
     ]
 
 
+def test_a_trace_that_cannot_be_started_is_a_warning(tmp_path):
+    printed = []
+    with jax.profiler.trace(tmp_path / "other"):
+        own = tmp_path / "own"
+        assert profile_steps(own, printed, Pause(), start_step=2, num_steps=3) == 6
+    assert not own.exists()
+    (message,) = printed
+    assert message.startswith("warning: steps 2 to 4 are not profiled: ")
+
+
 def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("not a directory")
     printed = []
