@@ -47,7 +47,7 @@ def test_the_command(huggingface, tmp_path):
 def test_missing_parts_are_reported(huggingface, tmp_path):
     edit_tensors(huggingface, lambda tensors: drop_tensors(tensors, "cls."))
     warnings = convert.convert(str(huggingface), str(tmp_path / "out"), "bert_jax")
-    assert "has no masked-LM head and no next-sentence head: initialised at random" in warnings[0]
+    assert "has no masked-LM head and no next-sentence head: initialized at random" in warnings[0]
 
 
 def test_a_vocabulary_from_elsewhere(huggingface, tmp_path):

@@ -98,7 +98,7 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     overrides = vocab | {"model.hidden_dropout_prob": 0.2}
     train.train(run_from(source, texts, **overrides), run)
     printed = capsys.readouterr().out
-    assert "has no next-sentence head: initialised at random" in printed
+    assert "has no next-sentence head: initialized at random" in printed
     assert f"starting with the weights of {source} in {run}" in printed
     # The run's own checkpoint comes first: the weights may be gone.
     shutil.rmtree(source)

@@ -257,7 +257,7 @@ def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weig
     weights, drawn = fit_weights(trainer.model, encoder, config.seed)
     pooler = "bert/pooler/dense/kernel"
     if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
-        say(f"warning: {config.init_from} has no trained pooler: it is initialised at random")
+        say(f"warning: {config.init_from} has no trained pooler: it is initialized at random")
     return weights
 
 

@@ -17,7 +17,7 @@ from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 
-# The key of `training` that lists heads that were initialised but never trained.
+# The key of `training` that lists heads that were initialized but never trained.
 UNTRAINED = "untrained_heads"
 # The file beside the weights, in every format, that describes their training.
 TRAINING = "bert_jax_training.json"
@@ -67,7 +67,7 @@ class Pretrained:
         """Turns this into a model for pre-training, without padding in the vocabulary.
 
         The model gets the heads of `terms` (by default its own terms). Missing heads are
-        initialised from the seed; other heads, also those of fine-tuning, are dropped.
+        initialized from the seed; other heads, also those of fine-tuning, are dropped.
         """
         if self.head:
             self.drop_head()
@@ -79,13 +79,13 @@ class Pretrained:
         missing = list(dict.fromkeys(labels[head] for head in labels if head in heads))
         if missing:
             self.warnings.append(
-                f"{self.source} has no {' and no '.join(missing)}: initialised at random, train "
+                f"{self.source} has no {' and no '.join(missing)}: initialized at random, train "
                 "before use"
             )
         earlier = self.untrained_heads
         if earlier:
             self.warnings.append(
-                f"the {' and the '.join(earlier)} of {self.source} were initialised at random by "
+                f"the {' and the '.join(earlier)} of {self.source} were initialized at random by "
                 "an earlier conversion: train before use"
             )
         if missing or earlier:
@@ -149,7 +149,7 @@ class Pretrained:
 
     @property
     def untrained_heads(self) -> list[str]:
-        """The labels of the heads that an earlier conversion initialised."""
+        """The labels of the heads that an earlier conversion initialized."""
         return self.training.get(UNTRAINED, [])
 
     def missing_head(self, term: str) -> str:
@@ -163,7 +163,7 @@ class Pretrained:
                 return f"{self.source} has no {label}"
             if label in self.untrained_heads:
                 return (
-                    f"the {label} of {self.source} was initialised at random by a conversion and "
+                    f"the {label} of {self.source} was initialized at random by a conversion and "
                     "never trained"
                 )
         return ""

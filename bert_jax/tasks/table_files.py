@@ -112,9 +112,8 @@ def _check_columns(path: Path | epath.Path, columns: Sequence[str], needed: Sequ
         if (count := columns.count(column)) != 1:
             # With old line endings, the first line is the whole file.
             known = ", ".join(columns)[:300]
-            raise UserError(
-                f"{path}:1: there are {count or 'no'} columns {column!r}; the columns: {known}"
-            )
+            found = f"{count} columns are" if count else "no column is"
+            raise UserError(f"{path}:1: {found} named {column!r}; the columns are: {known}")
 
 
 def _without_blank(

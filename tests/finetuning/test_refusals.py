@@ -51,7 +51,7 @@ def test_a_config_of_pre_training(tmp_path):
         ({"train.num_epochs": 0.01}, "one batch of config.train.batch_size=8"),
         ({"train.gradient_accumulation_steps": 3}, "config.train.batch_size is 8"),
         ({"table.metric": "recall"}, "config.table.metric is 'recall'"),
-        ({"table.text_column": "sentence"}, "no columns 'sentence'; the columns: text, label"),
+        ({"table.text_column": "sentence"}, "named 'sentence'; the columns are: text, label"),
     ],
 )
 def test_values(bert, data, tmp_path, values, words):

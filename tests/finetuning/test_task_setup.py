@@ -96,7 +96,7 @@ def test_a_missing_pooler_is_drawn_with_a_warning(files, capsys):
 
     edit_tensors(files / "hf", remove)
     _, weights = begin(files)
-    assert "no trained pooler: it is initialised at random" in capsys.readouterr().out
+    assert "no trained pooler: it is initialized at random" in capsys.readouterr().out
     assert np.any(weights["bert/pooler/dense/kernel"])
 
 

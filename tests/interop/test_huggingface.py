@@ -42,7 +42,7 @@ def test_old_names_and_a_bare_encoder(huggingface):
     assert same_weights(formats.read(huggingface).weights, expected)
 
 
-def test_missing_heads_are_initialised(huggingface):
+def test_missing_heads_are_initialized(huggingface):
     edit_tensors(huggingface, lambda tensors: drop_tensors(tensors, "cls.", "bert.pooler"))
     pretrained = formats.read(huggingface)
     pretrained.complete()

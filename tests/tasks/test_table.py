@@ -92,7 +92,7 @@ def test_the_index_of_a_row_is_its_place_in_the_file(reviews, tmp_path):
     [
         (
             {"label_column": "stars"},
-            "train.csv:1: there are no columns 'stars'; the columns: text, label",
+            "train.csv:1: no column is named 'stars'; the columns are: text, label",
         ),
         ({"labels": ("good", "bad")}, "train.csv:4: label is 'so-so', not one of the labels good"),
         ({"regression": True}, "train.csv:2: label is 'good', not a number"),

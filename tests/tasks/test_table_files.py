@@ -61,11 +61,11 @@ def test_columns_of_a_file_without_header(write):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("x.tsv", "a\tc\n1\t2\n", "x.tsv:1: there are no columns 'b'; the columns: a, c"),
-        ("x.tsv", "", "x.tsv:1: there are no columns 'a'"),
+        ("x.tsv", "a\tc\n1\t2\n", "x.tsv:1: no column is named 'b'; the columns are: a, c"),
+        ("x.tsv", "", "x.tsv:1: no column is named 'a'"),
         # Old line ends make one long line, which is not shown whole.
-        ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: there are no columns 'b'; .{,400}$"),
-        ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: there are 2 columns 'b'"),
+        ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: no column is named 'b'; .{,400}$"),
+        ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: 2 columns are named 'b'"),
         ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),
         ("x.txt", "a\tb\n", "must be named .tsv, .csv or .jsonl"),
     ],
