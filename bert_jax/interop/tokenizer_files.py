@@ -70,6 +70,9 @@ def write_huggingface_tokenizer(
         **tokenizer_class.fixed,
         **tokenizer_class.written,
     }
+    if family.fixed.get("type_vocab_size") == 0:
+        # The model refuses token_type_ids, which most tokenizer classes return.
+        config["model_input_names"] = ["input_ids", "attention_mask"]
     if tokenizer_class.kind == "wordpiece":
         tokenizer.save_vocabulary(directory)
     else:

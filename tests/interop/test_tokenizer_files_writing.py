@@ -13,6 +13,7 @@ from bert_jax import tokenizers
 from bert_jax.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.distilbert import DISTILBERT
 from tests.interop.small_tokenizers import SPECIALS, sample_texts, train
 
 KINDS = [("wordpiece", True), ("wordpiece", False), ("unigram", True), ("bpe", False)]
@@ -132,6 +133,12 @@ def test_the_files_of_transformers(tokenizer, exported):
         assert lines == [*tokenizer.tokens, ""]
     else:
         assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+def test_a_model_without_token_types_gets_none(tokenizer, tmp_path):
+    files.write_huggingface_tokenizer(tokenizer, tmp_path, DISTILBERT, 128)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    assert config["model_input_names"] == ["input_ids", "attention_mask"]
 
 
 def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):

