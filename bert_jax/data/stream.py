@@ -30,8 +30,7 @@ from bert_jax.parts import load_part
 EVALUATION_MASKS = {
     "masked_lm_prob": 0.15,
     "mask_shares": (0.8, 0.1, 0.1),
-    "predict_specials": False,
-    "weigh_by_count": False,
+    "held_out": True,
 }
 
 
@@ -45,8 +44,8 @@ class StreamSpec:
       pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
       corruption: The corruption, as `config.data.corruption` names it.
       mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
-      predict_specials: Whether a corruption that may choose [CLS] and [SEP] does so.
-      weigh_by_count: Whether a corruption that prefers rare tokens does so.
+      held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
+        tokens are not preferred.
     """
 
     max_seq_length: int
@@ -60,8 +59,7 @@ class StreamSpec:
     masked_lm_prob: float = 0.15
     mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word_masking: bool = False
-    predict_specials: bool = True
-    weigh_by_count: bool = True
+    held_out: bool = False
     short_seq_prob: float = 0.1
     shuffle_sentences: int = 2**20
     num_threads: int = 2

@@ -77,8 +77,8 @@ class MaskedTokens:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
         id). [UNK] may be predicted.
       spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
-        `mask_shares`, `predict_specials` and `weigh_by_count` are used. Rows never have more than
-        `max_predictions_per_seq` predictions.
+        `mask_shares` and `held_out` are used. Rows never have more than `max_predictions_per_seq`
+        predictions.
       store: Has `token_counts`; used only by rules that depend on the corpus.
       rules: See `MaskingRules`.
     """
@@ -95,8 +95,8 @@ class MaskedTokens:
         self._is_text_V = np.ones(tokenizer.vocab_size, dtype=bool)
         self._is_text_V[[tokenizer.pad_id, *ends, tokenizer.mask_id]] = False
         self._is_candidate_V = self._is_text_V.copy()
-        self._is_candidate_V[ends] = rules.specials and spec.predict_specials
-        self._is_weighted = bool(rules.count_power) and spec.weigh_by_count
+        self._is_candidate_V[ends] = rules.specials and not spec.held_out
+        self._is_weighted = bool(rules.count_power) and not spec.held_out
         if self._is_weighted:
             self._is_candidate_V[tokenizer.unk_id] = False
             self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power

@@ -10,7 +10,7 @@ from tests.golden import record_distilbert_masks as original
 from tests.golden.record_distilbert_masks import DRAWS, LENGTH, statistics
 
 
-def draws(weigh_by_count=True):
+def draws(held_out=False):
     tokenizer = SimpleNamespace(
         vocab_size=original.VOCABULARY,
         pad_id=original.PAD,
@@ -25,8 +25,7 @@ def draws(weigh_by_count=True):
         masked_lm_prob=0.15,
         whole_word_masking=False,
         mask_shares=(0.8, 0.1, 0.1),
-        predict_specials=weigh_by_count,
-        weigh_by_count=weigh_by_count,
+        held_out=held_out,
     )
     store = SimpleNamespace(token_counts=original.token_counts())
     corruption = DISTILBERT(tokenizer, spec, store)
@@ -56,5 +55,5 @@ def test_rare_tokens_are_chosen_as_often_as_in_the_original():
 
 
 def test_held_out_text_is_masked_without_weights():
-    by_class = draws(weigh_by_count=False)["by_class"]
+    by_class = draws(held_out=True)["by_class"]
     np.testing.assert_allclose(by_class, by_class[0], rtol=0.03)

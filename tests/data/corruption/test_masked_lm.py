@@ -36,7 +36,7 @@ def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, shares=(0.8, 0.1, 
         masked_lm_prob=prob,
         whole_word_masking=whole,
         mask_shares=shares,
-        predict_specials=True,
+        held_out=False,
     )
     return SimpleNamespace(
         corruption=MaskedTokens(tokenizer, spec),

@@ -143,7 +143,7 @@ def test_masks_do_not_depend_on_the_split(rules):
         masked_lm_prob=0.15,
         whole_word_masking=False,
         mask_shares=(0.8, 0.1, 0.1),
-        predict_specials=True,
+        held_out=False,
     )
     store = SimpleNamespace(token_counts=np.arange(300))
     corrupt = rules(make_tokenizer(300), spec, store).corrupt
