@@ -26,6 +26,7 @@ def convert(
     vocab: str = "",
     lowercase: bool | None = None,
     family: str = "",
+    distil_layers: str = "",
 ) -> list[str]:
     """Reads a model and writes it in another format.
 
@@ -36,6 +37,7 @@ def convert(
       vocab: A vocab.txt, for a source without a tokenizer.
       lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its entries.
       family: As in `config.family`; by default the family that the source's config names.
+      distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
 
     Returns:
       A sentence for each thing that the source lacked or that was left out.
@@ -54,6 +56,8 @@ def convert(
         pretrained.tokenizer = read_vocabulary_file(vocab, lowercase)
     if not pretrained.tokenizer:
         raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")
+    if distil_layers:
+        pretrained.distil(distil_layers)
     if not pretrained.head:
         pretrained.complete()
     formats.write(pretrained, output, kind)
@@ -74,6 +78,7 @@ def define_flags() -> None:
         "",
         "Model family: a name or MODULE:NAME; by default the input's.",
     )
+    flags.DEFINE_string("distil_layers", "", "Layers of a BERT to write as a DistilBERT: 0,2,4.")
 
 
 def main(_) -> None:
@@ -87,7 +92,13 @@ def main(_) -> None:
     if args.to not in KINDS:
         raise UserError(f"--to is {args.to!r}; it must be one of {', '.join(KINDS)}")
     for warning in convert(
-        args.input, args.output, args.to, args.vocab, args.lowercase, args.family
+        args.input,
+        args.output,
+        args.to,
+        args.vocab,
+        args.lowercase,
+        args.family,
+        args.distil_layers,
     ):
         say(f"warning: {warning}")
     print(f"{args.to} directory written to {epath.Path(args.output)}")

@@ -1,7 +1,9 @@
 """The convert command, as a user runs it."""
 
+import re
 import sys
 
+import numpy as np
 import pytest
 
 from bert_jax import convert
@@ -64,6 +66,23 @@ def test_a_vocabulary_from_elsewhere(huggingface, tmp_path):
     assert same_weights(pretrained.weights, make_pretrained().weights)
     with pytest.raises(UserError, match="already has a tokenizer"):
         convert.convert(str(tmp_path / "out"), str(tmp_path / "x"), "google", str(vocab))
+
+
+def test_layers_of_a_bert_become_a_distilbert(huggingface, tmp_path):
+    theirs, out = formats.read(huggingface).weights, tmp_path / "out"
+    assert convert.convert(str(huggingface), str(out), "huggingface", distil_layers="2,0") == []
+    student = formats.read(out)
+    assert (student.family, student.terms) == ("distilbert", ("masked_lm",))
+    assert len(student.weights) == 4 + 2 * 16 + 5
+    for name, value in student.weights.items():
+        teachers = re.sub(r"layer_([01])/", lambda m: f"layer_{'20'[int(m[1])]}/", name)
+        np.testing.assert_array_equal(value, theirs[teachers])
+    for source, layers, words in (
+        (huggingface, "0,3", "has only the layers 0 to 2"),
+        (out, "0", "the family of .*out is distilbert, not bert"),
+    ):
+        with pytest.raises(UserError, match=words):
+            convert.convert(str(source), str(tmp_path / "x"), "bert_jax", distil_layers=layers)
 
 
 def test_mistakes_in_the_flags():

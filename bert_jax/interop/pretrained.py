@@ -7,6 +7,7 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax import files, workdir
+from bert_jax.config.common import layer_numbers
 from bert_jax.errors import UserError
 from bert_jax.interop import families
 from bert_jax.interop import weights as weights_lib
@@ -92,6 +93,29 @@ class Pretrained:
             # The weights themselves do not show this.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
         self.fit_vocabulary()
+
+    def distil(self, layers: str) -> None:
+        """Turns a BERT into a DistilBERT that has the layers in a text such as "0,2,4,7,9,11".
+
+        As extract_distilbert.py in transformers' distillation project, this drops the token types,
+        the pooler and the next-sentence head. The masked-LM head is kept.
+
+        Raises:
+          UserError: This is no BERT with a masked-LM head, or it lacks a layer.
+        """
+        kept, depth = layer_numbers(layers, "--distil_layers"), self.model["num_hidden_layers"]
+        problem = self.missing_head("masked_lm")
+        if self.family != families.DEFAULT:
+            problem = f"the family of {self.source} is {self.family}, not {families.DEFAULT}"
+        elif not set(kept) <= set(range(depth)):
+            problem = f"{self.source} has only the layers 0 to {depth - 1}"
+        if problem:
+            raise UserError(f"--distil_layers is {layers}, but {problem}")
+        eps = self.model["layer_norm_eps"]
+        self.model |= families.load_family("distilbert").fixed
+        self.model |= {"num_hidden_layers": len(kept), "layer_norm_eps": eps}
+        self.weights = weights_lib.keep_layers(self.weights, kept)
+        self.family, self.terms, self.training = "distilbert", ("masked_lm",), {}
 
     def drop_head(self) -> None:
         """Drops the head of a fine-tuned model, with a warning."""
