@@ -8,9 +8,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Nearly all the time of these tests goes into compiling small programs once. Whole
-# runs (runs.py) compile as a user's do, but each program once only: what one process has
-# compiled all others of this session find here, those of pytest-xdist too.
+# Compiling takes much of the time of these tests. The processes of a session, those of
+# pytest-xdist too, share the programs that take long to compile.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
@@ -24,7 +23,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
-# A shell's background jobs ignore Ctrl-C, and hand that down to the processes of these tests.
+# A shell's background jobs ignore Ctrl-C, and the processes of these tests inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -46,7 +45,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def gcs_server():
-    """A Google Cloud Storage in this process: the environment that leads to it, its buckets."""
+    """Serves Google Cloud Storage; returns the environment that points to it, and its buckets."""
     pytest.importorskip("gcsfs", reason="needs pip install -e '.[gcs]'")
     from tests.fake_gcs import serve
 
@@ -56,7 +55,7 @@ def gcs_server():
 
 @pytest.fixture
 def bucket(gcs_server, monkeypatch) -> str:
-    """The name of an empty bucket; this process's clients are led to it."""
+    """Returns the name of an empty bucket, and points the clients of this process to its server."""
     environment, buckets = gcs_server
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -29,7 +29,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def objects(gcs_server):
-    """The objects of the bucket gs://runs, to which this module's processes are led."""
+    """Returns the objects of gs://runs, and points the processes of this module to its server."""
     environment, buckets = gcs_server
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():

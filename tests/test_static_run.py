@@ -1,4 +1,4 @@
-"""Whole runs on TFRecord files: exported, trained on, killed, gone on with, evaluated."""
+"""Whole runs on TFRecord files: they are exported, trained on, killed, continued and evaluated."""
 
 import json
 import signal

@@ -33,7 +33,7 @@ LARGE = BertConfig(30522, 1024, 24, 16, 4096)
 def test_parameter_count_is_berts(config, count, scan_layers):
     tree = abstract_params(dataclasses.replace(config, scan_layers=scan_layers))
     with_padding = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nn.unbox(tree)))
-    # 30,592 rows, of which 70 are none of the vocabulary's, and as many output biases.
+    # 70 of the 30,592 rows and output biases only pad the vocabulary.
     assert with_padding - 70 * (config.hidden_size + 1) == count
 
 
