@@ -11,8 +11,8 @@ def load(path: str, step: int | None = None):
       step: The step of the checkpoint in a work directory; by default the newest.
 
     Returns:
-      A `bert_jax.inference.bert.Bert`. A model with the head of a task, such as the best
-      checkpoint of a fine-tuning run, is a `bert_jax.inference.finetuned.FineTuned`.
+      A `bert_jax.inference.bert.Bert`, or a `bert_jax.inference.finetuned.FineTuned` for a model
+      with a task head, such as the best checkpoint of a fine-tuning run.
 
     Raises:
       bert_jax.errors.UserError: The path is none of these, is damaged, or has no tokenizer.

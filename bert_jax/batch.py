@@ -59,6 +59,6 @@ SPAN_BOUNDARY_FIELDS: BatchFields = {
 }
 # 0: B follows A. 1: B is random.
 NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "int32", high=2)}
-# 0: B follows A. 1: A follows B. 2: B is random; only with three ways.
+# 0: B follows A. 1: A follows B. 2: B is random (only in THREE_WAY_FIELDS).
 SENTENCE_ORDER_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32", high=2)}
 THREE_WAY_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32", high=3)}

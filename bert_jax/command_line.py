@@ -15,7 +15,7 @@ from ml_collections.config_flags import config_flags, config_path
 
 from bert_jax.errors import UserError
 
-# Flags that absl defines for every program. They are never suggested for a misspelt flag.
+# Flags that absl defines for every program. They are never suggested for a misspelled flag.
 _ABSL_FLAGS = frozenset(flags.FLAGS)
 
 
@@ -177,7 +177,7 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
-    """Returns "; did you mean ...?", or nothing if no name is similar."""
+    """Returns "; did you mean ...?"; empty if no name is similar."""
     # Also suggest the same key in another section.
     same_end = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
     best = next(iter([*difflib.get_close_matches(name, known, 1), *same_end]), None)

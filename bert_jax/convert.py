@@ -3,8 +3,8 @@
     python -m bert_jax.convert --input=PATH --output=DIR --to={bert_jax,huggingface,google}
 
 The input may be a work directory or one of its checkpoints, a Hugging Face directory with
-model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json; its kind
-is recognized. Weights are kept bit for bit along any chain of conversions. In a fine-tuned work
+model.safetensors or pytorch_model.bin, or a TF1 checkpoint with its bert_config.json. The format
+is detected. Weights are kept bit for bit along any chain of conversions. In a fine-tuned work
 directory, the best checkpoint is read. A fine-tuned model can only be written for Hugging Face, as
 the class of `transformers` for its head, with the names of its labels.
 """
@@ -40,7 +40,7 @@ def convert(
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
 
     Returns:
-      A sentence for each thing that the source lacked or that was left out.
+      Warnings, one sentence each, about parts that the source lacks or that are left out.
 
     Raises:
       UserError: The source cannot be read, or the output cannot be written.

@@ -179,7 +179,7 @@ def _store_to_evaluate(
         split = workdir.store_directory(directory, config) / "heldout"
         if not split.exists():
             raise UserError(
-                f"{split} does not exist: the run held no documents out; give --data=GLOB"
+                f"{split} does not exist: the run held out no documents; give --data=GLOB"
             )
         yield TokenStore(split)
         return

@@ -52,7 +52,7 @@ def main(_) -> None:
     metadata = read_metadata(store)
     split = store / args.split
     if not split.exists():
-        raise UserError(f"{split} does not exist: no document was held out of this token store")
+        raise UserError(f"{split} does not exist: no document of this token store was held out")
     # Imported late to load TensorFlow after the checks.
     from bert_jax.data.google_tfrecord import write_tfrecords
     from bert_jax.data.stream import StreamSpec

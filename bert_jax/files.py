@@ -315,7 +315,7 @@ def _check_bucket(bucket: str) -> None:
         )
     elif text.startswith("Forbidden") or getattr(cause, "code", 0) in (401, 403):
         problem = (
-            f"the bucket {SCHEME}{bucket} may not be listed with these credentials; grant "
+            f"the bucket {SCHEME}{bucket} cannot be listed with these credentials; grant "
             "roles/storage.objectAdmin and roles/storage.legacyBucketReader on it"
         )
     else:

@@ -33,8 +33,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-# Keys that may differ from those of the run whose state is taken over. They affect only the steps
-# that are still to come.
+# Keys that may differ from those of the run in `config.resume_from`. They affect only later steps.
 _STEERING = (
     "schedule.",
     "optimizer.b",
@@ -59,7 +58,7 @@ def initialize(
     Args:
       trainer: The trainer of the run.
       checkpointer: The checkpointer of the run.
-      other_run: The work directory of the run whose state is taken over; empty for none.
+      other_run: The work directory of a run whose state this run continues from; empty for none.
       weights: A function that returns flat weights to start from; None to start without.
 
     Raises:
@@ -68,7 +67,7 @@ def initialize(
     # 1. The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
         return restored
-    # 2. It takes over another run: weights, optimizer, step and place in the data.
+    # 2. It continues from another run's weights, optimizer, step and position in the data.
     if other_run:
         folder = epath.Path(other_run) / workdir.CHECKPOINTS
         with closing(Checkpointer(folder, read_only=True)) as others:
@@ -185,7 +184,7 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
     }
     if wrong:
         flags = " ".join(f"--config.model.{key}={value}" for key, value in wrong.items())
-        raise UserError(f"the weights of {config.init_from} are of another model: set {flags}")
+        raise UserError(f"the weights of {config.init_from} belong to another model: set {flags}")
 
 
 def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:

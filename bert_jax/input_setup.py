@@ -122,7 +122,7 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 
 def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
     """Refuses a config that contradicts the metadata of a given store."""
-    # Other keys of a tokenizer are recorded only if they matter.
+    # A store records the other tokenizer keys only if they apply to its tokenizer.
     recorded = {
         "data.special_tokens": "bert",
         "data.word_boundaries": metadata["options"].get("word_boundaries", "vocabulary"),
@@ -146,7 +146,7 @@ def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Pat
 
 
 class TrainingBatches:
-    """Iterates over the stage and the batch, on the devices, of every remaining step.
+    """Iterates over the remaining steps: the stage and the batch of each, on the devices.
 
     Args:
       config: The config of the run.

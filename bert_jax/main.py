@@ -24,8 +24,8 @@ def main(_) -> None:
     workdir = args.workdir or args.config.workdir
     if not workdir:
         raise UserError("--workdir is missing: the directory where the run is to be written")
+    # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config)
-    # Report a wrong value before waiting for other hosts and before importing JAX and TensorFlow.
     with cli.joined_hosts():
         from bert_jax import train
 

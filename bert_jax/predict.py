@@ -14,8 +14,7 @@
 
 PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face directory,
 or a Google checkpoint. FINE_TUNED is a work directory of fine-tuning (its best checkpoint), or a
-Hugging Face directory with the head of a task. `bert_jax.load(PATH)` has the same methods in
-Python.
+Hugging Face directory with a task head. `bert_jax.load(PATH)` has the same methods in Python.
 """
 
 import difflib
@@ -157,7 +156,7 @@ class Command(NamedTuple):
       run: The function that runs it on a model and texts.
       flags: The flags that it takes in addition to --model and --step.
       required: The flags among these that must be given.
-      has_head: Whether it needs the head of a task.
+      has_head: Whether it needs a task head.
     """
 
     run: Callable[..., Values]
@@ -226,7 +225,7 @@ def main(argv: list[str]) -> None:
             _warn(note)
         if command.has_head and not hasattr(bert, "head"):
             raise UserError(
-                f"{bert.source} has no head of a task: it must be a work directory of python -m "
+                f"{bert.source} has no task head: it must be a work directory of python -m "
                 "bert_jax.finetune, or a Hugging Face directory of a "
                 "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
                 "...MultipleChoice"

@@ -31,7 +31,7 @@ from bert_jax.training.trainer import Trainer
 
 
 def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
-    """Trains to `config.train.num_steps`, or continues where a run was stopped.
+    """Runs or resumes pre-training, up to `config.train.num_steps`.
 
     Args:
       config: A validated config.
@@ -102,7 +102,7 @@ def _train(
         stack.enter_context(closing(batches))
 
         def is_evaluated(step: int) -> bool:
-            # The last step is evaluated once the run is saved.
+            # The last step is evaluated after its checkpoint is saved.
             every_steps = config.eval.every_steps
             is_due = every_steps and step % every_steps == 0 and step < num_steps
             return bool(is_due) and run_input.heldout is not None

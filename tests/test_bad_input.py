@@ -126,7 +126,7 @@ class TestFewAndShortDocuments:
 
     def test_evaluation_needs_text(self, finished, refusal):
         message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))
-        assert "held no documents out" in message and "--data=GLOB" in message
+        assert "held out no documents" in message and "--data=GLOB" in message
 
     def test_evaluates_other_text(self, finished, texts):
         results = evaluation.evaluate_workdir(finished[0], data=texts, max_sequences=8)

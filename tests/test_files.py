@@ -35,7 +35,7 @@ def test_a_missing_bucket(bucket):
     [
         ("DefaultCredentialsError", "none", "no Google Cloud credentials were found"),
         ("RefreshError", "expired", r"credentials are refused \(expired\)"),
-        ("OSError", "Forbidden: b\nno one may", "may not be listed with these credentials"),
+        ("OSError", "Forbidden: b\nno one may", "cannot be listed with these credentials"),
         ("ClientError", "no route", "storage cannot be reached: no route"),
     ],
 )

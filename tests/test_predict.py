@@ -154,7 +154,7 @@ def test_mistakes_in_the_flags(arguments, words):
     [
         (["features", "--input=x", "--output=f.npz", "--layers=1,b"], "--layers=1,b must be"),
         (["attention", "a", "--output=x.png"], "FILE.html"),
-        (["classify", "a"], "has no head of a task"),
+        (["classify", "a"], "has no task head"),
     ],
 )
 def test_mistakes_that_only_the_command_can_tell(model, arguments, words):
