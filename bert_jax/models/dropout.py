@@ -16,7 +16,7 @@ import jax.numpy as jnp
 # hash functions", 2018), as signed numbers: Pallas kernels have no unsigned ones.
 _FIRST_MULTIPLIER = 0x7FEB352D
 _SECOND_MULTIPLIER = 0x846CA68B - 2**32
-# 2**32 / golden ratio spreads neighbouring numbers far apart (Knuth, TAOCP 6.4).
+# 2**32 / golden ratio spreads neighboring numbers far apart (Knuth, TAOCP 6.4).
 _SPREAD = 0x9E3779B9 - 2**32
 
 

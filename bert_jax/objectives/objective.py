@@ -23,7 +23,7 @@ class Objective(Protocol):
     eval_operands: int
 
     def totals(self, batch: Batch) -> Any:
-        """Returns the divisors of the sums over each part of this whole batch."""
+        """Returns the totals of a whole batch, by which the sums over its parts are divided."""
         ...
 
     def loss(

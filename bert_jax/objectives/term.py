@@ -108,7 +108,7 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def total(self, batch: Mapping[str, jax.Array]) -> jax.Array | int:
-        """Returns the divisor of the sums over each part of this whole batch."""
+        """Returns the total of a whole batch, by which the sums over its parts are divided."""
 
     @abc.abstractmethod
     def sums(self, outputs: Any, batch: Mapping[str, jax.Array], teacher: Any = None) -> Sums:

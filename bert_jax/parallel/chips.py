@@ -17,7 +17,7 @@ class Chip:
       hbm_limit_bytes: The memory that the compiler lets a program use; the runtime keeps the
         rest.
       hbm_bytes_per_second: The bandwidth of the memory.
-      ici_bytes_per_second: The bandwidth for sending over all links to neighbouring chips (the
+      ici_bytes_per_second: The bandwidth for sending over all links to neighboring chips (the
         inter-chip interconnect).
       ici_axes: The number of dimensions of the torus; each has two links.
     """

@@ -21,8 +21,8 @@ SLICE_AXIS = "data"
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh of `config.mesh`.
 
-    On TPUs, neighbours in the mesh are neighbours in the torus as far as its shape allows,
-    closest along the last axis. Several slices are arranged along `data`.
+    On TPUs, neighbors in the mesh are neighbors in the torus as far as its shape allows, closest
+    along the last axis. Several slices are arranged along `data`.
 
     Args:
       sizes: The number of devices along each axis, in order. One size may be -1, for all
@@ -42,7 +42,8 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     if math.prod(shape.values()) != len(devices):
         wanted = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         raise UserError(
-            f"config.mesh ({wanted}) does not multiply to the {len(devices)} available device(s)"
+            f"the sizes of config.mesh ({wanted}) do not multiply to the {len(devices)} available "
+            "device(s)"
         )
     # Linen's logical constraints fail under Explicit axes.
     return Mesh(_arranged(shape, devices), tuple(shape), axis_types=(AxisType.Auto,) * len(shape))

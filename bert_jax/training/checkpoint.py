@@ -25,7 +25,7 @@ from bert_jax.training.state import TrainState
 
 CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
-# Room for a checkpoint's small files, which take whole blocks.
+# Extra space for a checkpoint's small files, which occupy whole disk blocks.
 _FOLDER_BYTES = 1 << 18
 # The files that orbax writes at the commit; _MARKER marks a complete folder in object storage.
 _MARKER = "commit_success.txt"
@@ -94,7 +94,7 @@ class Checkpointer:
         self._writing(lambda: self._manager.save(step, args=args, force=True))
 
     def wait(self) -> None:
-        """Returns when all saves are complete; raises like `save`."""
+        """Blocks until all saves are complete; raises like `save`."""
         self._writing(self._manager.wait_until_finished)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class MetricsWriter:
 
     Args:
       workdir: The work directory.
-      resumed_step: Lines after this step are removed first. Their steps are repeated.
+      resumed_step: Lines after this step are removed first, because their steps run again.
       enabled: False writes nothing, for processes other than the first.
     """
 

@@ -36,7 +36,7 @@ def make_optimizer(
     Args:
       config: `config.optimizer`.
       schedule: Maps the step, from 0, to the learning rate.
-      scaling: A transformation just before the learning rate.
+      scaling: A transformation to apply just before the learning rate.
     """
     chain = []
     if config.max_grad_norm:

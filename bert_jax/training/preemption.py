@@ -10,7 +10,7 @@ from bert_jax.parallel import multihost
 
 
 class PreemptionGuard:
-    """A context in which SIGTERM stops the run at the next step.
+    """A context manager under which SIGTERM stops the run at the next step.
 
     Cloud TPU, Kubernetes and Slurm send SIGTERM. A first SIGINT (Ctrl-C) has the same effect;
     a second one ends the process at once. A signal to any one of several processes stops all of

@@ -119,7 +119,7 @@ class Recorder:
         self._progress.message(text)
 
     def flush_lines(self) -> None:
-        """Returns when all lines are stored."""
+        """Blocks until all lines are stored."""
         self._writer.flush()
 
     @contextlib.contextmanager

@@ -35,7 +35,7 @@ def init_params(model: nn.Module, seed: int) -> Any:
 def abstract_params(model: nn.Module) -> Any:
     """Returns the shapes and dtypes of `init_params`, in the same boxes.
 
-    The result is cached, because a start needs it several times and Flax takes long to trace it.
+    The result is cached, because a run needs it several times at its start and tracing is slow.
     """
     return jax.eval_shape(lambda: init_params(model, 0))
 

@@ -48,7 +48,7 @@ class Trainer:
       fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
-      rates: The learning rates of layers; None if all layers have the same.
+      rates: The learning rates of layers; None if all layers have the same rate.
     """
 
     model_config: BertConfig

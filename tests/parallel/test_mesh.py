@@ -26,7 +26,7 @@ def test_sizes_must_multiply_to_the_devices(sizes):
     with pytest.raises(UserError) as error:
         make_mesh(dict(zip(("data", "fsdp", "model"), sizes, strict=True)), slices())
     assert str(error.value) == (
-        f"config.mesh ({sizes_text}) does not multiply to the 8 available device(s)"
+        f"the sizes of config.mesh ({sizes_text}) do not multiply to the 8 available device(s)"
     )
 
 

@@ -79,7 +79,7 @@ class SoftTargets(Term):
 
 @dataclasses.dataclass(frozen=True)
 class HiddenCosine(Term):
-    """Turns the last state of each real position towards the teacher's.
+    """Aligns the last hidden state of each real token with the teacher's.
 
     The loss is the mean of 1 - cos. Both models must have the same width.
     """

@@ -1,4 +1,4 @@
-"""Masked language modelling (paper, section 3.1, task 1)."""
+"""Masked language modeling (paper, section 3.1, task 1)."""
 
 import dataclasses
 

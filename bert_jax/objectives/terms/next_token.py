@@ -1,4 +1,4 @@
-"""Left-to-right language modelling: the next token at every position.
+"""Left-to-right language modeling: the next token at every position.
 
 This is the LTR ablation of the BERT paper (section 5.1); the model must be causal.
 """
