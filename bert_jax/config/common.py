@@ -143,7 +143,7 @@ COMMON: Section = {
             "during the warm-up, the decay is multiplied by s / warmup_steps.",
             choices=("bert", "linear_after_warmup", "product"),
         ),
-        "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises towards.", above=0),
+        "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises toward.", above=0),
         "warmup_steps": Field(
             10_000.0,
             "Steps of linear warm-up from 0. A value below 1 is a share of all steps, rounded "

@@ -212,7 +212,7 @@ FINETUNING: Section = {
         "peak_learning_rate": _common(
             "schedule.peak_learning_rate",
             3e-5,
-            "Learning rate that the warm-up rises towards. The paper tried 5e-5, 3e-5 and 2e-5; "
+            "Learning rate that the warm-up rises toward. The paper tried 5e-5, 3e-5 and 2e-5; "
             "google-research/bert adds 4e-5.",
         ),
         "warmup_steps": _common("schedule.warmup_steps", 0.1),

@@ -24,7 +24,7 @@ PRETRAINING: Section = {
     **COMMON,
     "resume_from": Field(
         "",
-        "Work directory of a run whose whole state this run takes over: weights, optimizer, step "
+        "Work directory of a run to continue from with its whole state: weights, optimizer, step "
         "and position in the data. The schedule may differ. A run that already has its own "
         "checkpoint resumes from that instead.",
         is_path=True,
@@ -115,7 +115,7 @@ PRETRAINING: Section = {
         ),
         "pair_labels": Field(
             "next",
-            "How pairs are made and labelled (rows=pairs only): next (B is random half the time), "
+            "How pairs are made and labeled (rows=pairs only): next (B is random half the time), "
             "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
             "or with a random B, a third each). The terms next_sentence, sentence_order and "
             "three_way_order need next, order and three_way, respectively.",

@@ -10,7 +10,7 @@ class HostRows:
 
     Args:
       batch_size: The rows of a global batch, a multiple of `num_shards`.
-      shards: Ascending numbers of the parts; they need not be neighbours.
+      shards: Ascending numbers of the parts; they need not be adjacent.
       num_shards: The number of parts that the batch is cut into.
 
     Attributes:

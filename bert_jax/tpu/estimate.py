@@ -119,7 +119,7 @@ def collective_seconds(collective: Collective, topology: Topology) -> float:
         sent = whole
     bandwidth = chip.ici_bytes_per_second / chip.devices
     if collective.kind == "collective-permute":
-        # Sends to one neighbour, over one link.
+        # Sends to one neighbor, over one link.
         bandwidth /= 2 * chip.ici_axes
     elif devices < all_devices / topology.num_slices:
         bandwidth /= chip.ici_axes

@@ -113,7 +113,7 @@ def choose_ngrams(
 def span_boundaries(
     row_T: np.ndarray, column_T: np.ndarray, is_text_BxL: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the span boundaries of chosen tokens; a span is a run of neighbours.
+    """Returns the span boundaries of chosen tokens; a span is a run of adjacent tokens.
 
     A span that touches a special token has no boundary (`span_masking` in SpanBERT's masking.py).
     Tokens after the first MAX_SPAN_TARGETS of a span have none either.

@@ -1,4 +1,4 @@
-"""Sentence pairs, labelled by how B continues A.
+"""Sentence pairs, labeled by how B continues A.
 
 The rules are those of `create_instances_from_document` and `truncate_seq_pair` in
 google-research/bert's create_pretraining_data.py, with one difference: a random B always comes

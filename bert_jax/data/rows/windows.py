@@ -1,9 +1,9 @@
 """Plans a pass over the token store in windows, each planned independently.
 
 An epoch is planned in *blocks*, which are runs of consecutive documents. Each epoch has its own
-order of the blocks. Neighbours in that order form *windows* of about `shuffle_sentences`
-sentences, whose rows are shuffled together. All randomness is keyed by (seed, stage, epoch,
-block or window).
+order of the blocks. Blocks that are adjacent in that order form *windows* of about
+`shuffle_sentences` sentences, whose rows are shuffled together. All randomness is keyed by (seed,
+stage, epoch, block or window).
 """
 
 import abc
