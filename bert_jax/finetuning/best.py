@@ -25,7 +25,7 @@ class BestKeeper:
     """
 
     def __init__(self, task: Task, directory: epath.PathLike, resume: dict[str, Any]):
-        """Continues from what `state` returned; `resume` is empty in a new run."""
+        """Continues from `resume`, an earlier result of `state`; empty for a new run."""
         self._task = task
         # Keeps two, because a killed process may continue from a step before the newer one.
         self._checkpoints = Checkpointer(epath.Path(directory) / workdir.BEST, keep=2)
@@ -95,7 +95,7 @@ class BestKeeper:
         return f"{split.removeprefix('validation_')}_{name}"
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint of the run holds, as values that JSON can hold."""
+        """Returns the JSON-able values that each checkpoint of the run stores."""
         return {"step": self.step, "scores": self.scores, "last_step": self.last_step}
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ from bert_jax.training.state import TrainState
 def finetune(
     config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None = None
 ) -> dict[str, Any] | None:
-    """Fine-tunes to the end of the last epoch, or continues where a run was stopped.
+    """Runs or resumes fine-tuning, up to the end of the last epoch.
 
     Args:
       config: A config like those of configs/finetune/.

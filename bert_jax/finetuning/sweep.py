@@ -35,8 +35,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Only the best checkpoint of the best run is kept. The grid may be widened later with other
     rates, batch sizes and seeds. It may not drop finished runs, because the weights of the best
-    remaining run may be removed already. A run whose loss is not finite is reported, and the
-    sweep continues without it.
+    remaining run may already have been removed. A run whose loss is not finite is reported, and
+    the sweep continues without it.
 
     Args:
       config: As for `finetune`; each run gets its own learning rate, batch size and seed.

@@ -266,7 +266,7 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """Returns layers as numbers from 0, the embeddings, upwards.
+        """Returns layers as numbers that are not negative; 0 is the embeddings.
 
         Raises:
           UserError: The model does not have one of them.

@@ -60,7 +60,7 @@ class Choice(NamedTuple):
 
 
 class FineTuned(Bert):
-    """A `Bert` with the head of a task. It computes features too.
+    """A `Bert` with a task head; it also computes features.
 
     Attributes:
       head: A key of `bert_jax.models.task_models.TASK_MODELS`.

@@ -34,7 +34,7 @@ class Pretrained:
       model: The keys of `config.model` that describe the model, and their values.
       weights: Flat float32 weights (see `bert_jax.interop.weights`).
       tokenizer: None if the source has none.
-      warnings: A sentence for each thing that the source lacks or that was left out.
+      warnings: One sentence for each part that the source lacks or that was left out.
       training: How the model was trained, as far as known: `step`, `config`, `corpus` and
         `results`, as in the files of a work directory. Every format keeps it.
       family: The family, as `config.family` names it.

@@ -212,7 +212,7 @@ def _begins_words(model: sentencepiece_model_pb2.ModelProto) -> bool:
 def _merges(model: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:
     """Returns every way to join two pieces into a third, in order of priority.
 
-    SentencePiece has no merges. It joins the neighbours that form the piece with the highest
+    SentencePiece has no merges. It joins the neighbors that form the piece with the highest
     score.
     """
     normal = {piece.piece for piece in model.pieces if piece.type == _Piece.NORMAL}

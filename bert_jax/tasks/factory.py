@@ -19,5 +19,5 @@ TASKS: dict[str, type[Task]] = {
 
 
 def make_task(name: str, *args: Any, **kwargs: Any) -> Task:
-    """Makes the task of a name in TASKS; see `Task` for the arguments."""
+    """Makes the task with this name, a key of TASKS; see `Task` for the arguments."""
     return TASKS[name](name, *args, **kwargs)
