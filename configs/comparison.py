@@ -16,7 +16,7 @@ teacher's forward pass, and not the teacher's training.
 
 Hardware: one CPU core and 3 GB of memory, for 20 to 40 minutes.
 Expected: a held-out masked-LM loss of 5.02 (bert; unigram frequencies: 6.53). Reproduced with this
-code; docs/family.md has the others.
+code; docs/family.md has ELECTRA too. The other four have not been run to their ends.
 """
 
 import runpy
