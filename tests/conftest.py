@@ -1,4 +1,4 @@
-"""What several tests need."""
+"""Fixtures and settings of all tests."""
 
 import os
 import signal
@@ -8,8 +8,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Compiling takes much of the time of these tests. The processes of a session, those of
-# pytest-xdist too, share the programs that take long to compile.
+# Compilation takes much of the time of these tests. All processes of a session, including those of
+# pytest-xdist, share the programs that take long to compile.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
@@ -23,7 +23,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
-# A shell's background jobs ignore Ctrl-C, and the processes of these tests inherit that.
+# A shell's background jobs ignore SIGINT, and the processes of these tests would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -36,7 +36,7 @@ _DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real corpora and vocabularies; a test that needs them is skipped without them."""
+    """Returns the directory of real corpora and vocabularies; skips the test if there is none."""
     path = Path(os.environ.get("BERT_JAX_DATA", _DEFAULT))
     if not path.is_dir():
         pytest.skip(f"no data at {path}; set BERT_JAX_DATA to where they are")
@@ -55,7 +55,7 @@ def gcs_server():
 
 @pytest.fixture
 def bucket(gcs_server, monkeypatch) -> str:
-    """Returns the name of an empty bucket, and points the clients of this process to its server."""
+    """Returns the name of an empty bucket; the clients of this process use its server."""
     environment, buckets = gcs_server
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

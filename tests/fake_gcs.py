@@ -1,4 +1,4 @@
-"""A Google Cloud Storage in memory: the part of its JSON API that our clients use.
+"""An in-memory fake of Google Cloud Storage: the part of its JSON API that our clients use.
 
 orbax writes through tensorstore, which needs a real server with object generations and conditional
 writes. gcp-storage-emulator, the only emulator on PyPI, has neither.
@@ -22,7 +22,7 @@ _Buckets = dict[str, dict[str, tuple[bytes, int]]]
 
 @contextlib.contextmanager
 def serve() -> Iterator[tuple[dict[str, str], _Buckets]]:
-    """Runs the server; yields the environment that leads clients to it, and its buckets."""
+    """Runs the server; yields the environment variables for its clients, and its buckets."""
     server = _Server(("127.0.0.1", 0), _Handler)
     server.buckets, server.uploads = {}, {}
     server.lock, server.generations = threading.RLock(), itertools.count(1)
@@ -33,7 +33,7 @@ def serve() -> Iterator[tuple[dict[str, str], _Buckets]]:
             {
                 "STORAGE_EMULATOR_HOST": server.url,
                 "TENSORSTORE_GCS_HTTP_URL": server.url,
-                # Any token: without one tensorstore would look for it for long.
+                # Any token will do. Without one, tensorstore would search for it for a long time.
                 "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
             },
             server.buckets,
@@ -58,7 +58,7 @@ class _Failure(Exception):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Sends small answers at once.
+    # Sends small responses without delay.
     disable_nagle_algorithm = True
 
     def log_message(self, *_) -> None:
@@ -215,7 +215,7 @@ def _metadata(bucket: str, name: str, content: bytes, generation: int) -> dict[s
 
 
 def _part(content: bytes) -> bytes:
-    """The body of a part of a multipart message, whichever way its lines end."""
+    """Returns the body of a part of a multipart message, with any kind of line ends."""
     end = b"\r\n" if b"\r\n\r\n" in content else b"\n"
     return content.partition(end + end)[2].removesuffix(end)
 

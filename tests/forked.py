@@ -1,4 +1,4 @@
-"""Runs modules as programs in forked processes, which have the slow imports already."""
+"""Runs modules as programs in forked processes, in which the slow imports are already loaded."""
 
 import atexit
 import functools
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# They take seconds of every command.
+# These imports take seconds in every command.
 _IMPORTS = ("bert_jax.train", "bert_jax.finetuning.run", "bert_jax.inference.finetuned")
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_IMPORTS, "tensorflow"])

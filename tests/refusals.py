@@ -1,4 +1,4 @@
-"""A mistake of the user ends a command with one sentence and a non-zero exit status."""
+"""Checks that a user's mistake gives one sentence and a non-zero exit status."""
 
 import sys
 
@@ -9,7 +9,7 @@ from tests import runs
 
 
 def one_sentence(status, stderr) -> str:
-    """Returns the message of a command that refused, without the leading `error: `."""
+    """Returns the message of a failed command, without the leading `error: `."""
     assert status in (1, 2), stderr
     assert stderr.startswith("error: ") and stderr.count("\n") == 1, stderr
     assert "Traceback" not in stderr, stderr
@@ -17,13 +17,13 @@ def one_sentence(status, stderr) -> str:
 
 
 def command(module, *arguments) -> str:
-    """Runs a process that must refuse, and returns its message."""
+    """Runs a command that must fail; returns its message."""
     finished = runs.run([sys.executable, "-m", f"bert_jax.{module}", *map(str, arguments)])
     return one_sentence(finished.returncode, finished.stderr)
 
 
 def in_process(monkeypatch, capfd):
-    """Returns a function that runs an action as a command would, and returns its message."""
+    """Returns a function that runs an action like a command and returns its error message."""
 
     def run(action) -> str:
         monkeypatch.setattr(sys, "argv", ["command"])

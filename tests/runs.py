@@ -47,13 +47,13 @@ TINY_RUN = {
 
 
 def environment(devices: int = 1) -> dict[str, str]:
-    """Returns a CPU user's environment, but with the tests' flags for fast compilation."""
+    """Returns the environment of a user with a CPU, with the tests' flags for fast compilation."""
     xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "200", "XLA_FLAGS": xla_flags}
 
 
 def write_speeches(folder, number: int = 30) -> str:
-    """Writes the beginnings of State of the Union addresses; returns their glob."""
+    """Writes the first parts of State of the Union addresses; returns their glob."""
     for file in built_in_files()[:number]:
         (folder / file.name).write_bytes(file.read_bytes()[:20_000])
     return f"{folder}/*.txt"
@@ -79,7 +79,7 @@ def main_command(workdir, **overrides) -> list[str]:
 
 
 def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess:
-    """Runs a command to its end, in the repository's root."""
+    """Runs a command in the repository's root and waits for its end."""
     if command[:2] == [sys.executable, "-m"]:
         process = start(command)
         try:
@@ -99,7 +99,7 @@ def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess
 
 
 def succeed(command: list[str], **kwargs) -> str:
-    """Runs a command that must succeed; returns what it printed."""
+    """Runs a command that must succeed; returns its output."""
     finished = run(command, **kwargs)
     assert finished.returncode == 0, finished.stderr
     assert "Traceback" not in finished.stderr
@@ -107,7 +107,7 @@ def succeed(command: list[str], **kwargs) -> str:
 
 
 def start(command: list[str], devices: int = 1, **variables: str) -> forked.Program:
-    """Starts a `python -m MODULE` command, with further environment variables."""
+    """Starts a `python -m MODULE` command with additional environment variables."""
     env = environment(devices) | variables
     return forked.Program(command[2], command[3:], cwd=ROOT, env=env)
 
@@ -116,7 +116,7 @@ def wait_for(condition, process, seconds=120):
     """Waits until a condition holds or the process ends."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "nothing happened for too long"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         if process.poll() is not None:
             return
         time.sleep(0.02)

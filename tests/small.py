@@ -1,4 +1,4 @@
-"""A model and batches small enough to be stepped hundreds of times in a test."""
+"""A model and batches that are small enough for hundreds of steps in a test."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ LENGTH, PREDICTIONS = 16, 4
 
 
 def small_config(**overrides) -> ConfigDict:
-    """A valid config whose sizes divide by what the sharding tests divide them by."""
+    """Returns a valid config whose sizes can be divided over the meshes of the sharding tests."""
     c = default_config()
     c.dtype = "float32"
     c.model.update(
@@ -21,7 +21,8 @@ def small_config(**overrides) -> ConfigDict:
         intermediate_size=40,
         max_position_embeddings=32,
     )
-    # Of so narrow a model much is LayerNorm, biases and positions, which tp leaves whole.
+    # In such a narrow model, a large share of the parameters is LayerNorm, biases and
+    # positions, which tp does not divide.
     c.max_replicated_share = 0.5
     c.train.num_steps = 40
     c.train.batch_size = 16
@@ -44,7 +45,7 @@ def random_batch(
     predictions: int = PREDICTIONS,
     vocab_size: int = 98,
 ) -> dict[str, np.ndarray]:
-    """A batch of the pipeline's shape: padded rows, unequal numbers of masked tokens."""
+    """Returns a random batch with padded rows and different numbers of masked tokens."""
     rng = np.random.default_rng(seed)
     real_B = rng.integers(length // 2, length + 1, batch_size)
     masked_B = rng.integers(1, predictions + 1, batch_size)
@@ -71,7 +72,7 @@ def random_batch(
 
 
 def randomized(params, seed: int, scale: float = 0.3):
-    """The same tree with every value random: no zero bias, no unit scale hides a mistake."""
+    """Replaces all values of a tree by random ones, because zeros and ones could hide a mistake."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda x: (x + scale * rng.standard_normal(x.shape)).astype(np.float32), params
@@ -79,7 +80,7 @@ def randomized(params, seed: int, scale: float = 0.3):
 
 
 def flat(tree) -> dict[str, np.ndarray]:
-    """{"a/b/c": value} of any pytree."""
+    """Returns a pytree as {"a/b/c": value}."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""A pre-training run of seconds within the process of the tests, and text for it."""
+"""A pre-training run that takes seconds in the process of the tests, and text for it."""
 
 import jax
 import pytest
@@ -21,7 +21,7 @@ def write_documents(folder, number, text=TEXT * 4):
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    """Shares compiled programs between the runs of a file, which have the same shapes."""
+    """Shares compiled programs between the runs of a test file, which have the same shapes."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
     for name, value in zip(names, (str(tmp_path_factory.mktemp("compiled")), 0), strict=True):
@@ -32,7 +32,7 @@ def compiled_once(tmp_path_factory):
 
 
 def small_run(data_input, config=None, **overrides):
-    """Returns the config of a run of seconds, one layer, one stage, six steps; else as `config`."""
+    """Returns `config` changed to a run of one layer, one stage and six steps."""
     config = config or tiny.get_config()
     values = {
         "data.input": (data_input,),

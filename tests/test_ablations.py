@@ -1,4 +1,4 @@
-"""The paper's ablations: every config is valid, and the models that differ most from BERT run."""
+"""The paper's ablations: the configs are valid, and the models most unlike BERT can be trained."""
 
 import json
 
@@ -26,7 +26,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ltr(tmp_path_factory, texts):
-    """A finished run of the left-to-right model."""
+    """Returns the directory of a finished run of the left-to-right model."""
     directory = tmp_path_factory.mktemp("ltr") / "run"
     train.train(small_run(texts, **LTR), directory)
     return directory
@@ -43,7 +43,7 @@ def test_an_unknown_ablation_is_refused():
         ablations.get_config("no_mlm")
 
 
-def test_single_segments_need_no_second_document(tmp_path):
+def test_single_segments_do_not_need_a_second_document(tmp_path):
     changes = ablations.ABLATIONS["single_segment"] | {"data.heldout_fraction": 0.0}
     text = write_documents(tmp_path / "text", 1)
     results = train.train(small_run(text, **changes), tmp_path / "run")
@@ -57,7 +57,7 @@ class TestLeftToRight:
         assert evaluation.evaluate_workdir(ltr)["lm_perplexity"] > 1
 
     @pytest.mark.slow
-    def test_stopped_in_between_it_ends_with_the_same_bits(self, ltr, texts, tmp_path, monkeypatch):
+    def test_interrupted_run_is_bit_identical(self, ltr, texts, tmp_path, monkeypatch):
         class Killed(Exception):
             pass
 
@@ -74,8 +74,8 @@ class TestLeftToRight:
         ours, theirs = (load_file(run / "hf" / "model.safetensors") for run in (directory, ltr))
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
-    def test_fine_tuned_it_stays_causal(self, ltr, tmp_path):
-        """An exported decoder is read back, and its classifier reads the last token."""
+    def test_fine_tuned_model_stays_causal(self, ltr, tmp_path):
+        """Reads an exported decoder back; its classifier uses the last token."""
         exported = tmp_path / "hf"
         convert.convert(str(ltr), str(exported), "huggingface")
         config = json.loads((exported / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""The recipes of ALBERT: their sizes, and the runs of their parts together."""
+"""The sizes in ALBERT's recipes, and a run of all their parts."""
 
 import math
 
@@ -10,7 +10,7 @@ from bert_jax.config import validate
 from bert_jax.models import BertConfig, BertEncoder
 from tests.config.test_config_files import CONFIGS, get_config
 
-# The parameters of transformers' AlbertModel, with pooler, and the README's steps.
+# The parameters of transformers' AlbertModel with its pooler, and the steps from ALBERT's README.
 RECIPES = [
     ("base", 11_683_584, 125_000, 0.1),
     ("base_v2", 11_683_584, 10_000_000, 0.0),

@@ -1,4 +1,4 @@
-"""Damaged, read-only, full and wrong directories end in one clear sentence and lose nothing."""
+"""Damaged, read-only, full and wrong directories give one clear sentence and lose no data."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ def refusal(monkeypatch, capfd):
     return in_process(monkeypatch, capfd)
 
 
-def test_a_failed_start_leaves_the_directory_to_the_corrected_one(tmp_path, refusal):
+def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
     wrong = small_run(f"{tmp_path}/nothing/*.txt")
     assert "no file matches" in refusal(lambda: train.train(wrong, tmp_path / "run"))
     right = small_run(f"{tmp_path}/something/*.txt")
@@ -44,7 +44,7 @@ def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
 
 
 class TestOthersDirectories:
-    """What may be missing, damaged or wrong in the directory of a finished run."""
+    """Missing, damaged and wrong files in the directory of a finished run."""
 
     @pytest.fixture(scope="class")
     def finished(self, texts, tmp_path_factory):
@@ -86,7 +86,7 @@ class TestOthersDirectories:
         assert f"({folder}/3.txt was " in sentence and "same data.input" in sentence
 
     @pytest.mark.parametrize("name", ["data", "tokenizer", "token_counts.npy"])
-    def test_what_can_be_made_again_is(self, name, copy, finished, texts):
+    def test_missing_files_are_regenerated(self, name, copy, finished, texts):
         path = copy / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         assert train.train(small_run(texts), copy)["step"] == 6
@@ -102,14 +102,14 @@ class TestOthersDirectories:
         assert str(copy / name) in sentence
 
     @pytest.mark.parametrize("content", [b"", b"{}"])
-    def test_damaged_results_are_made_again(self, content, copy, finished, texts):
+    def test_damaged_results_are_recomputed(self, content, copy, finished, texts):
         (copy / "results.json").write_bytes(content)
-        # Called directly: training would compile for seconds only to evaluate once more.
+        # `_finished` is called directly, because `train` would compile and evaluate again.
         trainer = make_trainer(small_run(texts))
         assert train._finished(trainer, copy, 6, 6) is None
         assert train._finished(trainer, finished, 6, 6)["step"] == 6
 
-    def test_damaged_metrics_lose_their_damaged_lines_only(self, tmp_path):
+    def test_only_damaged_lines_of_metrics_are_lost(self, tmp_path):
         with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
             writer.write(1, {"loss": 2.0})
         with (tmp_path / "metrics.jsonl").open("ab") as stream:
@@ -117,7 +117,7 @@ class TestOthersDirectories:
         MetricsWriter(tmp_path, 2).close()
         assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
 
-    def test_evaluating_what_is_no_run(self, copy, tmp_path, refusal):
+    def test_evaluating_a_directory_without_a_run_is_refused(self, copy, tmp_path, refusal):
         (tmp_path / "empty").mkdir()
         for directory in (tmp_path / "empty", tmp_path / "nothing"):
             sentence = refusal(lambda directory=directory: evaluation.evaluate_workdir(directory))
@@ -131,7 +131,7 @@ class TestOthersDirectories:
         (copy / "token_counts.npy").write_bytes(b"")
         assert "token_counts.npy is damaged" in refusal(lambda: evaluation.evaluate_workdir(copy))
 
-    def test_read_only(self, finished, texts, tmp_path, mounts, refusal):
+    def test_read_only_directories(self, finished, texts, tmp_path, mounts, refusal):
         mounts("--bind", finished, tmp_path / "ro")
         mounts.remount(tmp_path / "ro", "bind,ro")
         sentence = refusal(lambda: train.train(small_run(texts), tmp_path / "ro"))
@@ -140,7 +140,7 @@ class TestOthersDirectories:
             lambda: prepare.prepare(small_run(texts).data, 200, tmp_path / "ro" / "s")
         )
         assert "Read-only file system" in sentence
-        # Evaluation only reads.
+        # Evaluation writes nothing.
         assert evaluation.evaluate_workdir(tmp_path / "ro")["step"] == 6
 
 
@@ -153,7 +153,7 @@ class Mounts:
         try:
             subprocess.run(["mount", *map(str, arguments)], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"a small or read-only disk needs the right to mount one: {error}")
+            pytest.skip(f"no permission to mount a small or read-only disk: {error}")
         self.mounted.append(arguments[-1])
         return arguments[-1]
 
@@ -207,9 +207,9 @@ class TestFullDisk:
 
     @pytest.mark.parametrize("foreseen", [True, pytest.param(False, marks=pytest.mark.slow)])
     def test_checkpoints(self, foreseen, texts, tmp_path, mounts, monkeypatch, refusal):
-        """The run stops at a checkpoint without room and later continues from the one before."""
+        """A run stops if the disk is full; it later resumes from its last checkpoint."""
         if not foreseen:
-            # A quota, or a file that another program writes at that moment.
+            # Simulates a quota, or another program that writes at the same time.
             monkeypatch.setattr(Checkpointer, "_check_space", lambda *_: None)
         disk = mounts.disk(tmp_path / "disk", "700k")
         run = small_run(texts, checkpoint__every_steps=1, checkpoint__keep=100)

@@ -1,4 +1,4 @@
-"""Mistakes in flags and text end with one clear sentence and a non-zero exit, and lose nothing."""
+"""Mistakes in flags and text give one clear sentence and a non-zero exit, and lose no data."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
 
 
 class TestFewAndShortDocuments:
-    """The smallest legal corpus: three documents, one of a single sentence."""
+    """The smallest valid corpus: three documents, one of them with a single sentence."""
 
     @pytest.fixture(scope="class")
     def finished(self, tmp_path_factory):
@@ -115,10 +115,10 @@ class TestFewAndShortDocuments:
         del flags["train.stages"]
         flags |= {"train.stages[0].fraction": 1.0, "train.stages[1].fraction": 0.0}
         command += [f"--config.{key}={value}" for key, value in flags.items()]
-        # A relative path, with a blank and an umlaut in it.
+        # A relative path that contains a space and an umlaut.
         return directory, runs.run([*command, f"--workdir={os.path.relpath(directory, runs.ROOT)}"])
 
-    def test_trains_and_says_that_nothing_was_held_out(self, finished):
+    def test_trains_and_reports_that_nothing_was_held_out(self, finished):
         directory, process = finished
         assert process.returncode == 0, process.stderr
         assert "no document was held out" in process.stdout
@@ -133,7 +133,7 @@ class TestFewAndShortDocuments:
         assert results["step"] == 6 and results["num_sequences"] == 8
 
     @pytest.mark.parametrize("text, words", [(None, "no file matches"), (TEXT, "single document")])
-    def test_other_text_that_is_none(self, text, words, finished, tmp_path, refusal):
+    def test_unusable_text_is_refused(self, text, words, finished, tmp_path, refusal):
         if text is not None:
             (tmp_path / "a.txt").write_text(text)
         before = sorted(finished[0].rglob("*"))

@@ -57,5 +57,5 @@ def test_input_reads_the_store_of_a_work_directory(tmp_path):
     assert after == written
     for figures in (results, again):
         assert figures["sequences_per_second"] > 0
-        # The median and the mean of the same batches, on a machine that may be busy.
+        # Compares the median and the mean of the same batches; the machine may be busy.
         assert 4 / figures["step_seconds_median"] > figures["sequences_per_second"] / 20

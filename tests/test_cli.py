@@ -42,7 +42,7 @@ def test_a_config_file_is_executed_once(tmp_path, capsys):
     assert capsys.readouterr().out == "executed\n"
 
 
-def test_values_arrive(config):
+def test_flags_override_values(config):
     values = parse(
         config,
         "--config.train.num_steps=7",
@@ -96,7 +96,7 @@ def test_mistakes_in_flags(config, arguments, message):
     ["a.txt", "a.txt,b.txt", "my texts/*.txt", "/ü (1)/it's [a-z]*.txt", "tfds:wiki/en:1.*:text"],
 )
 @pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
-def test_any_path_is_one_text(config, given, form):
+def test_paths_are_not_split(config, given, form):
     flag, value = form.split("{")[0].rstrip(" "), given
     arguments = [flag + value] if flag.endswith("=") else [flag, value]
     assert tuple(parse(config, *arguments).config.data.input) == (given,)
@@ -112,19 +112,19 @@ def test_any_path_is_one_text(config, given, form):
     ],
 )
 def test_the_home_directory(config, monkeypatch, given, expected):
-    """Shells know ~ at the beginning of a word only: --workdir=~/runs would make a folder "~"."""
+    """Shells expand ~ only at the beginning of a word: --workdir=~/runs would create "~"."""
     monkeypatch.setenv("HOME", "/home/me")
     values = parse(config, f"--config.data.input={given}", f"--workdir={given}")
     assert tuple(values.config.data.input) == (expected,) and values.workdir == expected
 
 
 @pytest.mark.parametrize("name", ["tiny", "large_lamb", "finetune/ner", "finetune/table"])
-def test_an_argument_that_a_config_does_not_take(name):
+def test_argument_for_a_config_without_arguments_is_refused(name):
     with pytest.raises(UserError, match="^--config ends in :x, but that file takes no argument"):
         parse(f"--config=configs/{name}.py:x")
 
 
-def test_a_task_that_is_none_of_glue():
+def test_task_outside_glue_is_refused():
     with pytest.raises(UserError, match="^glue.py:squad: it must be glue.py:TASK with one of cola"):
         parse("--config=configs/finetune/glue.py:squad")
 
@@ -206,7 +206,7 @@ def run(body, *arguments, **options):
         ),
     ],
 )
-def test_how_programs_end(body, status, error):
+def test_exit_status_and_message(body, status, error):
     result = run(body)
     assert (result.returncode, result.stderr) == (status, error)
 
@@ -225,7 +225,7 @@ def test_help_and_verbosity():
     assert "chatter" in run("pass", "--verbosity=0").stderr
 
 
-def test_a_reader_that_goes_away():
+def test_closed_stdout_gives_no_error():
     body = "[print('line' * 100) for _ in range(100000)]"
     command = [sys.executable, "-c", PROGRAM.format(body=body)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
@@ -234,7 +234,7 @@ def test_a_reader_that_goes_away():
         assert child.stderr.read() == b""
 
 
-def test_words_stand_before_between_and_after_the_flags():
+def test_words_may_be_anywhere_among_the_flags():
     def left(*arguments, words):
         values = flags.FlagValues()
         flags.DEFINE_integer("steps", 3, "", flag_values=values)
@@ -265,7 +265,7 @@ class TestHostFlags:
 
         return join
 
-    def test_without_them_a_run_is_alone(self, join, monkeypatch):
+    def test_without_host_flags_there_is_one_process(self, join, monkeypatch):
         for name in ("SLURM_STEP_NODELIST", "TPU_WORKER_HOSTNAMES"):
             monkeypatch.delenv(name, raising=False)
         assert join() == "went on"
@@ -273,12 +273,12 @@ class TestHostFlags:
     @pytest.mark.parametrize(
         "arguments", [HOSTS[:1], HOSTS[1:], HOSTS[::2], ("--coordinator=a", *HOSTS[1:])]
     )
-    def test_they_are_given_together(self, join, arguments):
+    def test_host_flags_must_be_given_together(self, join, arguments):
         with pytest.raises(cli.UsageError, match="--coordinator=HOST:PORT, --num_processes=N and"):
             join(*arguments)
 
 
-def test_sigterm_cleans_up():
+def test_sigterm_removes_temporary_files():
     body = (
         "import os, signal\n"
         "    cli.end_on_sigterm()\n"

@@ -1,4 +1,4 @@
-"""The command's flags; with libtpu, real compilations."""
+"""The flags of the command, and real compilations if libtpu is installed."""
 
 import importlib.util
 import json
@@ -54,21 +54,21 @@ def test_a_step_of_a_slice(tmp_path):
     assert "not a measurement" in finished.stdout and "all-reduce" in finished.stdout
     assert "bert_jax/models/" in finished.stdout and "latency" in finished.stdout
     found = json.loads(output.read_text())
-    # Four chips, of two devices each.
+    # Four chips with two devices each.
     assert found["chips"] == 4 and found["mesh"]["data"] == 8
     assert found["batch_size"] == 16 and found["batch_size_per_chip"] == 4
     assert found["fits"] and found["hbm_limit_bytes"] == 2 * int(7.48 * GIB)
     total = found["hbm_argument_bytes"] + found["hbm_temporary_bytes"]
     assert found["hbm_total_bytes"] == total < 0.1 * GIB
-    # Parameters and both moments on each of the two devices, plus the padding of tiles.
+    # Parameters and both moments are on each of the two devices; tiles add padding.
     assert found["hbm_argument_bytes"] > 2 * 3 * 4 * 98 * 32
-    # At least the gradients of the word embeddings, bfloat16 or float32.
+    # These include the gradients of the word embeddings, in bfloat16 or float32.
     assert found["collectives"]["all-reduce"]["bytes"] > 2 * 98 * 32
     seconds = found["estimated_step_seconds"]
     assert 0 < seconds < 0.1
     rate = found["estimated_sequences_per_second_per_chip"]
     assert rate == pytest.approx(4 / seconds)
-    # DESIGN's formula: S 16, L 1, H 32, F 40, P 4, V 98.
+    # The formula of training.flops: S 16, N 1, H 32, F 40, P 4, V 98.
     layers = 2 * 16 * (4 * 32**2 + 2 * 32 * 40) + 4 * 16**2 * 32
     flops = 3 * (layers + 2 * 4 * (32**2 + 32 * 98) + 2 * 32**2)
     assert found["estimated_mfu"] == pytest.approx(rate * flops / 45e12)
@@ -81,7 +81,7 @@ def test_a_step_of_a_slice(tmp_path):
 @pytest.mark.parametrize("sharding", ["dp", "tp"])
 def test_a_step_with_the_attention_kernel(tmp_path, sharding):
     output = tmp_path / "out.json"
-    # With this many sequences the dropout keys of all masks would not fit on the chip at once.
+    # With this many sequences, the dropout keys of all masks do not fit on the chip at once.
     flags = ("--topology=v5e:2x2", f"--output={output}", "--batch_size_per_chip=1100")
     changes = {
         "dtype": "bfloat16",

@@ -15,7 +15,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def readme_command(marker):
-    """The one command of the fenced block after `<!-- marker -->`."""
+    """Returns the single command of the fenced block after `<!-- marker -->`."""
     blocks = re.findall(
         rf"<!-- {marker} -->\s*```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
     )
@@ -24,14 +24,14 @@ def readme_command(marker):
     return command
 
 
-def test_readmes_first_command_is_the_main_job():
+def test_first_command_of_the_readme():
     assert readme_command("run") == (
         "pip install -e . && "
         "python -m bert_jax.main --config=configs/tiny.py --workdir=/tmp/bert_tiny"
     )
 
 
-def test_ci_run_ends_with_readmes_second_command():
+def test_ci_run_ends_with_the_readmes_test_command():
     command = readme_command("test")
     assert command.startswith("pip install -e '.[test]' && ") and "pytest" in command
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
@@ -42,7 +42,7 @@ def test_ci_run_ends_with_readmes_second_command():
     assert checked.returncode == 0, checked.stderr
 
 
-def test_the_workflow_runs_readmes_second_command_on_both_pythons():
+def test_workflow_runs_the_readmes_test_command_on_both_pythons():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     (job,) = workflow["jobs"].values()
     assert job["strategy"]["matrix"]["python-version"] == ["3.11", "3.12"]
@@ -55,7 +55,7 @@ def test_the_workflow_runs_readmes_second_command_on_both_pythons():
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_workflows_follow_githubs_schema(path):
-    """SchemaStore's github-workflow.json, as the package check-jsonschema carries it."""
+    """Uses SchemaStore's github-workflow.json from the package check-jsonschema."""
     schema = resources.files("check_jsonschema.builtin_schemas") / "vendor/github-workflows.json"
     validator = jsonschema.Draft7Validator(yaml.safe_load(schema.read_text()))
     # YAML 1.1 reads the key `on` as true; GitHub does not.

@@ -1,4 +1,4 @@
-"""The convert command, as a user runs it."""
+"""The command `convert`."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The kernel provides pages once, not at every step, and for one step at a time."""
+"""Memory is reused between steps, and only one step at a time uses it."""
 
 import subprocess
 import sys
@@ -53,16 +53,16 @@ def run(*arguments, **environment):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
 @pytest.mark.slow
-def test_a_programs_memory_is_kept_for_its_next_call():
+def test_freed_memory_is_reused_by_the_next_call():
     faults, _ = run()
     assert faults < CALLS * PAGES / 3
-    # The user's own settings stay as they are.
+    # The user's own settings are not changed.
     faults, _ = run(MALLOC_TRIM_THRESHOLD_="100000")
     assert faults >= CALLS * PAGES
 
 
 @pytest.mark.slow
-def test_the_next_program_waits_for_the_one_before():
+def test_programs_run_one_at_a_time():
     """Otherwise the temporaries of both would exist at the same time."""
     assert run("wait")[1]
     assert not run()[1], "the program is too short for this test"

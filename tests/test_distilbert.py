@@ -30,7 +30,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory, texts):
-    """A finished run of a BERT of two layers."""
+    """Returns a finished run of a BERT of two layers."""
     directory = tmp_path_factory.mktemp("teacher") / "run"
     train.train(small_run(texts, model__num_hidden_layers=2), directory)
     return directory
@@ -38,7 +38,7 @@ def teacher(tmp_path_factory, texts):
 
 @pytest.fixture(scope="module")
 def student(tmp_path_factory, texts, teacher):
-    """A finished run of a student that began with the teacher's second layer."""
+    """Returns a finished run of a student that began with the teacher's second layer."""
     directory = tmp_path_factory.mktemp("student") / "run"
     train.train(distilled(texts, teacher), directory)
     return directory
@@ -68,7 +68,7 @@ def test_both_configs_are_valid():
         distilbert.get_config("large")
 
 
-def test_it_begins_with_the_teachers_layers_and_keeps_the_positions(student, teacher):
+def test_student_begins_with_the_teachers_layers_and_keeps_positions(student, teacher):
     theirs, last = formats.read(teacher).weights, formats.read(student).weights
     first = formats.read(student, step=2).weights
     np.testing.assert_array_equal(last[POSITIONS], theirs[POSITIONS])
@@ -77,7 +77,7 @@ def test_it_begins_with_the_teachers_layers_and_keeps_the_positions(student, tea
     def distance(ours, name):
         return np.abs(first[ours] - theirs[name]).max()
 
-    # Two steps of the warm-up move no weight by more than this.
+    # Two warm-up steps change no weight by more than this.
     moved = 1e-4
     layer = "bert/encoder/layer_{}/output/kernel"
     assert 0 < distance(layer.format(0), layer.format(1)) < moved
@@ -92,7 +92,7 @@ def test_the_checkpoint_has_no_teacher(student):
     assert state.params.keys() == {"bert", "mlm"}
 
 
-def test_it_reports_the_three_losses_and_the_teachers_score(student, teacher, texts):
+def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts):
     line = read_metrics(student)[0]
     parts = 5 * line["soft_targets_loss"] + 2 * line["mlm_loss"] + line["hidden_cosine_loss"]
     assert line["loss"] == pytest.approx(parts, rel=1e-5)
@@ -121,9 +121,7 @@ def test_it_reports_the_three_losses_and_the_teachers_score(student, teacher, te
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_it_ends_with_the_same_bits(
-    student, teacher, texts, tmp_path, monkeypatch
-):
+def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path, monkeypatch):
     dispatched = Recorder.dispatched
 
     def interrupted(recorder, step, *args, **kwargs):
@@ -175,7 +173,7 @@ def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
     assert np.isfinite(results["soft_targets_loss"])
 
 
-def test_the_flops_count_the_teachers_forward_pass(teacher, texts):
+def test_flops_include_the_teachers_forward_pass(teacher, texts):
     config = distilled(texts, teacher)
     trainer = make_trainer(config)
     length, width, inner, vocabulary = 16, 16, 16, 200
@@ -186,7 +184,7 @@ def test_the_flops_count_the_teachers_forward_pass(teacher, texts):
     assert trainer.flops_per_sequence(trainer.stages[0]) == expected
 
 
-def test_without_a_teacher_the_step_compiles_and_is_timed(teacher, texts):
+def test_step_compiles_and_is_timed_without_a_teacher(teacher, texts):
     config = distilled(texts, "", objective__teacher_layers="3")
     trainer = make_trainer(config)
     assert list(trainer.frozen["bert"]["encoder"]) == [f"layer_{i}" for i in range(4)]
@@ -195,7 +193,7 @@ def test_without_a_teacher_the_step_compiles_and_is_timed(teacher, texts):
     assert benchmark.benchmark_step(distilled(texts, teacher), 1, 2)["loss"] > 0
 
 
-def test_it_is_exported_as_a_distilbert(student, tmp_path):
+def test_export_as_a_distilbert(student, tmp_path):
     convert.convert(str(student), str(tmp_path / "hf"), "huggingface")
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == ["DistilBertForMaskedLM"] and config["n_layers"] == 1
@@ -210,7 +208,7 @@ def test_it_is_exported_as_a_distilbert(student, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_fine_tuned_with_the_head_of_its_authors(tmp_path):
+def test_fine_tuning_uses_the_head_of_distilbert(tmp_path):
     small.write_bert(tmp_path / "hf", family="distilbert")
     small.write_rows(tmp_path / "data", train=16, validation=8, test=4)
     config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)

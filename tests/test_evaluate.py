@@ -1,4 +1,4 @@
-"""Evaluation against sums that numpy takes over the same batches."""
+"""Evaluation against sums that numpy computes over the same batches."""
 
 import math
 
@@ -68,7 +68,7 @@ def log_softmax(logits):
 
 
 def by_hand(trainer, params, store, counts):
-    """Returns the same scores, taken one sequence after another."""
+    """Returns the same scores, computed one sequence at a time."""
     config = small_config()
     stage = trainer.stages[-1]
     spec = StreamSpec(
@@ -114,9 +114,9 @@ def by_hand(trainer, params, store, counts):
     }
 
 
-# 45 sequences: one whole batch; a last batch of 13 and of 1; single sequences.
+# 45 sequences: batch sizes that give one batch, a last batch of 13 or 1, or single sequences.
 @pytest.mark.parametrize("batch_size", [45, 16, 44, 1])
-def test_scores_are_those_taken_by_hand(batch_size, trainer, params, store, counts):
+def test_scores_match_those_computed_by_hand(batch_size, trainer, params, store, counts):
     expected = by_hand(trainer, params, store, counts)
     assert 0 < expected["mlm_accuracy"] < 1 and 0 < expected["unigram_mlm_accuracy"] < 1
     results = score(trainer, params, store, counts, batch_size)
@@ -134,14 +134,14 @@ def test_scores_all_sequences_or_up_to_a_limit(trainer, params, store, counts):
         assert results["num_sequences"] == min(limit, everything)
 
 
-def test_reports_how_far_it_is_and_stops_when_asked(trainer, params, store, counts):
+def test_reports_progress_and_can_be_stopped(trainer, params, store, counts):
     scored = []
     score(trainer, params, store, counts, advance=scored.append)
     assert scored == [16, 16, 13]
     assert score(trainer, params, store, counts, stop=lambda: True) == {}
 
 
-def test_an_untrained_model_guesses_and_is_left_as_it_is(trainer, store, counts):
+def test_untrained_model_scores_chance_and_is_not_changed(trainer, store, counts):
     params = trainer.init_state().params
     before = jax.tree.map(np.array, params)
     results = score(trainer, params, store, counts)
@@ -155,7 +155,7 @@ def test_the_baseline_of_a_word_that_never_occurs():
     np.testing.assert_allclose(np.exp(log_probs), [1 / 11, 4 / 11, 6 / 11], rtol=1e-6)
 
 
-def test_text_without_a_pair_is_refused(trainer, params, counts):
+def test_single_document_is_refused(trainer, params, counts):
     store = FakeStore([[3]], np.full(3, NUM_SPECIALS))
     store.directory = "texts"
     with pytest.raises(UserError, match="document"):

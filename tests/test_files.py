@@ -1,4 +1,4 @@
-"""Files on a disk and in a bucket: whole or absent, and refused in one sentence."""
+"""Files on a disk and in a bucket: atomic writes, and refusals in one sentence."""
 
 import gzip
 import os
@@ -39,7 +39,7 @@ def test_a_missing_bucket(bucket):
         ("ClientError", "no route", "storage cannot be reached: no route"),
     ],
 )
-def test_a_bucket_out_of_reach(name, message, refusal, monkeypatch):
+def test_inaccessible_bucket_is_refused(name, message, refusal, monkeypatch):
     class Storage:
         def call(self, *_, **__):
             raise type(name, (Exception,), {})(message)
@@ -50,7 +50,7 @@ def test_a_bucket_out_of_reach(name, message, refusal, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_without_credentials_a_command_ends_in_one_sentence(tmp_path, bucket):
+def test_missing_credentials_give_one_sentence(tmp_path, bucket):
     environment = {k: v for k, v in runs.environment().items() if "STORAGE_EMULATOR" not in k}
     environment |= {"GOOGLE_APPLICATION_CREDENTIALS": "", "HOME": str(tmp_path)}
     environment |= {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
@@ -62,7 +62,7 @@ def test_without_credentials_a_command_ends_in_one_sentence(tmp_path, bucket):
     assert done.stderr.count("\n") == 1 and "no Google Cloud credentials" in done.stderr
 
 
-def test_without_the_extra_a_command_ends_in_one_sentence():
+def test_missing_packages_give_one_sentence():
     code = (
         "import sys; sys.modules['gcsfs'] = None\n"
         "from bert_jax import files\n"
@@ -86,21 +86,21 @@ def test_a_bucket_is_used_without_loading_tensorflow(bucket):
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
-def test_a_listing_is_never_stale(bucket):
+def test_listings_are_not_cached(bucket):
     code = (
         "from etils import epath; from bert_jax import files\n"
         f"folder = epath.Path('gs://{bucket}/a')\n"
         "(folder / 'x').write_bytes(b'1'); print(folder.exists(), len(list(folder.iterdir())))\n"
         "files.remove_directory(folder); print(folder.exists())"
     )
-    # In a new process, etils is the first to open the bucket.
+    # In this new process, etils opens the bucket first.
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["True", "1", "False"], done.stderr
 
 
 @pytest.fixture(params=["disk", "bucket"])
 def root(request, tmp_path):
-    """A directory on a disk, and one in a bucket."""
+    """Returns a directory on a disk, or one in a bucket."""
     if request.param == "disk":
         return epath.Path(tmp_path)
     return epath.Path(f"gs://{request.getfixturevalue('bucket')}/root")
@@ -129,7 +129,7 @@ def test_a_new_file_is_whole_or_absent(root):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "\ufffd", "[" * 10_000])
-def test_what_is_no_json_object_is_refused(content, tmp_path):
+def test_other_content_than_a_json_object_is_refused(content, tmp_path):
     files.write_json(tmp_path / "x", {"a": [1, 2.5, None]})
     assert files.read_json(tmp_path / "x") == {"a": [1, 2.5, None]}
     (tmp_path / "x").write_text(content)
@@ -137,7 +137,7 @@ def test_what_is_no_json_object_is_refused(content, tmp_path):
         files.read_json(tmp_path / "x")
 
 
-def test_lines_are_read(root):
+def test_gzip_lines_can_be_read(root):
     text = b"".join(b"%d\n" % i for i in range(500_000))
     (root / "x.gz").write_bytes(gzip.compress(text, 1))
     with files.open_input(root / "x.gz") as raw, gzip.open(raw) as stream:
@@ -145,7 +145,7 @@ def test_lines_are_read(root):
         assert stream.read() == text[2:]
 
 
-def test_maps_of_a_local_copy_outlive_it(root):
+def test_memory_maps_of_a_local_copy_stay_valid(root):
     values = np.arange(1000)
     put(root, ["d/a/x"])
     (root / "d" / "v").write_bytes(values.tobytes())
@@ -186,7 +186,7 @@ def test_moving_and_removing_a_directory(root):
     assert (root / "new-but-another" / "4").exists()
 
 
-def test_errors_of_storage_are_distinguished_from_others():
+def test_storage_problem_recognizes_storage_errors():
     from google.auth.exceptions import RefreshError
 
     try:

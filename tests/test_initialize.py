@@ -1,4 +1,4 @@
-"""The four ways a run starts, and the weights and runs that are refused."""
+"""The four ways in which a run starts, and the weights and runs that are refused."""
 
 import shutil
 
@@ -23,7 +23,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, texts):
-    """A finished run of six steps, a checkpoint at each of the last."""
+    """Returns a finished run of six steps with several checkpoints."""
     directory = tmp_path_factory.mktemp("trained") / "run"
     train.train(small_run(texts, **{"checkpoint.every_steps": 1}), directory)
     return directory
@@ -47,7 +47,7 @@ def weights_of(directory):
 
 
 def begin(config, trained):
-    """Returns the trainer and step 0 of a run that begins with given weights."""
+    """Returns the trainer and the state at step 0 of a run that begins with given weights."""
     tokenizer, _ = workdir.load_vocabulary(trained)
     trainer = make_trainer(config)
     pretrained = formats.read(config.init_from)
@@ -78,7 +78,7 @@ def test_sinusoidal_positions_reach_the_weights(texts):
     np.testing.assert_array_equal(first_row, [0.0] * half + [0.5] * half)
 
 
-def test_one_checkpoint_of_a_run_can_be_named(trained):
+def test_single_checkpoint_of_a_run_can_be_read(trained):
     steps = sorted(int(path.name) for path in (trained / "checkpoints").iterdir())
     assert len(steps) > 1
     older = trained / "checkpoints" / str(steps[0])
@@ -94,18 +94,18 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     edit_tensors(source, lambda t: [t.pop(n) for n in list(t) if n.startswith("cls.seq")])
     shutil.copy(source / "vocab.txt", tmp_path / "vocab.txt")
     vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
-    # Dropout is no part of the weights.
+    # Dropout is not part of the weights.
     overrides = vocab | {"model.hidden_dropout_prob": 0.2}
     train.train(run_from(source, texts, **overrides), run)
     printed = capsys.readouterr().out
     assert "has no next-sentence head: initialized at random" in printed
     assert f"starting with the weights of {source} in {run}" in printed
-    # The run's own checkpoint comes first: the weights may be gone.
+    # The run resumes from its own checkpoint, so the initial weights may be missing.
     shutil.rmtree(source)
     config = small_run(texts, init_from=str(source), **overrides, **{"train.num_steps": 7})
     assert train.train(config, run)["step"] == 7
     assert "continuing from step 6" in capsys.readouterr().out
-    # The model card names where the run began.
+    # The model card names the initial weights.
     convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert f"| init_from | {source} |" in card
@@ -113,9 +113,9 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
 
 
 class TestRefusedWeights:
-    """Afterwards the same work directory takes the right weights."""
+    """After a refusal, the same work directory can be used with the right weights."""
 
-    def test_they_are_refused(self, huggingface, trained, texts, tmp_path):
+    def test_wrong_vocabulary_model_or_path_is_refused(self, huggingface, trained, texts, tmp_path):
         lines = (huggingface / "vocab.txt").read_text().splitlines()
         swapped = tmp_path / "vocab.txt"
         swapped.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
@@ -132,12 +132,12 @@ class TestRefusedWeights:
             config = run_from(huggingface, texts, **overrides)
             with pytest.raises(UserError, match=message):
                 train.train(config, tmp_path / "run")
-        # A store brings the vocabulary.
+        # A token store contains the vocabulary.
         store = {"data.vocab": "", "data.store": str(trained / "data")}
         train.train(run_from(huggingface, texts, **store), tmp_path / "run")
 
 
-def test_converted_weights_are_no_run_but_can_be_evaluated(huggingface, texts, tmp_path):
+def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, tmp_path):
     converted = tmp_path / "converted"
     convert.convert(str(huggingface), str(converted), "bert_jax")
     with pytest.raises(UserError, match=f"--config.init_from={converted}"):
@@ -151,14 +151,14 @@ def test_converted_weights_are_no_run_but_can_be_evaluated(huggingface, texts, t
 class TestResumingAnotherRun:
     @pytest.fixture(scope="class")
     def earlier(self, trained, tmp_path_factory):
-        """The trained run as it was two steps before its end."""
+        """Returns the trained run as it was two steps before its end."""
         earlier = tmp_path_factory.mktemp("earlier") / "run"
         shutil.copytree(trained, earlier)
         for step in (5, 6):
             shutil.rmtree(earlier / "checkpoints" / str(step))
         return earlier
 
-    def test_it_ends_with_the_same_bits(self, earlier, trained, texts, tmp_path):
+    def test_result_is_bit_identical(self, earlier, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier))
         assert train.train(config, tmp_path / "run")["step"] == 6
         assert same_weights(weights_of(tmp_path / "run"), weights_of(trained))
@@ -174,12 +174,12 @@ class TestResumingAnotherRun:
         ("key", "value"),
         [("train.batch_size", 8), ("model.hidden_act", "relu"), ("optimizer.name", "lamb")],
     )
-    def test_batches_model_and_optimizer_may_not(self, key, value, earlier, texts, tmp_path):
+    def test_batches_model_and_optimizer_may_not_change(self, key, value, earlier, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{key: value})
         with pytest.raises(UserError, match=f"config.resume_from: in .* config.{key} is"):
             train.train(config, tmp_path / "run")
 
-    def test_nor_may_the_corpus(self, earlier, tmp_path):
+    def test_corpus_may_not_change(self, earlier, tmp_path):
         config = small_run(write_documents(tmp_path / "texts", 13), resume_from=str(earlier))
         with pytest.raises(UserError, match="config.data.input|another corpus"):
             train.train(config, tmp_path / "run")

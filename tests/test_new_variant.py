@@ -1,8 +1,8 @@
-"""A variant of BERT defined outside the package, taken through every command.
+"""A variant of BERT defined outside the package, used with every command.
 
-The variant detects swapped neighbours: its corruption swaps some tokens with their successors,
+The variant detects swapped neighbors: its corruption swaps some tokens with their successors,
 and its term predicts which positions were swapped and whether the row is long. No module of
-bert_jax knows of it.
+bert_jax refers to it.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ class SwappedNeighbours:
 
 @dataclasses.dataclass(frozen=True)
 class SwappedToken(Term):
-    """Which positions were swapped, and whether the row is long."""
+    """Predicts which positions were swapped, and whether the row is long."""
 
     name = "swap"
     label = "swapped token"
@@ -154,7 +154,7 @@ FAMILY = dataclasses.replace(
 
 
 def get_config(arg=""):
-    """The config file of the variant: this file is passed as --config."""
+    """Returns the config of the variant; this file is passed as --config."""
     c = default_config()
     c.dtype = "float32"
     c.family = f"{SELF}:FAMILY"
@@ -197,7 +197,7 @@ def run_config(texts):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, texts):
-    """A run that the command has finished, and what it printed."""
+    """Returns the directory and the output of a finished run of the command."""
     workdir = tmp_path_factory.mktemp("variant") / "run"
     command = [sys.executable, "-m", "bert_jax.main", f"--config={__file__}"]
     command += [f"--workdir={workdir}", f"--config.data.input={texts}"]
@@ -205,7 +205,7 @@ def finished(tmp_path_factory, texts):
 
 
 def timeless(workdir):
-    """Returns the lines of metrics without the figures that depend on the clock."""
+    """Returns the lines of metrics without timings."""
     clock = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
     return [
         {name: value for name, value in line.items() if name not in clock}
@@ -213,7 +213,7 @@ def timeless(workdir):
     ]
 
 
-def test_it_trains_and_reports_its_own_metrics(finished):
+def test_training_reports_the_variants_metrics(finished):
     workdir, printed = finished
     assert "swap accuracy" in printed and "swapped token: " in printed
     lines = read_metrics(workdir)
@@ -226,7 +226,7 @@ def test_it_trains_and_reports_its_own_metrics(finished):
     assert (workdir / "curves.png").stat().st_size > 0
 
 
-def test_interrupted_and_resumed_it_ends_with_the_same_bits(finished, texts, tmp_path, monkeypatch):
+def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch):
     dispatched = Recorder.dispatched
 
     def interrupted(recorder, step, *args, **kwargs):
@@ -242,7 +242,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(finished, texts, tmp
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished[0]))
 
 
-def test_evaluate_and_benchmark_know_it(finished):
+def test_evaluate_and_benchmark_support_the_variant(finished):
     workdir, _ = finished
     results = evaluation.evaluate_workdir(workdir)
     text = evaluation.progress_text(make_objective(get_config()).metrics, results)
@@ -250,7 +250,7 @@ def test_evaluate_and_benchmark_know_it(finished):
     assert np.isfinite(benchmark.benchmark_step(get_config(), 1, 2)["loss"])
 
 
-def test_its_step_compiles_from_the_declared_fields():
+def test_step_compiles_from_the_declared_fields():
     trainer = make_trainer(get_config(), jax.devices()[:1])
     batch = trainer.abstract_batch(trainer.stages[0])
     assert batch["swapped"].shape == (8, LENGTH) and batch["is_long"].shape == (8,)
@@ -258,7 +258,7 @@ def test_its_step_compiles_from_the_declared_fields():
     trainer.compiled_train_step.lower(trainer.abstract_state(), batch, trainer.frozen).compile()
 
 
-def test_it_exports_and_imports_through_its_own_family(finished, tmp_path):
+def test_export_and_import_use_the_variants_family(finished, tmp_path):
     exported, native, again = (tmp_path / name for name in ("hf", "native", "again"))
     convert(str(finished[0]), str(exported), "huggingface")
     config = json.loads((exported / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""The predict command, as a user runs it."""
+"""The command `predict`."""
 
 import json
 import signal
@@ -34,7 +34,7 @@ def run(*arguments):
 
 
 def asked(*arguments):
-    """Returns the JSON object that a command prints."""
+    """Runs a command with --json; returns the object that it prints."""
     finished = run(*arguments, "--json")
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
@@ -77,7 +77,7 @@ def test_features(model, bert, tmp_path):
         np.testing.assert_allclose(file["features"][:2], expected, atol=1e-5)
 
 
-def test_stopped_midway_it_leaves_nothing(model, tmp_path):
+def test_interrupted_command_leaves_no_files(model, tmp_path):
     source, output = tmp_path / "texts.jsonl", tmp_path / "f.npz"
     source.write_text('{"text": "a b c d e f"}\n' * 200_000)
     command = [sys.executable, "-m", "bert_jax.predict", f"--model={model}", "features"]
@@ -92,7 +92,7 @@ def test_stopped_midway_it_leaves_nothing(model, tmp_path):
     while process.poll() is None:
         process.terminate()
         time.sleep(1)
-    # Or the last one arrived while Python was shutting down.
+    # The last signal may also have arrived while Python was shutting down.
     assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
     assert list(tmp_path.iterdir()) == [source]
 
@@ -119,7 +119,7 @@ def test_tasks(tmp_path):
     assert answer["text"] == "b c"[answer["start"] : answer["end"]]
 
 
-def test_letters_that_the_output_lacks_are_escaped(tmp_path, monkeypatch):
+def test_unencodable_characters_are_escaped(tmp_path, monkeypatch):
     formats.write(make_finetuned("token_classification", ("é",)), tmp_path / "hf", "huggingface")
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     monkeypatch.setenv("PYTHONUTF8", "0")
@@ -157,11 +157,11 @@ def test_mistakes_in_the_flags(arguments, words):
         (["classify", "a"], "has no task head"),
     ],
 )
-def test_mistakes_that_only_the_command_can_tell(model, arguments, words):
+def test_mistakes_that_the_commands_detect(model, arguments, words):
     assert words in command("predict", f"--model={model}", *arguments)
 
 
-def test_bert_jax_is_light_and_needs_no_tensorflow(model):
+def test_import_is_light_and_inference_needs_no_tensorflow(model):
     code = f"""
 import sys
 import bert_jax, bert_jax.predict

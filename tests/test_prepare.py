@@ -1,4 +1,4 @@
-"""What `prepare` makes of texts."""
+"""The token stores that `prepare` writes."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def decode_all(split, tokenizer):
     return [tokenizer.decode(split.tokens_at(np.arange(a, b))) for a, b in bounds]
 
 
-def test_what_is_written(store):
+def test_written_files_and_metadata(store):
     metadata, output = store
     splits = {name: TokenStore(output / name) for name in ("train", "heldout")}
     assert sorted(os.listdir(output)) == ["heldout", "metadata.json", "tokenizer", "train"]
@@ -69,12 +69,12 @@ def test_tokens_are_those_of_the_documents_in_order(store):
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(store, speeches, tmp_path, monkeypatch):
-    # Many small chunks come back in any order.
+    # Small chunks finish in any order.
     monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 5000)
     made = make(options(speeches, num_processes=2), tmp_path / "store")
     before = digest(tmp_path / "store")
     assert before == digest(store[1])
-    # A finished store is kept.
+    # A finished store is not written again.
     assert make(options(speeches, num_processes=3), tmp_path / "store") == made
     assert digest(tmp_path / "store") == before
 
@@ -87,7 +87,7 @@ def test_workers_import_neither_jax_nor_tensorflow(store):
     assert not {"jax", "tensorflow", "pandas", "pytest"} & set(modules)
 
 
-def test_long_documents_are_worked_on_two_at_a_time(store, monkeypatch):
+def test_at_most_two_long_documents_are_in_flight(store, monkeypatch):
     monkeypatch.setattr(tokenization, "CHUNK_CHARACTERS", 20)
     text = "It is. " * 80
     read = 0
@@ -114,7 +114,7 @@ def exit_at_once(_, word_boundaries):
     os._exit(1)
 
 
-def test_a_single_heldout_document_is_trained_on(tmp_path):
+def test_single_held_out_document_is_moved_to_the_training_split(tmp_path):
     texts = write_speeches(tmp_path / "texts", 19)
     metadata = make(options(texts), tmp_path / "store")
     assert list(metadata["splits"]) == ["train"]
@@ -122,7 +122,7 @@ def test_a_single_heldout_document_is_trained_on(tmp_path):
     assert TokenStore(tmp_path / "store" / "train").num_documents == 19
 
 
-def test_the_vocabulary_does_not_see_heldout_documents(tmp_path):
+def test_vocabulary_is_not_trained_on_held_out_documents(tmp_path):
     index, other = (i for i in range(40) if i in HeldOut(0.05))
     (tmp_path / "texts").mkdir()
     for i in range(40):
@@ -177,8 +177,8 @@ def test_sentencepiece(speeches, tmp_path):
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_dropped_documents_do_not_move_the_held_out_ones(store, tmp_path):
-    # What has no token is only known when the vocabulary is there; its index must stay.
+def test_dropped_documents_do_not_change_the_held_out_ones(store, tmp_path):
+    # Documents without tokens are only known after the vocabulary; they must keep their indices.
     texts = ["\\u200b" if i < 3 else f"It is {'so ' * i}." for i in range(40)]
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{t}"}}\n' for t in texts))
     vocab = str(store[1] / "tokenizer" / "vocab.txt")

@@ -1,4 +1,4 @@
-"""Preparing that is killed, interrupted, or started twice."""
+"""`prepare` when it is killed, interrupted, or started twice."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def files_of(directory):
 
 
 @pytest.mark.parametrize("moment", ["tokens-00000.bin", "token_counts.npy"])
-def test_killed_and_started_again(moment, long_speeches, uninterrupted, tmp_path):
+def test_killed_command_can_be_restarted(moment, long_speeches, uninterrupted, tmp_path):
     output = tmp_path / "store"
     command = [*COMMAND, f"--input={long_speeches}", f"--output={output}"]
     child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Texts, options and stores that `prepare` refuses, and its messages."""
+"""Texts, options and stores that `prepare` refuses, and the messages."""
 
 import re
 from types import SimpleNamespace
@@ -87,7 +87,7 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
         check_store(output, data, VOCAB_SIZE)
     for path in (tmp_path / "texts").iterdir():
         path.unlink()
-    # Training goes on without the texts, if they are asked for as before.
+    # Training continues without the texts if `data.input` is unchanged.
     assert check_store(output, data, VOCAB_SIZE) == metadata
     with pytest.raises(UserError, match="made from other texts .data.input was"):
         check_store(output, options("nothing", heldout_fraction=0.0), VOCAB_SIZE)

@@ -1,4 +1,4 @@
-"""Progress is shown as lines in a file and as a bar on a terminal."""
+"""Progress as lines in a file and as a bar on a terminal."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from tests import runs
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock whose time tests set."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -31,7 +31,7 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def test_lines_where_there_is_no_terminal(clock, capsys):
+def test_lines_without_a_terminal(clock, capsys):
     with Progress("train", 100, "steps") as progress:
         for step in range(1, 101):
             clock.now += 0.5
@@ -46,19 +46,19 @@ def test_lines_where_there_is_no_terminal(clock, capsys):
     ]
 
 
-def test_work_done_before_does_not_count_for_the_rate(clock, capsys):
+def test_earlier_work_does_not_count_in_the_rate(clock, capsys):
     with Progress("train", 1000, "steps", done=900) as progress:
         for _ in range(11):
             clock.now += 2.0
             progress.advance()
     lines = capsys.readouterr().out.splitlines()
-    # The first step compiles, and does not count for the rate.
+    # The first step includes compilation and does not count in the rate.
     assert lines[0].startswith("train: 90 %, 0.5 steps/s, 0:03:")
     assert lines[-1].startswith("train: 91 %, 0.5 steps/s, 0:02:58 left")
 
 
-def test_units_that_are_not_equally_long(clock, capsys):
-    """Ten steps of a second each, then ten of four."""
+def test_units_of_different_lengths(clock, capsys):
+    """Ten steps of one second each, then ten of four seconds."""
     cost = lambda steps: min(steps, 10) + 4 * max(steps - 10, 0)  # noqa: E731
     with Progress("train", 20, "steps", cost=cost) as progress:
         for step in range(1, 21):
@@ -86,7 +86,7 @@ def test_without_a_total(clock, capsys):
     ]
 
 
-def test_an_error_ends_it_without_a_last_line(clock, capsys):
+def test_no_last_line_after_an_error(clock, capsys):
     with pytest.raises(KeyError), Progress("train", 2, "steps") as progress:
         progress.advance()
         raise KeyError
@@ -102,7 +102,7 @@ def test_disabled_is_silent(clock, capsys):
 
 
 def on_a_terminal(command, columns):
-    """Runs a command on a pseudo terminal; returns its status and all that it wrote."""
+    """Runs a command on a pseudo terminal; returns its status and output."""
     master, slave = pty.openpty()
     ioctl(slave, TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {k: v for k, v in runs.environment().items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -115,7 +115,7 @@ def on_a_terminal(command, columns):
         try:
             block = os.read(master, 65536)
         except OSError:
-            # The other end is closed.
+            # The other end has been closed.
             break
         written.write(block)
         if not block:
@@ -148,4 +148,4 @@ def test_bar_on_a_terminal():
     assert any(re.search(r"\d:?\d*:\d\d", line) for line in drawn), "no remaining time"
     assert "1,234 seq/s" in drawn[-1], drawn[-1]
     assert any(line.strip() == "step 20: held-out MLM loss 5.000" for line in plain.split("\n"))
-    assert "…" not in plain, "cut to fit"
+    assert "…" not in plain, "the line must fit the terminal"

@@ -1,4 +1,4 @@
-"""A small RoBERTa through every command: trained, resumed, exported, fine-tuned, asked."""
+"""A small RoBERTa with every command: it is trained, resumed, exported, fine-tuned and used."""
 
 import json
 import zipfile
@@ -36,7 +36,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, texts):
-    """The work directory of a finished run."""
+    """Returns the work directory of a finished run."""
     directory = tmp_path_factory.mktemp("roberta") / "run"
     train.train(run_config(texts), directory)
     return directory
@@ -53,7 +53,7 @@ def test_every_config_is_valid(size):
     config_lib.validate(roberta.get_config(size))
 
 
-def test_it_has_neither_segments_nor_a_pooler(finished, exported):
+def test_model_has_neither_segments_nor_a_pooler(finished, exported):
     assert not [name for line in read_metrics(finished) for name in line if "nsp" in name]
     assert evaluation.evaluate_workdir(finished)["mlm_perplexity"] > 1
     tensors = load_file(exported / "model.safetensors")
@@ -67,7 +67,7 @@ def test_it_has_neither_segments_nor_a_pooler(finished, exported):
 
 
 @pytest.mark.slow
-def test_stopped_in_between_it_ends_with_the_same_bits(finished, texts, tmp_path, monkeypatch):
+def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch):
     class Killed(Exception):
         pass
 
@@ -81,7 +81,7 @@ def test_stopped_in_between_it_ends_with_the_same_bits(finished, texts, tmp_path
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
-def test_it_fills_masks_and_scores(exported):
+def test_fill_mask_and_score(exported):
     bert = bert_jax.load(str(exported))
     ((first, *_),) = bert.fill_mask("The quick brown<mask> jumps.", top_k=3)
     assert 0 < first.probability < 1
@@ -100,7 +100,7 @@ def test_it_fills_masks_and_scores(exported):
         ("camembert", "sentencepiece", "camembert", "xlm_roberta"),
     ],
 )
-def test_training_continues_from_a_relative(texts, tmp_path, family, kind, special_tokens, folder):
+def test_training_continues_from_relatives(texts, tmp_path, family, kind, special_tokens, folder):
     """PhoBERT, XLM-R and CamemBERT, with their own tokenizers."""
     zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
     given = {"special_tokens": tokenizers.CONVENTIONS[special_tokens]}
@@ -124,14 +124,14 @@ def test_training_continues_from_a_relative(texts, tmp_path, family, kind, speci
     convert(str(tmp_path / "run"), str(tmp_path / "again"), "huggingface")
     again = formats.read(tmp_path / "again")
     assert (again.family, again.tokenizer.fingerprint) == (family, tokenizer.fingerprint)
-    # After two steps of the warm-up.
+    # These are the weights after two warm-up steps.
     for name, value in weights.items():
         np.testing.assert_allclose(again.weights[name], value, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.slow
 def test_pairs_are_classified(exported, tmp_path):
-    """Its classifier is fine-tuned, exported with the head of RoBERTa, and read again."""
+    """Fine-tunes a classifier, exports it with RoBERTa's head, and reads it back."""
     small.write_rows(tmp_path / "rows", train=32, validation=8)
     run = small.config(exported, tmp_path / "rows", train__num_epochs=2.0)
     run.table.text_b_column = "text"
@@ -148,11 +148,11 @@ def test_the_step_is_timed(texts):
 
 
 @pytest.mark.parametrize("preset", ["fsdp", "tp"])
-def test_base_has_its_size_and_is_divided_over_devices(preset):
+def test_size_and_sharding_of_base(preset):
     config = roberta.get_config("base")
     config.sharding = preset
     config.mesh.update({"data": 1, {"fsdp": "fsdp", "tp": "model"}[preset]: 4})
-    # Less than 5 % of the bytes are not divided, or this is refused.
+    # This is refused unless less than 5 % of the bytes are undivided.
     trainer = make_trainer(config, slices(rows=1))
     # RobertaForMaskedLM of transformers, without its token type and two unused positions.
     assert trainer.num_parameters() == 124_697_433 - 3 * 768

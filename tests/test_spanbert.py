@@ -20,12 +20,12 @@ from tests import runs
 from tests.finetuning import small
 from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
 
-# A vocabulary of pieces: the words of the text fit in rows of 16 tokens.
+# A vocabulary with which the words of the text fit in rows of 16 tokens.
 CHANGES = ("family", "objective", "data.rows", "data.corruption", "data.short_seq_prob")
 
 
 def own_config(texts, **overrides):
-    """Returns the config of a run of seconds, with the parts of configs/spanbert.py."""
+    """Returns the config of a short run with the parts of configs/spanbert.py."""
     config = small_run(texts, **overrides)
     values = config_lib.to_dict(spanbert.get_config("tiny"))
     with config.unlocked():
@@ -54,13 +54,13 @@ def test_configs_are_valid(size):
     config_lib.validate(spanbert.get_config(size))
 
 
-def test_the_slots_of_the_configs_hold_every_prediction():
+def test_max_predictions_suffice_in_every_config():
     for size in spanbert.SIZES:
         for stage in spanbert.get_config(size).train.stages:
             assert stage.max_predictions_per_seq == np.ceil(0.15 * (stage.max_seq_length - 2))
 
 
-def test_it_reports_both_losses(finished):
+def test_training_reports_both_losses(finished):
     line = read_metrics(finished)[0]
     assert line["loss"] == pytest.approx(line["mlm_loss"] + line["sbo_loss"], rel=1e-6)
     results = evaluation.evaluate_workdir(finished)
@@ -69,7 +69,7 @@ def test_it_reports_both_losses(finished):
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_it_ends_with_the_same_bits(finished, texts, tmp_path, monkeypatch):
+def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch):
     dispatched = Recorder.dispatched
 
     def interrupted(recorder, step, *args, **kwargs):
@@ -106,7 +106,7 @@ def test_a_native_copy_keeps_the_boundary_head(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_fills_masks_and_is_fine_tuned(finished, tmp_path):
+def test_fill_mask_and_fine_tuning(finished, tmp_path):
     fillings = bert_jax.load(str(finished)).fill_mask("the [MASK] of all")
     assert len(fillings) > 0
     small.write_rows(tmp_path / "rows", train=32, validation=8)
@@ -115,7 +115,7 @@ def test_it_fills_masks_and_is_fine_tuned(finished, tmp_path):
     assert results["step"] == 4
 
 
-def test_flops_count_both_heads(texts):
+def test_flops_include_both_heads(texts):
     trainer = make_trainer(own_config(texts))
     width, inner, vocabulary, length, predictions = 16, 16, 200, 16, 4
     block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width

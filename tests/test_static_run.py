@@ -1,4 +1,4 @@
-"""Whole runs on TFRecord files: they are exported, trained on, killed, continued and evaluated."""
+"""Whole runs on TFRecord files: export, training, kill, resume and evaluation."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ VOCAB = runs.TINY_RUN["model.vocab_size"]
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """Files of both stages' lengths, and their vocabulary."""
+    """Returns files with the lengths of both stages, and their vocabulary."""
     directory = tmp_path_factory.mktemp("records")
     texts = stores.write_speeches(directory / "texts", 60)
     stores.make(stores.options(texts, heldout_fraction=0.0), directory / "store", VOCAB)
@@ -52,7 +52,7 @@ def uninterrupted(tmp_path_factory, records):
     return directory, runs.succeed(command(directory, records))
 
 
-def test_it_learns_and_holds_nothing_out(uninterrupted):
+def test_run_learns_and_holds_nothing_out(uninterrupted):
     directory, printed = uninterrupted
     assert "records of TFRecord files" in printed
     assert printed.count("nothing is held out") == 1 and "bert_jax.evaluate" in printed
@@ -62,7 +62,7 @@ def test_it_learns_and_holds_nothing_out(uninterrupted):
 
 
 @pytest.mark.slow
-def test_killed_it_ends_with_the_same_bits(uninterrupted, records, tmp_path):
+def test_killed_run_is_bit_identical(uninterrupted, records, tmp_path):
     process = start(command(tmp_path, records))
     wait_for(lambda: newest_checkpoint(tmp_path) > 0, process)
     process.send_signal(signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_killed_it_ends_with_the_same_bits(uninterrupted, records, tmp_path):
 
 
 def test_prepared_records_give_the_same_run(uninterrupted, records, tmp_path):
-    """Records converted once by `prepare` are shared by runs."""
+    """Records that `prepare` has converted once can be shared by runs."""
     tool = [sys.executable, "-m", "bert_jax.prepare", "--format=google_tfrecord"]
     tool += [f"--input={records}/*/*.tfrecord", f"--vocab={records}/24/vocab.txt"]
     printed = runs.succeed([*tool, f"--output={tmp_path / 'rows'}"])
@@ -105,7 +105,7 @@ def test_evaluates_other_text(uninterrupted, tmp_path):
 
 
 def small_config(records, **changes):
-    """One stage of 24 tokens."""
+    """Returns a config with one stage of 24 tokens."""
     config = small_run(
         f"{records}/24/*.tfrecord",
         model__vocab_size=VOCAB,
@@ -129,23 +129,23 @@ def small_config(records, **changes):
 def test_records_that_a_stage_cannot_take(records, tmp_path, changes, words):
     with pytest.raises(UserError, match=words):
         train.train(small_config(records, **changes), tmp_path)
-    assert not (tmp_path / "config.json").exists(), "the directory is free for another start"
+    assert not (tmp_path / "config.json").exists(), "a refused start must not claim the directory"
 
 
 @pytest.mark.parametrize("key, value", [("whole_word_masking", True), ("shuffle_sentences", 5)])
-def test_keys_without_effect(records, key, value):
+def test_keys_without_effect_are_refused(records, key, value):
     config = small_config(records)
     config.data[key] = value
     with pytest.raises(UserError, match=f"config.data.{key} .*no effect on google_tfrecord"):
         config_lib.validate(config)
 
 
-def test_the_benchmark_reads_them(records, tmp_path):
+def test_benchmark_reads_records(records, tmp_path):
     config = small_config(records)
     results = benchmark.benchmark_input(config, 1, 4, str(tmp_path))
     assert results["sequences_per_second"] > 0
     assert RecordStore(tmp_path / "data").num_rows > 900
-    # They may not change under a run.
+    # Changed records are refused.
     metadata = tmp_path / "data" / "metadata.json"
     metadata.write_text(metadata.read_text().replace('"records": ', '"records": 1'))
     with pytest.raises(UserError, match="rows-00000.bin should have"):

@@ -1,4 +1,4 @@
-"""The house rules of DESIGN section 2 that a machine can hold."""
+"""Checks of the layers and of the coding rules in CONTRIBUTING.md."""
 
 import ast
 import os
@@ -46,7 +46,7 @@ TENSORFLOW_IN = ("data", "tasks", "interop")
 
 
 def imports(path):
-    """Every module imported anywhere in a file, also inside functions."""
+    """Returns every module imported anywhere in a file, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -76,7 +76,7 @@ def test_every_part_has_one_layer():
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_imports_run_downhill(path):
+def test_modules_import_only_from_lower_layers(path):
     part = part_of(path)
     for module in imports(path):
         names = module.split(".")
@@ -88,20 +88,20 @@ def test_imports_run_downhill(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_house_rules(path):
+def test_coding_rules(path):
     modules = {module.split(".")[0] for module in imports(path)}
     if part_of(path) not in TENSORFLOW_IN:
         assert not modules & {"tensorflow", "tensorflow_datasets"}
     assert not modules & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
     source = path.read_text()
     assert "allow_pickle=True" not in source
-    assert source.count("\n") <= MAX_LINES, "asking to be two"
+    assert source.count("\n") <= MAX_LINES, "the module is too long"
     assert path.name != "utils.py"
     assert ast.get_docstring(ast.parse(source)) or not source.strip()
 
 
 def test_every_extra_that_is_named_can_be_installed():
-    """`.[tpu]` and the like, in what we say and in what we document."""
+    """Checks extras such as `.[tpu]` in messages and documentation."""
     setup = ast.parse((ROOT / "setup.py").read_text())
     (extras,) = [
         {key.value for key in keyword.value.keys}
@@ -121,7 +121,7 @@ def test_every_extra_that_is_named_can_be_installed():
 
 
 def test_training_loads_tensorflow_late_and_without_keras():
-    """TensorFlow takes seconds to import, Keras one more and 80 MB."""
+    """Importing TensorFlow takes seconds; Keras takes one more, and 80 MB."""
     code = (
         "import os, sys, bert_jax.train\n"
         "names = ('tensorflow', 'keras', 'pandas', 'matplotlib')\n"

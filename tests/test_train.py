@@ -1,4 +1,4 @@
-"""Whole runs: they learn, and end with the same bits after kills, damage and signals."""
+"""Whole runs: they learn, and are bit-identical after kills, damage and signals."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ LOGGED = {*TIMELESS, "sequences_per_second", "tokens_per_second", "mfu"}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A token store of real text, the beginnings of State of the Union addresses."""
+    """Returns a token store of the first parts of State of the Union addresses."""
     directory = tmp_path_factory.mktemp("store") / "store"
     data = config_lib.default_config().data
     data.input = (runs.write_speeches(tmp_path_factory.mktemp("texts")),)
@@ -37,7 +37,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, store):
-    """The work directory of a run that nothing disturbed."""
+    """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     with contextlib.redirect_stdout(io.StringIO()) as output:
         train.train(runs.tiny_run(data__store=str(store)), directory)
@@ -50,7 +50,7 @@ def training_lines(directory):
 
 
 class TestUninterruptedRun:
-    def test_prints_what_a_person_wants_to_know(self, uninterrupted):
+    def test_output_of_the_command(self, uninterrupted):
         output = (uninterrupted / "output.txt").read_text()
         for expected in (
             "masked LM + next sentence: ",
@@ -66,7 +66,7 @@ class TestUninterruptedRun:
         assert "bytes per device" not in output, "one device needs no table"
         assert "\x1b" not in output, "no control characters where there is no terminal"
 
-    def test_leaves_the_promised_files(self, uninterrupted):
+    def test_writes_the_documented_files(self, uninterrupted):
         stored = json.loads((uninterrupted / "config.json").read_text())
         config = workdir.load_config(uninterrupted)
         config_lib.validate(config)
@@ -76,7 +76,7 @@ class TestUninterruptedRun:
         assert list((uninterrupted / "tensorboard").glob("events.out.tfevents.*"))
         assert newest_checkpoint(uninterrupted) == 60
 
-    def test_logs_the_fixed_names_and_learns(self, uninterrupted):
+    def test_metrics_have_fixed_names_and_improve(self, uninterrupted):
         lines = training_lines(uninterrupted)
         assert [line["step"] for line in lines] == list(range(5, 61, 5))
         for line in lines:
@@ -89,7 +89,7 @@ class TestUninterruptedRun:
         evaluated = [x["step"] for x in read_metrics(uninterrupted) if "eval_mlm_loss" in x]
         assert evaluated == [20, 40, 60]
 
-    def test_a_second_start_reprints_the_results(self, uninterrupted, capsys):
+    def test_finished_run_reprints_the_results(self, uninterrupted, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()
         results = train.train(workdir.load_config(uninterrupted), uninterrupted)
         assert results == json.loads((uninterrupted / "results.json").read_text())
@@ -97,7 +97,7 @@ class TestUninterruptedRun:
         assert "This run is finished" in printed and "masked-LM loss" in printed
         assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
-    def test_the_evaluate_command_finds_the_same(self, uninterrupted, tmp_path):
+    def test_evaluate_command_gives_the_same_results(self, uninterrupted, tmp_path):
         output = tmp_path / "out.json"
         command = [sys.executable, "-m", "bert_jax.evaluate", f"--workdir={uninterrupted}"]
         runs.succeed([*command, f"--output={output}"])
@@ -105,7 +105,7 @@ class TestUninterruptedRun:
         for name, value in json.loads(output.read_text()).items():
             assert value == pytest.approx(results[name], rel=1e-6), name
 
-    def test_other_text_is_evaluated_and_leaves_nothing(self, uninterrupted, tmp_path):
+    def test_evaluating_other_text_leaves_no_files(self, uninterrupted, tmp_path):
         for i in range(3):
             text = "The quick brown fox jumps over the lazy dog. It was a good day. " * 20
             (tmp_path / f"{i}.txt").write_text(f"{text}\n\nAnother paragraph of number {i}.")
@@ -120,7 +120,7 @@ class TestUninterruptedRun:
         assert sorted(uninterrupted.rglob("*")) == before
 
 
-def test_killed_damaged_and_stopped_it_ends_with_the_same_bits(
+def test_killed_damaged_and_stopped_run_is_bit_identical(
     uninterrupted, store, tmp_path, monkeypatch, capsys, caplog
 ):
     process = start(runs.main_command(tmp_path, data__store=store))
@@ -189,7 +189,7 @@ def test_values_that_contradict_the_store_are_refused(uninterrupted, tmp_path, k
         train.train(config, tmp_path / "run")
 
 
-def test_a_loss_that_is_not_finite(uninterrupted, tmp_path, monkeypatch):
+def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, monkeypatch):
     train_step = Trainer.train_step
 
     def broken(trainer, state, batch):
@@ -205,11 +205,11 @@ def test_a_loss_that_is_not_finite(uninterrupted, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_front_door_learns(tmp_path):
-    """README's command beats what a model without context reaches."""
+def test_readme_command_beats_the_baseline(tmp_path):
+    """The README's run must beat the unigram baseline."""
     command = [sys.executable, "-m", "bert_jax.main", "--config=configs/tiny.py"]
     runs.succeed([*command, f"--workdir={tmp_path}"], timeout=1800)
     results = json.loads((tmp_path / "results.json").read_text())
-    # The margin that configs/tiny.py states.
+    # This margin is documented in configs/tiny.py.
     assert results["mlm_loss"] < results["unigram_mlm_loss"] - 0.8
     assert results["mlm_accuracy"] > results["unigram_mlm_accuracy"] + 0.05

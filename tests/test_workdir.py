@@ -1,4 +1,4 @@
-"""Whose work directory it is: claimed once, and refused to any other run."""
+"""The claim of a work directory by a run, and the refusal of other runs."""
 
 import json
 
@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 
 
 class FakeTokenizer:
-    """The methods of a tokenizer that a work directory uses."""
+    """A tokenizer with only the methods that a work directory uses."""
 
     def save(self, path):
         path.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ class FakeTokenizer:
 
 
 def claim(directory, config):
-    """Checks and then claims a directory, as the start of a run does."""
+    """Checks and then claims a directory, like the start of a run."""
     warnings = workdir.check(directory, config)
     workdir.claim(directory, config)
     return warnings
@@ -77,17 +77,17 @@ def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
         ("data.prefetch_batches", 1),
     ],
 )
-def test_what_does_not_change_the_result_may_change(tmp_path, path, value):
+def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):
     claim(tmp_path, default_config())
     config = default_config()
     config.update_from_flattened_dict({path: value})
     assert claim(tmp_path, config) == []
-    # And the newest is what is written down.
+    # The newest config is written.
     assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
 
 
-def test_keys_that_came_later_have_their_defaults(tmp_path):
-    """A run that an older version began goes on."""
+def test_keys_added_later_get_their_defaults(tmp_path):
+    """A run that an older version started can be resumed."""
     claim(tmp_path, default_config())
     values = json.loads((tmp_path / "config.json").read_text())
     del values["profile"], values["fused_attention"], values["mesh"]["model"]
@@ -114,13 +114,13 @@ def test_checkpoints_without_a_config_are_not_claimed(tmp_path):
         claim(tmp_path, default_config())
 
 
-def test_a_start_that_failed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
+def test_directory_without_checkpoints_can_be_claimed(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     claim(tmp_path, default_config())
     assert (tmp_path / "config.json").exists()
 
 
-def test_a_broken_config_is_one_sentence(tmp_path):
+def test_damaged_config_gives_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text("{")
     for action in (
         lambda: workdir.load_config(tmp_path),
@@ -130,14 +130,14 @@ def test_a_broken_config_is_one_sentence(tmp_path):
             action()
 
 
-def test_no_work_directory_at_all(tmp_path):
+def test_missing_work_directory(tmp_path):
     with pytest.raises(UserError, match="is not a work directory of bert_jax"):
         workdir.load_config(tmp_path)
     with pytest.raises(UserError, match="no run has begun in it"):
         workdir.load_vocabulary(tmp_path)
 
 
-def test_a_corpus_is_claimed_once(tmp_path):
+def test_corpus_must_match_the_claimed_one(tmp_path):
     counts = np.arange(5, dtype=np.int64)
     metadata = {"tokenizer": "abc", "splits": {"train": {"documents": 3}}}
     for _ in range(2):
@@ -149,13 +149,13 @@ def test_a_corpus_is_claimed_once(tmp_path):
         workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
 
 
-def test_a_model_of_hugging_face_is_not_taken_for_a_run(tmp_path):
+def test_hugging_face_directory_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
     with pytest.raises(UserError, match="holds a Hugging Face model, not a run; choose another"):
         workdir.check(tmp_path, default_config())
 
 
-def test_a_refused_start_leaves_no_directory_of_its_own(tmp_path):
+def test_refused_start_leaves_no_new_directory(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     for name in ("there", "new", "used"):

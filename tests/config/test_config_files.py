@@ -24,7 +24,7 @@ def get_config(path, *args):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_a_config_file(path):
+def test_config_file_is_valid_locked_and_documented(path):
     config = get_config(path, *ARGUMENTS.get(path.name, []))
     assert config.is_locked
     if "task" in config:

@@ -1,4 +1,4 @@
-"""Batches that must divide over devices, and vocabularies that must fit the model."""
+"""Checks that batches divide over the devices and that vocabularies match the model."""
 
 import importlib
 
@@ -8,7 +8,7 @@ from bert_jax.config import check_batch, check_vocabulary, default_config, finet
 from bert_jax.errors import UserError
 
 
-def test_vocabulary_must_be_the_models():
+def test_vocabulary_must_match_the_model():
     config = default_config()
     check_vocabulary(config, 30522, "x")
     with pytest.raises(UserError, match=r"30522.*vocab.txt has 28996.*model.vocab_size=28996"):
@@ -29,7 +29,7 @@ def test_vocabulary_must_be_the_models():
         ((8, 0, 0), 1, 4, 6, "config.train.batch_size is 8"),
     ],
 )
-def test_a_batch_must_divide(sizes, accumulation, shards, hosts, words):
+def test_batch_must_divide_over_the_devices(sizes, accumulation, shards, hosts, words):
     config = default_config()
     config.train.gradient_accumulation_steps = accumulation
     config.train.batch_size, *own = sizes
@@ -42,7 +42,7 @@ def test_a_batch_must_divide(sizes, accumulation, shards, hosts, words):
             check_batch(config, shards, hosts)
 
 
-def test_a_batch_of_fine_tuning():
+def test_batch_of_fine_tuning_must_divide_over_the_devices():
     config = finetune_config("mrpc")
     check_batch(config, data_shards=16, num_processes=4)
     with pytest.raises(UserError, match="config.train.batch_size is 32"):

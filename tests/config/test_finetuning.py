@@ -1,4 +1,4 @@
-"""The config of fine-tuning: its cross-field checks, and what weights and data add to it."""
+"""The config of fine-tuning: its cross-field checks, and its completion from weights and data."""
 
 import json
 
@@ -50,17 +50,17 @@ def test_refusals(task, values, words):
         validate(changed(task, **values))
 
 
-def test_a_config_of_pre_training():
+def test_pretraining_config_is_refused():
     with pytest.raises(UserError, match="for pre-training .python -m bert_jax.main"):
         validate(default_config())
 
 
-def test_layers_of_features():
+def test_feature_layers():
     assert feature_layers(changed("ner", train__features="-4,-3, 0")) == (-4, -3, 0)
     assert feature_layers(changed("ner")) == ()
 
 
-def test_the_weights_give_the_model_and_the_user_its_dropouts():
+def test_filled_in_takes_the_model_from_the_weights_except_dropout():
     config = changed("table", model__hidden_dropout_prob=0.3, sweep__seeds=(7,))
     model = default_config().model.to_dict() | {"hidden_size": 96, "causal": True}
     filled = filled_in(config, model, "sequence_classification", ("no", "yes"))
@@ -71,6 +71,6 @@ def test_the_weights_give_the_model_and_the_user_its_dropouts():
 
 
 @pytest.mark.parametrize("values", [{"model": {"new_key": 1}}, {"squad": {}}, {"labels": "yes"}])
-def test_what_is_no_config_is_refused(values):
+def test_from_dict_refuses_unknown_keys_and_wrong_types(values):
     with pytest.raises(UserError, match="^not a config of this version of bert_jax: config."):
         from_dict({"task": "mrpc"} | values)

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 
 
 def changed(**values):
-    """The default config with other values; `__` stands for a dot."""
+    """Returns the default config with other values; `__` stands for a dot."""
     config = default_config()
     config.update_from_flattened_dict({k.replace("__", "."): v for k, v in values.items()})
     return config
@@ -99,11 +99,11 @@ FASTBPE = {
         ),
     ],
 )
-def test_values_that_do_not_fit_each_other(values, words):
+def test_inconsistent_values_are_refused(values, words):
     assert words in refusal(changed(**values))
 
 
-def test_values_that_do_fit_each_other():
+def test_consistent_values_are_accepted():
     validate(changed(model__type_vocab_size=1, data__rows="segments"))
     joined = changed(objective__terms=("my.module:Term, b",), objective__weights=(2, 1.0))
     validate(joined)
@@ -158,11 +158,11 @@ def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
     assert refusal(config) == wanted
 
 
-def test_a_config_of_fine_tuning():
+def test_finetuning_config_is_refused():
     assert "for fine-tuning (mrpc); run python -m bert_jax.fine" in refusal(finetune_config("mrpc"))
 
 
-def test_the_data_section_by_itself():
+def test_validate_data_checks_only_the_data_section():
     data = default_config().data
     validate_data(data)
     data.heldout_fraction = 0.6
@@ -182,7 +182,7 @@ def test_round_trip_through_json():
     assert again.data.input == ("a/*.txt", "b/*.txt")
 
 
-def test_the_config_of_a_run_from_before_the_parts():
+def test_missing_keys_of_an_old_config_get_their_defaults():
     values = to_dict(changed(model__hidden_size=96))
     del values["family"], values["objective"], values["model"]["causal"]
     for key in ("rows", "corruption", "mask_shares"):
@@ -199,6 +199,6 @@ def test_the_config_of_a_run_from_before_the_parts():
         {"model": 3},
     ],
 )
-def test_what_is_no_config_is_refused(values):
+def test_from_dict_refuses_unknown_keys_and_wrong_types(values):
     with pytest.raises(UserError, match="^not a config of this version of bert_jax: config."):
         from_dict(values)

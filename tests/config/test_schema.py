@@ -1,4 +1,4 @@
-"""Everything that follows from the definition of a field, for each field of both schemas."""
+"""Checks of every field of both schemas, derived from the field's definition."""
 
 import json
 
@@ -25,7 +25,7 @@ FIELDS = {
 
 
 def wrong_values(field):
-    """Yields values out of range, with what the message must say."""
+    """Yields values out of range, with the rule that the message must contain."""
     if field.choices:
         yield "nonsense", "one of "
     if field.above is not None:
@@ -115,7 +115,7 @@ def test_build_takes_values_over_defaults_and_lists_for_tuples():
         ({"stages": [3]}, "config.stages is .3,.; it must be a tuple, each value a section"),
     ],
 )
-def test_build_refuses_what_does_not_fit(values, words):
+def test_build_refuses_unknown_keys_and_wrong_types(values, words):
     with pytest.raises(UserError, match=words):
         build(SECTION, values)
 

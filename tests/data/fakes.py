@@ -11,12 +11,12 @@ NUM_SPECIALS = 5
 
 
 class FakeStore:
-    """A token store in memory; remembers which positions were read.
+    """A token store in memory, which records the positions that are read.
 
     Args:
-      documents: for each document, the lengths of its sentences.
-      tokens: ids of all tokens; by default 5 + the token's position, which makes the
-        origin of every id known.
+      documents: For each document, the lengths of its sentences.
+      tokens: The ids of all tokens; by default 5 + the token's position, so that every id
+        identifies its position.
     """
 
     has_words = False
@@ -41,7 +41,7 @@ class FakeStore:
 
 
 def make_documents(seed=0, num_documents=40, most_sentences=40, mean_length=12):
-    """Sentence lengths of varied documents: some of one sentence, some sentences long."""
+    """Returns the sentence lengths of varied documents; some have one sentence, some a long one."""
     rng = np.random.default_rng(seed)
     documents = []
     for index in range(num_documents):
@@ -53,7 +53,7 @@ def make_documents(seed=0, num_documents=40, most_sentences=40, mean_length=12):
 
 
 def make_tokenizer(vocab_size, seed=0):
-    """A tokenizer's ids; two thirds of the vocabulary begin a word."""
+    """Returns a tokenizer in which two thirds of the vocabulary begin a word."""
     starts = np.random.default_rng(seed).random(vocab_size) < 0.67
     starts[:NUM_SPECIALS] = True
     return SimpleNamespace(

@@ -8,7 +8,7 @@ VOCAB = 40
 
 
 def features(number=0, length=16, slots=3):
-    """Returns the values of a record; each `number` gives another record."""
+    """Returns the values of a record, which differ for each `number`."""
     ids = [2, *(5 + (number + i) % (VOCAB - 5) for i in range(length - 1))]
     return {
         "input_ids": ids,

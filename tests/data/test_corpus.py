@@ -1,4 +1,4 @@
-"""Text files as documents: which are found, in which format, and what is refused."""
+"""Text files as documents: which files are found, their formats, and what is refused."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def test_inputs_are_separated_by_commas_too():
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_documents_are_files(tmp_path, suffix):
+def test_documents_format_has_one_document_per_file(tmp_path, suffix):
     write(tmp_path / f"b.txt{suffix}", "Second.\n\nParagraph.")
     write(tmp_path / f"a.txt{suffix}", "\ufeffFirst é.")
     assert texts(f"{tmp_path}/*.txt*") == ["First é.", "Second.\n\nParagraph."]
@@ -124,7 +124,7 @@ WRAPPED = (
         ("", False),
     ],
 )
-def test_guess_of_the_format(text, expected):
+def test_sentence_per_line_format_is_detected(text, expected):
     assert is_sentence_a_line(text) == expected
 
 
@@ -168,7 +168,7 @@ def test_invalid_utf8_names_the_line(tmp_path):
     assert [d.text for d in corpus.documents()] == ["One.\nTwo.\n"]
 
 
-def test_a_cut_gzip_file(tmp_path):
+def test_truncated_gzip_file_is_refused(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(json_lines("ok" * 1000).encode())[:-10])
     with pytest.raises(UserError, match="a.jsonl.gz is not a complete gzip file"):

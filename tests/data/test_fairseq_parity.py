@@ -1,4 +1,4 @@
-"""RoBERTa's rows and masks against those that tests/golden/record_fairseq.py recorded."""
+"""RoBERTa's rows and masks against those recorded by tests/golden/record_fairseq.py."""
 
 import json
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def recorded():
 
 
 def rows_of_fairseq(store, slices):
-    """The rows that fairseq cuts from its stream of tokens, cut to MAX_SEQ_LENGTH."""
+    """Returns the rows that fairseq cuts from its token stream, truncated to MAX_SEQ_LENGTH."""
     stream, most = [], golden.MAX_SEQ_LENGTH
     stops = set(store.document_starts[1:].tolist())
     for sentence, (start, end) in enumerate(
@@ -43,7 +43,7 @@ def rows_of_fairseq(store, slices):
 @pytest.mark.parametrize(
     "mode, builder", [("complete", FullSentenceRows), ("complete_doc", DocSentenceRows)]
 )
-def test_rows_are_fairseqs(recorded, mode, builder):
+def test_rows_match_fairseq(recorded, mode, builder):
     store = FakeStore(golden.documents())
     rows = builder(store, make_tokenizer(10), SPEC)
     plan = rows.plan(0, 0)
@@ -54,7 +54,7 @@ def test_rows_are_fairseqs(recorded, mode, builder):
     assert not batch["input_ids"][batch["attention_mask"] == 0].any()
     found = [batch["input_ids"][row, : lengths[row]].tolist() for row in np.argsort(plan.start_N)]
     expected = rows_of_fairseq(store, recorded[mode])
-    if mode == "complete":  # We end the last document, too.
+    if mode == "complete":  # bert_jax ends the last document too.
         expected[-1].append(SEP)
     assert found == expected
     assert len(found) > 400 and {len(row) for row in found} >= set(range(50, 65))
@@ -81,7 +81,7 @@ def our_masks(words, rules):
 
 
 def largest_z_score(one, other):
-    """How many standard errors two histograms lie apart, in the bin where that is most."""
+    """Returns the largest difference between two histograms, in standard errors."""
     one, other = np.array(one, float), np.array(other, float)
     share = (one + other) / (one.sum() + other.sum())
     error = np.sqrt(share * (1 - share) * (1 / one.sum() + 1 / other.sum()))
@@ -90,7 +90,7 @@ def largest_z_score(one, other):
 
 
 @pytest.mark.parametrize("group", ["tokens", "words"])
-def test_masks_have_fairseqs_distribution(recorded, group):
+def test_mask_distribution_matches_fairseq(recorded, group):
     ours = our_masks(group == "words", presets.ROBERTA)
     assert ours.pop("changed_but_not_chosen") == [0]
     for name, counts in ours.items():

@@ -1,4 +1,4 @@
-"""TFRecord files in google-research/bert's format: read, put in order, refused, written."""
+"""TFRecord files in google-research/bert's format: reading, order, refusals, writing."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def rows(vocab, tmp_path):
 
 class TestReading:
     @pytest.mark.parametrize("window", [2**18, 10])
-    def test_every_record_comes_as_written_once_an_epoch(self, rows, monkeypatch, window):
+    def test_every_record_is_read_unchanged_once_per_epoch(self, rows, monkeypatch, window):
         monkeypatch.setattr(record_store, "_WINDOW_ROWS", window)
         ours, found = stream(rows), []
         for step, batch in enumerate(ours.batches(0, 14)):
@@ -77,7 +77,7 @@ class TestReading:
             other = stream(rows, **change).describe_batch(0)["rows"]
             assert [record for _, record in other] != PINNED
 
-    def test_it_resumes_and_is_shared_by_hosts(self, rows):
+    def test_resumed_and_sharded_batches_are_the_same(self, rows):
         whole = list(stream(rows).batches(0, 14))
         for first in (1, 5, 11):
             resumed = stream(rows)
@@ -109,7 +109,7 @@ class TestReading:
             "input_ids": [2, 6, 4, 7, 3, 9, 3, 0],
             "input_mask": [1, 1, 1, 1, 1, 1, 1, 0],
             "segment_ids": [0] * 8,
-            # Position 2 was masked; the last slot only fills.
+            # Position 2 was masked; the last slot is padding.
             "masked_lm_positions": [2, 3, 0],
             "masked_lm_ids": [11, 7, 0],
             "masked_lm_weights": [1.0, 1.0, 0.0],
@@ -118,12 +118,12 @@ class TestReading:
         counts = convert(vocab, write(tmp_path / "a", [record]))[1].token_counts
         assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {6: 1, 7: 1, 9: 1, 11: 1}
 
-    def test_a_second_start_reads_nothing(self, vocab, tmp_path):
+    def test_finished_store_does_not_need_the_files(self, vocab, tmp_path):
         path = write(tmp_path / "a", [features(i) for i in range(4)])
         first, _ = convert(vocab, path)
         path.unlink()
         vocab.unlink()
-        assert convert(vocab, path)[0] == first, "the files are needed no more"
+        assert convert(vocab, path)[0] == first, "the files are no longer needed"
         with pytest.raises(UserError, match="made with data.lowercase=True, not False"):
             convert(vocab, path, lowercase=False)
         write(path, [features()])
@@ -131,7 +131,7 @@ class TestReading:
         with pytest.raises(UserError, match="made with data.vocab="):
             convert(vocab, path)
 
-    def test_an_interrupted_conversion_is_done_again(self, vocab, tmp_path):
+    def test_interrupted_conversion_is_repeated(self, vocab, tmp_path):
         path = write(tmp_path / "a", [features(i) for i in range(4)])
         with pytest.raises(UserError):
             convert(vocab, f"{path},{write(tmp_path / 'b', [b'broken'])}")
@@ -220,7 +220,7 @@ def export(store, output, **options):
 
 
 class TestWriting:
-    def test_the_round_trip_batch_for_batch(self, store, tmp_path):
+    def test_exported_records_give_the_same_batches(self, store, tmp_path):
         out = tmp_path / "out"
         original = export(store, out, dupe_factor=3, num_shards=2)
         assert (out / "vocab.txt").read_bytes() == (store / "tokenizer/vocab.txt").read_bytes()
@@ -248,8 +248,8 @@ class TestWriting:
                     np.testing.assert_array_equal(batch[name][row], value, err_msg=name)
         assert len(seen) == written // 64 * 64
 
-    def test_the_originals_reader_reads_it(self, store, tmp_path):
-        """The features and shapes that run_pretraining.py asks for."""
+    def test_records_have_the_originals_features(self, store, tmp_path):
+        """Reads records with the features and shapes of run_pretraining.py."""
         export(store, tmp_path / "out", dupe_factor=1)
         shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ([48], tf.int64))
         shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), ([8], tf.int64))
@@ -262,8 +262,8 @@ class TestWriting:
             assert not example["input_ids"].numpy()[length:].any()
             assert set(tf.train.Example.FromString(record.numpy()).features.feature) == set(shapes)
 
-    def test_directories(self, store, tmp_path):
-        """Foreign files are left alone, what a killed export left is replaced."""
+    def test_output_directory(self, store, tmp_path):
+        """Unrelated files are refused; files left by a killed export are replaced."""
         out = tmp_path / "out"
         out.mkdir()
         (out / "mine").write_text("")

@@ -11,7 +11,7 @@ from bert_jax.data.heldout import HeldOut
     ),
     number=st.integers(1, 3000),
 )
-def test_the_share_is_right_however_many_documents_there_are(fraction, number):
+def test_share_is_right_for_any_number_of_documents(fraction, number):
     chosen = sum(i in HeldOut(fraction) for i in range(number))
     assert abs(chosen - fraction * number) <= 1
 
@@ -21,7 +21,7 @@ def test_the_choice_is_spread_evenly(fraction):
     chosen = [i for i in range(10_000) if i in HeldOut(fraction)]
     gaps = [b - a for a, b in zip(chosen[:-1], chosen[1:], strict=True)]
     assert max(gaps) < 2 * (1 / fraction + 1)
-    # No parity or other short period of the corpus is favoured.
+    # No parity or other short period of the corpus is favored.
     for period in (2, 3, 7):
         for phase in range(period):
             share = sum(i % period == phase for i in chosen) / len(chosen)

@@ -1,10 +1,10 @@
-"""Our pairs and masks against those of google-research/bert's own program, in distribution.
+"""The distributions of our pairs and masks against those of google-research/bert's program.
 
 tests/golden/record_original_pairs.py recorded 30 runs of the program over a corpus that
-it also describes. Instances of one run depend on each other (a document whose length is
-short gives many), so whole runs are compared: if both programs draw from
-the same distribution, it cannot matter which of the 60 runs are called ours. The p-value
-is the share of random namings whose histograms lie further apart than the true one's.
+it also describes. Instances of one run are not independent (a document with a short target
+length gives many), so whole runs are compared in a permutation test: if both programs draw
+from the same distribution, it does not matter which of the 60 runs are labeled as ours. The
+p-value is the share of random labelings whose histograms differ more than the true ones.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.data.fakes import FakeStore
 from tests.golden import record_original_pairs as golden
 
 NUM_RUNS = 30
-# All the seeds are fixed: the p-values are always the same.
+# All seeds are fixed, so the p-values are always the same.
 LEVEL = 1e-3
 NAMINGS = 20_000
 
@@ -27,7 +27,7 @@ NAMINGS = 20_000
 def recorded():
     values = json.loads(golden.GOLDEN.read_text())
     text = golden.corpus_text(golden.corpus())
-    assert golden.fingerprint(text) == values.pop("corpus"), "recorded of another corpus"
+    assert golden.fingerprint(text) == values.pop("corpus"), "recorded from another corpus"
     return {
         group: {name: np.array(runs) for name, runs in statistics.items()}
         for group, statistics in values.items()
@@ -48,14 +48,14 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def store(tokenizer):
-    """The corpus, tokenized by us."""
+    """Returns the corpus, tokenized by bert_jax."""
     documents = [tokenizer.encode_batch(sentences) for sentences in golden.corpus()]
     tokens = np.concatenate([ids for document in documents for ids in document])
     return FakeStore([[len(ids) for ids in document] for document in documents], tokens)
 
 
 def our_runs(store, tokenizer, **changes):
-    """Counts of NUM_RUNS runs of as many epochs as the original made of each."""
+    """Returns counts of NUM_RUNS runs, each with as many epochs as a run of the original."""
     runs = []
     for seed in range(NUM_RUNS):
         spec = StreamSpec(
@@ -89,9 +89,9 @@ def ours_by_words(store, tokenizer):
 
 
 def p_value(one, other):
-    """Returns the p-value of two groups of runs, int [30, bins], having one distribution.
+    """Returns the p-value for two groups of runs, int [30, bins], having the same distribution.
 
-    The distance is Kolmogorov's and Smirnov's, between the mean histograms.
+    The distance is that of Kolmogorov and Smirnov between the mean histograms.
     """
     runs = np.concatenate([one, other]).astype(float)
     runs /= runs.sum(axis=1, keepdims=True)
@@ -99,7 +99,7 @@ def p_value(one, other):
     namings = np.random.default_rng(0).permuted(np.tile(is_one, (NAMINGS, 1)), axis=1)
     signs = np.where(np.concatenate([[is_one], namings]), 1 / len(one), -1 / len(other))
     distances = np.abs(np.cumsum(signs @ runs, axis=1)).max(axis=1)
-    # But for rounding: many a naming is as far apart.
+    # The tolerance is for rounding: many labelings give the same distance.
     return (distances[1:] >= distances[0] - 1e-12).mean()
 
 
@@ -107,25 +107,25 @@ STATISTICS = list(golden.summarize([]))
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_distribution_is_the_originals(original, ours, name):
+def test_distribution_matches_the_original(original, ours, name):
     assert len(original[name]) == NUM_RUNS
     p = p_value(ours[name], original[name])
     assert p > LEVEL, f"{name}: p = {p}"
 
 
 @pytest.mark.parametrize("name", [n for n in STATISTICS if n.startswith(golden.MASKING)])
-def test_whole_words_are_chosen_as_by_the_original(recorded, ours_by_words, name):
+def test_whole_word_masks_match_the_original(recorded, ours_by_words, name):
     assert len(recorded["whole_word"][name]) == NUM_RUNS
     p = p_value(ours_by_words[name], recorded["whole_word"][name])
     assert p > LEVEL, f"{name}: p = {p}"
 
 
-def test_number_of_instances_is_the_originals(original, ours):
+def test_number_of_instances_matches_the_original(original, ours):
     ours, theirs = (runs["is_random_next"].sum(axis=1) for runs in (ours, original))
     error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / NUM_RUNS)
     # 3.29 standard errors: p = 1e-3, two-sided.
     assert abs(ours.mean() - theirs.mean()) < 3.29 * error
-    assert error < 0.01 * theirs.mean(), "or it would tell nothing"
+    assert error < 0.01 * theirs.mean(), "the counts vary too little for a test"
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_number_of_instances_is_the_originals(original, ours):
     ids=str,
 )
 @pytest.mark.slow
-def test_a_small_difference_would_be_seen(original, store, tokenizer, changes, name):
+def test_small_difference_is_detected(original, store, tokenizer, changes, name):
     assert p_value(our_runs(store, tokenizer, **changes)[name], original[name]) < LEVEL

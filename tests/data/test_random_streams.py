@@ -1,4 +1,4 @@
-"""Keys, permutations and draws: as random as they should be, and the same wherever computed."""
+"""Keys, permutations and draws: their randomness, and their independence of batching."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from bert_jax.data.random_streams import draw_rows, permuted, random_key
 KEY = np.array([7, 9], dtype=np.uint64)
 
 
-def test_keys_do_not_fall_together():
+def test_different_parts_give_different_keys():
     keys = [random_key(*parts) for parts in ((0, 1), (1, 0), (2**32, 0), (0, 2**32), (0, 1, 0))]
     assert len({tuple(key) for key in keys}) == len(keys)
     assert np.array_equal(random_key(3, 4), random_key(3, 4))
@@ -33,17 +33,17 @@ def test_draws_do_not_depend_on_the_split(first, columns, cut):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])
-def test_permutations_permute(size):
+def test_permuted_is_a_permutation(size):
     for seed in range(20):
         key = np.array([seed, 3], np.uint64)
         places = permuted(np.arange(size), size, key)
         assert places.dtype == np.int64
         assert sorted(places.tolist()) == list(range(size))
-        # An entry alone comes to the same place.
+        # A single entry is mapped to the same place.
         assert permuted(np.array([size - 1]), size, key) == places[-1]
 
 
-def test_permutations_are_as_many_and_as_even_as_they_should_be():
+def test_all_permutations_are_equally_likely():
     draws = 6_000
     keys = np.random.default_rng(0).integers(0, 2**64, (draws, 2), np.uint64)
     found = Counter(tuple(permuted(np.arange(4), 4, key).tolist()) for key in keys)

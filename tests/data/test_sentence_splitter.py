@@ -26,13 +26,13 @@ def test_examples(text, expected):
 
 
 @given(st.text(st.sampled_from("ab.?! \n\t\"'()“”•A1,;…\u3000。"), max_size=80))
-def test_nothing_but_white_space_is_lost(text):
+def test_only_white_space_is_lost(text):
     sentences = split_sentences(text)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(s and s == " ".join(s.split()) for s in sentences)
 
 
 @given(st.lists(st.sampled_from(["It is.", "Is it", "(1) Yes. No.", "Mr.", '"Oh!'])))
-def test_paragraphs_do_not_touch_each_other(paragraphs):
+def test_paragraphs_are_split_independently(paragraphs):
     separately = [s for p in paragraphs for s in split_sentences(p)]
     assert split_sentences("\n\n".join(paragraphs)) == separately

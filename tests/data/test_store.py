@@ -67,7 +67,7 @@ def test_round_trip(tmp_path_factory, documents, shard_tokens):
 
 
 @pytest.mark.parametrize("vocab_size, width", [(65536, 2), (65537, 4)])
-def test_the_highest_id_survives(vocab_size, width, tmp_path):
+def test_highest_id_is_stored_exactly(vocab_size, width, tmp_path):
     store = write(tmp_path, [[[0, vocab_size - 1]]], vocab_size)
     assert store.tokens_at(np.array([1])).tolist() == [vocab_size - 1]
     assert (tmp_path / "tokens-00000.bin").stat().st_size == 2 * width
@@ -81,7 +81,7 @@ def test_an_unfinished_split_does_not_open(tmp_path):
         TokenStore(tmp_path)
 
 
-def test_damage_is_noticed(tmp_path):
+def test_damage_is_detected(tmp_path):
     write(tmp_path, [[[1, 2, 3]]])
     path = tmp_path / "tokens-00000.bin"
     content = path.read_bytes()
@@ -157,7 +157,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 
 def test_texts_prepared_in_a_bucket(bucket, tmp_path):
-    """Text, vocabulary and store in a bucket give the bytes that they give on a disk."""
+    """Compares the bytes of a store prepared in a bucket with one prepared on a disk."""
     texts = {
         "a.txt": "One fish. Two fish.\n\nRed fish here.",
         "b.jsonl": '{"text": "Blue fish. Old fish."}\n{"text": "New fish. This one is."}\n',
@@ -177,13 +177,13 @@ def test_texts_prepared_in_a_bucket(bucket, tmp_path):
         if files.is_remote(root):
             files.write_whole(root / "store" / "train" / "tokens-00007.bin", b"left by a kill")
         made[root] = prepare(data, len(vocabulary), root / "store", show_progress=False)
-        # A second call reads what is there.
+        # A second call returns the existing store.
         assert prepare(data, len(vocabulary), root / "store") == made[root]
     disk, remote = made
     assert made[disk]["splits"] == made[remote]["splits"]
     written = {p.relative_to(disk).as_posix() for p in Path(disk, "store").rglob("*.*")}
     assert written == {f"store/{name}" for name in files.list_files(remote / "store")}
-    for name in written - {"store/metadata.json"}:  # It names its sources.
+    for name in written - {"store/metadata.json"}:  # The metadata contain the paths of the sources.
         assert (remote / name).read_bytes() == (disk / name).read_bytes(), name
     ours, theirs = (TokenStore(root / "store" / "train") for root in made)
     positions = np.random.default_rng(0).integers(0, theirs.num_tokens, (5, 7))

@@ -22,7 +22,7 @@ def equal(batch, other):
 
 
 def unmasked(batch):
-    """`input_ids` before masking."""
+    """Returns `input_ids` before masking."""
     ids = batch["input_ids"].copy()
     rows, slots = np.nonzero(batch["masked_lm_weights"])
     ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
@@ -31,7 +31,7 @@ def unmasked(batch):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    """70 steps: more than two epochs."""
+    """Returns 70 batches, which are more than two epochs."""
     whole = stream()
     batches = list(whole.batches(0, 70))
     assert whole.position(69)["epoch"] >= 2
@@ -49,7 +49,7 @@ def test_rows_are_cls_a_sep_b_sep(uninterrupted):
             assert (ids[row, length:] == 0).all() and (ids[row] == MASK).sum() == 0
             first, second = np.arange(32) <= seps[0], np.arange(32) < length
             assert (types[row] == (second & ~first)).all()
-            # Ids tell positions: each side is one run of one document's text.
+            # Ids identify positions: each side is one run of one document's text.
             a, b = ids[row, 1 : seps[0]], ids[row, seps[0] + 1 : seps[1]]
             assert len(a) and len(b) and (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
             same = len(np.unique(STORE.document_of(np.concatenate([a, b]) - 5))) == 1
@@ -57,7 +57,7 @@ def test_rows_are_cls_a_sep_b_sep(uninterrupted):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_hosts_together_make_the_global_batch(uninterrupted, count):
+def test_host_batches_combine_into_the_global_batch(uninterrupted, count):
     hosts = [stream(shards=(index,), num_shards=count).batches(0, 70) for index in range(count)]
     for whole, *parts in zip(uninterrupted, *hosts, strict=True):
         together = {k: np.concatenate([part[k] for part in parts]) for k in whole}
@@ -73,7 +73,7 @@ def test_a_host_may_have_any_shards(uninterrupted, shards):
 
 
 @pytest.mark.parametrize("threads, prefetch", [(4, 8)])
-def test_threads_do_not_matter(uninterrupted, threads, prefetch):
+def test_batches_do_not_depend_on_threads(uninterrupted, threads, prefetch):
     batches = stream(num_threads=threads, prefetch_batches=prefetch).batches(0, 70)
     for batch, whole in zip(batches, uninterrupted, strict=True):
         assert equal(batch, whole)
@@ -89,7 +89,7 @@ def test_resuming_at_every_step(uninterrupted):
     iterated = stream()
     positions = []
     for step, _ in enumerate(iterated.batches(0, 70)):
-        positions.append(iterated.position(step))  # as a checkpoint would
+        positions.append(iterated.position(step))  # as in a checkpoint
     forward = stream()
     for step in range(69, -1, -1):
         assert forward.position(step) == positions[step]
@@ -103,11 +103,11 @@ def test_resuming_at_every_step(uninterrupted):
         without = stream().batches(step, count)
         for whole, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
             assert equal(whole, a) and equal(whole, b)
-    # An earlier position serves as well.
+    # An earlier position works too.
     assert equal(next(stream().batches(60, 1, positions[33])), uninterrupted[60])
 
 
-def test_resuming_plans_nothing_before_the_position(monkeypatch):
+def test_resuming_does_not_plan_earlier_windows(monkeypatch):
     position = stream().position(50)
     assert position["epoch"] > 0 and position["first_example"] <= 600
     touched = []
@@ -125,7 +125,7 @@ def test_resuming_plans_nothing_before_the_position(monkeypatch):
     assert touched and min(touched) == here
     assert len(set(touched)) <= 2
     touched.clear()
-    assert resumed.position(50) == position and not touched  # known by now
+    assert resumed.position(50) == position and not touched  # The position is cached.
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"stage": 1}])
@@ -197,7 +197,7 @@ def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
         assert batch["input_ids"].shape == (12, 32)
         assert not batch["masked_lm_weights"][batch["example_weights"] == 0].any()
         assert batch["masked_lm_weights"][batch["example_weights"] == 1].sum(axis=1).min() >= 1
-    # With the same seed and stage, the training stream's first epoch.
+    # The rows are the first epoch of a training stream with the same seed and stage.
     plain = {k: v for k, v in batches[0].items() if k not in ("example_weights",)}
     if total >= 12:
         assert equal(plain, uninterrupted[0])
@@ -245,7 +245,7 @@ def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
 
 
 class Beginnings(SegmentRows):
-    """A row builder of another module: one row for each document."""
+    """A row builder from outside the package: one row for each document."""
 
     def count_block(self, block, rng):
         return block.num_documents
@@ -265,8 +265,8 @@ class FirstToken:
         return {"first_token": batch["input_ids"][:, 1].copy()}
 
 
-def test_parts_of_other_modules():
-    """They are found by name, and their fields are in the batches."""
+def test_parts_from_outside_the_package():
+    """Finds parts by MODULE:NAME; their fields are in the batches."""
     corruption = f"{__name__}:FirstToken"
     rows = f"{__name__}:Beginnings"
     fields = batch_fields(rows, corruption)

@@ -1,4 +1,4 @@
-"""Errors in the stream of batches are raised as they are, and never block a program."""
+"""Errors in the stream of batches are raised unchanged, and never block a program."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from tests.data.small_stream import DOCUMENTS, SPEC, TOKENIZER, stream
 
 
 @pytest.mark.slow
-def test_a_program_ends_with_batches_left_open():
+def test_program_ends_while_an_iterator_is_open():
     program = (
         "from tests.data.small_stream import stream\n"
         "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
@@ -44,7 +44,7 @@ def test_an_unreadable_store_raises_its_own_error():
         list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
 
 
-def test_an_error_while_planning_is_raised_as_it_is(monkeypatch):
+def test_error_while_planning_is_raised_unchanged(monkeypatch):
     def fail(self, epoch, window):
         raise UserError("the index is gone")
 
@@ -61,12 +61,12 @@ def test_an_error_while_planning_is_raised_as_it_is(monkeypatch):
         {"epoch": 0, "window": 99, "first_example": 20},
     ],
 )
-def test_positions_of_something_else_are_refused(position):
+def test_positions_of_another_stream_are_refused(position):
     with pytest.raises(UserError, match="does not fit step 2"):
         next(stream().batches(2, 1, position))
 
 
-def test_one_document_is_refused():
+def test_pairs_need_two_documents():
     with pytest.raises(UserError, match="at least 2 documents"):
         stream(FakeStore([[5, 5, 5]]))
     with pytest.raises(UserError, match="at least 2 documents"):

@@ -1,4 +1,4 @@
-"""Whole words of segmented Chinese text: the spaces of the text tell where words begin."""
+"""Whole words of segmented Chinese text, in which spaces mark the word boundaries."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ SPEC = StreamSpec(48, 12, 8, seed=0, stage=0, rows="segments", whole_word_maskin
 
 
 def segmented_documents():
-    """20 documents of 15 sentences of words of one to four characters."""
+    """Returns 20 documents of 15 sentences with words of one to four characters."""
     rng = np.random.default_rng(0)
     return [
         [
@@ -34,7 +34,7 @@ def segmented_documents():
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """The directories of two stores of the same text, with and without the bits of words."""
+    """Returns the directory of two stores of the same text, with and without word-start bits."""
     folder = tmp_path_factory.mktemp("words")
     (folder / "vocab.txt").write_text("\n".join((*SPECIALS, *CHARACTERS)) + "\n")
     documents = ["\n".join(" ".join(words) for words in text) for text in segmented_documents()]
@@ -63,7 +63,7 @@ def masked_words(store, tokenizer, spec, num_steps=30):
             yield ids, at
 
 
-def test_the_bits_are_those_of_the_words(stores):
+def test_bits_mark_the_starts_of_words(stores):
     plain, split = (TokenStore(stores / name / "train") for name in ("vocabulary", "spaces"))
     everything = np.arange(plain.num_tokens)
     assert np.array_equal(plain.tokens_at(everything), split.tokens_at(everything))
@@ -71,7 +71,7 @@ def test_the_bits_are_those_of_the_words(stores):
     expected = [flag for word in words for flag in [True] + [False] * (len(word) - 1)]
     assert split.word_starts_at(everything).tolist() == expected
     assert split.has_words and not plain.has_words
-    assert len(expected) % 8, "or the last byte is not tested"
+    assert len(expected) % 8, "the test needs an incomplete last byte"
 
 
 @pytest.mark.parametrize("rows", ["segments", "full_sentences"])
@@ -84,7 +84,7 @@ def test_whole_words_are_chosen(stores, rows):
         for text in segmented_documents()
         for words in text
     }
-    assert len(cut) == 300  # No sentence is there twice.
+    assert len(cut) == 300  # No sentence occurs twice.
     num_long = 0
     for ids, at in masked_words(store, tokenizer, spec):
         text = "".join(tokenizer.tokens[i] if i > 4 else "\n" for i in ids)
@@ -97,7 +97,7 @@ def test_whole_words_are_chosen(stores, rows):
     assert num_long > 100
 
 
-def test_only_the_store_with_bits_can_be_used_for_them(stores):
+def test_store_and_config_must_agree_on_word_boundaries(stores):
     config = default_config()
     config.data.lowercase = True
     _check_options(config, read_metadata(stores / "vocabulary"), stores)

@@ -1,4 +1,4 @@
-"""A small BERT and a small task; fine-tuning takes seconds."""
+"""A small BERT and a small task, which fine-tune in seconds."""
 
 import random
 import re
@@ -54,7 +54,7 @@ def write_rows(directory, seed=0, train=160, validation=48, test=12) -> None:
 
 
 def config(bert, data, **overrides) -> ConfigDict:
-    """Returns the config of a run on them; `__` in a key stands for `.`."""
+    """Returns the config of a run on this BERT and task; `__` in a key stands for `.`."""
     values = {key.replace("__", "."): value for key, value in overrides.items()}
     files = {"init_from": str(bert), "data.input": str(data)}
     config = finetune_config("table")
@@ -78,7 +78,7 @@ def command(workdir, bert, data, *more, **overrides) -> list[str]:
 
 
 def refused(command: list[str], pattern: str) -> None:
-    """Runs a command that must end with one sentence that matches a regular expression."""
+    """Runs a command that must fail with one sentence that matches a regular expression."""
     finished = runs.run(command)
     assert finished.returncode == 1, finished.stderr
     assert finished.stderr.startswith("error: "), finished.stderr

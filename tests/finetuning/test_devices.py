@@ -1,4 +1,4 @@
-"""Fine-tuning over several devices and processes ends as on one device."""
+"""Fine-tuning over several devices and processes gives the results of one device."""
 
 import subprocess
 
@@ -18,10 +18,10 @@ OVERRIDES = {
     "train.batch_size": 16,
     "eval.predict": "test",
     "log.every_steps": 1,
-    # Much of so small a model is biases, LayerNorm and positions.
+    # In such a small model, biases, LayerNorm and positions are a large share.
     "max_replicated_share": 1.0,
 }
-# The command, which reports each file of predictions that it writes.
+# Runs the command and reports each file of predictions that it writes.
 REPORTING = """
 import sys
 from bert_jax import cli, finetune
@@ -40,7 +40,7 @@ cli.run(finetune.main)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """hf/ and data/, and one/: the run on one device."""
+    """Returns a directory with hf/, data/ and one/, a run on one device."""
     folder = tmp_path_factory.mktemp("devices")
     small.write_bert(folder / "hf")
     small.write_rows(folder / "data")
@@ -72,14 +72,14 @@ def losses(directory):
 
 
 def predictions(directory):
-    """The labels, and their probabilities [rows, labels]."""
+    """Returns the labels and their probabilities [rows, labels]."""
     text = (directory / "predictions" / "test.csv").read_text()
     rows = [line.split(",") for line in text.splitlines()[1:]]
     return [row[1] for row in rows], np.array([row[2:] for row in rows], float)
 
 
 def same_run(one, other):
-    """With dropout, another mask or batch would move the losses by 1e-2 or more."""
+    """Compares two runs. With dropout, another mask or batch would move losses by 1e-2 or more."""
     assert len(losses(one)) == 20
     np.testing.assert_allclose(losses(other)[0], losses(one)[0], rtol=1e-5)
     np.testing.assert_allclose(losses(other), losses(one), rtol=1e-3)

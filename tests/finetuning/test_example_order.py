@@ -13,7 +13,7 @@ from tests.small import small_config
 
 
 class FakeRows:
-    """Row i has i + 1 tokens of id i; counts how it is asked."""
+    """Rows of which row i has i + 1 tokens with id i; records the arguments of `take`."""
 
     def __init__(self, size):
         self.size, self.taken = size, []
@@ -33,14 +33,14 @@ class FakeRows:
 
 
 def stream(num_steps, batch_size, num_rows, seed, window=0):
-    """The rows of all steps, [steps, batch]."""
+    """Returns the rows of all steps, [steps, batch]."""
     order = ExampleOrder(
         FakeRows(num_rows), batch_size=batch_size, num_steps=num_steps, seed=seed, window=window
     )
     return np.stack([order.rows_of_step(step) for step in range(num_steps)])
 
 
-def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
+def test_every_epoch_has_every_row_once_in_its_own_order():
     size, rows = 7, 45
     epochs = stream(27, size, rows, 3).reshape(-1)[: 4 * rows].reshape(4, rows)
     for epoch in epochs:
@@ -49,18 +49,18 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
     assert not np.array_equal(stream(7, size, rows, 4).reshape(-1)[:rows], epochs[0])
 
 
-def test_a_batch_larger_than_the_data_is_whole():
+def test_batch_may_be_larger_than_the_data():
     batch = stream(2, 16, 5, 0)[1]
     assert len(batch) == 16 and set(batch) == set(range(5))
 
 
-def test_examples_of_like_length_come_together():
+def test_window_groups_examples_of_similar_length():
     """40 rows of 1 to 16 tokens, 22 steps of 4 in windows of 5: the last has 2."""
     plain, grouped = stream(22, 4, 40, 3), stream(22, 4, 40, 3, window=5)
     orders = []
     for first in range(0, 22, 5):
         there, here = plain[first : first + 5], grouped[first : first + 5]
-        assert sorted(there.ravel()) == sorted(here.ravel()), "the same rows, divided otherwise"
+        assert sorted(there.ravel()) == sorted(here.ravel()), "the same rows in other batches"
         lengths = np.minimum(here, 15)
         by_length = lengths[np.argsort(lengths.sum(axis=1))]
         assert np.all(by_length[:-1].max(axis=1) <= by_length[1:].min(axis=1))
@@ -84,7 +84,7 @@ def trainer():
 
 
 @pytest.mark.parametrize("window", [0, 3])
-def test_training_goes_on_anywhere(trainer, window):
+def test_batches_resume_at_any_step(trainer, window):
     rows = FakeRows(11)
     order = ExampleOrder(rows, batch_size=4, num_steps=6, seed=5, window=window)
     whole = list(training_batches(rows, order, trainer, first_step=0, end_step=6))
@@ -108,7 +108,7 @@ def test_predictions_cover_every_row_in_order_at_any_batch_size(trainer):
     np.testing.assert_allclose(cut_ones, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_padding_that_all_have_is_cut(trainer):
+def test_common_padding_is_cut(trainer):
     batch = FakeRows(11).take(np.array([2, 4])) | {"labels": np.zeros((2, 16), np.int32)}
     shapes = {name: array.shape for name, array in cut(batch, 4).items()}
     assert set(shapes.values()) == {(2, 8)}
@@ -125,7 +125,7 @@ def test_padding_that_all_have_is_cut(trainer):
         assert not np.any(other["attention_mask"][:, length:])
 
 
-def test_outputs_of_tokens_are_as_long_as_the_rows():
+def test_token_outputs_are_padded_to_the_row_length():
     config = small_config()
     tagger = Trainer.create(
         config,

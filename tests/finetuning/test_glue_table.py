@@ -1,4 +1,4 @@
-"""configs/finetune/glue.py:all, over small data of every task in the download's own layout."""
+"""configs/finetune/glue.py:all, on small data of every task in the layout of the download."""
 
 import json
 import random
@@ -69,7 +69,7 @@ def write_glue(root):
 
 
 @pytest.mark.slow
-def test_every_task_a_table_and_a_submission(tmp_path):
+def test_all_tasks_give_a_table_and_a_submission(tmp_path):
     small.write_bert(tmp_path / "hf")
     write_glue(tmp_path / "glue_data")
     values = small.OVERRIDES | {

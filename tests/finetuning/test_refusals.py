@@ -1,4 +1,4 @@
-"""Mistakes in fine-tuning that depend on the weights or the data: each ends with one sentence."""
+"""Mistakes in fine-tuning that depend on the weights or the data, each reported in one sentence."""
 
 import shutil
 import sys
@@ -35,7 +35,7 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_config_of_pre_training(tmp_path):
+def test_pretraining_config_is_refused(tmp_path):
     command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={tmp_path}"]
     small.refused([*command, "--config=configs/tiny.py"], "the config is for pre-training")
 
@@ -54,13 +54,13 @@ def test_a_config_of_pre_training(tmp_path):
         ({"table.text_column": "sentence"}, "named 'sentence'; the columns are: text, label"),
     ],
 )
-def test_values(bert, data, tmp_path, values, words):
+def test_values_that_do_not_fit_weights_or_data(bert, data, tmp_path, values, words):
     config = small.config(bert, data, **values)
     with pytest.raises(UserError, match=words):
         finetune(config, tmp_path / "run")
 
 
-def test_a_file_for_a_work_directory(bert, data, tmp_path):
+def test_work_directory_that_is_a_file_is_refused(bert, data, tmp_path):
     (tmp_path / "file").write_text("")
     config = small.config(bert, data)
     with pytest.raises(UserError, match=f"{tmp_path}/file is a file; --workdir must be a direct"):

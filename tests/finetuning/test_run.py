@@ -1,4 +1,4 @@
-"""Whole runs of fine-tuning: they learn, are killed and stopped, and refuse other data."""
+"""Whole runs of fine-tuning: learning, kills and stops, and refusals of other data."""
 
 import json
 import random
@@ -30,7 +30,7 @@ STEPS = 80
 
 
 def slow(command):
-    """Returns the command with steps so long that a signal hits one."""
+    """Returns the command with slow steps, so that a signal arrives during one."""
     return [*command[:2], "tests.finetuning.slow_steps", *command[3:]]
 
 
@@ -50,7 +50,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, bert, data):
-    """The work directory of a run that nothing disturbed."""
+    """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     output = runs.succeed(small.command(directory, bert, data, eval__predict="test"))
     (directory / "output.txt").write_text(output)
@@ -73,7 +73,7 @@ def final_state(directory):
 
 
 def config_of(directory):
-    """Returns the config of a run as its user gave it."""
+    """Returns the user's config of a run."""
     config = workdir.load_config(directory)
     with config.unlocked():
         del config["head"], config["labels"]
@@ -81,7 +81,7 @@ def config_of(directory):
 
 
 def same_end(one, other):
-    """Compares the bits of states and best weights, and every number but the times."""
+    """Compares states and best weights bit for bit, and all numbers except timings."""
     for ours, theirs in zip(final_state(one), final_state(other), strict=True):
         assert_same_bits(ours, theirs)
     ours, theirs = results(one), results(other)
@@ -142,7 +142,7 @@ class TestUninterruptedRun:
         assert "This run is finished: step 80 is done." in output and "accuracy" in output
         assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
-    def test_is_read_by_its_step_or_before_it_was_scored(self, uninterrupted, tmp_path):
+    def test_reads_a_step_of_best_and_a_run_without_best(self, uninterrupted, tmp_path):
         best = results(uninterrupted)["best_step"]
         for name in ("checkpoints", "best"):
             directory = shutil.copytree(uninterrupted, tmp_path / name)
@@ -153,13 +153,13 @@ class TestUninterruptedRun:
         with pytest.raises(UserError, match="/-1 does not exist"):
             formats.read(tmp_path / "best", step=-1)
 
-    def test_is_taken_to_transformers_with_its_labels(self, uninterrupted, data, tmp_path):
+    def test_export_to_transformers_keeps_the_labels(self, uninterrupted, data, tmp_path):
         convert.convert(str(uninterrupted), str(tmp_path / "hf"), "huggingface")
         config = json.loads((tmp_path / "hf" / "config.json").read_text())
         assert config["architectures"] == ["BertForSequenceClassification"]
         assert config["id2label"] == {"0": "no", "1": "yes"}
         assert "accuracy" in (tmp_path / "hf" / "README.md").read_text()
-        # It answers as ours does, up to the length it has learned.
+        # The export gives the same answers and has the same maximum length.
         ours, theirs = bert_jax.load(uninterrupted), bert_jax.load(tmp_path / "hf")
         text = (data / "test.tsv").read_text().splitlines()[1].split("\t")[0]
         assert theirs.classify(text) == ours.classify(text)
@@ -173,7 +173,7 @@ class TestInterruptedRun:
         command = small.command(tmp_path, bert, data, eval__predict="test")
         process = start_process(slow(command))
         wait_for(lambda: newest_checkpoint(tmp_path) >= 20, process)
-        # Between steps, while scoring, or in the middle of a save.
+        # The signal may arrive between steps, during scoring, or during a save.
         time.sleep(random.Random(3).uniform(0.0, 0.4))
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -181,7 +181,7 @@ class TestInterruptedRun:
         killed_at = newest_checkpoint(tmp_path)
         assert 20 <= killed_at < STEPS
 
-        # It saves when it is asked to stop, and not before.
+        # This run saves only when it receives the signal.
         process = start_process([*slow(command), "--config.checkpoint.every_steps=1000"])
         lines = len(read_metrics(tmp_path))
         wait_for(lambda: len(read_metrics(tmp_path)) >= lines + 2, process)
@@ -195,8 +195,8 @@ class TestInterruptedRun:
         same_end(tmp_path, uninterrupted)
 
     @pytest.mark.slow
-    def test_stopped_while_it_predicts(self, bert, data, tmp_path, monkeypatch):
-        """The run returns None, and the next start predicts what is left."""
+    def test_run_stopped_while_predicting_resumes(self, bert, data, tmp_path, monkeypatch):
+        """The run returns None; the next start predicts the remaining splits."""
         config = small.config(bert, data, eval__predict="all", train__num_epochs=1.0)
         directory = tmp_path / "run"
         predict = run.predict
@@ -216,8 +216,8 @@ class TestInterruptedRun:
         assert len(list((directory / "predictions").iterdir())) == 2
 
     @pytest.mark.slow
-    def test_stopped_after_its_last_step(self, bert, data, tmp_path, monkeypatch):
-        """It returns None to a sweep, though nothing was left to do."""
+    def test_run_stopped_after_its_last_step_returns_none(self, bert, data, tmp_path, monkeypatch):
+        """The sweep then stops too, although the run itself is finished."""
         config = small.config(bert, data, train__num_epochs=0.1)
 
         def stopped(results, directory):
@@ -226,11 +226,11 @@ class TestInterruptedRun:
         with monkeypatch.context() as patch:
             patch.setattr(run, "summarize", stopped)
             assert finetune(config, tmp_path) is None
-            assert finetune(config, tmp_path) is None, "the run was finished before"
+            assert finetune(config, tmp_path) is None, "the run was already finished"
         assert finetune(config, tmp_path) == results(tmp_path)
 
     @pytest.mark.slow
-    def test_it_continues_without_the_weights_it_began_with(self, bert, data, tmp_path):
+    def test_resumed_run_does_not_need_its_initial_weights(self, bert, data, tmp_path):
         weights = shutil.copytree(bert, tmp_path / "moved")
         config = small.config(weights, data, train__num_epochs=1.0)
         assert finetune(config, tmp_path / "run")["step"] == 20
@@ -241,7 +241,7 @@ class TestInterruptedRun:
 
 
 class TestRefusals:
-    """A work directory refuses another config, other data, and other commands."""
+    """Configs, data and commands that a work directory refuses."""
 
     @pytest.mark.parametrize(
         ("overrides", "message"),
@@ -268,7 +268,7 @@ class TestRefusals:
         with pytest.raises(UserError, match="began with another corpus"):
             finetune(small.config(bert, other, eval__predict="test"), directory)
 
-    def test_pre_training_and_evaluation(self, uninterrupted):
+    def test_evaluation_and_pretraining_are_refused(self, uninterrupted):
         with pytest.raises(UserError, match="fine-tuned.*results.json"):
             evaluation.evaluate_workdir(uninterrupted)
         with pytest.raises(UserError, match="holds a fine-tuning run; choose another"):

@@ -1,4 +1,4 @@
-"""Sweeps over a grid, which continue after a kill, and the table of GLUE."""
+"""Sweeps over a grid, which resume after a kill, and the table of GLUE."""
 
 import json
 import signal
@@ -51,7 +51,7 @@ def test_a_setting_is_summarized_over_its_seeds():
     assert summarized(runs_of_it[:1])[0]["standard_deviation"] == 0
 
 
-def test_a_setting_that_diverges_comes_after_those_that_do_not():
+def test_diverged_settings_come_last():
     settings = summarized(
         [run_of(1e-2, 16, 0, 0.9), run_of(1e-3, 16, 0, 0.5), run_of(1e-3, 16, 1, 0.6)],
         [run_of(1e-2, 16, 1, None)],
@@ -133,7 +133,7 @@ def test_a_killed_sweep_continues(tmp_path):
     kept = [path.parent.name for path in directory.glob("runs/*/best")]
     assert kept == [summary["best_run"]], "only the best run's weights are kept"
     assert not list(directory.glob("runs/*/checkpoints"))
-    # A sweep is not taken for a run, nor a run for a sweep.
+    # A sweep is not accepted as a run, nor a run as a sweep.
     config = finetune_config("table")
     with pytest.raises(UserError, match="sweep holds a sweep; choose another --workdir, or one"):
         workdir.check(directory, config)
@@ -157,7 +157,7 @@ class TestAllOfGlue:
         }
         assert glue_table.average(scores) == pytest.approx(79.6, abs=0.01)
 
-    def test_each_task_has_the_values_and_its_own_folder(self):
+    def test_task_config_has_the_shared_values_and_the_tasks_folder(self):
         config = finetune_config("all")
         config.data.input, config.train.num_epochs = "glue_data", 2.0
         own = glue_table.task_config(config, "stsb")
@@ -214,19 +214,19 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     assert [run["name"] for run in summary["diverged"]] == ["rate_1e+30_batch_8_seed_0"]
     assert "not finite" in summary["diverged"][0]["error"]
     assert [run["name"] for run in summary["runs"]] == ["rate_0.001_batch_8_seed_0"]
-    # All of them.
+    # All runs diverge.
     config.sweep.learning_rates = (1e30,)
     with pytest.raises(UserError, match="none of the 1 runs finished with a finite loss; give l"):
         sweep(config, tmp_path / "other")
     assert not (tmp_path / "other" / "sweep.json").exists()
-    # Only a diverged run may be left out afterwards.
+    # Only a diverged run may be dropped from the grid.
     config.sweep.learning_rates = (1e-3,)
     again = sweep(config, tmp_path / "sweep")
     assert again["diverged"] == [] and again["runs"] == summary["runs"]
 
 
 @pytest.mark.parametrize("broken", ["without the file", "with a bad row"])
-def test_a_test_file_is_read_before_the_first_run(tmp_path, broken):
+def test_test_split_is_checked_before_the_first_run(tmp_path, broken):
     config = sweep_config(tmp_path)
     config.eval.predict = "test"
     path = tmp_path / "data" / "test.tsv"
@@ -242,7 +242,7 @@ def test_a_test_file_is_read_before_the_first_run(tmp_path, broken):
 
 
 class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
-    """Otherwise its medians would mix two experiments."""
+    """Otherwise the medians would mix two experiments."""
 
     @pytest.fixture
     def config(self, tmp_path):
@@ -262,7 +262,7 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
 
     @pytest.mark.slow
     def test_other_weights(self, config, tmp_path):
-        """Every array of the encoder counts; others may change."""
+        """No array of the encoder may change; other arrays may."""
 
         def negated(name):
             return lambda tensors: tensors.update({name: -tensors[name]})

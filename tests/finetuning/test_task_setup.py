@@ -1,4 +1,4 @@
-"""The weights, the task and the trainer that fine-tuning starts with."""
+"""The initial weights, the task and the trainer of fine-tuning."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def files(tmp_path):
 
 
 def begin(files, setup=None, **overrides):
-    """Returns the setup, opened if it is not given, and the flat weights of step 0."""
+    """Returns the setup (opened if it is not given) and the flat weights of step 0."""
     config = small.config(files / "hf", files / "data", **overrides)
     validate(config)
     setup = setup or task_setup.open_task_setup(config)
@@ -64,7 +64,7 @@ def test_the_encoder_is_given_and_the_head_drawn_from_the_seed(files, scan_layer
     assert not np.array_equal(other["classifier/dense/kernel"], weights["classifier/dense/kernel"])
 
 
-def test_from_scratch_only_shape_and_vocabulary_are_taken(files):
+def test_from_scratch_uses_only_shape_and_vocabulary(files):
     setup, weights = begin(files, from_scratch=True)
     given = setup.pretrained.weights
     kernels = [name for name in weights if name.startswith("bert/") and name.endswith("kernel")]
@@ -73,8 +73,8 @@ def test_from_scratch_only_shape_and_vocabulary_are_taken(files):
     assert setup.tokenizer.vocab_size == 28
 
 
-def test_weights_are_read_late_if_the_first_checkpoint_is_incomplete(files):
-    """A bucket may list a checkpoint that is incomplete; then the weights are not yet read."""
+def test_weights_are_read_if_all_checkpoints_are_incomplete(files):
+    """A setup opened for an incomplete checkpoint in a bucket has no weights yet."""
     setup, weights = begin(files)
     unread = dataclasses.replace(setup, pretrained=None)
     _, again = begin(files, setup=unread)
@@ -111,13 +111,13 @@ def test_the_head_of_another_task_is_left_out_with_a_warning(files, capsys):
 
 
 def short_run(files, **overrides):
-    """Trains for an epoch; returns the weights it began with and what it ended with."""
+    """Trains for one epoch; returns the initial weights and the final model."""
     one_epoch = {"train.num_epochs": 1.0}
     finetune(small.config(files / "hf", files / "data", **one_epoch | overrides), files / "run")
     return formats.read(files / "hf").weights, formats.read(files / "run")
 
 
-def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
+def test_frozen_layers_and_layer_decay_affect_the_step(files):
     overrides = {"optimizer.frozen_layers": 1, "optimizer.layer_decay": 1e-3}
     before, after = short_run(files, **overrides)
     kept, moved = ("bert/embeddings/", "bert/encoder/layer_0/"), ("bert/encoder/layer_1/",)
@@ -130,7 +130,7 @@ def test_the_keys_of_frozen_layers_and_decay_reach_the_step(files):
     assert steps[0] < 0.01 * steps[1]
 
 
-def test_the_key_of_features_trains_a_head_alone(files):
+def test_features_train_only_the_head(files):
     before, after = short_run(files, **{"train.features": "-1,-2"})
     encoder = [name for name in after.weights if name.startswith("bert/")]
     assert all(same(before, after.weights, encoder))
@@ -141,7 +141,7 @@ def test_the_key_of_features_trains_a_head_alone(files):
 
 
 @pytest.mark.slow
-def test_a_finished_run_predicts_what_it_is_asked_for_later(files, capsys):
+def test_finished_run_predicts_when_rerun_with_eval_predict(files, capsys):
     short_run(files)
     directory = files / "run"
     folder, best, checkpoints = (directory / n for n in ("predictions", "best", "checkpoints"))
@@ -201,7 +201,7 @@ def test_steps_and_epochs(files):
         assert stage.max_seq_length == 16
 
 
-def test_what_is_missing_is_named(files):
+def test_missing_inputs_are_named(files):
     for key in ("init_from", "data.input"):
         with pytest.raises(UserError, match=f"config.{key} is missing"):
             begin(files, **{key.replace(".", "__"): ""})
@@ -212,7 +212,7 @@ def test_what_is_missing_is_named(files):
 
 
 @pytest.mark.parametrize("file,missing", [("train.csv", "validation"), ("val.csv", "train")])
-def test_a_split_that_is_missing(files, file, missing):
+def test_missing_split_is_named(files, file, missing):
     folder = files / "swag"
     folder.mkdir()
     ending = ",".join(f"ending{i}" for i in range(4))
@@ -224,8 +224,8 @@ def test_a_split_that_is_missing(files, file, missing):
         task_setup.open_task_setup(config)
 
 
-def test_untrained_positions_are_warned_of(files, capsys):
-    """Our own weights hold the config of the run that trained them."""
+def test_untrained_positions_give_a_warning(files, capsys):
+    """Weights from bert_jax contain the config of the run that trained them."""
     config = small_config()
     training = {"step": config.train.num_steps, "config": config_lib.to_dict(config)}
     (files / "hf" / TRAINING).write_text(json.dumps(training))
@@ -238,7 +238,7 @@ def test_untrained_positions_are_warned_of(files, capsys):
     assert "positions" not in capsys.readouterr().out
 
 
-def test_other_data_have_another_identity(files):
+def test_data_identity_depends_on_the_data(files):
     setup, _ = begin(files)
     before = setup.data_identity
     assert before["rows"] == {"train": 24, "validation": 48}
@@ -251,7 +251,7 @@ def test_other_data_have_another_identity(files):
     assert after["sha256"]["validation"] == before["sha256"]["validation"]
 
 
-def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
+def test_pairs_are_refused_if_the_weights_have_one_token_type(tmp_path):
     small.write_bert(tmp_path / "hf", type_vocab_size=1)
     (tmp_path / "data").mkdir()
     for split in ("train", "validation"):
@@ -264,7 +264,7 @@ def test_pairs_are_refused_where_the_weights_know_one_segment(tmp_path):
 
 
 def write_tagged(path, seed, count):
-    """Writes CoNLL in which a word is an entity if the next word is a j."""
+    """Writes a CoNLL file in which a word is an entity if the next word is "j"."""
     letters = random.Random(seed)
     sentences = []
     for _ in range(count):
@@ -276,8 +276,8 @@ def write_tagged(path, seed, count):
 
 
 @pytest.mark.slow
-def test_the_key_of_the_bilstm_reads_around_a_fixed_embedding(files):
-    """It learns from the next word, and is the same when it is read back."""
+def test_bilstm_uses_context_of_fixed_embeddings(files):
+    """The tag depends on the next word; the trained BiLSTM is also read back."""
     sources = []
     for seed, (split, count) in enumerate((("train", 160), ("validation", 40))):
         write_tagged(files / f"{split}.conll", seed, count)

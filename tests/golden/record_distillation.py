@@ -1,7 +1,7 @@
-"""The losses of DistilBERT's distillation and their gradients, computed with PyTorch.
+"""Records the losses of DistilBERT's distillation and their gradients with PyTorch.
 
-tests/objectives/test_distillation.py compares bert_jax with these. The student is the model of
-model_distilbert.npz, on the batch of that file; the teacher is a deeper BERT of the same width.
+tests/objectives/test_distillation.py compares bert_jax with them. The student and the batch are
+those of model_distilbert.npz; the teacher is a deeper BERT of the same width.
 
     pip install torch==2.13.0 'transformers<5' safetensors
     python -m tests.golden.record_distillation

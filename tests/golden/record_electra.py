@@ -1,7 +1,7 @@
-"""Statistics of the rows and masks that google-research/electra makes.
+"""Records statistics of the rows and masks that google-research/electra makes.
 
-tests/data/test_electra_parity.py compares ours with them. To record them again, with
-tensorflow installed and a checkout of the original in DIR:
+tests/data/test_electra_parity.py compares ours with them. To record them again, with tensorflow
+installed and a checkout of the original in DIR:
 
     python -m tests.golden.record_electra DIR
 """
@@ -16,7 +16,7 @@ from tests.golden.inputs import FOLDER
 
 LENGTH = 64
 # All sentences are equally long. Otherwise the original may put a sentence in A after B has
-# begun; our rows are two spans of text.
+# begun, while our rows are always two spans of text.
 SENTENCE_LENGTH = 7
 DOCUMENTS = [1 + 7 * i % 40 for i in range(40)]
 ROUNDS = 200
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def record_rows() -> dict[str, int]:
-    """Counts the rows by (tokens of A, tokens of B): {"A,B": rows}."""
+    """Returns the numbers of rows by (tokens of A, tokens of B): {"A,B": rows}."""
     import build_pretraining_dataset as original
 
     counts = Counter()
@@ -55,10 +55,10 @@ def record_rows() -> dict[str, int]:
 
 
 def record_masks() -> dict[str, float]:
-    """The share of [MASK] among the distinct chosen positions of rows of 60 tokens, and counts."""
+    """Returns counts and the share of [MASK] among the distinct chosen positions of rows."""
     import tensorflow.compat.v1 as tf
 
-    # The original imports a package of TensorFlow 1, which this needs nothing of.
+    # The original imports a package of TensorFlow 1 that is not needed here.
     sys.modules["tensorflow.contrib"] = types.SimpleNamespace(layers=None)
     from model import tokenization
     from pretrain import pretrain_data, pretrain_helpers
@@ -87,7 +87,7 @@ def record_masks() -> dict[str, float]:
         )
     chosen = masks = 0
     for row, columns, weight in zip(after, positions, weights, strict=True):
-        # A position that is drawn twice becomes [MASK] if either draw says so.
+        # A position that is drawn twice becomes [MASK] if either draw masks it.
         drawn = Counter(columns[weight > 0].tolist())
         once = [column for column, times in drawn.items() if times == 1]
         chosen += len(once)

@@ -1,7 +1,7 @@
-"""A hundred steps of PyTorch's ELECTRA, generator and discriminator, and the samples drawn.
+"""Records a hundred steps of PyTorch's ELECTRA, and the generator's samples.
 
-tests/training/test_electra_parity.py trains bert_jax from the same weights on the same batches
-with the same samples. To record them again, in the environment of record_training.py:
+tests/training/test_electra_parity.py trains bert_jax from the same weights on the same batches with
+the same samples. To record them again, in the environment of record_training.py:
 
     python -m tests.golden.record_electra_training
 
@@ -59,7 +59,7 @@ def new_models() -> dict[str, torch.nn.Module]:
 
 
 def named_parameters(models) -> dict[str, torch.nn.Parameter]:
-    """All parameters, the shared ones under the discriminator's names alone."""
+    """Returns all parameters; shared ones only under the discriminator's names."""
     return {
         f"{part}/{name}": parameter
         for part, model in models.items()
@@ -80,7 +80,7 @@ def initial_weights() -> dict[str, np.ndarray]:
 
 
 def train(initial, precision, samples) -> np.ndarray:
-    """The losses before each update, [steps, 2]; draws the samples if there are none yet."""
+    """Returns the losses before each update, [steps, 2]; draws samples if none are given."""
     models = {part: model.eval().to(precision) for part, model in new_models().items()}
     parameters = named_parameters(models)
     for name, parameter in parameters.items():
@@ -98,7 +98,7 @@ def train(initial, precision, samples) -> np.ndarray:
         logits = gather(models["generator"](ids, **inputs).logits, batch["masked_lm_positions"])
         if drawing:
             probs = torch.softmax(logits.detach(), -1).flatten(0, 1)
-            # transformers' embedding gives the row of padding no gradient.
+            # transformers' embedding gives the row of [PAD] no gradient.
             probs[:, 0] = 0
             drawn = torch.multinomial(probs, 1, generator=random)
             samples.append(drawn.reshape(positions.shape).numpy())

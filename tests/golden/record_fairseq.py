@@ -1,12 +1,12 @@
-"""What fairseq's own program makes of fixed sentences: the rows and masks of RoBERTa.
+"""Records the rows and masks that fairseq's RoBERTa code makes of fixed sentences.
 
 tests/data/test_fairseq_parity.py compares ours with these. To record them again, with torch:
 
     git clone https://github.com/facebookresearch/fairseq ../fairseq  # outside this checkout
     python -m tests.golden.record_fairseq ../fairseq > tests/golden/fairseq.json
 
-Recorded with commit 3d262bb (2025-09-30) and torch 2.13.0. Only the two modules that make rows
-and masks are loaded. The module of the rows is Cython; its declarations are removed.
+Recorded with commit 3d262bb (2025-09-30) and torch 2.13.0. Only the two modules that make rows and
+masks are loaded. The module of the rows is Cython; its declarations are removed.
 """
 
 import json
@@ -25,7 +25,7 @@ BEGIN, PAD, END, MASK = 0, 1, 2, VOCAB_SIZE - 1
 
 
 def documents() -> list[list[int]]:
-    """Lengths of the sentences of each document; some are too long for a row."""
+    """Returns the lengths of the sentences of each document; some are too long for a row."""
     rng = np.random.default_rng(4)
     lengths = [rng.integers(1, 25, rng.integers(1, 12)).tolist() for _ in range(400)]
     for index in range(0, 400, 40):
@@ -34,12 +34,12 @@ def documents() -> list[list[int]]:
 
 
 def masked_rows() -> tuple[np.ndarray, np.ndarray]:
-    """Rows of text with </s> in places; and which entries of the vocabulary begin a word."""
+    """Returns rows of text with some </s>, and which entries of the vocabulary begin a word."""
     rng = np.random.default_rng(5)
     ids = rng.integers(NUM_SPECIALS, VOCAB_SIZE - 1, (NUM_MASKED_ROWS, MASK_LENGTH))
     begins_word = rng.random(VOCAB_SIZE) < 0.6
     begins_word[:NUM_SPECIALS] = True
-    # A word begins after </s>, as it does in text.
+    # A word begins after </s>, as in real text.
     first = NUM_SPECIALS + int(np.flatnonzero(begins_word[NUM_SPECIALS:])[0])
     ids[:, 1::10], ids[:, ::10] = first, END
     ids[:, 0] = BEGIN
@@ -47,7 +47,7 @@ def masked_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def summarize(ids, shown, chosen, begins_word) -> dict[str, list[int]]:
-    """Counts over rows that were masked, as histograms."""
+    """Returns histograms of counts over masked rows."""
     word = np.cumsum(begins_word[ids], axis=1)
     words = [len(np.unique(w[c])) for w, c in zip(word, chosen, strict=True)]
     same, is_mask = shown == ids, shown == MASK
@@ -66,7 +66,7 @@ def summarize(ids, shown, chosen, begins_word) -> dict[str, list[int]]:
 
 
 class Vocabulary:
-    """What MaskTokensDataset reads of fairseq's Dictionary."""
+    """The part of fairseq's Dictionary that MaskTokensDataset uses."""
 
     nspecial = NUM_SPECIALS
 
@@ -75,7 +75,7 @@ class Vocabulary:
 
 
 def load_masks(folder: Path) -> type:
-    """fairseq's MaskTokensDataset."""
+    """Returns fairseq's MaskTokensDataset."""
     package = types.ModuleType("fairseq.data")
     package.Dictionary, package.data_utils = object, None
     package.BaseWrapperDataset = type("BaseWrapperDataset", (), {})
@@ -89,7 +89,7 @@ def load_masks(folder: Path) -> type:
 
 
 def load_rows(folder: Path):
-    """fairseq's _get_slice_indices_fast, as plain Python."""
+    """Returns fairseq's _get_slice_indices_fast as plain Python."""
     text = (folder / "fairseq/data/token_block_utils_fast.pyx").read_text()
     text = text[: text.index("cpdef np.ndarray[DTYPE_t, ndim=2] _get_block_to_dataset_index")]
     for pattern, plain in (
@@ -112,7 +112,7 @@ def main(folder: str) -> None:
     sizes = []
     for lengths in documents():
         sizes += [length + 1 for length in lengths] + [1]
-    sizes = np.array(sizes[:-1], np.int64)  # No empty line after the last document.
+    sizes = np.array(sizes[:-1], np.int64)  # There is no empty line after the last document.
     golden = {}
     for mode in ("complete", "complete_doc"):
         golden[mode] = slices(sizes, mode, MAX_SEQ_LENGTH - 1, 1).tolist()

@@ -1,4 +1,4 @@
-"""What the tokenizers of the BERT family in `transformers` make of difficult text, in ids.
+"""Records the ids of difficult texts from the tokenizers of the BERT family in `transformers`.
 
 tests/tokenizers/test_family_parity.py compares ours with them. To record again, the first in an
 environment with bert_jax, the second in one with transformers<5 (recorded with 4.57.6 on Python
@@ -24,8 +24,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The directory of each small tokenizer in the released layout, and its class. With a space before
-# each text, the slow RobertaTokenizer differs from the fast one after masks and white space.
+# The directory of each small tokenizer, in the layout of releases, and its class. With a space
+# before each text, the slow RobertaTokenizer differs from the fast one after masks and white space.
 CLASSES = {
     "roberta": "RobertaTokenizer",
     "roberta_prefix": "RobertaTokenizerFast",
@@ -37,7 +37,7 @@ CLASSES = {
 }
 # Arguments of the classes.
 OPTIONS = {"roberta_prefix": {"add_prefix_space": True}, "albert_cased": {"do_lower_case": False}}
-# A directory with the same vocabulary as another one.
+# Directories that have the vocabulary of another one.
 SAME = {"roberta_prefix": "roberta", "camembert": "xlm_roberta", "albert_cased": "albert"}
 SPECIALS = ("<s>", "</s>", "<pad>", "<unk>", "<mask>", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
 SPECIALS += ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
@@ -113,7 +113,7 @@ def write_models(output: Path) -> None:
 def fast_bpe(sample: list[str], num_codes: int) -> tuple[bytes, bytes]:
     """Returns a vocab.txt and a bpe.codes, learned as fastBPE does, slowly.
 
-    Every seventh entry is left out of vocab.txt, as fairseq leaves out rare ones.
+    Every seventh entry is omitted from vocab.txt, as fairseq omits rare ones.
     """
     from collections import Counter
 
@@ -173,7 +173,7 @@ def results(tokenizer, given: list[str]) -> dict:
 
 
 def plain_ids(tokenizer, text: str) -> list[int] | None:
-    """Returns the ids of a text without special tokens, which are plain text to a slow class."""
+    """Returns the ids of a text in which special tokens are read as plain text."""
     if not any(special in text for special in SPECIALS):
         return tokenizer(text, add_special_tokens=False)["input_ids"]
     if tokenizer.is_fast:

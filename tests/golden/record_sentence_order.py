@@ -1,12 +1,12 @@
-"""The pairs that ALBERT's own program makes of fixed sentences, in counts.
+"""Records counts of the pairs that ALBERT's program makes of fixed sentences.
 
 tests/data/rows/test_original_order.py compares ours with these. To record them again:
 
     git clone https://github.com/google-research/albert ../albert  # outside this checkout
     python -m tests.golden.record_sentence_order ../albert > tests/golden/sentence_order.json
 
-Recorded with commit b772393 (2023-04-12) and tensorflow-cpu 2.21. The program's function that
-makes the pairs of a document runs here, without its masks.
+Recorded with commit b772393 (2023-04-12) and tensorflow-cpu 2.21. Only the program's function for
+the pairs of a document runs here, without masks.
 """
 
 import json
@@ -29,10 +29,10 @@ BIN = 4
 
 
 def summarize(pairs: Iterable[tuple[int, int, int, int, int]]) -> dict[str, list[int]]:
-    """Counts, each a histogram over the pairs of one run.
+    """Returns histograms over the pairs of one run.
 
     Args:
-      pairs: The number of A's first token in the corpus, A's length, the same two of B, and the
+      pairs: The number of A's first token in the corpus, A's length, the same for B, and the
         label.
     """
     ends = np.cumsum([sum(lengths) for lengths in documents()])

@@ -1,4 +1,4 @@
-"""What seqeval makes of tags at random: entities and scores.
+"""Records the entities and scores of seqeval for random tags.
 
 tests/tasks/test_ner_tags.py compares ours with them. To record again, in an environment of its
 own (recorded with seqeval 1.2.2):
@@ -18,7 +18,7 @@ NUM_CASES = 150
 
 
 def cases() -> list[tuple[list[list[str]], list[list[str]]]]:
-    """Right and predicted tags of some sentences: consistent, nearly so, and by chance."""
+    """Returns right and predicted tags: consistent, almost consistent, and random."""
     rng = random.Random(SEED)
     types = ["PER", "LOC", "a-b", "B"]
     result = []
@@ -34,7 +34,7 @@ def cases() -> list[tuple[list[list[str]], list[list[str]]]]:
             for sentence in right
         ]
         result.append((right, predicted))
-    # Nothing there, nothing predicted, neither.
+    # No right entity, no predicted entity, and neither.
     result += [([["B-PER"]], [["O"]]), ([["O"]], [["B-PER"]]), ([["O", "O"]], [["O", "O"]])]
     return result
 

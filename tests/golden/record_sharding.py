@@ -1,7 +1,7 @@
-"""Where every parameter of base and large lies under each preset, on eight devices.
+"""Records the sharding of every parameter of base and large under each preset, on eight devices.
 
-tests/parallel/test_sharding.py compares. After a change that is meant, renew the files and
-look at what `git diff` shows:
+tests/parallel/test_sharding.py compares the present code with these files. After an intended
+change, update the files and check `git diff`:
 
     python -m tests.golden.record_sharding
 """

@@ -1,8 +1,8 @@
-"""What a PyTorch BERT with SpanBERT's boundary head computes: states, logits, loss, gradients.
+"""Records the outputs and gradients of a PyTorch BERT with SpanBERT's boundary head.
 
-tests/models/test_parity.py compares bert_jax with it; tests/golden/record_models.py describes the
-environment. `transformers` has no such head, so it is written here, from the paper (Joshi et al.
-2020, section 3.2) and the shapes of the authors' program:
+tests/models/test_parity.py compares bert_jax with them; tests/golden/record_models.py describes the
+environment. `transformers` has no such head, so it is implemented here from the paper (Joshi et al.
+2020, section 3.2) and the shapes in the authors' program:
 
     python -m tests.golden.record_spanbert
 """
@@ -41,7 +41,7 @@ SHAPE = dict(
 
 
 class Boundary(torch.nn.Module):
-    """Logits of a token from the states left and right of its span and its place in the span."""
+    """Predicts a token from the states on both sides of its span and its place in the span."""
 
     def __init__(self, width: int, vocab_size: int):
         super().__init__()
@@ -66,7 +66,7 @@ class SpanBert(BertForMaskedLM):
 
 
 def boundary_batch() -> dict[str, np.ndarray]:
-    """Noise too: targets on both sides of a span and far from it, some without a boundary."""
+    """Returns a random batch with boundary fields; some targets have no boundary."""
     batch = random_batch(7, batch_size=4, length=23, predictions=8, vocab_size=67)
     del batch["next_sentence_labels"]
     rng = np.random.RandomState(8)

@@ -1,4 +1,4 @@
-"""The masks that SpanBERT's and ALBERT's own programs draw for a fixed corpus, in counts.
+"""Records counts of the masks that SpanBERT's and ALBERT's programs draw for a fixed corpus.
 
 tests/data/corruption/test_original_spans.py compares ours with these. To record them again:
 
@@ -7,8 +7,8 @@ tests/data/corruption/test_original_spans.py compares ours with these. To record
     python -m tests.golden.record_spans ../spanbert ../albert > tests/golden/spans.json
 
 Recorded with SpanBERT's commit 0670d8b (2021-07-18), ALBERT's b772393 (2023-04-12) and
-tensorflow-cpu 2.21. Of each program only the functions that form rows and mask them run here.
-PyTorch, which they import, is not needed for that, and is replaced by an empty module.
+tensorflow-cpu 2.21. Only the functions that form rows and mask them run here. They import PyTorch
+without needing it, so an empty module replaces it.
 """
 
 import functools
@@ -34,7 +34,7 @@ NUM_RUNS = 30
 MAX_SEQ_LENGTH, ALBERT_PREDICTIONS = 128, 18
 MASKED_LM_PROB = 0.15
 MAX_SPAN_TARGETS = 15
-# Random ids are counted by the frequency of the token: one bin for each doubling.
+# Random ids are counted by the frequency of the token, with one bin for each doubling.
 FREQUENCY_BINS = 16
 
 # The statistics, and the bins of each histogram.
@@ -44,12 +44,12 @@ STATISTICS = {
     "run_words": 41,
     "position": 20,
     "touches_an_end": 2,
-    # A run ends or begins inside a word.
+    # Whether a run begins or ends inside a word.
     "cuts_a_word": 2,
     "piece": 2,
-    # [MASK], the token itself, another.
+    # [MASK], the token itself, another token.
     "outcome": 3,
-    # Whether two neighbours in a run have the same outcome.
+    # Whether two neighbors in a run have the same outcome.
     "neighbours_agree": 2,
     "random_frequency": FREQUENCY_BINS,
     "targets_of_a_row": 40,
@@ -64,7 +64,7 @@ def make_tokenizer():
 
 
 def tokenized_corpus(tokenizer) -> list[list[list[int]]]:
-    """The sentences of each document as ids."""
+    """Returns the sentences of each document as ids."""
     return [[list(ids) for ids in tokenizer.encode_batch(sentences)] for sentences in corpus()]
 
 
@@ -73,7 +73,7 @@ def flat_tokens(documents: list[list[list[int]]]) -> np.ndarray:
 
 
 def summarize(rows: Iterable[dict[str, np.ndarray]], documents, tokenizer) -> dict[str, list[int]]:
-    """Counts, each a histogram over the masked tokens or runs of one program run.
+    """Returns histograms over the masked tokens, or runs of them, of one program run.
 
     Args:
       rows: Each has `original` and `masked` int [L] (with special tokens), `positions` of the
@@ -115,18 +115,18 @@ def summarize(rows: Iterable[dict[str, np.ndarray]], documents, tokenizer) -> di
 
 
 def masked_rows(tokens: np.ndarray, segments: Sequence[Sequence[int]], tokenizer):
-    """`[CLS] text [SEP]` of every fourth segment."""
+    """Returns rows `[CLS] text [SEP]` of every fourth segment."""
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     return [[cls, *tokens[start:stop].tolist(), sep] for start, stop in segments[::4]]
 
 
 def span_rows(rows: Sequence[list[int]], tokenizer, mask):
-    """Rows of SpanBERT's program: `mask` is a masking scheme's method."""
+    """Yields rows of SpanBERT's program; `mask` is the method of a masking scheme."""
     for ids in rows:
         text = np.array(ids[1:-1])
         masked, target, pairs = mask(text)
         at = np.flatnonzero(target != tokenizer.pad_id)
-        # Each has the left and the right neighbour, then the targets, filled up with padding.
+        # Each entry has the left and the right neighbor and then the targets, with padding.
         offsets = [i for pair in pairs for i, x in enumerate(pair[2:]) if x != tokenizer.pad_id]
         for left, right, *_ in pairs:
             assert not np.isin([left, right], at).any()
@@ -148,7 +148,7 @@ def albert_rule(length: int) -> int:
 
 
 def albert_rows(rows: Sequence[list[int]], tokenizer, vocabulary: list[str], mask):
-    """Rows of ALBERT's program: `mask` is create_masked_lm_predictions with its options."""
+    """Yields rows of ALBERT's program; `mask` is create_masked_lm_predictions with its options."""
     number = {token: i for i, token in enumerate(vocabulary)}
     for ids in rows:
         masked, positions, _, _ = mask([vocabulary[i] for i in ids])
@@ -177,7 +177,7 @@ def _stub(name: str, **attributes) -> None:
 
 
 def _spanbert(folder: Path) -> tuple[types.ModuleType, types.ModuleType]:
-    """Its modules of masking and of rows."""
+    """Returns SpanBERT's modules for masking and for rows."""
     for name in ("torch", "torch.utils"):
         _stub(name)
     _stub("torch.utils.data", Dataset=object)
@@ -201,12 +201,12 @@ def main(spanbert: str, albert: str) -> None:
     documents = tokenized_corpus(tokenizer)
     tokens = flat_tokens(documents)
     masking, rows = _spanbert(Path(spanbert))
-    # It prints its first rows and its lengths.
+    # The program prints its first rows and its lengths.
     vars(masking)["print"] = vars(rows)["print"] = lambda *args: None
     sizes = [size for document in documents for size in [*map(len, document), 0]]
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "cls", "mask", "sep")}
     segments = rows.BlockDataset(tokens, sizes, MAX_SEQ_LENGTH, **ids).sents
-    # The options of the command in pretraining/README.md.
+    # The options are those of the command in pretraining/README.md.
     options = SimpleNamespace(
         mask_ratio=MASKED_LM_PROB,
         max_pair_targets=MAX_SPAN_TARGETS,
@@ -256,7 +256,7 @@ def main(spanbert: str, albert: str) -> None:
     for group in ("spans", "ngrams"):
         runs = golden[group]
         golden[group] = {name: [run[name] for run in runs] for name in runs[0]}
-    # One line a statistic.
+    # One line per statistic.
     text = json.dumps(golden, separators=(",", ":"))
     print(re.sub(r'(?=[{"][a-z_]*":)', "\n", text))
 

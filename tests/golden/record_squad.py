@@ -1,4 +1,4 @@
-"""What google-research/bert's run_squad.py and SQuAD's official scripts make of fixed data.
+"""Records results of google-research/bert's run_squad.py and SQuAD's official scripts.
 
 tests/tasks/test_squad_parity.py and test_squad_metrics.py compare ours with these. To record
 again, where evaluate-v1.1.py and evaluate-v2.0.py are from rajpurkar.github.io/SQuAD-explorer:
@@ -29,9 +29,9 @@ VOCABULARY = Path(__file__).parent / "tokenization_vocab.txt"
 MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 64, 24, 12
 N_BEST, MAX_ANSWER_LENGTH, NULL_THRESHOLD = 12, 9, -22.0
 NUM_CONTEXTS, QUESTIONS_EACH = 12, 4
-# Logits below this are those of what must not be an answer.
+# Logits below this belong to tokens that must not be in an answer.
 LOW = -50.0
-# Texts that the official scripts treat in a way of their own, and parts of such.
+# Texts that the official scripts treat specially, and parts of such texts.
 CORNERS = [
     "", " ", "the", "The", "a", "an the", "A.", "...", "—", "24–10", "24-10", "2410", "$5", "5",
     "U.S.", "us", "U. S.", "don't", "dont", "the  cat", "THE CAT.", "cat the", "cat", "the-cat",
@@ -42,7 +42,7 @@ CORNERS = [
 
 
 def squad(version: str) -> dict:
-    """A file like SQuAD's. In 2.0 every third question has no answer."""
+    """Returns a file like SQuAD's. In 2.0, every third question has no answer."""
     from bert_jax.data.corpus import built_in_files
 
     rng = random.Random(SEED)
@@ -56,7 +56,7 @@ def squad(version: str) -> dict:
             last = min(len(words), first + rng.randint(1, 5))
             text = " ".join(words[first:last])
             start = len(" ".join([*words[:first], ""]))
-            # Half of them without the punctuation around.
+            # Half of the answers are without the surrounding punctuation.
             inner = re.search(r"\w.*\w|\w", text)
             if rng.random() < 0.5 and inner:
                 start, text = start + inner.start(), inner.group()
@@ -74,14 +74,14 @@ def squad(version: str) -> dict:
 
 
 def logits(tokens: list[list[str]], context_at: list[tuple[int, int]]) -> np.ndarray:
-    """float32 [2, N, MAX_SEQ_LENGTH]: starts and ends.
+    """Returns logits of starts and ends, float32 [2, N, MAX_SEQ_LENGTH].
 
-    [CLS] is below nearly all of the context; padding, the question and the insides of words
-    are far below, the original having its own way with these.
+    [CLS] is below nearly all of the context. Padding, the question and the insides of words are far
+    below, because the original treats them differently.
 
     Args:
-      tokens: Of each row.
-      context_at: Where in the row the context starts and ends.
+      tokens: The tokens of each row.
+      context_at: The positions in the row at which the context starts and ends.
     """
     rng = np.random.RandomState(SEED)
     result = rng.standard_normal((2, len(tokens), MAX_SEQ_LENGTH)).astype(np.float32) * 2
@@ -144,7 +144,7 @@ def record_windows(original: Path, output: Path) -> None:
 
 
 def cases() -> list[dict]:
-    """Answers, predictions and odds at random."""
+    """Returns random answers, predictions and odds."""
     rng = random.Random(SEED)
     result = []
     for case in range(60):
@@ -170,7 +170,7 @@ def record_metrics(evaluate_1: Path, evaluate_2: Path, output: Path) -> None:
         if all(case["answers"].values()):
             golden[-1]["1.1"] = official(evaluate_1, case, "1.1")
     first, second = _load(evaluate_1), _load(evaluate_2)
-    # Each by itself, where a mean would hide one: exact match, F1 of 1.1, F1 of 2.0.
+    # Single values, because a mean could hide a difference: exact match, F1 of 1.1, F1 of 2.0.
     pairs = [
         [
             int(first.exact_match_score(prediction, answer)),

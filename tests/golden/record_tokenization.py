@@ -1,17 +1,17 @@
-"""What `transformers`' slow `BertTokenizer` makes of difficult text, in ids.
+"""Records the ids of difficult texts from `transformers`' slow `BertTokenizer`.
 
-tests/tokenizers/test_parity.py compares our WordPiece with it. To record again, the first
-in an environment with bert_jax, the second in one with transformers<5 (recorded with 4.57.6
-on Python 3.11: its Unicode tables decide), where VOCABULARIES holds the released ones, as
-NAME/vocab.txt, and BOOKS a corpus of JSON lines, gzipped:
+tests/tokenizers/test_parity.py compares our WordPiece with them. To record them again, run the
+first command in an environment with bert_jax and the second in one with transformers<5 (recorded
+with 4.57.6 on Python 3.11, whose Unicode tables matter). VOCABULARIES has the released vocabularies
+as NAME/vocab.txt, and BOOKS has a corpus of gzipped JSON lines:
 
     python -m tests.golden.record_tokenization vocabulary tests/golden/tokenization_vocab.txt
     python tests/golden/record_tokenization.py ids tests/golden/tokenization_vocab.txt \
         VOCABULARIES BOOKS tests/golden/tokenization.json.gz
 
-The result: `texts`, and for each vocabulary, cased or uncased, the ids of every text.
-"[MASK]" and its like in a text are special tokens to `transformers`; it is made to see plain
-text there, as ours does.
+The result has `texts` and, for each vocabulary, cased or uncased, the ids of every text.
+`transformers` would read "[MASK]" and similar text as special tokens; here it reads them as plain
+text, like bert_jax.
 """
 
 import gzip
@@ -37,27 +37,27 @@ HAND_PICKED = [
     "",
     " ",
     "John Johanson's house, unaffable; $3.14 (50%) e-mail: a_b@c.org ^~`|",
-    # Accents: composed, decomposed, several, misordered, alone.
+    # Accents: composed, decomposed, several, in the wrong order, without a letter.
     "Café naïve Ångström façade coöperate Dvořák Łódź Øre Ærø þorn Straße GROẞ",
     "Cafe\u0301 nai\u0308ve A\u030angstro\u0308m fac\u0327ade",
     "a\u0323\u0302 \u1ead a\u0302\u0323 e\u0301\u0301\u0301 \u0301a \u0301",
     "Việt Nam: người, Đường; Tiếng Việt có dấu",
     "\u212b \u2126 \u212a \u1e9b\u0323 \u0344 \u0958 \u2260 \u1fef \u037e \u0387",
-    # Case that depends on the language or on the place.
+    # Case that depends on the language or on the position.
     "İstanbul ISPARTA ıspanak I\u0307 i\u0307 Iı",
     "ΟΔΥΣΣΕΥΣ Οδυσσεύς ΣΑΣ Σ ΑΣ' ΑΣΑ τῷ ᾳ ᾼ Ἀχιλλεύς",
     "ǅ ǈ ß ẞ ŉ ǰ ﬅ Ꭰ ꭰ Ა ა Ⓐ 𝐀 𐐀",
-    # Ligatures, full width, compatibility characters: none is changed.
+    # Ligatures, full-width and compatibility characters, none of which is changed.
     "ﬁnance eﬀort ĳ Ĳ Œuvre ½ ² ™ ℃ № ㎏ ①",
     "Ｆｕｌｌ　ｗｉｄｔｈ！１２３，（ＡＢＣ）ｶﾞ",
-    # CJK with its extensions, the two halves of the rare ones, kana, hangul, jamo.
+    # CJK with its extensions, surrogate pairs, kana, hangul, jamo.
     "中国是世界上历史最悠久的国家之一。中文abc混合123。",
     "\u3400\u4dbf\u4e00\u9fff\uf900\ufa0e\ufaff\u3007\u3005\u3006\u2e80\u31c0",
     "a\U00020000b\U0002a6dfc\U0002a700d\U0002b740e\U0002b81ff\U0002b820g\U0002b920h\U0002ceafi",
     "a\U0002ceb0b\U0002ebe0c\U0002f800d\U0002fa1fe\U00030000f",
     "ひらがな カタカナ ガギグ か\u3099き\u3099 ・ー「東京」、です。",
     "한국어 \u1112\u1161\u11ab\u1100\u116e\u11a8 \uac01 ㄱㄴㄷ",
-    # Emoji, joined, coloured, flags, keycaps; symbols that are no punctuation.
+    # Emoji: joined, colored, flags, keycaps; symbols that are not punctuation.
     "😀 👩\u200d👩\u200d👧\u200d👦 👍🏽 🇩🇪 1\ufe0f\u20e3 ❤\ufe0f 🫠 ☃ © ® € £ ¥ ± × ÷ ° § ¶",
     # Control, format and white space characters.
     "a\x00b\x01c\x07d\x08e\x0bf\x0cg\x1bh\x1ci\x7fj\x85k\x9fl",
@@ -66,7 +66,7 @@ HAND_PICKED = [
     "zero\u200bwidth\u200cnon\u200djoiner\ufeffbom soft\u00adhyphen word\u2060joiner",
     "left\u200eright\u200fmarks \u202aembed\u202c \u2066isolate\u2069 \u061c tag\U000e0041",
     "bad\ufffdcharacter \ufffd \ufdd0 \uffff \U0010ffff private\ue000use\U000f0000",
-    # Right to left, vowels, digits.
+    # Right-to-left text, vowels, digits.
     "שָׁלוֹם עולם ״ציטוט״ ־ מקף",
     "السَّلامُ عَلَيْكُم، كيف؟ ٣٫١٤ ﷲ ﻻ \u0640",
     # Scripts whose vowel signs are spacing marks, and others.
@@ -78,7 +78,7 @@ HAND_PICKED = [
     "“double” ‘single’ „low“ «guillemets» ‹single› — – ‐ ‑ ‒ … • † ‡ ‰ ′ ″ ‽ ⁂ ⸮ ⹀ ⸺ 〜 〰 ﴾﴿",
     "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ¡¿ §¶ ·",
     "a!b\"c#d$e%f&g'h(i)j*k+l,m-n.o/p:q;r<s=t>u?v@w[x\\y]z^a_b`c{d|e}f~g",
-    # Special tokens, and what looks like them.
+    # Special tokens, and text that looks like them.
     "[MASK] the [CLS] of [SEP] and [PAD] to [UNK] [unused0] [unused1]",
     "[mask]x[MASK]y [ MASK ] ［MASK］ [MASK [CLS]. ##ing ##s <S> <T>",
     # Long words.
@@ -87,14 +87,14 @@ HAND_PICKED = [
     *(f"{'e' + chr(0x301)}" * n for n in (50, 51, 100, 101)),
     "a" * 100 + "," + "b" * 101 + "\u200b" + "x" * 100,
 ]
-# Blocks that the random strings are drawn from half of the time; all of Unicode otherwise.
+# Half of the random strings are drawn from these blocks, the others from all of Unicode.
 COMMON = [(0x20, 0x7F), (0x20, 0x7F), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F)]
 COMMON += [(0x590, 0x6FF), (0x900, 0x97F), (0x1E00, 0x206F), (0x3000, 0x30FF), (0x4E00, 0x4FFF)]
 COMMON += [(0xAC00, 0xADFF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x1F300, 0x1F64F)]
 
 
 def random_texts() -> list[str]:
-    """Strings of 1 to 30 characters that exist in Unicode 14, some runs of marks among them."""
+    """Returns strings of 1 to 30 characters of Unicode 14, some with runs of marks."""
     rng = random.Random(SEED)
     usable = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) != "Cn"]
     usable = [c for c in usable if unicodedata.category(c) not in ("Cs", "Co")]
@@ -109,7 +109,7 @@ def random_texts() -> list[str]:
 
 
 def sentences(books: Path) -> list[str]:
-    """A sample of the books, every other one with a character beyond ASCII."""
+    """Returns sentences from the books; every second one has a character beyond ASCII."""
     rng = random.Random(SEED)
     plain, other = [], []
     for path in sorted(books.glob("*.jsonl.gz")):
@@ -123,12 +123,12 @@ def sentences(books: Path) -> list[str]:
 
 
 def write_vocabulary(path: Path) -> None:
-    """2,500 entries with characters of many scripts, of our own trainer."""
+    """Trains and writes 2,500 entries with characters of many scripts."""
     from bert_jax import tokenizers
     from bert_jax.data.corpus import built_in_files
 
     addresses = [file.read_text(encoding="utf-8") for file in built_in_files()[:20]]
-    # Short words only: the long ones would become entries of their own.
+    # Only short words, because long ones would become entries.
     picked = [" ".join(w for w in text.split() if len(w) < 30) for text in HAND_PICKED]
     texts = [*"\n".join(addresses).split("\n"), *2 * picked]
     tokenizer = tokenizers.train(
@@ -165,7 +165,7 @@ def record(vocabulary: Path, released: Path, books: Path, output: Path) -> None:
 def encode(tokenizer, text: str) -> list[int]:
     if not any(token in text for token in SPECIALS):
         return tokenizer(text, add_special_tokens=False)["input_ids"]
-    # Even split_special_tokens=True keeps "[MASK]" whole where spaces surround it.
+    # Even split_special_tokens=True does not split "[MASK]" between spaces.
     words = tokenizer.basic_tokenizer.tokenize(text)
     pieces = [piece for w in words for piece in tokenizer.wordpiece_tokenizer.tokenize(w)]
     return tokenizer.convert_tokens_to_ids(pieces)

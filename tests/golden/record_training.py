@@ -1,16 +1,16 @@
-"""A hundred steps of PyTorch's BERT under BERT's own AdamW and LAMB; of RoBERTa under its Adam.
+"""Records a hundred steps of PyTorch's BERT with BERT's AdamW and LAMB, and of RoBERTa.
 
 tests/training/test_parity.py trains bert_jax from the same weights on the same batches.
-To record them again, in an environment with torch 2.13.0 and transformers 4.57.6 (no
-requirement of bert_jax; on a CPU):
+To record them again, in an environment with torch 2.13.0 and transformers 4.57.6 on a CPU
+(bert_jax does not require them):
 
     pip install torch==2.13.0 'transformers<5'
     python -m tests.golden.record_training [FILE ...]
 
-The models are transformers'; the optimizers and the schedules are transcribed here, from
-google-research/bert's optimization.py, from You et al. 2020 (arXiv:1904.00962) and from
-fairseq's FairseqAdam and PolynomialDecayLRSchedule, and share nothing with bert_jax. Each run
-is repeated in float64: `float32_error` is how far the recorded losses are from those.
+The models are transformers'. The optimizers and the schedules are transcribed here from
+google-research/bert's optimization.py, You et al. 2020 (arXiv:1904.00962) and fairseq's FairseqAdam
+and PolynomialDecayLRSchedule, and share nothing with bert_jax. Each run is repeated in float64:
+`float32_error` is the difference of the recorded losses from the float64 losses.
 """
 
 import math
@@ -24,7 +24,7 @@ from tests.golden.inputs import FOLDER
 from tests.golden.record_models import is_scale, pretraining, under
 from tests.golden.training_batches import TRAINING, roberta_batch, training_batch
 
-# By name, as optimization.py's exclude_from_weight_decay.
+# By name, as in optimization.py's exclude_from_weight_decay.
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FILES = {"training": ("adamw", "lamb"), "training_roberta": ("roberta",)}
@@ -61,7 +61,7 @@ def new_model(name: str) -> BertForPreTraining | RobertaForMaskedLM:
 
 
 def initial_weights(name: str) -> dict[str, np.ndarray]:
-    """As BERT starts, but wider: 0.02 is meant for hundreds of dimensions."""
+    """Returns weights like BERT's, with a larger deviation: 0.02 is for hundreds of dimensions."""
     rng = np.random.RandomState(0)
     weights = {}
     for key, parameter in new_model(name).named_parameters():
@@ -69,14 +69,14 @@ def initial_weights(name: str) -> dict[str, np.ndarray]:
         if not any(excluded in key for excluded in EXCLUDED):
             value = (0.1 * rng.standard_normal(parameter.shape)).astype(np.float32)
         if key == "roberta.embeddings.position_embeddings.weight":
-            # No token has these positions.
+            # No token uses these positions.
             value[:2] = 0
         weights[key] = value
     return weights
 
 
 def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The loss before each update, and the weights after the last."""
+    """Returns the loss before each update, and the weights after the last."""
     model = new_model(name).eval().to(precision)
     parameters = dict(model.named_parameters())
     for key, parameter in parameters.items():
@@ -93,7 +93,7 @@ def train(golden, name, precision) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def learning_rate(step: int, name: str) -> float:
-    """optimization.py's create_optimizer: decay of power 1 from step 0, but in the warm-up.
+    """Returns create_optimizer's rate (optimization.py): warm-up, decay of power 1 from step 0.
 
     RoBERTa's decay begins after the warm-up.
     """
@@ -109,9 +109,9 @@ def learning_rate(step: int, name: str) -> float:
 class Adam:
     """AdamWeightDecayOptimizer of optimization.py; with `lamb`, algorithm 2 of You et al.
 
-    LAMB divides the moments by 1 - beta^t, BERT's Adam does not. Both add the decay to the
-    update; LAMB then scales the update of each tensor to the norm of the parameter, but of
-    those that are not decayed, and where a norm is 0.
+    LAMB divides the moments by 1 - beta^t; BERT's Adam does not. Both add the decay to the update.
+    LAMB then scales the update of each tensor to the norm of the parameter, except for tensors that
+    are not decayed and where a norm is 0.
     """
 
     def __init__(self, parameters: dict[str, torch.Tensor], lamb: bool):

@@ -1,10 +1,10 @@
-"""The training run that PyTorch and bert_jax both make: its settings and its batches."""
+"""The settings and batches of the training runs that PyTorch and bert_jax both make."""
 
 import numpy as np
 
 from tests.golden.inputs import random_batch
 
-# A small BERT, and rates that move the loss a lot in a hundred steps.
+# A small BERT, and rates that change the loss a lot in a hundred steps.
 TRAINING = {
     "model": dict(
         vocab_size=101,
@@ -24,10 +24,10 @@ TRAINING = {
 
 
 def training_batch(step: int) -> dict[str, np.ndarray]:
-    """A batch with something to learn: rows that count up, in two segments.
+    """Returns a batch from which a model can learn: rows that count up, in two segments.
 
-    Tokens rise by 1 or 2 from position to position; the label is whether the second segment
-    goes on where the first ended.
+    Tokens increase by 1 or 2 from position to position. The label is whether the second segment
+    continues where the first ends.
     """
     t, vocab_size, mask = TRAINING, TRAINING["model"]["vocab_size"], 1
     batch = random_batch(
@@ -55,7 +55,7 @@ def training_batch(step: int) -> dict[str, np.ndarray]:
 
 
 def roberta_batch(step: int) -> dict[str, np.ndarray]:
-    """The same batch without segments; padding has the id 1, the mask 0."""
+    """Returns the same batch without segments; the id of padding is 1, that of the mask 0."""
     batch = training_batch(step)
     ids_BxL = batch["input_ids"]
     return batch | {

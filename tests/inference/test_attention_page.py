@@ -1,4 +1,4 @@
-"""The page of attention, as text and in a real browser."""
+"""The attention page, as text and in a real browser."""
 
 import base64
 import html
@@ -32,7 +32,7 @@ def data_of(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def test_the_data_is_the_views(view):
+def test_data_matches_the_view(view):
     data = data_of(attention_page(view))
     assert data["tokens"] == HOSTILE and data["first"] == 4
     assert data["guesses"] == [[4, [["</script>", 0.75], ["<i>", 0.003]]]]
@@ -41,7 +41,7 @@ def test_the_data_is_the_views(view):
     np.testing.assert_allclose(found, view.probabilities_NxAxLxL, rtol=1 / 256)
 
 
-def test_tokens_open_and_close_nothing(view):
+def test_tokens_cannot_inject_html(view):
     class Tags(HTMLParser):
         def __init__(self):
             super().__init__()
@@ -55,7 +55,7 @@ def test_tokens_open_and_close_nothing(view):
     assert tags.opened.count("script") == 2 and "b" not in tags.opened
 
 
-def test_the_page_names_no_other_place(view):
+def test_page_loads_nothing_from_elsewhere(view):
     page = attention_page(view)
     assert "default-src 'none'" in page
     assert not re.search(
@@ -64,7 +64,7 @@ def test_the_page_names_no_other_place(view):
 
 
 class Browser:
-    """Opens a page headless, runs some script in it, and returns what that has found."""
+    """Opens a page in a headless browser, runs a script in it, and returns the script's result."""
 
     def __init__(self, program, folder):
         self._command = [program, "--headless", "--no-sandbox", "--disable-gpu"]
@@ -114,7 +114,7 @@ def browser(tmp_path_factory):
 
 
 def percents(values):
-    """As the page words them, of bfloat16."""
+    """Returns the texts that the page shows for values in bfloat16."""
     return [
         f"{np.floor(100 * x + 0.5):.0f} %" if x >= 0.005 else "<1 %" if x > 0 else "0 %"
         for x in np.asarray(values).astype(jnp.bfloat16).astype(float)
@@ -134,7 +134,7 @@ def test_tokens_are_shown_as_they_are(browser, view):
     ]
 
 
-def test_pointing_at_a_token_shows_what_it_attends_to(browser, view):
+def test_hovering_over_a_token_shows_its_attention(browser, view):
     script = """(choose("layer", 2), choose("head", 3), point(buttons[1]),
         [texts(".token small"), buttons.map((b) => b.style.backgroundColor),
          $("weights-title").textContent, texts("#weights td:first-child")])"""
@@ -148,7 +148,7 @@ def test_pointing_at_a_token_shows_what_it_attends_to(browser, view):
     assert listed == [f"{HOSTILE[i]} ({i + 1})" for i in order]
 
 
-def test_the_mean_the_other_direction_and_without_special_tokens(browser, view):
+def test_mean_reverse_direction_and_hidden_special_tokens(browser, view):
     script = """(choose("layer", 1), choose("head", 0), point(buttons[4]),
         [texts(".token small"),
          (choose("head", 2), choose("direction", "to"), texts(".token small")),

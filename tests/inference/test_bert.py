@@ -30,7 +30,7 @@ from tests.golden.inputs import (
 )
 from tests.interop.small_bert import TOKENS, copies, make_pretrained
 
-# The sentences that tests/golden/record_models.py recorded MiniLM's states of.
+# The sentences for which tests/golden/record_models.py recorded MiniLM's states.
 SENTENCES = [
     "BERT reads both sides.",
     ("The man went to the store.", "He bought a gallon of milk, didn't he?"),
@@ -52,7 +52,7 @@ def bert():
 
 @pytest.fixture(scope="module")
 def reference():
-    """A function of our own of one row: hidden states, logits, by the bare model."""
+    """Returns a function that computes the bare model's hidden states and logits for one row."""
     pretrained = make_pretrained()
     config = pretrained.model_config
     model = PreTrainingModel(config, make_terms())
@@ -85,7 +85,7 @@ def ids_of(text):
     return [TOKENS.index(token) for token in text.split()]
 
 
-def test_real_hidden_states_are_those_of_torch():
+def test_hidden_states_match_torch():
     golden = read_golden("real_minilm")
     bert = bert_jax.load(real("minilm"))
     states = bert.encode(SENTENCES, pooling="tokens", layers=range(7))
@@ -104,10 +104,10 @@ def test_real_hidden_states_are_those_of_torch():
         np.testing.assert_allclose(pooled["mean"][row], x[:, -1].mean(0), atol=1e-5)
 
 
-def test_real_masks_are_filled_as_torch_fills_them():
+def test_filled_masks_match_torch():
     pytest.importorskip("torch", reason="pytorch_model.bin needs pip install -e '.[torch]'")
     pretrained = read_huggingface(real("antiberty"))
-    # The package's vocabulary is in its code: a residue a token.
+    # The package's vocabulary is in its code: each residue is a token.
     pretrained.tokenizer = WordPieceTokenizer(
         [*SPECIAL_TOKENS.spellings, *RESIDUES], lowercase=False, max_input_chars_per_word=100
     )
@@ -189,7 +189,7 @@ def test_attention_is_the_softmax_of_queries_and_keys(bert):
         np.testing.assert_allclose(view.probabilities_NxAxLxL[layer], expected, atol=1e-4)
 
 
-def test_the_order_and_the_company_of_texts_change_nothing(bert):
+def test_encode_does_not_depend_on_the_other_texts(bert):
     texts = [" ".join("abcdefghij"[i % 10] for i in range(n)) for n in (3, 30, 1, 17, 9, 36, 2)]
     together = bert.encode(texts, pooling="mean", layers=[1, -1])
     assert together.shape == (7, 2, 12)
@@ -211,7 +211,7 @@ def test_a_long_text_is_cut_off_with_a_warning(bert):
         bert.encode(["a b"])
 
 
-def test_a_stage_that_has_not_begun_has_taught_no_positions():
+def test_max_length_covers_only_stages_that_have_begun():
     pretrained = make_pretrained()
     config = bert_jax.config.default_config()
     config.model.update(pretrained.model)
@@ -262,7 +262,7 @@ def test_a_mask_that_is_cut_off(bert):
         assert len(bert.attention("[MASK] " + "a " * 50 + "[MASK]").guesses) == 1
 
 
-def test_an_encoder_alone_gives_features_and_attention():
+def test_model_without_heads_gives_features_and_attention():
     bare = without_heads("bert/pooler", "mlm", "nsp")
     assert np.isfinite(bare.encode(["a b"])).all()
     with pytest.warns(UserWarning, match=r"no predictions for 1 \[MASK\]: .* no masked-LM head"):
@@ -277,7 +277,7 @@ def test_an_encoder_alone_gives_features_and_attention():
             call()
 
 
-def test_a_head_that_only_a_conversion_made_is_not_asked(tmp_path):
+def test_untrained_head_is_refused(tmp_path):
     pretrained = make_pretrained()
     pretrained.weights = {n: x for n, x in pretrained.weights.items() if not n.startswith("mlm/")}
     pretrained.complete()
@@ -288,7 +288,7 @@ def test_a_head_that_only_a_conversion_made_is_not_asked(tmp_path):
     assert 0 <= bert.next_sentence("a", "b") <= 1
 
 
-def test_rows_that_pad_the_vocabulary_are_no_answers(bert):
+def test_padding_of_the_vocabulary_is_never_predicted(bert):
     pretrained = make_pretrained()
     pretrained.model["vocab_size"] = 32
     weights = copies(pretrained.weights)
@@ -311,7 +311,7 @@ def test_a_model_is_loaded_by_its_path_and_step(bert, tmp_path):
         bert_jax.load(tmp_path / "hf", step=7)
 
 
-def test_damaged_weights_are_no_answer():
+def test_weights_that_give_nan_are_refused():
     pretrained = make_pretrained()
     pretrained.weights["bert/encoder/layer_1/output/bias"][3] = np.nan
     bert = Bert(pretrained)
@@ -327,7 +327,7 @@ def test_a_model_without_a_tokenizer():
         Bert(pretrained)
 
 
-def test_one_segment_takes_no_pairs():
+def test_model_with_one_segment_refuses_pairs():
     bert = Bert(make_pretrained(type_vocab_size=1))
     assert bert.encode(["a"]).shape == (1, 12)
     with pytest.raises(UserError, match="one segment"):

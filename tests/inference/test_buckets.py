@@ -1,4 +1,4 @@
-"""Texts to batches of few shapes."""
+"""Batching texts into few shapes."""
 
 import numpy as np
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_the_shapes_are_few_and_the_padding_is_small():
     lengths = np.random.default_rng(0).gamma(2.0, 20.0, 4000).astype(int).clip(3, 512).tolist()
     batches = list(buckets.plan(lengths, max_length=512, batch_tokens=1024))
     shapes = {(batch.rows, batch.length) for batch in batches}
-    # One full batch for each length, and one of what is left at the end.
+    # One shape of full batches for each length, and one for the remaining texts.
     assert len(shapes) <= len(buckets.LENGTHS) + 1
     padded = sum(batch.rows * batch.length for batch in batches)
     assert 1 - sum(lengths) / padded < 0.2

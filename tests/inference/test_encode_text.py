@@ -1,4 +1,4 @@
-"""Texts to token rows."""
+"""Conversion of texts to token rows."""
 
 from bert_jax.inference.encode_text import encode
 from tests.interop.small_bert import make_tokenizer

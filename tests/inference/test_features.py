@@ -1,4 +1,4 @@
-"""A file of texts to a file of features."""
+"""Conversion of a file of texts to a file of features."""
 
 import json
 import os
@@ -45,8 +45,8 @@ def read_npz(path):
 @pytest.mark.parametrize(
     ("layers", "pooling"), [((-1,), "cls"), ((0, -1), "mean"), ((0, -1), "tokens")]
 )
-def test_the_files_hold_what_encode_returns(bert, source, tmp_path, monkeypatch, layers, pooling):
-    # Two whole windows and half of one.
+def test_files_contain_the_results_of_encode(bert, source, tmp_path, monkeypatch, layers, pooling):
+    # Two and a half windows.
     monkeypatch.setattr(features_lib, "_WINDOW_TEXTS", 2)
     wanted = bert.encode(TEXTS, pooling=pooling, layers=layers[0] if len(layers) == 1 else layers)
     for name in ("f.npz", "f.jsonl"):
@@ -68,12 +68,12 @@ def test_the_files_hold_what_encode_returns(bert, source, tmp_path, monkeypatch,
         found = arrays["features"]
     for line, x, expected in zip(lines, found, wanted, strict=True):
         np.testing.assert_allclose(x, expected, atol=1e-5)
-        # Six decimals are written.
+        # JSON lines have six decimals.
         np.testing.assert_allclose(line["features"], x, atol=6e-7)
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "f.npz", "f.jsonl"}
 
 
-def test_blank_lines_and_null_are_passed_over(bert, tmp_path):
+def test_blank_lines_and_null_are_ignored(bert, tmp_path):
     source = tmp_path / "texts.jsonl"
     source.write_bytes(b'\xef\xbb\xbf{"text": "a", "text_b": null, "id": 7}\r\n\n  \n{"text": "b"}')
     write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
@@ -84,7 +84,7 @@ def test_blank_lines_and_null_are_passed_over(bert, tmp_path):
     )
 
 
-def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
+def test_truncated_texts_are_counted_and_named(bert, tmp_path):
     source = write_texts(tmp_path / "texts.jsonl", ["a", "b " * 60, "c", "d " * 50])
     summary = write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
     assert summary == (4, 2, f"{source}:2")
@@ -107,7 +107,7 @@ def test_what_is_cut_off_is_counted_and_named(bert, tmp_path):
         (b'{"text": "\\ud800"}', "lone surrogate"),
     ],
 )
-def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
+def test_bad_line_is_named_and_the_old_output_is_kept(bert, tmp_path, line, words):
     source = tmp_path / "texts.jsonl"
     source.write_bytes(b'{"text": "a"}\n\n' + line + b'\n{"text": "b"}\n')
     output = tmp_path / "f.npz"
@@ -129,7 +129,7 @@ def test_a_bad_line_is_named_and_nothing_is_left(bert, tmp_path, line, words):
         ("texts.jsonl", "s3://bucket/f.npz", "s3:// paths are not supported"),
     ],
 )
-def test_files_that_cannot_be(bert, source, tmp_path, source_name, output_name, words):
+def test_unusable_paths_are_refused(bert, source, tmp_path, source_name, output_name, words):
     (tmp_path / "folder.npz").mkdir()
     (tmp_path / "linked.npz").symlink_to("texts.jsonl")
     before = source.read_bytes()
@@ -158,7 +158,7 @@ def test_a_pipe_is_read_once(bert, source, tmp_path):
     assert not list(tmp_path.glob("empty*"))
 
 
-def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
+def test_count_texts_checks_every_line(bert, source, tmp_path):
     assert count_texts(bert, source) == len(TEXTS)
     with source.open("a") as file:
         file.write("\n{}\n")
@@ -173,7 +173,7 @@ def test_a_file_is_looked_at_before_it_is_worked_on(bert, source, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["f.npz", "f.jsonl"])
-def test_memory_is_the_windows_not_the_files(bert, tmp_path, monkeypatch, name):
+def test_memory_does_not_grow_with_the_file(bert, tmp_path, monkeypatch, name):
     monkeypatch.setattr(features_lib, "_WINDOW_FEATURE_BYTES", 2**16)
     monkeypatch.setattr(features_lib, "_CHUNK_TEXTS", 16)
     peaks = []
@@ -187,7 +187,7 @@ def test_memory_is_the_windows_not_the_files(bert, tmp_path, monkeypatch, name):
     assert peaks[2] < 1.2 * peaks[1] < 2**22
 
 
-def test_to_and_from_a_bucket(bert, source, tmp_path, bucket):
+def test_input_and_output_in_a_bucket(bert, source, tmp_path, bucket):
     remote = epath.Path(f"gs://{bucket}/texts.jsonl")
     remote.write_bytes(source.read_bytes())
     write_features(bert, remote, f"gs://{bucket}/f.npz", layers=(-1,), pooling="mean")

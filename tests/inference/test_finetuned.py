@@ -1,4 +1,4 @@
-"""What fine-tuned models answer, against the bare model's logits."""
+"""Predictions of fine-tuned models, against the bare model's logits."""
 
 import warnings
 
@@ -18,14 +18,14 @@ LABELS = ("no", "perhaps", "yes")
 
 
 def applied(model, params, inputs):
-    # Compiled, which is sooner done than one operation after another.
+    # Compiling is faster than running the operations one by one.
     return jax.jit(model.apply, static_argnames="deterministic")(
         {"params": params}, inputs, deterministic=True
     )
 
 
 def logits(pretrained, words, num_first=None, length=None):
-    """The bare model's outputs for tokens, padded to a length or not."""
+    """Returns the bare model's outputs for tokens, optionally padded."""
     ids = [TOKENS.index(word) for word in words.split()]
     length = length or len(ids)
     at = np.arange(length)
@@ -55,14 +55,14 @@ def test_classes_of_a_sentence_and_of_a_pair():
             assert probability == pytest.approx(expected[LABELS.index(label)], abs=1e-4)
 
 
-def test_a_number():
+def test_regression_returns_a_number():
     bert = FineTuned(make_finetuned("sequence_classification"))
     pretrained = make_finetuned("sequence_classification")
     expected = logits(pretrained, "[CLS] a [SEP]")["logits"]
     assert bert.classify("a") == pytest.approx(float(expected[0]), abs=1e-3)
 
 
-def test_labels_that_are_judged_one_by_one():
+def test_multi_label_probabilities_are_independent():
     pretrained = make_finetuned("sequence_classification", LABELS)
     pretrained.multi_label = True
     expected = logits(pretrained, "[CLS] a [SEP]")["logits"].astype(np.float64)
@@ -112,7 +112,7 @@ def test_a_choice_is_the_softmax_over_the_choices():
         ("multiple_choice", (), lambda b: b.choose("a", ["b", "c d", "e"])),
     ],
 )
-def test_taken_to_transformers_classes_it_answers_as_before(tmp_path, head, labels, ask):
+def test_export_and_import_keep_the_predictions(tmp_path, head, labels, ask):
     expected = ask(FineTuned(make_finetuned(head, labels)))
     formats.write(make_finetuned(head, labels), tmp_path / "hf", "huggingface")
     bert = bert_jax.load(tmp_path / "hf")
@@ -130,7 +130,7 @@ def test_answers_are_slices_of_the_text():
         "[CLS] the a [SEP] a b [UNK] c [UNK] the d [SEP]",
         4,
     )
-    # The best of all pairs of tokens of the text, by hand.
+    # The best of all pairs of tokens, computed by hand.
     start_T, end_T = (outputs[f"{side}_logits"][4:-1] for side in ("start", "end"))
     pairs = [(start_T[i] + end_T[j], i, j) for i in range(7) for j in range(i, 7)]
     score, i, j = max(pairs)
@@ -143,9 +143,9 @@ def test_answers_are_slices_of_the_text():
     assert probabilities == sorted(probabilities, reverse=True)
 
 
-def test_an_answer_in_a_long_text_and_none_at_all():
+def test_answers_in_a_long_text_and_no_answer():
     bert = FineTuned(make_finetuned("question_answering"))
-    # More than the model's 40 positions.
+    # The text is longer than the model's 40 positions.
     bert._answering["max_answer_length"] = 2
     context = " ".join("abcdefghij"[i % 10] for i in range(90))
     found = bert.answer("a", context)
@@ -204,7 +204,7 @@ def test_no_answer_competes_by_default_after_squad_2_0():
         ({}, ["a"], None),
     ],
 )
-def test_a_warning_of_a_pair_or_a_single_sentence(config, texts, said):
+def test_warning_about_a_pair_or_a_single_sentence(config, texts, said):
     pretrained = make_finetuned("sequence_classification", LABELS)
     pretrained.training["config"] = config and {"init_from": "somewhere", **config}
     bert = FineTuned(pretrained)
@@ -222,7 +222,7 @@ def test_tags():
     outputs = logits(make_finetuned("token_classification", labels), "[CLS] a b ##c . [SEP]")[
         "logits"
     ]
-    # "bc" has its tag at its first piece.
+    # The tag of "bc" is that of its first piece.
     for (_, tag, probability), position in zip(found, (1, 2, 4), strict=True):
         expected = jax.nn.softmax(outputs[position])
         assert tag == labels[int(np.argmax(expected))]

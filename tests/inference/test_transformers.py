@@ -1,4 +1,4 @@
-"""The same questions put to `transformers`; skipped where it is not installed.
+"""Compares predictions with those of `transformers`; skipped if it is not installed.
 
 pip install torch 'transformers<5' && pytest tests/inference/test_transformers.py
 """
@@ -56,7 +56,7 @@ def test_next_sentence_features_and_attention(folder, bert):
     np.testing.assert_allclose(
         view.probabilities_NxAxLxL, torch.stack(theirs.attentions)[:, 0].numpy(), atol=1e-5
     )
-    # Elsewhere "[MASK]" is plain text here, as it is in training.
+    # In all other methods of bert_jax, "[MASK]" is plain text, as in training.
     pair = ("the bad cab.", "a dead face")
     with torch.no_grad():
         theirs = model(**tokenizer(*pair, return_tensors="pt"))
@@ -72,7 +72,7 @@ LABELS = ("no", "perhaps", "yes")
 
 
 def saved(tmp_path, name, **config):
-    """A model as transformers saves one, and its tokenizer; every weight random."""
+    """Returns a model with random weights that transformers saved, and its tokenizer."""
     formats.write(make_pretrained(), tmp_path / "pretrained", "huggingface")
     torch.manual_seed(0)
     model = getattr(transformers, name).from_pretrained(tmp_path / "pretrained", **config).eval()
@@ -107,7 +107,7 @@ def test_classes(tmp_path, config, labels):
     np.testing.assert_allclose([x.probability for x in found], -np.sort(-expected), atol=1e-4)
 
 
-def test_numbers_and_labels_one_by_one(tmp_path):
+def test_regression_and_multi_label(tmp_path):
     bert, logits = saved(tmp_path / "a", "BertForSequenceClassification", num_labels=1)
     assert bert.classify(PAIR[0]) == pytest.approx(logits(PAIR[0]).logits.item(), abs=1e-3)
     kind = {"id2label": dict(enumerate(LABELS)), "problem_type": "multi_label_classification"}

@@ -1,4 +1,4 @@
-"""A BERT that converts in milliseconds, with no two values alike."""
+"""A BERT that converts in milliseconds, in which all values differ."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ MODEL = {
 }
 
 
-# What a family has of its own, as a config would say it.
+# The config values in which each family differs from BERT.
 FAMILIES = {"bert": {}} | dict.fromkeys(
     ("roberta", "xlm_roberta", "camembert"), {"type_vocab_size": 1, "pooler_dropout_prob": 0.1}
 )
@@ -53,7 +53,7 @@ def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
 def make_pretrained(
     seed: int = 0, terms: tuple[str, ...] = (), family: str = "bert", **model
 ) -> Pretrained:
-    """Random everywhere: zeros and ones would hide a tensor that got lost."""
+    """Returns a model with random values, because zeros or ones could hide a lost tensor."""
     values = MODEL | FAMILIES[family] | model
     terms = terms or load_family(family).pretraining_classes[0].terms
     shapes = expected_shapes(BertConfig(**values), terms)
@@ -63,7 +63,7 @@ def make_pretrained(
 def make_finetuned(
     head: str, labels: tuple[str, ...] = (), seed: int = 0, family: str = "bert"
 ) -> Pretrained:
-    """The same with the head of a task."""
+    """Returns a model like that of `make_pretrained`, with a task head."""
     values = MODEL | FAMILIES[family]
     model = make_task_model(head, len(labels), BertConfig(**values))
     weights = _random(model_shapes(model), seed)

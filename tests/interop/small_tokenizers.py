@@ -1,4 +1,4 @@
-"""Tokenizers of few entries, trained in a moment on real text."""
+"""Small tokenizers, trained quickly on real text."""
 
 from bert_jax import tokenizers
 from bert_jax.data.corpus import built_in_files

@@ -1,4 +1,4 @@
-"""A model with a generator as two directories of `transformers`, and back."""
+"""Conversion of a model with a generator to two directories of `transformers`, and back."""
 
 import json
 
@@ -15,7 +15,7 @@ TERMS = ("generator", "replaced_token")
 
 
 def make_electra(**model):
-    """A generator of width 6 beside a discriminator of width 12; the embeddings are 10 wide."""
+    """Returns an ELECTRA with a generator of width 6, a discriminator of 12, embeddings of 10."""
     return make_pretrained(family="electra", terms=TERMS, generator_size=0.5, **model)
 
 
@@ -25,7 +25,7 @@ def written(tmp_path):
     return tmp_path / "both"
 
 
-def test_two_directories_make_the_same_model_again(written):
+def test_two_directories_give_the_same_model(written):
     expected, again = make_electra(), formats.read(written)
     assert (again.family, again.terms, again.model) == ("electra", TERMS, expected.model)
     assert same_weights(again.weights, expected.weights) and not again.warnings
@@ -44,7 +44,7 @@ def test_two_directories_make_the_same_model_again(written):
 @pytest.mark.parametrize(
     ("part", "terms"), [("discriminator", TERMS[1:]), ("generator", ("masked_lm",))]
 )
-def test_each_directory_is_a_model_of_its_own(written, tmp_path, part, terms):
+def test_each_directory_is_a_complete_model(written, tmp_path, part, terms):
     alone = formats.read(written / part)
     assert alone.terms == terms and not alone.warnings
     weights = copies(alone.weights)
@@ -91,7 +91,7 @@ def test_scanned_layers_of_both_networks_are_stacked():
 
 
 def test_the_generator_fills_masks_and_the_discriminator_detects(written):
-    """A directory of both gives what the directory of each part gives."""
+    """Compares the directory of both parts with the directories of single parts."""
     both = Bert(formats.read(written))
     discriminator, generator = (
         Bert(formats.read(written / p)) for p in ("discriminator", "generator")

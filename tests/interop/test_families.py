@@ -31,7 +31,7 @@ TOY_TERM, TOY_FAMILY = f"{__name__}:ToyTerm", f"{__name__}:TOY"
 
 @dataclasses.dataclass(frozen=True)
 class ToyTerm(NextSentence):
-    """A term of somebody else's, with a head of its own."""
+    """A term defined outside the package, with its own head."""
 
     name = "toy"
     label = "toy score"
@@ -182,7 +182,7 @@ def test_models_that_albert_does_not_have(tmp_path, model):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_is_recognised_and_keeps_every_bit(tmp_path, family):
+def test_family_is_detected_and_weights_keep_every_bit(tmp_path, family):
     pretrained = make_pretrained(family=family)
     model, weights = dict(pretrained.model), copies(pretrained.weights)
     formats.write(pretrained, tmp_path / "hf", "huggingface")

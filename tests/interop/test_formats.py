@@ -1,4 +1,4 @@
-"""Conversions between all kinds of directories, and what is written in them."""
+"""Conversions between all kinds of directories, and the contents of these directories."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ KINDS = tuple(formats.WRITERS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def test_a_chain_of_conversions_returns_every_bit(tmp_path):
+def test_chain_of_conversions_keeps_every_bit(tmp_path):
     pretrained = make_pretrained(seed=1)
     # Values that arithmetic would change.
     pretrained.weights["bert/pooler/dense/bias"][:4] = [1e-42, -0.0, np.float32(1) / 3, 3e38]
@@ -47,7 +47,7 @@ def test_the_layout_of_transformers(tmp_path):
     ours, theirs = make_pretrained().weights, load_file(tmp_path / "hf" / "model.safetensors")
     layer = "bert.encoder.layer.2."
     kernel = ours["bert/encoder/layer_2/attention/query_kernel"]
-    # out = weight @ in: row head * K + k holds what our [D, A, K] has at [:, head, k].
+    # out = weight @ in: row head * K + k is our [D, A, K] at [:, head, k].
     query = theirs[layer + "attention.self.query.weight"]
     np.testing.assert_array_equal(query[2 * 4 + 1], kernel[:, 2, 1])
     kernel = ours["bert/encoder/layer_2/attention/output_kernel"]
@@ -91,7 +91,7 @@ def test_a_padded_vocabulary_is_cut(tmp_path):
         np.testing.assert_array_equal(found.weights[name], full[name][:28])
 
 
-def test_other_differences_are_not_padding():
+def test_other_vocabulary_sizes_are_refused():
     for rows in (27, 30, 156):
         with pytest.raises(UserError, match=f"{rows} rows of word embeddings but .* 28 entries"):
             make_pretrained(vocab_size=rows).complete()
@@ -148,7 +148,7 @@ def test_an_unfinished_directory_is_replaced(tmp_path):
     assert same_weights(formats.read(tmp_path / "out").weights, make_pretrained().weights)
 
 
-def test_file_names_that_a_shell_completes(tmp_path):
+def test_paths_of_files_inside_a_model_directory(tmp_path):
     for kind in KINDS:
         formats.write(make_pretrained(), tmp_path / kind, kind)
     for name in (
@@ -173,7 +173,7 @@ def test_other_directories(tmp_path):
         formats.read(tmp_path / "run")
 
 
-def test_lowercase_is_for_google_alone(tmp_path):
+def test_lowercase_applies_only_to_google(tmp_path):
     for kind in ("google", "huggingface"):
         formats.write(make_pretrained(), tmp_path / kind, kind)
     (tmp_path / "google" / "bert_jax_tokenizer.json").unlink()
@@ -184,7 +184,7 @@ def test_lowercase_is_for_google_alone(tmp_path):
         formats.read(tmp_path / "huggingface", lowercase=True)
 
 
-def test_fine_tuned_models_are_for_huggingface_alone(tmp_path):
+def test_fine_tuned_models_are_written_only_for_huggingface(tmp_path):
     pretrained = make_finetuned("sequence_classification", ("no", "yes"))
     with pytest.raises(UserError, match="a test is fine-tuned.*--to=huggingface"):
         formats.write(pretrained, tmp_path / "out", "google")

@@ -1,4 +1,4 @@
-"""Google's checkpoints: reading them, and what can be wrong with them."""
+"""Google's checkpoints: reading them, and their errors."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Directories of `transformers`: the forms they come in, and what can be wrong with them."""
+"""Directories of `transformers`: their variants, and their errors."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_the_decoder_must_be_tied(huggingface):
 
 
 def split(directory) -> dict[str, str]:
-    """Divides the weights over two files; returns the index."""
+    """Splits the weights into two files; returns the index."""
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
     index = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(tensors)}
@@ -112,7 +112,7 @@ def test_a_wrong_index(huggingface, change, message):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_short_floats_are_widened_exactly(huggingface, dtype):
+def test_16_bit_floats_are_converted_exactly(huggingface, dtype):
     edit_tensors(huggingface, lambda t: t.update({n: x.astype(dtype) for n, x in t.items()}))
     expected = {n: x.astype(dtype) for n, x in make_pretrained().weights.items()}
     found = formats.read(huggingface).weights
@@ -120,7 +120,7 @@ def test_short_floats_are_widened_exactly(huggingface, dtype):
     assert same_weights(found, {n: x.astype(np.float32) for n, x in expected.items()})
 
 
-def test_everything_wrong_with_the_tensors_is_named_at_once(huggingface):
+def test_all_wrong_tensors_are_named_in_one_message(huggingface):
     def change(tensors):
         tensors.pop("bert.embeddings.LayerNorm.bias")
         kernel = tensors.pop("bert.encoder.layer.1.output.dense.weight")
@@ -138,7 +138,7 @@ def test_everything_wrong_with_the_tensors_is_named_at_once(huggingface):
         assert words in str(error.value)
 
 
-def test_other_types_are_not_weights(huggingface):
+def test_other_dtypes_are_refused(huggingface):
     name = "bert.pooler.dense.bias"
     edit_tensors(huggingface, lambda t: t.update({name: t[name].astype(np.float64)}))
     with pytest.raises(UserError, match=f"{name} is float64"):
@@ -167,13 +167,13 @@ def test_the_config_of_another_model(huggingface, change, message):
 
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_damaged_weights_end_in_one_sentence(huggingface, data):
+def test_damaged_weights_give_one_sentence(huggingface, data):
     path = huggingface / "model.safetensors"
     whole = path.read_bytes()
     damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)), "length")])
     for _ in range(data.draw(st.integers(0, 3), "flips")):
         if damaged:
-            # Flips in the header do more than change a value.
+            # Flipped bits in the header are a structural error.
             at = data.draw(st.integers(0, min(len(damaged), 4000) - 1))
             damaged[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(damaged)

@@ -72,7 +72,7 @@ def test_reading_inverts_writing(tmp_path, head, labels, family):
     assert first[0] == second[0] and same_weights(first[1], second[1])
 
 
-def test_a_classifier_of_roberta_has_the_poolers_layer(tmp_path):
+def test_roberta_classifier_contains_the_pooler(tmp_path):
     pretrained = make_finetuned("sequence_classification", LABELS, family="roberta")
     dense = copies(pretrained.weights)["bert/pooler/dense/kernel"]
     config, tensors = export(pretrained, tmp_path / "hf")
@@ -85,12 +85,12 @@ def test_a_classifier_of_roberta_has_the_poolers_layer(tmp_path):
 @pytest.mark.parametrize(
     ("values", "labels"),
     [
-        # transformers leaves its defaults out.
+        # transformers does not write its default values.
         ({"id2label": None, "problem_type": None}, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"id2label": {"2": "c", "0": "a", "1": 7}}, ("a", "7", "c")),
     ],
 )
-def test_labels_as_transformers_writes_them(tmp_path, values, labels):
+def test_labels_in_the_forms_of_transformers(tmp_path, values, labels):
     export(make_finetuned("sequence_classification", LABELS), tmp_path / "hf")
     edit_json(tmp_path / "hf" / "config.json", **values)
     again = formats.read(tmp_path / "hf")
@@ -114,7 +114,7 @@ def test_labels_as_transformers_writes_them(tmp_path, values, labels):
         ),
     ],
 )
-def test_an_unusable_head_leaves_its_encoder(tmp_path, head, values, lost, words):
+def test_encoder_is_read_without_an_unusable_head(tmp_path, head, values, lost, words):
     export(make_finetuned(head, LABELS), tmp_path / "hf")
     edit_json(tmp_path / "hf" / "config.json", **values)
     if lost:
@@ -151,7 +151,7 @@ def test_pre_training_replaces_the_head():
         ({"model": MODEL | {"causal": True}}, "causal and pools the last token"),
     ],
 )
-def test_models_that_transformers_lacks(tmp_path, change, words):
+def test_models_without_a_class_in_transformers_are_refused(tmp_path, change, words):
     pretrained = dataclasses.replace(make_finetuned("sequence_classification", LABELS), **change)
     with pytest.raises(UserError, match=words):
         formats.write(pretrained, tmp_path / "out", "huggingface")

@@ -1,4 +1,4 @@
-"""Conversion to and from a bucket: bit for bit, complete or not there."""
+"""Conversion to and from a bucket: exact, and complete or absent."""
 
 import pytest
 from etils import epath
@@ -11,7 +11,7 @@ from tests.interop.small_bert import TOKENS, copies, make_finetuned, make_pretra
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_there_and_back(kind, bucket):
+def test_round_trip_through_a_bucket(kind, bucket):
     original = make_pretrained()
     weights = copies(original.weights)
     path = f"gs://{bucket}/models/{kind}"
@@ -36,7 +36,7 @@ def test_a_single_checkpoint_of_google(bucket):
         assert same_weights(back.weights, make_pretrained().weights)
 
 
-def test_what_a_killed_conversion_left_is_replaced(bucket):
+def test_remains_of_a_killed_conversion_are_replaced(bucket):
     files.write_whole(f"gs://{bucket}/m/unfinished_conversion", b"")
     files.write_whole(f"gs://{bucket}/m/model.safetensors", b"half")
     formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
@@ -54,7 +54,7 @@ def test_a_failed_conversion_leaves_nothing(bucket, monkeypatch):
     assert files.list_files(f"gs://{bucket}") == {}
 
 
-def test_mistakes_name_the_place_that_the_user_gave(bucket):
+def test_messages_name_the_users_path(bucket):
     with pytest.raises(UserError, match=f"gs://{bucket}/none does not exist"):
         formats.read(f"gs://{bucket}/none")
     formats.write(make_finetuned("question_answering"), f"gs://{bucket}/m", "huggingface")

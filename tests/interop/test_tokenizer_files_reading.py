@@ -1,4 +1,4 @@
-"""Tokenizer files of other programs: how they are read, and which are refused."""
+"""Reading tokenizer files of other programs, and refusals."""
 
 import json
 
@@ -17,7 +17,7 @@ def ours():
 
 @pytest.fixture
 def directory(ours, tmp_path):
-    """A directory of `transformers` with an uncased tokenizer."""
+    """Returns a directory of `transformers` with an uncased tokenizer."""
     files.write_huggingface_tokenizer(ours, tmp_path, BERT, 512)
     return tmp_path
 
@@ -60,7 +60,7 @@ def test_upper_case_entries_mean_a_cased_vocabulary(entries, lowercase, tmp_path
 
 
 def test_files_that_transformers_saved_again(directory, ours):
-    """transformers adds truncation and padding, and leaves defaults out."""
+    """transformers adds truncation and padding, and omits defaults."""
 
     def change(content):
         content["truncation"] = dict(

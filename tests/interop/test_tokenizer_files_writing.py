@@ -1,4 +1,4 @@
-"""Tokenizers exported to other programs: the same ids there, and when read back."""
+"""Exported tokenizers give the same ids in other programs and when they are read back."""
 
 import json
 import unicodedata
@@ -105,7 +105,7 @@ def test_pairs_get_special_tokens_and_types(tokenizer, library):
 
 
 def test_masks_in_a_text(tokenizer, library):
-    """`encode_masked` follows the library's convention; elsewhere "[MASK]" is plain text."""
+    """`encode_masked` converts masks like the library; `encode_batch` reads plain text."""
     for text in (
         "He went to the [MASK].",
         "[MASK], the senate",
@@ -151,7 +151,7 @@ def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):
 
 
 def foreign_model(path, **options):
-    """Trains a model with features that ours lack."""
+    """Trains a model with features that our models lack."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sample_texts()),
         model_prefix=str(path / "foreign"),
@@ -175,7 +175,7 @@ def foreign_model(path, **options):
         ({"treat_whitespace_as_suffix": True}, "its pieces end with a space"),
     ],
 )
-def test_models_that_hugging_face_cannot_hold(options, words, tmp_path):
+def test_models_that_hugging_face_does_not_support(options, words, tmp_path):
     tokenizer = foreign_model(tmp_path, **options)
     with pytest.raises(UserError, match=f"cannot be written as a Hugging Face tokenizer: {words}"):
         files.write_huggingface_tokenizer(tokenizer, tmp_path / "out", BERT, 512)

@@ -29,13 +29,13 @@ def torch():
 
 @pytest.fixture
 def directory(tmp_path):
-    """A directory of `transformers` whose weights are still to be written."""
+    """Returns a directory of `transformers` without its weights, which each test writes."""
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     return tmp_path / "hf"
 
 
-def test_without_torch_one_sentence_tells_what_to_do(directory, monkeypatch):
+def test_missing_torch_gives_one_sentence_with_advice(directory, monkeypatch):
     (directory / "pytorch_model.bin").touch()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"pytorch_model.bin .* pip install -e '.\[torch\]', or"):
@@ -65,7 +65,7 @@ def test_a_directory_with_a_bin_file(torch, directory, is_zip, dtype):
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_code_is_not_run(torch, directory, is_zip):
+def test_pickled_code_is_not_executed(torch, directory, is_zip):
     path = directory / "pytorch_model.bin"
     attack = {"weight": Call(os.mkdir, str(directory / "hacked"))}
     torch.save(attack, path, _use_new_zipfile_serialization=is_zip)
@@ -76,7 +76,7 @@ def test_code_is_not_run(torch, directory, is_zip):
     assert not (directory / "hacked").exists()
 
 
-def test_other_values_are_no_weights(torch, directory):
+def test_values_that_are_not_tensors_are_refused(torch, directory):
     bias = torch.ones(28, dtype=torch.int16)
     for value, words in (
         ([torch.ones(3)], "something other than named tensors"),

@@ -1,4 +1,4 @@
-"""What we write, loaded by `transformers` itself; skipped where it is not installed.
+"""Exports loaded by `transformers` itself; skipped if it is not installed.
 
 pip install torch 'transformers<5' && pytest tests/interop/test_transformers.py
 """
@@ -40,7 +40,7 @@ def random_batch(model, seed=0, pad_id=0):
     rng = np.random.default_rng(seed)
     shape = (3, 17)
     mask = (np.arange(17) < np.array([[17], [9], [12]])).astype(np.int64)
-    # Padding stands at the end alone: a RoBERTa of transformers does not count it elsewhere.
+    # The padding id occurs only in padding, because RoBERTa does not count it in positions.
     ids = rng.integers(pad_id + 1, model["vocab_size"], shape)
     return {
         "input_ids": np.where(mask, ids, pad_id),
@@ -57,7 +57,7 @@ def their_outputs(model, batch):
 
 
 def load_whole(class_name, path):
-    """Loads a directory; no key may be missing, unexpected or of another shape."""
+    """Loads a directory and checks that no key is missing, unexpected or of another shape."""
     model, report = getattr(transformers, class_name).from_pretrained(
         path, output_loading_info=True
     )
@@ -114,7 +114,7 @@ def assert_same_logits(theirs, pretrained, weights):
         ("AlbertForMaskedLM", {"family": "albert", "terms": ("masked_lm",)}),
     ],
 )
-def test_transformers_loads_our_directory_whole(tmp_path, class_name, options):
+def test_transformers_loads_our_directory_completely(tmp_path, class_name, options):
     pretrained = make_pretrained(**options)
     weights = copies(pretrained.weights)
     formats.write(pretrained, tmp_path / "hf", "huggingface")
@@ -135,7 +135,7 @@ def test_transformers_loads_our_directory_whole(tmp_path, class_name, options):
         ("AlbertConfig", "AlbertForPreTraining", {"embedding_size": 7, "num_hidden_groups": 2}),
     ],
 )
-def test_we_load_theirs(tmp_path, config_class, class_name, values):
+def test_bert_jax_loads_directories_of_transformers(tmp_path, config_class, class_name, values):
     config = getattr(transformers, config_class)(
         vocab_size=28,
         hidden_size=12,
@@ -155,7 +155,7 @@ def test_we_load_theirs(tmp_path, config_class, class_name, values):
         assert_same_logits(model, pretrained, pretrained.weights)
 
 
-def test_their_reader_of_googles_checkpoints_reads_ours(tmp_path, caplog):
+def test_transformers_reads_our_google_checkpoint(tmp_path, caplog):
     from transformers.models.bert.modeling_bert import load_tf_weights_in_bert
 
     pretrained = make_pretrained()
@@ -178,8 +178,8 @@ def test_their_reader_of_googles_checkpoints_reads_ours(tmp_path, caplog):
         ("Camembert", "CamembertTokenizer", "xlm_roberta"),
     ],
 )
-def test_a_roberta_of_theirs_comes_back(tmp_path, family, tokenizer_class, folder):
-    """Every bit but those of the two unused positions, the config and the tokenizer."""
+def test_roberta_of_transformers_round_trip(tmp_path, family, tokenizer_class, folder):
+    """Compares all weights but the two unused positions, the config and the tokenizer."""
     zipfile.ZipFile(FOLDER / "family_tokenizers.zip").extractall(tmp_path)
     tokenizer = getattr(transformers, tokenizer_class).from_pretrained(tmp_path / folder)
     config = getattr(transformers, f"{family}Config")(

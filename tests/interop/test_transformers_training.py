@@ -1,4 +1,4 @@
-"""The steps of fine-tuning beside PyTorch's; skipped where `transformers` is not installed.
+"""Fine-tuning steps against PyTorch's; skipped if `transformers` is not installed.
 
 pip install torch 'transformers<5' && pytest tests/interop/test_transformers_training.py
 """
@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-def test_the_steps_of_fine_tuning_are_theirs(tmp_path, monkeypatch):
-    """Loss and gradient norm of every step, without dropout, which is random on either side."""
+def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
+    """Compares the loss and gradient norm of every step, without dropout."""
     monkeypatch.setattr(TaskModel, "DROPOUT", 0.0)
     small.write_bert(tmp_path / "hf")
     small.write_rows(tmp_path / "data")
@@ -85,4 +85,4 @@ def test_the_steps_of_fine_tuning_are_theirs(tmp_path, monkeypatch):
         schedule.step()
         np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=2e-5, err_msg=str(step))
         np.testing.assert_allclose(metrics["grad_norm"], float(norm), rtol=2e-4, err_msg=str(step))
-    assert step == 79 and loss.item() < 0.3, "it learned, so that the steps mattered"
+    assert step == 79 and loss.item() < 0.3, "the model must learn"

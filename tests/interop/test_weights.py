@@ -1,4 +1,4 @@
-"""The flat form of weights: single layers, and the rows of the vocabulary alone."""
+"""The flat form of weights: single layers, and no rows that pad the vocabulary."""
 
 import dataclasses
 from contextlib import closing

@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 
-# Records its arguments, one file a call, and answers from files that a test writes. Each line
-# is used once; "!" is a failure, and so is every call with the text in the file `failing`.
+# Records its arguments, one file per call, and answers from files that a test writes. Each line
+# is used once; "!" is a failure, and so is every call that contains the text in `failing`.
 RECORDER = r"""#!/usr/bin/env bash
 number=$(printf '%03d' "$(ls "$FAKES/calls" | wc -l)")
 printf '%s\0' "${0##*/}" "$@" >"$FAKES/calls/$number"
@@ -38,7 +38,7 @@ class Fakes:
         self.directory = directory
         (directory / "bin").mkdir()
         (directory / "calls").mkdir()
-        # Nobody waits in a test.
+        # Tests do not wait.
         self.program("sleep", "#!/bin/sh\n")
 
     def program(self, name: str, text: str = RECORDER) -> None:
@@ -47,7 +47,7 @@ class Fakes:
         path.chmod(0o755)
 
     def answers(self, **lines: list[str]) -> None:
-        """Sets the coming answers: states, statuses and nodes; or which calls fail."""
+        """Sets the next answers (states, statuses and nodes), or the calls that fail."""
         for name, entries in lines.items():
             (self.directory / name).write_text("".join(f"{line}\n" for line in entries))
 
@@ -69,7 +69,7 @@ def launch(script: str, *arguments: str, **options) -> subprocess.CompletedProce
 
 
 def dry_run(script: str, *arguments: str) -> list[list[str]]:
-    """Returns the commands that a dry run prints where none of the programs is installed."""
+    """Returns the commands that a dry run prints if none of the programs is installed."""
     bare = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
     at = arguments.index("--") if "--" in arguments else len(arguments)
     done = launch(script, *arguments[:at], "--dry_run", *arguments[at:], env=bare)
@@ -77,12 +77,12 @@ def dry_run(script: str, *arguments: str) -> list[list[str]]:
     assert not done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
     commands = [shlex.split(line) for line in lines]
-    # A fake sees the second command of `tar ... | gcloud ...`.
+    # A fake receives only the second command of `tar ... | gcloud ...`.
     return [words[words.index("|") + 1 :] if "|" in words else words for words in commands]
 
 
 def mistake(script: str, *arguments: str) -> str:
-    """Runs a script that must refuse its arguments; returns its one sentence."""
+    """Runs a script that must refuse its arguments; returns its message."""
     done = launch(script, *arguments)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert not done.stdout

@@ -1,4 +1,4 @@
-"""launch/gke.sh, and the JobSet that it hands to the cluster."""
+"""launch/gke.sh, and the JobSet that it submits to the cluster."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ def schema():
 
 
 def manifest(*arguments):
-    """What `gke.sh train` would hand to kubectl."""
+    """Returns the manifest that `gke.sh train` passes to kubectl."""
     done = launch("gke.sh", "train", "--dry_run", *arguments)
     assert done.returncode == 0, done.stderr
     command, _, text = done.stdout.partition("\n")
@@ -41,7 +41,7 @@ def test_the_manifest_is_a_jobset(jobset, schema):
     assert [f"{error.json_path}: {error.message}" for error in schema.iter_errors(jobset)] == []
 
 
-def test_what_the_manifest_says(jobset):
+def test_contents_of_the_manifest(jobset):
     assert jobset["metadata"]["name"] == "bert"
     (slices,) = jobset["spec"]["replicatedJobs"]
     job = slices["template"]["spec"]
@@ -63,7 +63,7 @@ def test_what_the_manifest_says(jobset):
     assert container["command"] == ["python", "launch/train.py"]
     assert container["args"] == ["gs://bucket/run", *MAIN[1:]]
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
-    # GKE takes no other request for such a resource than its limit.
+    # For this resource, GKE requires the request to equal the limit.
     assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
@@ -105,7 +105,7 @@ def test_the_cluster():
     ]
     (jobset,) = commands[4][4:]
     docstring = record_jobset_schema.__doc__
-    assert f"JobSet {jobset.split('/')[-2]} " in docstring, "the schema is of another version"
+    assert f"JobSet {jobset.split('/')[-2]} " in docstring, "the schema has another version"
 
 
 def test_the_other_commands():
@@ -122,7 +122,7 @@ def test_the_other_commands():
     assert deleted[:5] == ["gcloud", "container", "clusters", "delete", "bert"]
 
 
-def test_the_real_commands_are_the_dry_runs(tmp_path):
+def test_real_commands_match_the_dry_run(tmp_path):
     fakes = Fakes(tmp_path)
     for name in ("gcloud", "kubectl", "docker"):
         fakes.program(name)

@@ -1,4 +1,4 @@
-"""Rules for every file in launch/."""
+"""Checks of every file in launch/."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ def test_shellcheck_has_no_complaint(tmp_path):
     assert done.returncode == 0, done.stdout
     (tmp_path / "wrong.sh").write_text("#!/bin/bash\nrm $1\n")
     wrong = subprocess.run([*command, str(tmp_path / "wrong.sh")], capture_output=True)
-    assert wrong.returncode == 1, "it checks nothing"
+    assert wrong.returncode == 1, "shellcheck does not report a known mistake"
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -43,7 +43,7 @@ def test_the_readmes_files_exist():
         assert (LAUNCH / name).exists(), name
 
 
-def test_the_image_gets_files_that_are_there():
+def test_files_of_the_image_exist():
     lines = (LAUNCH / "gke" / "Dockerfile").read_text().splitlines()
     copied = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
     sources = {name for names in copied for name in names}

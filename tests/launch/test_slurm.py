@@ -28,7 +28,7 @@ def test_commands():
     assert logs[0] == "tail" and logs[-1] == "bert.log"
 
 
-def test_the_real_command_is_the_dry_runs(tmp_path):
+def test_real_command_matches_the_dry_run(tmp_path):
     fakes = Fakes(tmp_path)
     fakes.program("sbatch")
     done = launch("slurm.sh", "train", *TRAIN, *MAIN, env=fakes.environment())
@@ -68,7 +68,7 @@ def job(tmp_path):
 
 
 def run_job(job, **environment):
-    """The batch script as Slurm runs it: a copy, elsewhere."""
+    """Runs the batch script as Slurm does: as a copy in another directory."""
     copy = job.directory / "slurm_script"
     copy.write_text((LAUNCH / "slurm" / "train.sbatch").read_text())
     return subprocess.Popen(
@@ -83,7 +83,7 @@ def run_job(job, **environment):
     [("0", "0", False), ("75", "3", True), ("137", "0", True), ("75", "100", False)]
     + [("1", "0", False), ("2", "0", False)],
 )
-def test_what_was_stopped_is_queued_again(job, training, restarts, again):
+def test_job_is_requeued_after_preemption_or_crash(job, training, restarts, again):
     status = run_job(job, TRAINING=training, SLURM_RESTART_COUNT=restarts).wait(timeout=30)
     assert status == int(training)
     step, *more = job.calls()
@@ -91,7 +91,7 @@ def test_what_was_stopped_is_queued_again(job, training, restarts, again):
     assert more == ([["scontrol", "requeue", "17"]] if again else [])
 
 
-def test_a_cancelled_job_stays_away(job):
+def test_canceled_job_is_not_requeued(job):
     process = run_job(job, TRAINING="long")
     while not (job.directory / "training").exists():
         assert process.poll() is None

@@ -1,4 +1,4 @@
-"""launch/tpu_vm.sh: a run's life on TPU VMs that come and go."""
+"""launch/tpu_vm.sh: a run on TPU VMs that are created, preempted and deleted."""
 
 import io
 import tarfile
@@ -50,7 +50,7 @@ STOP = ssh(f"bash {SCRIPT} stop")
 BEGIN = [UPLOAD, INSTALL, START]
 
 
-def test_a_dry_run_walks_through_a_runs_life():
+def test_dry_run_prints_all_steps_of_a_run():
     assert dry_run("tpu_vm.sh", "train", *TRAIN, *MAIN) == [
         *[LIST, CREATE, LIST, STATUS, *BEGIN],
         *[LIST, STATUS, DELETE],
@@ -114,7 +114,7 @@ def test_mistakes(arguments, words):
 
 @pytest.fixture
 def cloud(tmp_path):
-    """Google Cloud, where everything is answered beforehand."""
+    """Returns a fake Google Cloud with prepared answers."""
     fakes = Fakes(tmp_path)
     fakes.program("gcloud")
     return fakes
@@ -125,7 +125,7 @@ def train(cloud, *flags, **answers):
     return launch("tpu_vm.sh", "train", *TRAIN, *flags, *MAIN, env=cloud.environment())
 
 
-def test_the_real_commands_are_the_dry_runs(cloud):
+def test_real_commands_match_the_dry_run(cloud):
     done = train(cloud, states=["", "ACTIVE", "ACTIVE"], statuses=["absent", "finished"])
     assert done.returncode == 0, done.stderr
     assert cloud.calls() == dry_run("tpu_vm.sh", "train", *TRAIN, *MAIN)
@@ -154,7 +154,7 @@ def test_preemption(cloud):
     )
 
 
-def test_a_node_that_is_preempted_before_its_resource_says_so(cloud):
+def test_preempted_node_is_replaced_although_its_resource_is_active(cloud):
     done = train(
         cloud,
         states=["ACTIVE", "ACTIVE", "", "ACTIVE", "ACTIVE"],
@@ -168,7 +168,7 @@ def test_a_node_that_is_preempted_before_its_resource_says_so(cloud):
     ]
 
 
-def test_a_stopped_or_lost_training_is_started_again_on_the_same_machines(cloud):
+def test_stopped_training_restarts_on_the_same_machines(cloud):
     done = train(
         cloud,
         states=["ACTIVE"] * 8,
@@ -178,7 +178,7 @@ def test_a_stopped_or_lost_training_is_started_again_on_the_same_machines(cloud)
     )
     assert done.returncode == 0, done.stderr
     assert cloud.calls() == [
-        # What is there may be an older version.
+        # The machines may have an older version of the code.
         *[LIST, STATUS, *BEGIN, LIST, STATUS],
         *[LIST, STATUS, START, LIST, STATUS, START],
         *[LIST, STATUS, DESCRIBE, LIST, STATUS],
@@ -187,7 +187,7 @@ def test_a_stopped_or_lost_training_is_started_again_on_the_same_machines(cloud)
 
 
 @pytest.mark.parametrize("before", ["finished", "failed 1"])
-def test_what_an_earlier_command_left_does_not_count(cloud, before):
+def test_status_of_an_earlier_command_is_ignored(cloud, before):
     done = train(cloud, "--keep", states=["ACTIVE"] * 2, statuses=[before, "finished"])
     assert done.returncode == 0, done.stderr
     assert cloud.calls() == [LIST, STATUS, *BEGIN, LIST, STATUS]
@@ -198,7 +198,7 @@ def refused(done):
     return [line for line in done.stderr.splitlines() if line.startswith("error: ")][-1]
 
 
-def test_a_mistake_ends_it_and_leaves_the_machines(cloud):
+def test_user_error_ends_the_script_and_keeps_the_machines(cloud):
     message = refused(train(cloud, states=["ACTIVE"] * 2, statuses=["absent", "failed 2"]))
     assert "the training ended with a mistake" in message
     assert f"tpu_vm.sh logs {' '.join(IDENTITY)}" in message
@@ -212,13 +212,13 @@ def test_a_request_that_cannot_be_met(cloud):
     assert cloud.calls() == [LIST, CREATE, LIST]
 
 
-def test_what_someone_else_deleted_is_not_asked_for_again(cloud):
+def test_resource_deleted_by_another_user_is_not_requested_again(cloud):
     message = refused(train(cloud, states=["", "ACTIVE", "DELETING", ""], statuses=["running"]))
     assert "the TPU was deleted by someone else" in message
     assert cloud.calls() == [LIST, CREATE, LIST, STATUS, LIST, LIST]
 
 
-def test_it_does_not_try_for_ever(cloud):
+def test_number_of_retries_is_limited(cloud):
     answers = {"states": ["ACTIVE"] * 5, "statuses": ["running"] + ["!"] * 4}
     done = train(cloud, "--max_failures=3", nodes=["REPAIRING"] * 4, **answers)
     message = refused(done)
@@ -236,7 +236,7 @@ def test_it_does_not_try_for_ever(cloud):
         ("list", "gcloud does not answer"),
     ],
 )
-def test_what_fails_is_tried_again(cloud, failing, message):
+def test_failed_calls_are_retried(cloud, failing, message):
     answers = {"states": [""] + ["ACTIVE"] * 4, "statuses": ["absent"] * 4}
     if failing == "create":
         answers["states"] = [""] * 4
@@ -250,7 +250,7 @@ def test_a_tpu_that_cannot_be_deleted_at_the_end_is_reported(cloud):
     assert "the TPU could not be deleted; the TPU is still there and costs money" in message
 
 
-def test_deleting_what_does_not_answer(cloud):
+def test_deleting_an_unresponsive_tpu(cloud):
     cloud.program("gcloud", '#!/bin/sh\ncase $* in *ssh*) exit 255;; *) echo "$*";; esac\n')
     done = launch("tpu_vm.sh", "delete", *IDENTITY, env=cloud.environment())
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""launch/tpu_worker.sh: a worker's life, alone and under tpu_vm.sh."""
+"""launch/tpu_worker.sh, alone and under tpu_vm.sh."""
 
 import subprocess
 import time
@@ -28,7 +28,7 @@ esac
 
 @pytest.fixture
 def worker(tmp_path):
-    """Runs tpu_worker.sh in a home of its own; returns what it prints."""
+    """Runs tpu_worker.sh in its own home directory; returns its output."""
     fakes = Fakes(tmp_path)
     fakes.program("python3", WORKER_PYTHON)
     fakes.program("sleep", "#!/bin/sh\nexec /bin/sleep 0.05\n")
@@ -51,12 +51,12 @@ def until(run, wanted):
 
 
 def until_training(home, starts):
-    """Waits until the training has begun so many times."""
+    """Waits until the training has been started `starts` times."""
     while (home / "bert_jax" / "log").read_text().count("training with ") < starts:
         time.sleep(0.01)
 
 
-def test_a_worker(worker):
+def test_install_start_stop_and_status(worker):
     home, run = worker
     flags = ("gs://bucket/run", *MAIN[1:])
     until(run, "absent")
@@ -68,12 +68,12 @@ def test_a_worker(worker):
         f"-m uv pip install --quiet --python={env}/bin/python --editable {ROOT}[tpu,gcs]",
     ]
     until(run, "stopped")
-    # Returns at once, with its output let go: ssh would wait for it.
+    # It returns at once and closes its output; otherwise ssh would wait for it.
     assert run("start", *flags).returncode == 0
     until(run, "running")
     until_training(home, starts=1)
     first = (home / "bert_jax" / "pid").read_text()
-    # The one before is stopped, and waited for.
+    # It stops the earlier training and waits for it.
     assert run("start", *flags).returncode == 0
     until(run, "running")
     assert (home / "bert_jax" / "pid").read_text() != first
@@ -91,7 +91,7 @@ def test_a_worker(worker):
     assert (home / "bert_jax" / "log").read_text().splitlines().count(line) == 4
 
 
-# A cloud of one slice with two workers, which are directories; a preempted one is gone.
+# A cloud of one slice with two workers, which are directories; preemption removes them.
 SMALL_CLOUD = r"""#!/usr/bin/env bash
 case $* in
   "storage cp - "*) exec cat >"$FAKES/archive" ;;
@@ -121,7 +121,7 @@ case $* in
 esac
 """
 
-# Takes a step a second start, saved in the bucket; before the last it is preempted.
+# Records each start in the bucket. The first two starts request a preemption and wait for it.
 SMALL_TRAINING = r"""#!/usr/bin/env bash
 case $* in
   *" venv "*) mkdir -p "${!#}/bin" && ln -s "$0" "${!#}/bin/python" ;;
@@ -138,7 +138,7 @@ esac
 
 
 def test_from_an_empty_project_to_the_end_through_a_preemption(tmp_path):
-    """The real scripts on both sides; only gcloud and Python are small."""
+    """Runs the real scripts on both sides; only gcloud and Python are fakes."""
     fakes = Fakes(tmp_path)
     fakes.program("gcloud", SMALL_CLOUD)
     fakes.program("python3", SMALL_TRAINING)

@@ -32,7 +32,7 @@ sys.exit(int(end))
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts the script; `end` is how the training ends."""
+    """Starts the script; `end` sets how the training ends."""
     package = tmp_path / "bert_jax"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -40,7 +40,7 @@ def start(tmp_path):
 
     def run(end):
         command = [sys.executable, str(LAUNCH / "train.py"), str(tmp_path), end, "--a=b c"]
-        # `python -m` looks there first.
+        # `python -m` searches this directory first.
         return subprocess.Popen(command, cwd=tmp_path)
 
     return run
@@ -63,8 +63,8 @@ def test_exit_status(start, tmp_path, end, done, status):
 
 
 @pytest.mark.parametrize("end", ["saves", "never"])
-def test_a_signal_is_passed_on_and_waited_for(start, tmp_path, end):
-    """Also before the training handles it."""
+def test_signal_is_forwarded_to_the_training(start, tmp_path, end):
+    """The signal may also arrive before the training has installed its handler."""
     process = start(end)
     while not (tmp_path / "begun").exists():
         assert process.poll() is None

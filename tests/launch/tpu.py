@@ -1,4 +1,4 @@
-"""The flags of a training on a TPU VM."""
+"""The flags of a training run on a TPU VM."""
 
 WHERE = ("--project=my-project", "--zone=us-central1-a")
 IDENTITY = ("--name=bert", *WHERE)

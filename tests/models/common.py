@@ -1,4 +1,4 @@
-"""A model whose sizes are all odd and unequal, and how the tests here run it."""
+"""A model with odd and unequal sizes, and functions that run it."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.training.state import init_params
 
-# No two sizes are equal, none is even: no transposed or mistaken axis can pass.
+# All sizes differ and are odd, so that a transposed or wrong axis causes an error.
 ODD = BertConfig(
     101, 21, 3, 3, 35, max_position_embeddings=19, layer_norm_eps=1e-5, initializer_range=0.02
 )
@@ -24,7 +24,7 @@ def pretraining_model(config: BertConfig) -> PreTrainingModel:
 
 
 def abstract_params(config: BertConfig):
-    """Shapes of the parameters, each in its box of axis names."""
+    """Returns the shapes of the parameters, each in its box of axis names."""
     return jax.eval_shape(lambda: init_params(pretraining_model(config), 0))
 
 
@@ -38,7 +38,7 @@ def init(config: BertConfig, seed: int = 0):
 
 
 def apply(config: BertConfig, params, batch, **kwargs):
-    """Returns the logits of both heads, of the vocabulary's own entries alone."""
+    """Returns the logits of both heads, without the entries that pad the vocabulary."""
     kwargs = {"deterministic": True} | kwargs
     outputs = pretraining_model(config).apply({"params": params}, batch, **kwargs)
     return outputs | {"mlm": outputs["mlm"][..., : config.vocab_size]}
@@ -46,12 +46,12 @@ def apply(config: BertConfig, params, batch, **kwargs):
 
 @functools.cache
 def compiled(config: BertConfig):
-    """`apply`, compiled once for all tests."""
+    """Returns `apply`, compiled once for all tests."""
     return jax.jit(lambda params, batch: apply(config, params, batch))
 
 
 def stacked(params):
-    """The parameters with `scan_layers=True` that equal these of single layers."""
+    """Stacks the parameters of single layers, as with `scan_layers=True`."""
     encoder = params["bert"]["encoder"]
     layers = [encoder[f"layer_{i}"] for i in range(len(encoder))]
     layer = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)

@@ -1,4 +1,4 @@
-"""How far bert_jax is from the recorded PyTorch models: see tests/golden/record_models.py."""
+"""Compares bert_jax with the recorded PyTorch models; see tests/golden/record_models.py."""
 
 import dataclasses
 import functools
@@ -90,7 +90,7 @@ class Errors(NamedTuple):
 
 @functools.cache
 def random_model(name: str, scan_layers: bool) -> Model:
-    """A model of random weights, all of them from its golden file."""
+    """Returns a model with the random weights of its golden file."""
     reference, family = golden(f"model_{name}"), _family(name)
     keys = json.loads(str(reference["config"]))
     config = BertConfig(**read_family_keys(keys, family, name), scan_layers=scan_layers)
@@ -104,7 +104,7 @@ def random_model(name: str, scan_layers: bool) -> Model:
 
 
 def _family(name: str) -> Family:
-    """The family of a golden file with random weights."""
+    """Returns the family of a golden file with random weights."""
     if name == "spanbert":
         return _SPANBERT
     keys = json.loads(str(golden(f"model_{name}")["config"]))
@@ -114,23 +114,23 @@ def _family(name: str) -> Family:
 @functools.cache
 def _pretrained(name: str):
     pretrained = read_huggingface(package_folder(name))
-    # Its vocabulary is of no interest here; heads that it lacks are random, and not compared.
+    # The vocabulary does not matter here. Heads that the file lacks are random and not compared.
     pretrained.tokenizer = None
     pretrained.complete()
     return pretrained
 
 
 def real_model(name: str, scan_layers: bool) -> Model:
-    """A trained model as bert_jax reads it out of its package."""
+    """Returns a trained model that bert_jax reads from its package."""
     pretrained = _pretrained(name)
     config = dataclasses.replace(pretrained.model_config, scan_layers=scan_layers)
     return PreTrainingModel(config, make_terms()), unflatten(pretrained.weights, config)
 
 
 def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
-    """The largest of any entry of any hidden state of a real token that was recorded.
+    """Returns the largest error of any recorded entry of the hidden states of real tokens.
 
-    At padding, a RoBERTa of transformers has another position.
+    At padding, a RoBERTa of transformers has other positions.
     """
     batch, expected = section(reference, "batch"), reference["hidden_states"]
     actual = _hidden_states(*model, batch)
@@ -145,9 +145,9 @@ def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
 
 
 def _hidden_states(model: PreTrainingModel, params: dict, batch: dict) -> np.ndarray:
-    """[1 + layers, B, L, D]: what the embeddings and then each block return.
+    """Returns [1 + layers, B, L, D]: the outputs of the embeddings and of each block.
 
-    Caught as they are computed, for nn.scan keeps none of the inner ones.
+    They are recorded as they are computed, because nn.scan does not keep them.
     """
     states = []
 
@@ -212,8 +212,8 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
 def real_errors(name: str, scan_layers: bool) -> Errors:
     """Compares a trained model.
 
-    The golden file has its gradients as projections on vectors of signs, whose root mean square
-    is the norm, and as the largest entries.
+    The golden file contains the gradients as projections on vectors of signs, whose root mean
+    square is the norm, and as the largest entries.
     """
     model, params = real_model(name, scan_layers)
     reference = golden(f"real_{name}")
@@ -250,7 +250,7 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
 
 
 def antiberty_predictions() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each antibody, its masked residues as predicted here and there, and as they are."""
+    """Returns each antibody's residues as predicted by bert_jax and PyTorch, and the true ones."""
     model, params = real_model("antiberty", scan_layers=True)
     reference = golden("real_antiberty")
 
@@ -291,7 +291,7 @@ def _mean_loss(term: Term, outputs: jax.Array, batch: dict) -> jax.Array:
 
 
 def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
-    """As in record_models.py: the mean under fixed signs, where the weight is 1."""
+    """Returns the mean with fixed signs where the weight is 1, as in record_models.py."""
     weights = np.broadcast_to(weights, states.shape)
     return jnp.sum(states * signs("probe", states.size).reshape(states.shape) * weights) / (
         weights.sum()
@@ -299,7 +299,7 @@ def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:
 
 
 def named(params: dict, model: PreTrainingModel, family: Family) -> dict[str, np.ndarray]:
-    """Under transformers' names, and laid out as there."""
+    """Converts gradients to the names and layouts of transformers."""
     names = foreign_names(family.names, "huggingface", model.config.num_groups)
     flat = flatten(params, model.config)
     return {names[key].name: names[key].export(np.asarray(x)) for key, x in flat.items()}
@@ -319,5 +319,5 @@ def is_rounding_alone(name: str) -> bool:
 
 
 def _query(name: str) -> str:
-    """The query's bias for a key's."""
+    """Returns the name of the query's bias for that of the key's."""
     return name.replace(".key.", ".query.").replace("k_lin", "q_lin")

@@ -1,7 +1,7 @@
-"""BERT's pre-training forward pass in plain numpy, float64, one sequence at a time.
+"""The forward pass of BERT's pre-training in plain numpy, float64, one sequence at a time.
 
-Written from the paper and google-research/bert's modeling.py, not from bert_jax:
-nothing of it is shared. `params` is bert_jax's tree without scan, as numpy arrays.
+It is written from the paper and google-research/bert's modeling.py and shares nothing with
+bert_jax. `params` is bert_jax's tree without scan, as numpy arrays.
 """
 
 import math
@@ -49,7 +49,7 @@ def attention(x, mask, p):
 
 
 def sequence_logits(params, ids, segments, mask, positions, *, act, eps):
-    """Returns (mlm_logits [M, V], nsp_logits [2]) of one sequence."""
+    """Returns mlm_logits [M, V] and nsp_logits [2] for one sequence."""
     bert, length = params["bert"], len(ids)
     tables = bert["embeddings"]
     x = np.stack(

@@ -1,4 +1,4 @@
-"""Which positions attend to which, and what a causal model must not see."""
+"""Which positions attend to which, and that a causal model ignores later tokens."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ def test_bias_against_a_loop(causal, window, segmented):
     bias = attention_bias(
         jnp.asarray(MASK_BxL), causal=causal, window=window, segment_ids_BxL=segments
     )
-    # The TPU kernel relies on one query axis where padding is all that is masked.
+    # The TPU kernel relies on a query axis of size 1 if only padding is masked.
     only_padding = not (causal or window or segmented)
     assert bias.shape == (2, 1, 1 if only_padding else 7, 7) and bias.dtype == jnp.float32
     bias = np.broadcast_to(bias, (2, 1, 7, 7))
@@ -46,7 +46,7 @@ def test_only_a_causal_encoder_ignores_later_tokens(params, batch, causal):
         return encoder.apply({"params": params["bert"]}, *inputs, deterministic=True)
 
     hidden_BxLxD, pooled_BxD = encode(batch["input_ids"])
-    # The pooled token is the last real one of a causal model, otherwise the first.
+    # The pooled token is the last real one in a causal model, otherwise the first.
     dense = params["bert"]["pooler"]["dense"]
     token_BxD = hidden_BxLxD[np.arange(5), last_B if causal else 0]
     expected = np.tanh(token_BxD @ dense["kernel"] + dense["bias"])

@@ -1,4 +1,4 @@
-"""The whole model: size, start, arithmetic, and independence of how it is compiled."""
+"""The whole model: size, initial values, arithmetic, scanning and rematerialization."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ LARGE = BertConfig(30522, 1024, 24, 16, 4096)
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(("config", "count"), [(BASE, 110_106_428), (LARGE, 336_226_108)])
-def test_parameter_count_is_berts(config, count, scan_layers):
+def test_parameter_count_matches_bert(config, count, scan_layers):
     tree = abstract_params(dataclasses.replace(config, scan_layers=scan_layers))
     with_padding = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nn.unbox(tree)))
     # 70 of the 30,592 rows and output biases only pad the vocabulary.
@@ -54,7 +54,7 @@ def test_every_axis_of_a_parameter_has_a_logical_name(scan_layers):
 
 def test_initial_values():
     config = BertConfig(3000, 96, 3, 4, 384, scan_layers=True)
-    # The deviation of a normal cut at two is 0.8796 of the uncut one's.
+    # The deviation of a normal distribution truncated at two deviations is 0.8796 times as large.
     cut = math.sqrt(1 - 2 * 2 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(2 / math.sqrt(2)))
     values, other = flat(init(config)), flat(init(config, seed=1))
     assert len(values) > 15
@@ -67,7 +67,7 @@ def test_initial_values():
         elif name.endswith("bias"):
             assert np.all(value == 0), name
         else:
-            # Four standard errors; a cut normal's excess kurtosis is negative.
+            # Four standard errors; the excess kurtosis of a truncated normal is negative.
             error = 4 / math.sqrt(value.size)
             assert np.abs(value).max() <= 0.04, name
             assert np.abs(value).max() > 0.04 * (1 - 30 / value.size), name
@@ -84,7 +84,7 @@ def test_initial_values():
 
 
 def test_positions_may_start_as_sinusoids():
-    """Vaswani et al. 2017, section 3.5, with all sines before all cosines."""
+    """Compares with Vaswani et al. 2017, section 3.5, with all sines before all cosines."""
     width = 15
     config = BertConfig(50, width, 2, 1, 64, max_position_embeddings=40)
     at_random = flat(init(config))
@@ -95,7 +95,7 @@ def test_positions_may_start_as_sinusoids():
         angles = [place / 10_000 ** (i / 8) for i in range(8)]
         row = [*map(math.sin, angles), *map(math.cos, angles)]
         np.testing.assert_allclose(table[place], 0.3 * np.array(row)[:width], atol=1e-7)
-    # Everything else is drawn as before.
+    # All other parameters are unchanged.
     assert sinusoids.keys() == at_random.keys()
     for name, value in at_random.items():
         np.testing.assert_array_equal(sinusoids[name], value)
@@ -121,7 +121,7 @@ def test_forward_pass_agrees_with_plain_numpy(params, batch, act):
 
 
 def test_padding_changes_nothing(params, batch):
-    """Neither other values in it nor more of it."""
+    """The result depends neither on the values nor on the amount of padding."""
     inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     before = compiled(PLAIN)(params, batch)
     padding, real = batch["attention_mask"] == 0, batch["masked_lm_weights"] > 0
@@ -147,8 +147,8 @@ def test_scanned_layers_compute_the_same(params, batch):
 
 
 @pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_group_of_layers_computes_as_layers_with_the_same_weights(params, batch, scan_layers):
-    """Three layers of two groups are 0, 0, 1; a group's gradient is the sum of theirs."""
+def test_group_of_layers_equals_layers_with_the_same_weights(params, batch, scan_layers):
+    """Three layers in two groups use 0, 0, 1; a group's gradient is the sum over its layers."""
     shared = dataclasses.replace(
         PLAIN, num_hidden_layers=3, layer_groups=2, scan_layers=scan_layers
     )
@@ -174,14 +174,14 @@ def test_a_group_of_layers_computes_as_layers_with_the_same_weights(params, batc
     sums = [jax.tree.map(lambda *x: sum(x), *part) for part in (layers[:2], layers[2:])]
     for name, value in flat({"layer_0": sums[0], "layer_1": sums[1]}).items():
         if name.endswith("key_bias"):
-            continue  # Its gradient is rounding alone: it moves no probability.
+            continue  # Its gradient is only rounding error: it changes no probability.
         scale = np.abs(value).max()
         np.testing.assert_allclose(
             flat(found["bert"]["encoder"])[name], value, rtol=1e-4, atol=1e-5 * scale, err_msg=name
         )
 
 
-def test_groups_of_layers_have_the_same_parameters_and_states_scanned_or_not(batch):
+def test_scanned_groups_of_layers_compute_the_same(batch):
     config = dataclasses.replace(PLAIN, num_hidden_layers=5, layer_groups=2)
     scanned = dataclasses.replace(config, scan_layers=True)
     params = init(config)
@@ -256,11 +256,11 @@ def scanned_gradient(params, gradient):
 
 @pytest.mark.parametrize("remat", ["dots", pytest.param("full", marks=pytest.mark.slow)])
 def test_rematerialization_changes_no_gradient(params, gradient, scanned_gradient, remat):
-    """Dropout on: what is recomputed must draw the same random bits again."""
+    """With dropout, the recomputation must draw the same random bits."""
     function, tree = gradient(remat, True), stacked(params)
     actual = flat(jax.jit(function)(tree))
-    # A key's bias moves no probability: its gradient is rounding alone. Hence the
-    # absolute tolerance, from the largest of all.
+    # The absolute tolerance is for a key's bias, which changes no probability: its gradient is
+    # only rounding error.
     largest = max(np.abs(value).max() for value in scanned_gradient.values())
     for name, value in scanned_gradient.items():
         np.testing.assert_allclose(
@@ -278,9 +278,9 @@ def test_bfloat16_is_close_and_gives_float32_logits(params, batch):
     for name, one in exact.items():
         other = rounded[name]
         assert other.dtype == jnp.float32
-        # bfloat16 keeps 8 bits; three layers add a few such roundings.
+        # bfloat16 has 8 bits; three layers add a few rounding errors of this size.
         assert np.abs(one - other).max() < 0.05 * np.abs(one).max()
-        assert np.abs(one - other).max() > 0, "computed in float32 after all"
+        assert np.abs(one - other).max() > 0, "the computation was not in bfloat16"
     encoder = BertEncoder(dataclasses.replace(PLAIN, dtype=jnp.bfloat16))
     inputs = [batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")]
     hidden, pooled = jax.eval_shape(
@@ -296,8 +296,8 @@ def test_bfloat16_parameters_and_statistics_stay_float32(params, batch):
     }
     gradient = jax.eval_shape(jax.grad(lambda p: apply(config, p, batch)["mlm"].sum()), params)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
-    # A hidden state of mean 300 and deviation 1: with bfloat16 statistics, whose
-    # unit is 2 there, LayerNorm would return noise.
+    # A hidden state of mean 300 and deviation 1. With bfloat16 statistics, whose resolution is 2
+    # there, LayerNorm would return noise.
     x = 300 + np.random.default_rng(0).integers(-3, 4, (4, 64)) * 2.0
     identity = {"params": {"scale": jnp.ones(64), "bias": jnp.zeros(64)}}
     output = LayerNorm(config).apply(identity, jnp.asarray(x, jnp.bfloat16))

@@ -1,7 +1,7 @@
-"""Dropout: how much, where, and independent between layers, steps and examples.
+"""Dropout: its rates, its places, and its independence between layers, steps and examples.
 
-Every call of it in a running step is observed, with its numbers, under scan, rematerialization
-and accumulated gradients.
+Every dropout call in a running step is recorded with its values, under scan, rematerialization
+and gradient accumulation.
 """
 
 import collections
@@ -57,7 +57,7 @@ COMPILED = pytest.mark.parametrize(
 
 @dataclasses.dataclass
 class Call:
-    """One call of one module while the program ran."""
+    """A recorded call of a module."""
 
     path: tuple[str, ...]
     inputs: np.ndarray
@@ -69,16 +69,16 @@ class Call:
 
 
 @contextlib.contextmanager
-def watch(*neighbours, named=()):
-    """Yields a list of the calls of dropouts, also inside jit, scan and remat.
+def watch(*neighbors, named=()):
+    """Yields a list of the calls of dropout modules, also inside jit, scan and remat.
 
-    Also those of modules of the classes `neighbours` and of the names `named`.
+    The list includes modules of the classes `neighbors` and modules with the names `named`.
     """
     calls = []
 
     def intercept(method, args, kwargs, context):
         output, module = method(*args, **kwargs), context.module
-        watched = isinstance(module, (Dropout, *neighbours)) or module.name in named
+        watched = isinstance(module, (Dropout, *neighbors)) or module.name in named
         # The pooler's dropout has the rate 0.
         watched = watched and getattr(module, "rate", 1)
         if watched and context.method_name == "__call__":
@@ -108,7 +108,7 @@ def rate(call):
 
 @pytest.fixture(scope="module")
 def single():
-    """Parameters of single layers, none of them zero, and a batch without padding."""
+    """Returns parameters of single layers, none of them zero, and a batch without padding."""
     batch = random_batch(0, batch_size=8, length=32, predictions=3, vocab_size=50)
     batch["attention_mask"] = np.ones_like(batch["attention_mask"])
     return randomized(init(CONFIG), seed=1, scale=0.1), batch
@@ -131,7 +131,7 @@ def forward(model, params, batch, deterministic=False):
     rngs = {} if deterministic else {"dropout": jax.random.key(3)}
     run = jax.jit(
         lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs),
-        # Other fusions may compute the input of a dropout again, with another rounding.
+        # The compiler may compute the input of a dropout twice, with different rounding.
         compiler_options={"xla_cpu_use_fusion_emitters": True},
     )
     return jax.block_until_ready(run(params))
@@ -142,7 +142,7 @@ def close(one, other):
 
 
 @COMPILED
-def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layers, remat, groups):
+def test_each_dropout_has_its_rate_and_scales_the_rest(single, scan_layers, remat, groups):
     with watch() as calls:
         dropped = forward(*setting(single, scan_layers, remat, groups))
     assert len(calls) == 1 + 3 * LAYERS
@@ -157,7 +157,7 @@ def test_each_dropout_drops_its_share_and_scales_what_is_left(single, scan_layer
     assert np.abs(dropped["nsp"] - exact["nsp"]).max() > 1e-3
 
 
-def test_each_dropout_stands_where_bert_has_it(single):
+def test_each_dropout_is_where_bert_has_it(single):
     model, params, batch = setting(single)
     with watch(LayerNorm, SelfAttention, named=("output", "pooler")) as calls:
         output = forward(model, params, batch)
@@ -174,7 +174,7 @@ def test_each_dropout_stands_where_bert_has_it(single):
         layer = f"layer_{i}"
         attention = one(layer, "attention")
         close(attention.inputs, hidden)
-        # Probabilities: after the softmax, and used as they come out.
+        # Probabilities: after the softmax, directly before their use.
         probs = one(layer, "attention", "Dropout_0")
         assert probs.inputs.min() >= 0
         close(probs.inputs.sum(-1), 1.0)
@@ -183,7 +183,7 @@ def test_each_dropout_stands_where_bert_has_it(single):
         context = np.einsum("BAQL,BALK->BAQK", probs.output, value)
         projected = np.einsum("BAQK,AKD->BQD", context, p["output_kernel"]) + p["output_bias"]
         close(attention.output, projected)
-        # Both sublayers: their output alone, before the residual sum.
+        # Both sublayers: only their output, before the residual sum.
         dropped = one(layer, "Dropout_0")
         close(dropped.inputs, attention.output)
         norm = one(layer, "attention_layer_norm")
@@ -193,7 +193,7 @@ def test_each_dropout_stands_where_bert_has_it(single):
         last = one(layer, "output_layer_norm")
         close(last.inputs, norm.output + dropped.output)
         hidden = last.output
-    # Nowhere else: both heads are what they are without dropout.
+    # Nowhere else: both heads compute the same as without dropout.
     close(one("pooler").inputs, hidden)
 
     def heads(m, hidden):
@@ -206,8 +206,8 @@ def test_each_dropout_stands_where_bert_has_it(single):
 
 
 @COMPILED
-def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat, groups):
-    """Two steps of two microbatches: sites, layers, microbatches, steps, examples, heads."""
+def test_all_masks_of_a_training_run_differ(single, scan_layers, remat, groups):
+    """Compares sites, layers, microbatches, steps, examples and heads over two steps."""
     model, params, batch = setting(single, scan_layers, remat, groups)
     optimizer = optax.sgd(0.0)
     objective = WeightedTerms(make_terms(), (1.0, 1.0))
@@ -221,7 +221,7 @@ def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat, gro
             state, _ = step(state, batch, {})
         jax.block_until_ready(state)
     masks = collections.Counter((is_probs(c), c.dropped.shape, c.dropped.tobytes()) for c in calls)
-    # A rematerialized block runs twice, and must drop the same both times.
+    # A rematerialized block runs twice and must use the same mask both times.
     runs = collections.Counter(masks.values())
     blocks = 4 * 3 * LAYERS
     assert runs == ({1: 4, 2: blocks} if remat == "full" else {1: 4 + blocks})
@@ -242,7 +242,7 @@ def test_no_two_masks_of_a_training_are_the_same(single, scan_layers, remat, gro
                 assert_independent(mask[:, 0], mask[:, 1], share)  # heads
 
 
-def test_the_attention_sublayer_may_have_a_rate_of_its_own(single):
+def test_attention_sublayer_may_have_its_own_rate(single):
     _, params, batch = setting(single)
     model = pretraining_model(dataclasses.replace(CONFIG, attention_output_dropout_prob=0.4))
     with watch() as calls:
@@ -261,17 +261,17 @@ def test_evaluation_drops_nothing(single):
         np.testing.assert_array_equal(call.inputs, call.output)
 
 
-def test_what_is_kept_is_scaled_as_exactly_as_bfloat16_can():
+def test_kept_values_are_scaled_without_bias_in_bfloat16():
     x = jnp.full((1, 4, 8), 0.9, jnp.bfloat16)
     rngs = {"dropout": jax.random.key(0)}
     values = set(np.asarray(Dropout(0.1).apply({}, x, False, rngs=rngs), np.float64).ravel())
-    # Scaled by 1 / 0.9 rounded to bfloat16, which is 1.109375, it would be 0.9961.
+    # With 1 / 0.9 rounded to bfloat16, which is 1.109375, the value would be 0.9961.
     assert values == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("rate", [1e-12, 1 - 2**-40])
-def test_rates_at_the_ends(rate):
-    """The largest of the 2^32 hash values is kept at any rate below 1."""
+def test_rates_near_0_and_1(rate):
+    """An element with the largest of the 2^32 hash values is kept at any rate below 1."""
     places = jnp.arange(1000, dtype=jnp.int32)
     kept = keeps(places, mask_keys(jax.random.key(0), ()), rate)
     assert kept.all() if rate < 0.5 else not kept.any()

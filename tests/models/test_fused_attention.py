@@ -1,4 +1,4 @@
-"""The TPU's attention kernel, run as plain JAX, against attention written out."""
+"""The TPU attention kernel, run as plain JAX, against a plain implementation."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ RATE = 0.1
 
 @pytest.fixture(params=[(64, 4, 128), (32, 4, 128)], ids=str)
 def case(request):
-    """Projections with padding at the end of one sequence; (depth, heads, length)."""
+    """Returns projections for (depth, heads, length); one sequence ends with padding."""
     depth, heads, length = request.param
     generator = np.random.default_rng(0)
     arrays = [
@@ -32,7 +32,7 @@ def case(request):
 
 
 def written_out(depth, heads, query, key, value, bias, keys, rate):
-    """The same in float32, [B, L, A*K]."""
+    """A plain implementation in float32; returns [B, L, A*K]."""
 
     def split(x):
         return x.astype(jnp.float32).reshape(*x.shape[:2], heads, depth)
@@ -48,13 +48,13 @@ def written_out(depth, heads, query, key, value, bias, keys, rate):
 
 
 def relative(found, expected):
-    """The largest difference in units of the largest value."""
+    """Returns the largest difference relative to the largest value."""
     found, expected = (np.asarray(x, np.float64) for x in (found, expected))
     return np.abs(found - expected).max() / np.abs(expected).max()
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE])
-def test_output_and_gradients_are_those_of_attention(case, rate):
+def test_output_and_gradients_match_plain_attention(case, rate):
     depth, heads, (query, key, value, weight), bias, keys = case
 
     def kernel(q, k, v):
@@ -68,7 +68,7 @@ def test_output_and_gradients_are_those_of_attention(case, rate):
     def loss(function):
         return lambda *x: jnp.sum(function(*x).astype(jnp.float32) * weight.astype(jnp.float32))
 
-    # bfloat16 keeps 8 bits; sums of hundreds of rounded terms stay within two of them.
+    # bfloat16 has 8 bits; sums of hundreds of rounded terms lose at most two of them.
     assert relative(kernel(query, key, value), reference(query, key, value)) < 2**-7
     found = jax.grad(loss(kernel), (0, 1, 2))(query, key, value)
     floats = [x.astype(jnp.float32) for x in (query, key, value)]
@@ -77,7 +77,7 @@ def test_output_and_gradients_are_those_of_attention(case, rate):
 
 
 def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch):
-    """With dropout: the masks are the same ones."""
+    """Dropout is on: both use the same masks."""
     kernel = functools.partial(fused_lib.fused_attention, interpret=True)
     monkeypatch.setattr(fused_lib, "fused_attention", kernel)
     unfused = BertConfig(10, 256, 1, 4, 64, attention_probs_dropout_prob=RATE, dtype=jnp.bfloat16)
@@ -102,11 +102,11 @@ def test_module_gives_the_same_with_and_without_the_kernel(monkeypatch):
     [
         (16, 1024, 128, True),
         (12, 768, 512, True),
-        (4, 256, 96, False),  # no multiple of 128
+        (4, 256, 96, False),  # not a multiple of 128
         (4, 256, 1024, False),  # scores too large for on-chip memory
-        (3, 192, 128, False),  # one head alone in its lanes
+        (3, 192, 128, False),  # one head in its lanes
         (4, 160, 128, False),  # depth 40
     ],
 )
-def test_fits_says_where_the_kernel_can_run(heads, width, length, fits):
+def test_fits(heads, width, length, fits):
     assert fused_lib.fits(BertConfig(10, width, 1, heads, 64), length) == fits

@@ -1,4 +1,4 @@
-"""The hand-written backward passes, against those that JAX derives."""
+"""The hand-written backward passes against JAX's automatic differentiation."""
 
 import math
 
@@ -28,7 +28,7 @@ def gradients(function, *inputs):
     return jax.grad(loss, tuple(range(len(inputs))))(*inputs)
 
 
-def test_layer_norms_gradients_are_flax_s():
+def test_layer_norm_gradients_match_flax():
     x, scale, bias = 3 + 2 * normal((4, 5, 64)), normal((64,), seed=1), normal((64,), seed=2)
 
     def run(module):
@@ -42,14 +42,14 @@ def test_layer_norms_gradients_are_flax_s():
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_gelu_of_bfloat16_is_the_exact_one_as_far_as_bfloat16_shows():
+def test_bfloat16_gelu_is_exact_up_to_rounding():
     # Every bfloat16 from -10 to 10.
     x = jnp.arange(2**16, dtype=jnp.uint16).view(jnp.bfloat16)
     x = x[jnp.abs(x) <= 10]
     x64 = np.asarray(x, np.float64)
     phi = np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x64])
     slope = phi + x64 * np.exp(-x64 * x64 / 2) / math.sqrt(2 * math.pi)
-    # Half a unit of bfloat16's last place, and the approximation's own error.
+    # Half a unit of bfloat16's last place, plus the error of the approximation.
     for found, exact in (
         (gelu(x), x64 * phi),
         (jax.vmap(jax.grad(lambda v: gelu(v).astype(jnp.float32)))(x), slope),
@@ -69,15 +69,15 @@ def test_column_sums_add_up_in_float32(dtype):
     np.testing.assert_allclose(sums, exact, atol=1e-4)
 
 
-def test_add_bias_gives_both_their_gradients():
+def test_gradients_of_add_bias():
     x, bias = normal((3, 7, 24)), normal((24,), seed=1)
     np.testing.assert_array_equal(add_bias(x, bias), x + bias)
     for one, other in zip(gradients(add_bias, x, bias), gradients(jnp.add, x, bias), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_masks_of_dropout_are_as_random_as_they_must_be():
-    """Between masks, and within one at the distances that a weak hash would show."""
+def test_dropout_masks_are_random():
+    """Tests pairs of masks, and distances within a mask at which a weak hash would fail."""
     rate, size = 0.1, 2**16
     keys = mask_keys(jax.random.key(0), (6,))
     place = jnp.arange(size, dtype=jnp.int32)
@@ -86,7 +86,7 @@ def test_masks_of_dropout_are_as_random_as_they_must_be():
         assert_share(mask, rate)
         for distance in (1, 2, 3, 4, 64, 128, 512, 1024, 4096, 2**15):
             assert_independent(mask[distance:], mask[:-distance], rate)
-        # Each of 256 stretches of 256 places: their counts are binomially distributed.
+        # The counts in 256 ranges of 256 places are binomially distributed.
         counts = mask.reshape(256, 256).sum(1)
         expected = 256 * rate * (1 - rate)
         assert abs(counts.var() - expected) < 4 * expected * math.sqrt(2 / 255)

@@ -1,7 +1,7 @@
 """bert_jax against PyTorch's BERT (transformers), weight for weight.
 
-Held everywhere: hidden states within 2e-5, gradients within 1e-4; tests/models/parity.py
-describes how they are measured; docs/parity.md lists the measured errors.
+The limits are 2e-5 for hidden states and 1e-4 for gradients. tests/models/parity.py describes how
+errors are measured, and docs/parity.md lists the measured errors.
 """
 
 import functools
@@ -22,7 +22,7 @@ random_errors = functools.cache(parity.random_errors)
 
 
 def within(bar, errors):
-    """All of them; a NaN is not."""
+    """Returns whether all errors are within the limit; NaN is not."""
     over = {name: error for name, error in errors.items() if not error < bar}
     assert errors and not over
 
@@ -50,7 +50,7 @@ def test_random_weights_give_the_same_logits_and_losses(name, scan_layers):
 
 @random_models
 @scanned_or_not
-def test_random_weights_get_the_same_gradients(name, scan_layers):
+def test_random_weights_give_the_same_gradients(name, scan_layers):
     within(GRADIENTS, random_errors(name, scan_layers).gradients)
     within(GRADIENTS, random_errors(name, scan_layers).entries)
 
@@ -71,14 +71,14 @@ def test_trained_weights_give_the_same_outputs_and_gradients(name, scan_layers):
     within(STATES, errors.outputs)
     within(GRADIENTS, errors.gradients)
     within(GRADIENTS, errors.entries)
-    # Every parameter that was read from the package, and no other, has a gradient recorded.
+    # Gradients are recorded for exactly the parameters that were read from the package.
     assert (
         len(errors.gradients) == {"minilm": 5 + 16 * 6 + 2, "antiberty": 5 + 16 * 8 + 2 + 5}[name]
     )
 
 
-def test_antiberty_fills_masks_as_its_authors_model_does():
-    """Framework residues of known antibodies, masked one at a time."""
+def test_antiberty_fills_masks_like_pytorch():
+    """Masks framework residues of known antibodies one at a time."""
     needs_package("antiberty")
     right = total = 0
     for name, (ours, theirs, actual) in parity.antiberty_predictions().items():

@@ -31,7 +31,7 @@ INPUTS = {"input_ids": IDS_BxL, "token_type_ids": TYPES_BxL, "attention_mask": M
 
 
 def built(head, num_labels=3, features=(), bilstm_size=0, **changes):
-    """A model of random weights, biases included, and these."""
+    """Returns a model and its weights, which are random (biases too)."""
     config = dataclasses.replace(CONFIG, **changes)
     model = make_task_model(head, num_labels, config, features, bilstm_size)
     return model, randomized(nn.unbox(init_params(model, 0)), seed=1, scale=0.1)
@@ -66,10 +66,10 @@ def test_a_sequence_is_classified_by_the_pooler():
     assert built("sequence_classification", num_labels=0)[0].num_outputs == 1, "a number"
 
 
-def test_tokens_and_spans_are_read_off_the_last_states():
+def test_tokens_and_spans_are_predicted_from_the_last_states():
     for head, num_outputs in (("token_classification", 3), ("question_answering", 2)):
         model, params = built(head)
-        assert "pooler" not in params["bert"], "what is not read is not there to decay"
+        assert "pooler" not in params["bert"], "a pooler that no head reads must not exist"
         hidden_BxLxD, nothing = encode(params, has_pooler=False)
         assert nothing is None
         expected = affine(hidden_BxLxD, params)
@@ -82,7 +82,7 @@ def test_tokens_and_spans_are_read_off_the_last_states():
         np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_each_choice_is_scored_as_a_sequence_of_its_own():
+def test_each_choice_is_scored_as_its_own_sequence():
     model, params = built("multiple_choice")
     choices = {name: x.reshape(2, 2, 9) for name, x in INPUTS.items()}
     logits = run(model, params, choices)["logits"]
@@ -92,7 +92,7 @@ def test_each_choice_is_scored_as_a_sequence_of_its_own():
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_features_are_the_chosen_layers_side_by_side_and_fixed():
+def test_features_concatenate_the_chosen_layers_without_gradients():
     for head, at, scan_layers in (
         ("sequence_classification", 0, False),
         ("token_classification", slice(None), True),
@@ -111,7 +111,7 @@ def test_features_are_the_chosen_layers_side_by_side_and_fixed():
 
 
 def lstm(states_LxE, cell, size):
-    """Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al., a step at a time."""
+    """An LSTM (Hochreiter & Schmidhuber 1997) with the forget gate of Gers et al., as a loop."""
     hidden, memory, outputs = np.zeros(size), np.zeros(size), []
     for state in states_LxE:
         i, f, g, o = (
@@ -128,7 +128,7 @@ def lstm(states_LxE, cell, size):
 
 @pytest.mark.slow
 def test_features_go_through_two_bilstm_layers():
-    """Paper, section 5.3; pads come into neither direction."""
+    """See the paper, section 5.3. Padding affects neither direction."""
     size = 7
     model, params = built("token_classification", features=(-1, 0), bilstm_size=size)
     plain, _ = built("token_classification", features=(-1, 0))
@@ -147,7 +147,7 @@ def test_features_go_through_two_bilstm_layers():
         )
 
 
-def test_what_the_head_reads_is_dropped_in_training_alone():
+def test_dropout_before_the_head_only_in_training():
     model, params = built("sequence_classification", hidden_dropout_prob=0.0)
     model = dataclasses.replace(
         model, config=dataclasses.replace(model.config, attention_probs_dropout_prob=0.0)
@@ -160,12 +160,12 @@ def test_what_the_head_reads_is_dropped_in_training_alone():
 
     assert not np.array_equal(logits(0), logits(1))
     np.testing.assert_array_equal(logits(0), logits(0))
-    # Each of 48 numbers is kept with 0.9: the mean over many draws is the undropped one.
+    # Each of 48 numbers is kept with probability 0.9, so the mean over many draws is the input.
     mean = np.mean([logits(seed) for seed in range(300)], axis=0)
     np.testing.assert_allclose(mean, run(model, params)["logits"], atol=0.05)
 
 
-def test_a_roberta_drops_the_token_before_the_dense_layer_too():
+def test_roberta_also_has_dropout_before_the_dense_layer():
     model, params = built("sequence_classification", pooler_dropout_prob=0.5)
     names = {"Dropout_0", "dense", "pooler"}
     _, caught = model.apply(

@@ -27,7 +27,7 @@ MLM = ("masked_lm",)
 
 
 def decoder(width, seed, length=2 * SLICE_POSITIONS + 5):
-    """States, a table of 11 real rows and 5 of padding, and its bias."""
+    """Returns states, a table of 11 real rows and 5 rows of padding, and its bias."""
     rng = np.random.default_rng(seed)
     bias = rng.standard_normal(16).astype(np.float32)
     bias[11:] = NO_PROBABILITY
@@ -45,7 +45,7 @@ def plain_divergence(student, teacher, weights):
     )
 
 
-def test_sliced_divergence_is_the_plain_one_whatever_the_teachers_width():
+def test_sliced_divergence_matches_the_plain_one():
     student, teacher = decoder(6, 0), decoder(9, 1)
     weights = np.random.default_rng(2).integers(0, 3, (3, 37)).astype(np.float32)
 
@@ -98,8 +98,8 @@ def test_padding_and_rows_without_weight_do_not_count(rows):
         assert each.total(batch) == mask.sum() == 17
 
 
-def test_losses_and_gradients_are_those_of_pytorch():
-    """See tests/golden/record_distillation.py. The bars are those of test_parity.py."""
+def test_losses_and_gradients_match_pytorch():
+    """See tests/golden/record_distillation.py. The limits are those of test_parity.py."""
     reference = parity.golden("distillation")
     model, params = parity.random_model("distilbert", scan_layers=False)
     batch = section(parity.golden("model_distilbert"), "batch")
@@ -127,6 +127,6 @@ def test_losses_and_gradients_are_those_of_pytorch():
     theirs = section(reference, "gradients")
     assert ours.keys() == theirs.keys()
     for name, expected in theirs.items():
-        # A key's bias moves no probability.
+        # A key's bias changes no probability.
         size = np.linalg.norm(theirs[name.replace("k_lin.bias", "q_lin.bias")])
         assert np.linalg.norm(ours[name] - expected) / size < 1e-4, name

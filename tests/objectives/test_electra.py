@@ -1,4 +1,4 @@
-"""ELECTRA's terms: what is replaced and counted, and where gradients go."""
+"""ELECTRA's terms: replacement, counting, and the flow of gradients."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def electra():
     return model, randomized(params, 1)
 
 
-def test_samples_replace_the_chosen_tokens_and_equal_ones_are_real(electra):
+def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
     _, params = electra
     model = PreTrainingModel(CONFIG, (GivenSamples(), *make_terms(NAMES[1:])))
     rng = np.random.default_rng(0)
@@ -66,13 +66,13 @@ def test_samples_replace_the_chosen_tokens_and_equal_ones_are_real(electra):
         expected[row, column] = samples[row, at] != BATCH["masked_lm_ids"][row, at]
     np.testing.assert_array_equal(is_replaced, expected)
     assert 0 < expected.sum() < real.sum()
-    # The discriminator alone, on the row that it should have read.
+    # The discriminator applied directly to the row that it should read.
     alone = PreTrainingModel(CONFIG, make_terms(NAMES[1:]))
     read = apply(alone, params, BATCH | {"input_ids": expected_ids})["rtd"].logits_BxL
     np.testing.assert_allclose(logits, read, rtol=1e-5, atol=1e-5)
 
 
-def test_the_sample_key_decides_and_evaluation_is_fixed(electra):
+def test_samples_depend_on_the_key_and_are_fixed_in_evaluation(electra):
     model, params = electra
 
     @jax.jit

@@ -21,7 +21,7 @@ def means(objective, outputs, batch):
 
 @pytest.mark.parametrize("labels", [[0, 2, 1, 1, 0], [[0, -1, 2, -1], [-1, -1, -1, 1]]])
 def test_labels(labels):
-    """-1 counts for nothing."""
+    """Labels of -1 do not count."""
     labels = np.array(labels)
     logits = RNG.normal(size=(*labels.shape, 3)).astype(np.float32)
     result = means(Labels(), {"logits": logits}, {"labels": labels})
@@ -52,7 +52,7 @@ def test_spans():
 
 
 def test_parts_of_a_batch_add_up_to_it():
-    """Accumulated gradients rely on it, however many labels each part has."""
+    """Gradient accumulation relies on this for any number of labels per part."""
     objective = Labels()
     logits, labels = RNG.normal(size=(4, 6, 3)), RNG.integers(-1, 3, (4, 6))
     labels[0] = -1

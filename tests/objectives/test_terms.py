@@ -35,7 +35,7 @@ def cross_entropy(logits, label):
 
 @pytest.fixture
 def masked():
-    """Logits of 17 tokens, and a batch of which some guesses are right."""
+    """Returns logits for 17 tokens, and a batch for which some guesses are right."""
     rng = np.random.default_rng(0)
     logits = (3 * rng.standard_normal((4, 5, 17))).astype(np.float32)
     labels = rng.integers(0, 17, (4, 5)).astype(np.int32)
@@ -112,12 +112,12 @@ def test_labels_of_pairs_against_numpy(term):
     assert term.sums(logits, batch)["weight"] == term.total(batch) == 9
 
 
-# Below and above a slice, and no multiple of it.
+# Shorter and longer than a slice, and not a multiple of it.
 LENGTHS = [SLICE_POSITIONS - 1, 2 * SLICE_POSITIONS + 5]
 
 
 def decoder(length, seed=0):
-    """States, a table of 11 real rows and 5 of padding, and its bias."""
+    """Returns states, a table of 11 real rows and 5 rows of padding, and its bias."""
     rng = np.random.default_rng(seed)
     bias = rng.standard_normal(16).astype(np.float32)
     bias[11:] = NO_PROBABILITY
@@ -126,7 +126,7 @@ def decoder(length, seed=0):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_sliced_cross_entropy_is_the_plain_one(length):
+def test_sliced_cross_entropy_matches_the_plain_one(length):
     outputs, rng = decoder(length), np.random.default_rng(1)
     targets = rng.integers(0, 11, (3, length)).astype(np.int32)
     weights = rng.integers(0, 3, (3, length)).astype(np.float32)
@@ -192,7 +192,7 @@ def test_next_token_against_numpy(rows):
 
 
 def weighted(names, weights, causal=False):
-    """Loss, metrics and gradient of a small model with these terms."""
+    """Returns the loss, metrics and gradient of a small model with these terms."""
     config = dataclasses.replace(PLAIN, num_hidden_layers=1, causal=causal)
     objective = WeightedTerms(make_terms(names), weights)
     model, params = PreTrainingModel(config, objective.terms), randomized(init(config), seed=1)

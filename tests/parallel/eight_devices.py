@@ -1,9 +1,9 @@
-"""Run by test_parallel.py in a process of its own, with eight simulated CPU devices.
+"""A program that test_parallel.py runs with eight simulated CPU devices.
 
     python -m tests.parallel.eight_devices DIR
 
-Reads DIR/one (a checkpoint of one device) and DIR/one.npz (its values); writes
-DIR/MESH and DIR/MESH.npz of several meshes, and DIR/results.json.
+Reads DIR/one (a checkpoint of one device) and DIR/one.npz (its values). Writes DIR/MESH and
+DIR/MESH.npz for several meshes, and DIR/results.json.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from tests.small import flat, random_batch, small_config
 
 STEPS = 20
-# One layer: each case is a compilation of its own, and a second layer is sharded alike.
+# The model has one layer, because each case is compiled and a second layer is sharded alike.
 SMALL = {"model.num_hidden_layers": 1}
 ACCUMULATED = {
     "model.num_hidden_layers": 2,
@@ -42,18 +42,22 @@ CASES = {
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},
 }
-# The cases whose weights are drawn on their own mesh.
+# The cases in which weights are initialized on the mesh.
 DRAWN = ("fsdp_tp", "accumulated, fsdp=4")
 KERNEL_MESH = {"data": 2, "fsdp": 2, "model": 2}
-# A checkpoint of each of these is restored on the next, that of the last on the first.
+# A checkpoint of each of these meshes is restored on the next one; the last, on the first.
 MESHES = ["one", *(name for name in CASES if "," not in name)]
-# The result of a compiled operation that moves parts of arrays between devices.
+# Matches the result of an operation that moves parts of arrays between devices.
 _MOVES = re.compile(r"= (\S.*?) (?:all-gather|all-to-all|collective-permute)(?:-start)?\(")
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def train(trainer, state):
-    """Returns state and losses after 20 steps with dropout, the donation, and the moved shapes."""
+    """Takes 20 steps with dropout.
+
+    Returns:
+      The state, the losses, whether the state was donated, and the shapes moved between devices.
+    """
     losses = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -74,7 +78,7 @@ def train(trainer, state):
 
 
 def layout(state):
-    """Returns {name: [shape, one device's shape]} of parameters and first moments."""
+    """Returns {name: [shape, shape on one device]} for parameters and first moments."""
     moments = [part for part in state.opt_state if hasattr(part, "mu")]
     tree = {"params": state.params, "mu": moments[0].mu}
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -96,7 +100,7 @@ def save(folder, name, state):
 
 
 def restore(folder, name, trainer):
-    """Reports whether a checkpoint is restored bit for bit, in the trainer's layout."""
+    """Returns whether a checkpoint is restored bit for bit, and in the trainer's layout."""
     checkpointer = Checkpointer(folder / name, read_only=True)
     state, _ = checkpointer.restore_newest(trainer.abstract_state())
     checkpointer.close()
@@ -117,9 +121,9 @@ def evaluate(trainer, state):
 
 
 def kernel_on_a_mesh():
-    """Compares the interpreted attention kernel on a mesh with one device, dropout on.
+    """Compares the interpreted attention kernel on a mesh and on one device, with dropout.
 
-    Differences of output and gradients are in units of the largest value.
+    Differences of output and gradients are relative to the largest value.
     """
     fused = functools.partial(fused_attention.fused_attention, interpret=True)
     config = BertConfig(10, 256, 1, 4, 64, dtype=jnp.bfloat16, fused_attention=True)
@@ -138,7 +142,8 @@ def kernel_on_a_mesh():
 
         (d_params, d_hidden), output = jax.grad(loss, (0, 1), has_aux=True)(params, hidden)
         d_attention = dict(d_params["params"]["layer_0"]["attention"])
-        # This gradient is rounding alone: a softmax ignores what all its inputs share.
+        # This gradient is only rounding error: adding a constant to all inputs of a softmax has
+        # no effect.
         d_attention.pop("key_bias")
         return output, d_hidden, d_attention
 
@@ -167,7 +172,7 @@ def main(folder: Path) -> None:
     assert len(devices) == 8
     results = {"cases": {}, "reference": {}, "restored": {}, "evaluated": {}}
     trainers = {}
-    # Microbatches and scanned layers draw other dropout masks, so they have their own reference.
+    # Microbatches and scanned layers have other dropout masks, so they have their own reference.
     references = {"plain": SMALL, "accumulated": ACCUMULATED}
     for name, overrides in references.items():
         trainer = make_trainer(small_config(**overrides), devices[:1])
@@ -177,7 +182,7 @@ def main(folder: Path) -> None:
         results["reference"][name] = train(trainer, state)[1]
     for name, overrides in CASES.items():
         trainer = make_trainer(small_config(**overrides))
-        # Drawing the weights takes long to compile; two cases draw them where they lie.
+        # The initialization takes long to compile, so only two cases run it on their mesh.
         state = trainer.init_state() if name in DRAWN else trainer.state_of(params)
         state, losses, donated, moved = train(trainer, state)
         results["cases"][name] = {

@@ -1,11 +1,11 @@
-"""Devices without hardware, enough for a mesh and for shardings."""
+"""Fake devices that suffice for meshes and shardings."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class FakeDevice:
-    """Has the attributes that jax reads when it arranges TPU devices into a mesh."""
+    """A device with the attributes that JAX reads to arrange TPU devices in a mesh."""
 
     id: int
     coords: tuple[int, int, int]
@@ -18,7 +18,7 @@ class FakeDevice:
 
 
 def slices(count: int = 1, columns: int = 4, rows: int = 2, **values) -> list[FakeDevice]:
-    """Returns the devices of `count` TPU slices of columns x rows chips, one after another."""
+    """Returns the devices of `count` TPU slices of columns x rows chips, slice by slice."""
     size = columns * rows
     return [
         FakeDevice(i, (i % size % columns, i % size // columns, 0), i // size, **values)

@@ -2,9 +2,9 @@
 
     HOSTS_TEST='{"reads": FILE, "step_seconds": 0.1}' python -m tests.parallel.hosts_driver FLAGS
 
-Options: `reads` names a JSON file that gets the bytes read of each split's tokens;
-`step_seconds` is slept after each step, so that a test can hit the middle of a run;
-`heartbeat_seconds` replaces the constant.
+`reads` names a JSON file for the number of token bytes read from each split. `step_seconds` is a
+pause after each step, which lets a test interrupt the middle of a run. `heartbeat_seconds` replaces
+the constant.
 """
 
 import atexit

@@ -1,8 +1,9 @@
-"""Run by test_multihost.py: one of two processes with two devices each.
+"""A program that test_agreements.py runs as two processes with two devices each.
 
     python -m tests.parallel.hosts_worker --coordinator=HOST:PORT ... FILE
 
-Writes what this process saw of batches and agreements to FILE, as JSON, and ends with a mistake.
+Writes this process's batches and the results of collective functions to FILE as JSON, and then
+fails.
 """
 
 import dataclasses
@@ -23,7 +24,10 @@ from bert_jax.training.preemption import PreemptionGuard
 
 
 def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
-    """A batch over a mesh of devices in this order, and what came together from all hosts."""
+    """Returns this process's shards, and whether all hosts together give the global batches.
+
+    The mesh has the devices in the given order.
+    """
     from bert_jax.data.stream import Stream, evaluation_batches
     from tests.data.small_stream import SPEC, STORE, TOKENIZER
 
@@ -60,7 +64,7 @@ def failure(action) -> str:
 def main(argv: list[str]) -> None:
     with cli.joined_hosts():
         Path(argv[1]).write_text(json.dumps(observed()))
-        # A mistake that one process finds ends both.
+        # An error on one process ends both.
         multihost.run_on_all(fails_on(1, UserError("it is wrong")))
 
 

@@ -1,4 +1,4 @@
-"""Starts runs in several processes of this machine."""
+"""Starts runs in several processes on this machine."""
 
 import json
 import socket
@@ -13,11 +13,11 @@ SMALL = {
     "train.num_steps": STEPS,
     "train.stages[0].fraction": 1.0,
     "train.stages[1].fraction": 0.0,
-    # Each process holds, and saves, a part of the parameters.
+    # Each process holds and saves a part of the parameters.
     "sharding": "fsdp",
     "mesh.data": 1,
     "mesh.fsdp": -1,
-    # Rows of unequal length: no two processes read as many tokens.
+    # Rows differ in length, so processes read different numbers of tokens.
     "data.short_seq_prob": 0.5,
     "checkpoint.keep": 3,
     "eval.every_steps": 10,
@@ -32,9 +32,9 @@ def free_address() -> str:
 
 
 def start(directory, count, *, devices=1, options=None, **overrides):
-    """Starts the processes of a run, with the work directory and hosts_driver's options.
+    """Starts the processes of a run with a work directory and options of hosts_driver.
 
-    `directory` and `options` may be functions of the process number.
+    `directory` and `options` may also be functions of the process number.
     """
     address, processes = free_address(), []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What several processes of one machine agree on, and the rows that each makes."""
+"""The collective functions of several processes, and the rows that each process makes."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ from tests import runs
 from tests.parallel.processes import finish, free_address
 
 
-def test_batches_and_agreements(tmp_path):
-    """Meshes that mix devices of both processes or share them; every way to agree; a mistake."""
+def test_batches_and_collective_functions(tmp_path):
+    """Meshes that mix or share the devices of two processes, all collective functions, an error."""
     address = free_address()
     files = [tmp_path / str(number) for number in range(2)]
     processes = [

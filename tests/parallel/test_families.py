@@ -1,4 +1,4 @@
-"""Eight devices train each family as one does, with scanned layers and microbatches.
+"""Eight devices train each family like one device, with scanned layers and microbatches.
 
 Run as a program, with eight simulated devices, this file prints the losses of a family.
 """
@@ -49,14 +49,14 @@ def losses(family: str, mesh: str) -> list[float]:
         if family == "albert":
             config.model.embedding_size = 16
         if family == "electra":
-            # The generator then has two heads, which tp divides.
+            # With this width, the generator has two heads, which tp divides.
             config.model.hidden_size = 256
             config.schedule.peak_learning_rate = 1e-3
         config.train.stages = (stage(fraction=1.0, max_seq_length=16, max_predictions_per_seq=4),)
     trainer = make_trainer(config, jax.devices()[:1] if mesh == "one" else None)
     (first, *_) = trainer.stages
     batches = trainer.put(synthetic_batches(trainer, first, first.batch_size))
-    # Random weights for a teacher, which would otherwise be zeros.
+    # Without a teacher in the config, its weights would be zeros.
     rng = np.random.default_rng(0)
     frozen = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), trainer.frozen)
     state, found = trainer.init_state(), []

@@ -1,4 +1,4 @@
-"""Meshes of one device, of a slice, and of several."""
+"""Meshes of one slice and of several."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
 
 
-def test_what_remains_is_inferred():
+def test_size_of_minus_one_is_inferred():
     mesh = make_mesh({"data": 2, "fsdp": -1, "model": 2}, slices())
     assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "model": 2}
     assert num_data_shards(mesh) == 4
@@ -31,17 +31,17 @@ def test_sizes_must_multiply_to_the_devices(sizes):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_slices_lie_along_the_data_axis(count):
-    """A step along any other axis must stay in its slice."""
+def test_slices_are_arranged_along_the_data_axis(count):
+    """Neighbors along any other axis must be in the same slice."""
     mesh = make_mesh({"data": -1, "fsdp": 2, "model": 2}, slices(count))
     assert dict(mesh.shape) == {"data": 2 * count, "fsdp": 2, "model": 2}
     of_each = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     assert (of_each == of_each[:, :1, :1]).all()
-    # Whole slices one after another: the sum over data can be taken inside them first.
+    # Slices are contiguous, so that sums over `data` can be taken inside each slice first.
     np.testing.assert_array_equal(of_each[:, 0, 0], np.repeat(np.arange(count), 2))
 
 
-def test_neighbours_along_model_are_neighbours_in_the_torus():
+def test_neighbors_along_model_are_neighbors_in_the_torus():
     for mesh in (
         make_mesh({"data": -1, "fsdp": 1, "model": 4}, slices(1, 4, 4)),
         make_mesh({"data": -1, "fsdp": 1, "model": 4}, slices(2, 4, 4)),
@@ -62,16 +62,16 @@ def test_the_data_axis_must_be_a_multiple_of_the_slices(data, fsdp):
     )
 
 
-def test_hosts_of_other_devices_are_no_slices():
-    """On GPUs jax calls hosts slices; NCCL runs any axis between them."""
+def test_hosts_of_gpus_are_not_slices():
+    """On GPUs, JAX's slice_index counts hosts, between which any axis may run."""
     devices = slices(2, platform="gpu", device_kind="NVIDIA H100")
     assert num_slices(devices) == 1 and num_slices(slices(2)) == 2
     assert dict(make_mesh({"data": 1, "fsdp": 16, "model": 1}, devices).shape)["fsdp"] == 16
 
 
 @pytest.mark.slow
-def test_between_real_slices_goes_the_data_axis_alone(monkeypatch):
-    """In the TPU compiler's program, groups of devices stay in a slice."""
+def test_only_the_data_axis_runs_between_real_slices(monkeypatch):
+    """In the compiled TPU program, the groups of devices are inside slices."""
     pytest.importorskip("libtpu", reason="the TPU compiler is not here: pip install libtpu")
     for name in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         monkeypatch.setenv(name, "1")

@@ -1,4 +1,4 @@
-"""Joining, and real runs in several processes of one machine, over CPU collectives."""
+"""Joining, and real runs in several processes on one machine, with CPU collectives."""
 
 import json
 import os
@@ -19,12 +19,12 @@ from bert_jax.training.stages import resolve_stages
 from tests.parallel.processes import STEPS, finish, run, start
 from tests.runs import assert_same_bits, damage, final_state, newest_checkpoint, wait_for
 
-# The other processes of a run end within this time after one has died.
+# After a process dies, the others must end within this time.
 LOST_SECONDS = 60
 
 
 class TestClusters:
-    """The variables by which Slurm and Kubernetes start several processes are those JAX reads."""
+    """The environment variables with which Slurm and Kubernetes start several processes."""
 
     NAMES = "SLURM_STEP_NODELIST SLURM_NTASKS TPU_PROCESS_ADDRESSES TPU_WORKER_HOSTNAMES".split()
 
@@ -57,7 +57,7 @@ class TestClusters:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """A glob of forty short documents of made-up words."""
+    """Writes forty short documents of random words; returns their glob."""
     folder = tmp_path_factory.mktemp("texts")
     rng = random.Random(3)
     words = ["".join(rng.choices("abcdeilmnorstu", k=rng.randint(2, 8))) for _ in range(400)]
@@ -70,7 +70,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, texts):
-    """An undisturbed run of two processes: its directory, outputs and bytes read."""
+    """Returns the directory, outputs and bytes read of an uninterrupted run of two processes."""
     folder = tmp_path_factory.mktemp("two")
     reads = [folder / f"reads{number}.json" for number in range(2)]
     ended = run(folder / "run", 2, options=lambda n: {"reads": str(reads[n])}, data__input=texts)
@@ -86,33 +86,33 @@ def evaluations(directory):
 
 
 class TestTwoProcesses:
-    def test_the_losses_are_those_of_one(self, two, tmp_path):
+    def test_losses_match_one_process(self, two, tmp_path):
         config = workdir.load_config(two[0])
         config.data.store = str(two[0] / "data")
         train.train(config, tmp_path)
         ours, theirs = losses(two[0]), losses(tmp_path)
         assert len(ours) == STEPS
-        # As for devices in one process: sums run in another order, and Adam amplifies that.
+        # Sums are computed in another order, and Adam amplifies the rounding differences.
         np.testing.assert_allclose(ours[0], theirs[0], rtol=2e-6)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4)
         assert len(evaluations(two[0])) == 3
         np.testing.assert_allclose(evaluations(two[0]), evaluations(tmp_path), rtol=1e-4)
 
-    def test_only_the_first_prints(self, two):
+    def test_only_process_zero_prints(self, two):
         (_, out, err), (_, other_out, other_err) = two[1]
         for expected in ("on 2 x cpu", "held out: masked-LM loss", "checkpoint ", "what next"):
             assert expected in out, expected
         assert (err, other_err) == ("", "")
-        # Gloo, a C++ library, greets on every process.
+        # Gloo, a C++ library, prints a message on every process.
         assert all("[Gloo]" in line for line in other_out.splitlines())
 
-    def test_only_the_first_writes(self, two):
+    def test_only_process_zero_writes(self, two):
         lines = read_metrics(two[0])
         steps = [line["step"] for line in lines if "loss" in line]
         assert steps == list(range(1, STEPS + 1))
         assert len(list((two[0] / "tensorboard").iterdir())) == 1
 
-    def test_each_reads_the_tokens_of_its_own_rows(self, two):
+    def test_each_process_reads_only_the_tokens_of_its_rows(self, two):
         directory, _, reads = two
         config = workdir.load_config(directory)
         stage = resolve_stages(config.train)[0]
@@ -133,10 +133,10 @@ class TestTwoProcesses:
         assert all(0 < read["heldout"] < 2 * 3 * 16 * 24 for read in reads)
 
 
-def test_what_stops_one_stops_both_and_one_process_continues(two, tmp_path):
-    """Stopped by a signal, then process 0 killed, then the newest checkpoint damaged.
+def test_stop_kill_and_damage_then_one_process_resumes(two, tmp_path):
+    """A signal stops both; after a resume, process 0 is killed and the newest checkpoint damaged.
 
-    As many devices in one process end with the same bits.
+    One process with the same number of devices then gives a bit-identical result.
     """
     options, store = {"step_seconds": 0.1}, two[0] / "data"
     first, second = start(tmp_path, 2, options=options, data__store=store)
@@ -164,8 +164,8 @@ def test_what_stops_one_stops_both_and_one_process_continues(two, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_silent_process_is_lost(two, tmp_path):
-    """As when a machine or its network is gone: nothing closes the connections."""
+def test_unresponsive_process_ends_the_run(two, tmp_path):
+    """Simulates a lost machine or network, in which case no connection is closed."""
     options = {"step_seconds": 0.1, "heartbeat_seconds": 5}
     processes = start(tmp_path, 2, options=options, data__store=two[0] / "data")
     wait_for(lambda: newest_checkpoint(tmp_path) >= 4, processes[0])
@@ -184,7 +184,7 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     straight = tmp_path / "four"
     run(straight, 4, data__store=store)
 
-    # Stopped by a signal to the last of four, killed as two, ended as one.
+    # Stopped by a signal to the last of four processes, killed as two, finished as one.
     moved = tmp_path / "moved"
     processes = start(moved, 4, options={"step_seconds": 0.1}, data__store=store)
     wait_for(lambda: newest_checkpoint(moved) >= 4, processes[0])
@@ -194,7 +194,7 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     processes = start(moved, 2, devices=2, options={"step_seconds": 0.1}, data__store=store)
     wait_for(lambda: newest_checkpoint(moved) > stopped, processes[0])
     processes[1].kill()
-    # It may fail in Python, in a collective, or be aborted by the runtime.
+    # The other process may fail in Python, in a collective, or be aborted by the runtime.
     (status, _, err), _ = finish(processes, LOST_SECONDS)
     assert status not in (0, 1, 2) and err
     assert newest_checkpoint(moved) < STEPS
@@ -205,8 +205,8 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_divided_over_two_processes(two, tmp_path):
-    """Both processes need, and read, every row."""
+def test_model_divided_over_two_processes(two, tmp_path):
+    """Both processes need every row, and both read every row."""
     reads = [tmp_path / f"reads{number}.json" for number in range(2)]
     run(
         tmp_path / "run",

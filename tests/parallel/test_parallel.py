@@ -1,4 +1,4 @@
-"""Eight devices compute the same as one, with divided parameters."""
+"""Eight devices with divided parameters compute the same as one device."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def trainer():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, trainer):
-    """The files that the process with eight devices wrote."""
+    """Returns the directory of files written by the process with eight devices."""
     folder = tmp_path_factory.mktemp("parallel")
     state = jax.tree.map(lambda leaf: leaf + 1, trainer.init_state())
     checkpointer = Checkpointer(folder / "one")
@@ -33,7 +33,7 @@ def folder(tmp_path_factory, trainer):
     np.savez(folder / "one.npz", **flat(state))
     done = subprocess.run(
         [sys.executable, "-m", "tests.parallel.eight_devices", str(folder)],
-        # At level 0 XLA prints its warnings.
+        # At log level 0, XLA prints its warnings.
         env=runs.environment(devices=8) | {"TF_CPP_MIN_LOG_LEVEL": "0"},
         cwd=runs.ROOT,
         capture_output=True,
@@ -51,8 +51,8 @@ def results(folder):
 
 @pytest.mark.parametrize("case", CASES)
 def test_losses_do_not_depend_on_the_devices(results, case):
-    """Dropout is on: another mask or batch would move the losses by 1e-2."""
-    # 20 steps of Adam amplify the rounding of sums in another order.
+    """Dropout is on: another mask or batch would change the losses by 1e-2."""
+    # Sums are computed in another order, and 20 steps of Adam amplify the rounding differences.
     expected = results["reference"][case.split(",")[0] if "," in case else "plain"]
     actual = results["cases"][case]["losses"]
     assert len(actual) == STEPS
@@ -60,7 +60,7 @@ def test_losses_do_not_depend_on_the_devices(results, case):
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
-def test_the_runs_compared_are_worth_comparing(results):
+def test_reference_runs_learn_and_differ(results):
     plain, accumulated = results["reference"].values()
     for losses in (plain, accumulated):
         assert losses[-1] < losses[0] - 0.3
@@ -94,14 +94,14 @@ def test_parameters_and_moments_are_divided(results, case, name, parts):
         assert tuple(np.floor_divide(whole, here)) == parts, (whole, here)
 
 
-def test_under_fsdp_every_matrix_is_divided(results):
+def test_fsdp_divides_every_matrix(results):
     for name, (whole, here) in results["cases"]["fsdp=8"]["layout"].items():
         if name.endswith(("kernel", "embeddings")):
             assert math.prod(whole) == 8 * math.prod(here), name
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_states_of_the_batch_stay_where_they_are(results, case):
+def test_hidden_states_are_not_exchanged_between_devices(results, case):
     """Devices exchange parameters and sums, never hidden states [B, L, ...]."""
     moved = results["cases"][case]["moved"]
     assert not [shape for shape in moved if len(shape) > 2 and LENGTH in shape]
@@ -111,18 +111,18 @@ def test_the_states_of_the_batch_stay_where_they_are(results, case):
         assert [rows, 24] in moved
 
 
-def test_nothing_is_copied_whole_to_be_cut_again(folder):
-    """XLA warns when it finds no better way from one sharding to another."""
+def test_no_array_is_fully_replicated_to_reshard_it(folder):
+    """XLA warns if it finds no other way to convert between two shardings."""
     warnings = (folder / "stderr.txt").read_text()
     assert "rematerialization" not in warnings, warnings
 
 
 @pytest.mark.parametrize("source", MESHES)
-def test_a_checkpoint_of_a_mesh_restores_on_another(results, source):
+def test_checkpoint_can_be_restored_on_another_mesh(results, source):
     assert results["restored"][source] == {"equal": True, "laid out": True}
 
 
-def test_a_checkpoint_of_eight_devices_restores_where_there_is_one(folder, trainer):
+def test_checkpoint_of_eight_devices_can_be_restored_on_one(folder, trainer):
     assert len(jax.devices()) == 1
     case = "fsdp_tp"
     assert restore(folder, case, trainer) == {"equal": True, "laid out": True}
@@ -132,10 +132,10 @@ def test_a_checkpoint_of_eight_devices_restores_where_there_is_one(folder, train
 
 
 def test_the_attention_kernel_gives_the_same_on_a_mesh(results):
-    """Each device runs it on its own sequences and heads, with its own dropout masks."""
+    """Each device runs the kernel on its own sequences and heads, with their dropout masks."""
     found = results["kernel"]
     assert found["divided"]
-    # bfloat16 has 8 bits; another mask would be off by 1.
+    # bfloat16 has 8 bits; with another mask, the difference would be about 1.
     assert found["difference"] < 2**-6
 
 

@@ -1,4 +1,4 @@
-"""Sharding presets, a user's rules, the replicated share, and the table of parameters."""
+"""Sharding presets, users' rules, the replicated share, and the table of parameters."""
 
 import json
 
@@ -49,7 +49,7 @@ def rows_of(trainer):
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", record_sharding.CONFIGS)
-def test_parameters_lie_where_they_did(name, preset):
+def test_sharding_matches_the_golden_files(name, preset):
     golden = json.loads(record_sharding.golden_path(name, preset).read_text())
     actual = record_sharding.sharding(name, preset)
     different = {
@@ -58,13 +58,13 @@ def test_parameters_lie_where_they_did(name, preset):
         if golden["parameters"].get(key) != actual["parameters"].get(key)
     }
     assert (different, golden) == ({}, actual), (
-        f"{name} under {preset} is divided otherwise than recorded: {different or 'see above'}. "
-        "If that is meant, renew the files: python -m tests.golden.record_sharding"
+        f"{name} under {preset} is not divided as recorded: {different or 'see above'}. "
+        "If this is intended, update the files: python -m tests.golden.record_sharding"
     )
 
 
-def test_the_golden_files_say_what_a_preset_is_for():
-    """By hand, where the files come from the code."""
+def test_golden_files_contain_the_expected_shardings():
+    """Checks some values by hand, because the code itself generates the golden files."""
     large = json.loads(record_sharding.golden_path("large", "fsdp_tp").read_text())
     table = large["parameters"][TABLE]
     assert table["shape"] == [30592, 1024] and table["divided_over"] == ["model", "fsdp"]
@@ -72,19 +72,19 @@ def test_the_golden_files_say_what_a_preset_is_for():
     query = large["parameters"]["bert/encoder/layer_*/attention/query_kernel"]
     assert query["count"] == 24 and query["divided_over"] == ["fsdp", "model", ""]
     whole = json.loads(record_sharding.golden_path("large", "dp").read_text())["bytes_per_device"]
-    # The model's 336,226,108 parameters, and 70 rows of padding with their biases.
+    # The model has 336,226,108 parameters, plus 70 rows of padding with their biases.
     assert whole == 4 * (336_226_108 + 70 * 1025)
     fsdp = json.loads(record_sharding.golden_path("large", "fsdp").read_text())
     assert whole / 8 < fsdp["bytes_per_device"] < 1.01 * whole / 8
 
 
-def test_presets_are_those_of_the_config():
+def test_presets_match_the_config():
     assert tuple(PRESETS) == COMMON["sharding"].choices
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_the_models_axes_are_those_of_the_rules(scan_layers):
-    """A name that no list has could not be written in config.sharding_rules."""
+def test_axes_of_the_model_match_the_axes_of_the_rules(scan_layers):
+    """config.sharding_rules accepts only the names in these lists."""
     config = BertConfig(98, 24, 1, 4, 40, scan_layers=scan_layers)
     boxed = jax.eval_shape(lambda: init_params(PreTrainingModel(config, make_terms()), 0))
     leaves = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
@@ -95,7 +95,7 @@ def test_the_models_axes_are_those_of_the_rules(scan_layers):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("preset", PRESETS)
-def test_moments_lie_with_their_parameters(preset, optimizer):
+def test_moments_are_sharded_like_their_parameters(preset, optimizer):
     trainer = sharded_trainer(
         preset, **{"optimizer.name": optimizer, "sharding_rules": ("norm=data",)}
     )
@@ -107,7 +107,7 @@ def test_moments_lie_with_their_parameters(preset, optimizer):
 
 
 class TestRules:
-    def test_they_go_before_the_presets(self):
+    def test_rules_take_precedence_over_the_preset(self):
         plain, own = (
             rows_of(sharded_trainer("fsdp_tp", sharding_rules=rules))
             for rules in ((), ("mlp=", "pooled=model, position=data"))
@@ -136,19 +136,19 @@ class TestRules:
             sharded_trainer("fsdp", sharding_rules=("vocab=data", rule))
         assert words in str(error.value)
 
-    def test_a_rule_for_parameters_leaves_the_batch_where_it_is(self):
+    def test_rule_for_parameters_does_not_affect_the_batch(self):
         layout = sharded_trainer("fsdp", sharding_rules=("mlp=fsdp", "heads=data")).layout
         axes = nn.logical_to_mesh_axes(("batch", "activation_heads", None, None), layout.rules)
         assert axes[0] == ("data", "fsdp")
 
 
-class TestPromise:
+class TestReplicatedShare:
     def test_a_preset_needs_devices_on_its_axes(self):
         with pytest.raises(UserError, match="sharding is 'fsdp' but config.mesh.fsdp is 1"):
             sharded_trainer("fsdp", **{"mesh.fsdp": 1, "mesh.data": -1})
 
-    def test_rules_that_break_it_are_refused(self):
-        """Under fsdp_tp too, where all is still divided over the other axis."""
+    def test_rules_that_replicate_too_much_are_refused(self):
+        """fsdp_tp is included: its parameters are still divided over the other axis."""
         for preset, axis in (("fsdp", "fsdp"), ("fsdp_tp", "fsdp"), ("tp", "model")):
             rules = ("embed=",) if axis == "fsdp" else ("vocab=", "heads=", "mlp=")
             with pytest.raises(UserError) as error:
@@ -173,12 +173,12 @@ class TestPromise:
         with pytest.raises(UserError, match=r"25.0% .* \(the largest: a, 64 bytes\)"):
             Layout.create(mesh, "tp", ["mlp="], limit - 1e-6).params(boxed)
 
-    def test_devices_that_would_do_the_same_are_refused(self):
+    def test_axes_that_divide_nothing_are_refused(self):
         mesh = make_mesh({"data": 4, "fsdp": 1, "model": 2}, slices())
         with pytest.raises(UserError, match="model=1 --config.mesh.data=-1"):
             Layout.create(mesh, "dp")
         Layout.create(mesh, "dp", ["mlp=model", "activation_mlp=model"])
-        # Sequences lie over it.
+        # The batch is divided over `fsdp`.
         Layout.create(make_mesh({"data": 2, "fsdp": 4, "model": 1}, slices()), "dp")
 
     def test_sizes_that_do_not_divide(self):
@@ -207,7 +207,7 @@ class TestPromise:
 
 
 class TestReport:
-    def test_equal_layers_are_one_row(self):
+    def test_layers_with_equal_shardings_are_one_row(self):
         trainer = sharded_trainer("fsdp_tp", **{"model.num_hidden_layers": 3})
         rows = rows_of(trainer)
         row = rows["bert/encoder/layer_*/output/kernel"]
@@ -234,12 +234,12 @@ class TestReport:
         here = sum(np.prod(p.sharding.shard_shape(p.shape)) * 4 for p in params)
         everything = sum(p.size * 4 for p in params)
         assert f"all parameters: {everything:,} bytes {here:,}" in lines
-        # Two moments, and two counters of steps: Adam's and the schedule's.
+        # Two moments and two step counters: Adam's and the schedule's.
         assert f"optimizer state: {2 * everything + 8:,} bytes {2 * here + 8:,}" in lines
 
 
-def test_without_rules_the_constraints_do_nothing():
-    """A caller of the models needs no mesh."""
+def test_constraints_have_no_effect_without_rules():
+    """The models can be used without a mesh."""
     model = PreTrainingModel(BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32), make_terms())
     params = nn.unbox(jax.eval_shape(lambda: init_params(model, 0)))
 

@@ -13,7 +13,7 @@ from tests.golden.record_squad import VOCABULARY
 
 
 def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", **options):
-    """Makes a task with the options of its config, some of which are replaced."""
+    """Makes a task with the default options of its config, some of which `options` replaces."""
     config = finetune_config(name)
     options = dict(config[name]) | options if name in TASK_SECTIONS else options
     common = {"max_seq_length": max_seq_length, "bad_rows": bad_rows}
@@ -21,13 +21,13 @@ def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", 
 
 
 def both(path):
-    """Returns the source of a task that is trained and scored on one file."""
+    """Returns a `data.input` that uses one file for training and validation."""
     return f"train={path},validation={path}"
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """A WordPiece tokenizer of the built-in corpus."""
+    """Returns a WordPiece tokenizer trained on the built-in corpus."""
     return tokenizers.from_file(
         "wordpiece", VOCABULARY, lowercase=True, max_input_chars_per_word=200
     )
@@ -35,7 +35,7 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def real_tokenizer(shared_data):
-    """Makes the tokenizer of a released BERT."""
+    """Returns a function that makes the tokenizer of a released BERT."""
 
     def make(name):
         return tokenizers.from_file(
@@ -50,7 +50,7 @@ def real_tokenizer(shared_data):
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes files: `write({name: text, bytes, object, or list of JSON lines})`."""
+    """Returns `write`, which writes {name: text, bytes, object, or list of JSON lines}."""
 
     def write(files, folder="."):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def data_set(monkeypatch):
-    """Makes a data set of TensorFlow Datasets; returns its description, which may be changed."""
+    """Returns a function that makes a fake data set of TensorFlow Datasets."""
     import tensorflow_datasets as tfds
 
     def make(full_name, features, splits):

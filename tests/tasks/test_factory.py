@@ -1,4 +1,4 @@
-"""The tasks that configs can name."""
+"""The tasks that a config can name."""
 
 import subprocess
 import sys

@@ -116,7 +116,7 @@ def test_files_that_are_refused(tmp_path, name, file, content, words):
         open_task(name.lower().replace("-", ""), tmp_path, TOKENIZER).rows(file[:-4])
 
 
-def test_cola_has_no_header_but_in_its_test(glue):
+def test_cola_has_a_header_only_in_its_test_file(glue):
     task = make(glue, "cola")
     assert task.splits == ("train", "validation", "test")
     assert labels(task, "train") == [1, 0] and labels(task, "test") == [-1, -1]
@@ -126,7 +126,7 @@ def test_cola_has_no_header_but_in_its_test(glue):
     assert task.score("validation", logits_of([0, 1], 2))["matthews"] == 1
 
 
-def test_stsb_is_a_number(glue, tmp_path):
+def test_stsb_is_a_regression(glue, tmp_path):
     task = make(glue, "stsb")
     assert task.labels == () and labels(task, "train") == pytest.approx([3.8])
     scores = task.score("validation", {"logits": np.array([[4.0], [1.0]], np.float32)})
@@ -136,7 +136,7 @@ def test_stsb_is_a_number(glue, tmp_path):
     assert (tmp_path / "x").read_text() == "index\tprediction\n0\t5.000\n"
 
 
-def test_mnli_has_two_sets_and_the_diagnostic_one(glue, tmp_path):
+def test_mnli_has_matched_mismatched_and_diagnostic_sets(glue, tmp_path):
     task = make(glue, "mnli")
     assert task.splits == (
         "train",
@@ -164,12 +164,12 @@ def test_mnli_has_two_sets_and_the_diagnostic_one(glue, tmp_path):
         make(tmp_path, "ax", "MNLI")
 
 
-def test_bad_rows_of_qqp_but_never_of_a_test(glue):
+def test_bad_rows_of_qqp_except_in_the_test_set(glue):
     with pytest.raises(UserError, match=r"train.tsv:3: 4 columns instead of 6"):
         make(glue, "qqp").rows("train")
     task = make(glue, "qqp", bad_rows="skip")
     assert len(task.rows("train")) == 1 and task.dropped == {"wrong number of columns": 1}
-    assert len(task.rows("test")) == 2, "also with an empty question"
+    assert len(task.rows("test")) == 2, "rows with an empty question must be kept"
     assert task.predictions_name("test") == "QQP.tsv"
 
 
@@ -194,8 +194,8 @@ def test_the_real_files(shared_data, name, rows, positive):
         assert 0 <= task.rows("train").labels_N.min() <= task.rows("train").labels_N.max() <= 5
 
 
-def test_tfds_labels_go_by_name(data_set):
-    """MNLI has another order of labels and of rows in TensorFlow Datasets."""
+def test_tfds_labels_are_matched_by_name(data_set):
+    """In TensorFlow Datasets, MNLI has another order of labels and rows."""
     names = ("entailment", "neutral", "contradiction")
     label = SimpleNamespace(names=names, int2str=names.__getitem__)
     examples = [
@@ -229,7 +229,7 @@ def test_tfds_labels_go_by_name(data_set):
         ),
     ],
 )
-def test_tfds_data_of_another_task(data_set, task, full_name, columns, names, said):
+def test_tfds_data_of_another_task_are_refused(data_set, task, full_name, columns, names, said):
     features = dict.fromkeys(columns) | {"label": SimpleNamespace(names=names), "idx": None}
     data_set(full_name, features, dict.fromkeys(("train", "validation"), []))
     with pytest.raises(UserError, match=said):

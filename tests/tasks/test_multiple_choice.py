@@ -35,7 +35,7 @@ def make(path, tokenizer, **options):
 
 
 def sequences(tokenizer, batch, n):
-    """The rows of an example as pieces."""
+    """Returns the rows of an example as pieces."""
     result = []
     for ids, types, mask in zip(
         batch["input_ids"][n], batch["token_type_ids"][n], batch["attention_mask"][n], strict=True

@@ -1,4 +1,4 @@
-"""CoNLL's files, windows of long sentences, scores and predictions."""
+"""CoNLL files, windows of long sentences, scores and predictions."""
 
 from types import SimpleNamespace
 
@@ -35,14 +35,14 @@ def tags_of(task, split):
 
 
 def outputs_of(rows, labels, wanted):
-    """Logits whose best are these tags, one of each word."""
+    """Returns logits that predict these tags, one for each word."""
     logits = np.zeros((len(rows), 16, len(labels)), np.float32)
     for row, position, tag in zip(rows.word_row_W, rows.word_position_W, wanted, strict=True):
         logits[row, position, labels.index(tag)] = 1
     return {"logits": logits}
 
 
-def test_the_rows_of_a_byte_level_vocabulary_are_those_of_the_text():
+def test_byte_level_rows_match_the_text():
     tokenizer = tokenizers.train(
         "byte_bpe",
         ["The Senate of Zanzibar sat."] * 9,
@@ -124,7 +124,7 @@ def test_schemes(tmp_path, tokenizer, tags, scheme):
             make(tmp_path, tokenizer, train=text, scheme=other)
 
 
-def test_all_white_space_and_line_ends(tmp_path, tokenizer):
+def test_white_space_and_line_ends(tmp_path, tokenizer):
     text = (
         "\ufeffAnn  NNP   B-PER \r\nde la\tB-ORG\r\n \t \r\n\r\nO'Neil B-PER\r\n-DOCSTART-\r\nx O"
     )
@@ -166,7 +166,7 @@ def test_inconsistent_tags_are_refused_or_repaired(tmp_path, tokenizer):
     assert task.dropped == {"inconsistent tag, repaired": 2}
 
 
-def test_types_that_training_does_not_have(tmp_path, tokenizer):
+def test_types_missing_in_training(tmp_path, tokenizer):
     dev = "Ann B-PER\n\nRome B-CITY\n"
     with pytest.raises(
         UserError, match="dev.conll:3: the type of B-CITY is not one of LOC, ORG, PER"

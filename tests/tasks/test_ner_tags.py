@@ -17,14 +17,14 @@ def golden():
     return json.loads(gzip.decompress((GOLDEN / "seqeval.json.gz").read_bytes()))
 
 
-def test_entities_are_seqevals(golden):
+def test_entities_match_seqeval(golden):
     assert len(golden) > 100
     for case in golden:
         for tags, expected in zip(case["right"], case["entities"], strict=True):
             assert [list(entity) for entity in ner_tags.entities(tags)] == expected
 
 
-def test_scores_are_seqevals(golden):
+def test_scores_match_seqeval(golden):
     for case in golden:
         scores = ner_tags.score(case["right"], case["predicted"])
         for name in ("precision", "recall", "f1", "accuracy"):
@@ -41,7 +41,7 @@ def test_scores_are_seqevals(golden):
 
 @st.composite
 def sentences(draw):
-    """Entities, some side by side, and how many words there are."""
+    """Draws entities, some of them adjacent, and the number of words."""
     found, at = [], 0
     for type_, length, gap in draw(
         st.lists(st.tuples(st.sampled_from("AB"), st.integers(1, 4), st.integers(0, 2)))
@@ -52,7 +52,7 @@ def sentences(draw):
 
 
 @given(sentences(), st.sampled_from(ner_tags.SCHEMES))
-def test_every_scheme_holds_the_same_entities(sentence, scheme):
+def test_every_scheme_represents_the_same_entities(sentence, scheme):
     found, length = sentence
     tags = ner_tags.tags_of(found, length, scheme)
     assert len(tags) == length

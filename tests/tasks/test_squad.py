@@ -46,7 +46,7 @@ def asked(tokenizer, context=CONTEXT, text="Who met?"):
 
 
 def certain(rows, answers):
-    """Logits that are certain of the labels, or of [CLS] if `answers` has no answer."""
+    """Returns logits that predict the labels, or [CLS] for questions without an answer."""
     batch = rows.take(np.arange(len(rows)))
     shape = batch["input_ids"].shape
     result = {"start_logits": np.zeros(shape, np.float32), "end_logits": np.zeros(shape)}
@@ -76,7 +76,7 @@ def test_answers_from_file_to_score(make, tmp_path):
     assert not (tmp_path / "null_odds.json").exists()
 
 
-def test_the_answers_to_a_2_0_file(make, tmp_path):
+def test_answers_and_scores_of_squad_2_0(make, tmp_path):
     content = squad(
         question("a", is_impossible=False),
         question("b", answers=(), is_impossible=True),
@@ -93,7 +93,7 @@ def test_the_answers_to_a_2_0_file(make, tmp_path):
     assert json.loads(path.read_text()) == {"a": "The Senate", "b": "", "c": ""}
     odds = json.loads((tmp_path / "null_odds.json").read_text())
     assert odds["a"] == pytest.approx(-20) and odds["b"] > 0
-    # With a threshold above the odds all answers are spans.
+    # With a threshold above all odds, all answers are spans.
     task = make(content, version="2.0", null_threshold=100.0)
     task.write_predictions("validation", outputs, path)
     assert "" not in json.loads(path.read_text()).values()
@@ -103,7 +103,7 @@ def test_the_answers_to_a_2_0_file(make, tmp_path):
     st.integers(0, 59), st.integers(1, 3), st.integers(12, 40), st.integers(1, 30),
     st.integers(1, 8),
 )  # fmt: skip
-def test_windows_hold_the_answers(tokenizer, first, number, length, stride, most):
+def test_windows_contain_the_answers(tokenizer, first, number, length, stride, most):
     words = [f"w{i}" for i in range(60)]
     context, answer = " ".join(words), " ".join(words[first : first + number])
     ids, characters_Tx2 = tokenizer.encode_aligned(context)
@@ -114,7 +114,7 @@ def test_windows_hold_the_answers(tokenizer, first, number, length, stride, most
     rows = Windows(
         [one], tokenizer, max_seq_length=length, doc_stride=stride, max_query_length=most
     )
-    # Every token has its most context in exactly one window.
+    # Every token has its maximum context in exactly one window.
     best = np.zeros(len(ids), int)
     for row in range(len(rows)):
         best[rows.first_token_N[row] + np.flatnonzero(rows.is_max_context(row))] += 1
@@ -130,7 +130,7 @@ def test_windows_hold_the_answers(tokenizer, first, number, length, stride, most
 
 
 def test_logits_that_form_no_span(tokenizer):
-    """The best start is the last token and the best end the first; a single token is chosen."""
+    """The best start is the last token and the best end the first, so a single token is chosen."""
     windows = Windows([asked(tokenizer)], tokenizer, **SIZES)
     first, last = windows.prefix_N[0], windows.prefix_N[0] + windows.num_tokens_N[0] - 1
     starts, ends = np.zeros((2, 1, 384))
@@ -145,7 +145,7 @@ def test_logits_that_form_no_span(tokenizer):
     assert ranking.best_span is None and ranking.prediction(0.0) == ""
 
 
-def test_one_span_and_no_answer_are_kept(tokenizer):
+def test_best_span_and_no_answer_are_always_kept(tokenizer):
     windows = Windows([asked(tokenizer)], tokenizer, **SIZES)
     starts, ends = np.zeros((2, 1, 384))
     starts[0, 0] = ends[0, 0] = 5
@@ -159,7 +159,7 @@ def test_one_span_and_no_answer_are_kept(tokenizer):
 
 
 def test_sentencepiece(make, tmp_path):
-    """Its pieces hold the space before a word, which is not part of an answer."""
+    """Pieces include the space before a word, which is not part of an answer."""
     tokenizer = tokenizers.train(
         "sentencepiece",
         [CONTEXT, "The men met the Senate; it came from New York."] * 20,
@@ -216,7 +216,7 @@ def test_bad_questions(make, bad, words, reason):
         ({"data": [{"paragraphs": [{}]}]}, "KeyError: 'context'"),
         (squad(), "the validation split .*dev.json. has no rows"),
         (squad(question(), context=None), "no text `context`"),
-        # The version is that of the config; without a declared version the questions show it.
+        # The version must match the config. If a file declares none, the questions determine it.
         (
             squad(question(), version="2.0"),
             r"dev.json is of SQuAD 2.0, but .* 1.1 .*squad.py:2.0\)",
@@ -241,7 +241,7 @@ def test_test_sets(write, tokenizer, tmp_path):
     path = tmp_path / task.predictions_name("test")
     task.write_predictions("test", outputs, path)
     assert list(json.loads(path.read_text())) == ["t"]
-    # No question is left out, and answers are not read.
+    # No question is dropped, and answers are not read.
     write({"test.json": squad(test | {"question": ""})})
     with pytest.raises(UserError, match="question t: it has no text `question`"):
         open_task("squad", folder, tokenizer, max_seq_length=96, bad_rows="skip").rows("test")
@@ -284,7 +284,7 @@ def test_tfds(data_set, tokenizer):
 
 
 def test_the_real_dev_set(shared_data, real_tokenizer, write):
-    """Six of its articles; the whole file takes too long."""
+    """Reads six articles, because the whole file takes too long."""
     content = json.loads((shared_data / "squad" / "squad-v1.1" / "dev-v1.1.json").read_text())
     folder = write({"dev.json": content | {"data": content["data"][:6]}})
     sizes = {"max_seq_length": 384, "max_answer_length": 100}

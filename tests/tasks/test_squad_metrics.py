@@ -35,7 +35,7 @@ def test_every_pair_of_corner_cases(golden):
     assert differ > 10
 
 
-def test_scores_are_the_official_ones(golden):
+def test_scores_match_the_official_script(golden):
     versions = {"1.1": 0, "2.0": 0}
     for case in golden["cases"]:
         if "1.1" in case:
@@ -48,7 +48,7 @@ def test_scores_are_the_official_ones(golden):
         assert ours == pytest.approx(case["2.0"], abs=1e-9)
         versions["2.0"] += 1
     assert versions["1.1"] >= 10 and versions["2.0"] == 60
-    # Both breakdowns, and files that have only one.
+    # Files with both kinds of questions, and files with only one kind.
     keys = {tuple(case["2.0"]) for case in golden["cases"]}
     assert len(keys) == 3
 

@@ -91,7 +91,7 @@ def test_n_best(golden, task, outputs, tmp_path):
         assert len(best[question]) == len(expected)
         assert sum(a["probability"] for a in best[question]) == pytest.approx(1)
         for ours, theirs in zip(best[question], expected, strict=True):
-            # Beyond, the insides of words are answers, and the original shows whole words.
+            # Beyond these, answers begin or end inside words, and the original returns whole words.
             if theirs["start_logit"] + theirs["end_logit"] < recorded.LOW:
                 break
             assert list(ours) == list(theirs)

@@ -1,4 +1,4 @@
-"""The user's own tables."""
+"""Tasks on the user's own tables."""
 
 import numpy as np
 import pytest
@@ -26,16 +26,16 @@ def reviews(tmp_path):
     )
 
 
-def test_labels_are_the_training_files_in_order(reviews):
+def test_labels_are_the_sorted_labels_of_the_training_file(reviews):
     task = open_task("table", reviews, TOKENIZER)
     assert task.labels == ("bad", "good", "so-so") and task.metric == "accuracy"
     assert task.splits == ("train", "validation", "test")
     assert task.rows("train").labels_N.tolist() == [1, 0, 2, 0]
     scores = task.score("validation", {"logits": np.eye(3)[[0, 0]]})
-    assert scores == {"accuracy": 0.5}, "no F1 of three"
+    assert scores == {"accuracy": 0.5}, "F1 needs two labels"
 
 
-def test_labels_as_given_and_numbers_in_their_order(reviews, tmp_path):
+def test_given_labels_and_numeric_order(reviews, tmp_path):
     task = open_task("table", reviews, TOKENIZER, labels=("good,bad", "so-so"))
     assert task.labels == ("good", "bad", "so-so")
     write(tmp_path, train__csv="text,label\na,10\nb,9\nc,1\n", dev__csv="text,label\na,9\n")
@@ -77,8 +77,8 @@ def test_predictions_with_probabilities(reviews, tmp_path):
     ]
 
 
-def test_the_index_of_a_row_is_its_place_in_the_file(reviews, tmp_path):
-    """Whatever was left out before it, and for whichever reason."""
+def test_ids_count_skipped_rows(reviews, tmp_path):
+    """The id of a row does not depend on the reason for which earlier rows are skipped."""
     write(tmp_path, dev__csv="text,label\na,bad\nb,bad,more\nc,bad\n\nd,ugly\ne,good\n")
     task = open_task("table", reviews, TOKENIZER, bad_rows="skip")
     assert task.rows("validation").ids == ["0", "2", "4"]
@@ -105,7 +105,7 @@ def test_the_index_of_a_row_is_its_place_in_the_file(reviews, tmp_path):
         ),
     ],
 )
-def test_what_does_not_fit(reviews, options, said):
+def test_inconsistent_options_are_refused(reviews, options, said):
     with pytest.raises(UserError, match=said):
         open_task("table", reviews, TOKENIZER, **options).rows("train")
 
@@ -125,13 +125,13 @@ def test_what_does_not_fit(reviews, options, said):
         ("dev.csv", None, r"has no validation split \(validation.tsv, "),
     ],
 )
-def test_files_that_do_not_fit(reviews, tmp_path, name, content, words):
+def test_unsuitable_files_are_refused(reviews, tmp_path, name, content, words):
     (tmp_path / name).write_text(content) if content else (tmp_path / name).unlink()
     with pytest.raises(UserError, match=words):
         open_task("table", reviews, TOKENIZER).rows("validation")
 
 
-def test_blanks_around_labels_and_digits_of_predictions(tmp_path):
+def test_spaces_around_labels_and_digits_of_predictions(tmp_path):
     write(tmp_path, train__csv="text,label\na,5\nb,2\nc, 5\n", dev__csv="text,label\na, 2\n")
     task = open_task("table", tmp_path, TOKENIZER)
     assert task.labels == ("2", "5") and task.rows("train").labels_N.tolist() == [1, 0, 1]
@@ -144,7 +144,7 @@ def test_blanks_around_labels_and_digits_of_predictions(tmp_path):
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "1e39", "1_000", "", "one"])
-def test_what_is_no_number(tmp_path, number):
+def test_labels_that_are_not_numbers_are_refused(tmp_path, number):
     write(tmp_path, train__csv=f"text,label\na,1e-3\nb,{number}\n", dev__csv="text,label\na,9\n")
     with pytest.raises(UserError, match=f"train.csv:3: label is '{number}', not a number"):
         open_task("table", tmp_path, TOKENIZER, regression=True).rows("train")

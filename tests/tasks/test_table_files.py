@@ -39,7 +39,7 @@ def read(folder, name, needed=("a", "b"), policy="refuse", **options):
             '{"a": "one", "b": 2, "more": [1]}\n\n{"b": true, "a": "x"}\n',
             [("1", {"a": "one", "b": "2"}), ("3", {"a": "x", "b": "true"})],
         ),
-        # A column that is not needed may be there twice.
+        # A column that is not needed may occur twice.
         ("x.csv", "a,b,c,c\n1,2,3,4\n", [("2", {"a": "1", "b": "2", "c": "4"})]),
     ],
 )
@@ -63,7 +63,7 @@ def test_columns_of_a_file_without_header(write):
     [
         ("x.tsv", "a\tc\n1\t2\n", "x.tsv:1: no column is named 'b'; the columns are: a, c"),
         ("x.tsv", "", "x.tsv:1: no column is named 'a'"),
-        # Old line ends make one long line, which is not shown whole.
+        # With old line ends, the file is one long line, which is shown only in part.
         ("x.tsv", "a\tb\r" + "1\t2\r" * 10_000, "x.tsv:1: no column is named 'b'; .{,400}$"),
         ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: 2 columns are named 'b'"),
         ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),

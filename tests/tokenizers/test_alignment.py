@@ -1,4 +1,4 @@
-"""Where in the text the pieces are: by their own tokenization, and some by hand."""
+"""The places of pieces in the text, checked by tokenizing slices, and by hand."""
 
 import sys
 import unicodedata
@@ -52,7 +52,7 @@ def check_shape(tokenizer, text):
 
 
 @given(TEXT)
-def test_decomposition_is_unicodes(text):
+def test_decomposition_matches_unicode(text):
     decomposed, indices = decompose(text)
     assert decomposed == unicodedata.normalize("NFD", text)
     for character, index in zip(decomposed, indices, strict=True):
@@ -60,14 +60,14 @@ def test_decomposition_is_unicodes(text):
 
 
 @given(TEXT)
-def test_folding_knows_its_characters(text):
+def test_fold_aligned_finds_the_source_characters(text):
     folded, indices = fold_aligned(text)
     assert folded == fold(text)
     for character, index in zip(folded, indices, strict=True):
         assert character in fold(text[index]) or character == "ς"
 
 
-def test_the_slice_of_any_words_gives_their_pieces(wordpiece):
+def test_slices_of_words_give_their_pieces(wordpiece):
     @given(TEXT, st.data())
     def check(text, data):
         ids, spans = check_shape(wordpiece, text)
@@ -86,11 +86,11 @@ def test_the_slice_of_any_words_gives_their_pieces(wordpiece):
     check()
 
 
-def test_every_character_by_itself(wordpiece):
-    # Every seventh: the whole of Unicode takes 20 seconds.
+def test_every_single_character(wordpiece):
+    # Every seventh character, because all of Unicode takes 20 seconds.
     text = " ".join(ALL[::7])
     ids, spans = check_shape(wordpiece, text)
-    # Each piece of it lies on one character, which is every second one.
+    # Every second character is a space, and each piece lies on one of the others.
     assert all(start % 2 == 0 and (end - start) in (1, 3) for start, end in spans)
     assert len({start for start, _ in spans}) > 20_000
 
@@ -134,7 +134,7 @@ def test_words_by_hand(text, slices):
     ] == slices
 
 
-def test_the_pieces_of_a_word_divide_it():
+def test_pieces_of_a_word_cover_it():
     tokenizer = from_file("wordpiece", GOLDEN / "tokenization_vocab.txt", max_chars=100)
     text = "The Unáffáble"
     ids, spans = tokenizer.encode_aligned(text)
@@ -144,7 +144,7 @@ def test_the_pieces_of_a_word_divide_it():
     assert [end - start for start, end in spans] == [len(piece) for piece in pieces]
 
 
-def test_spans_that_changed_places_are_widened():
+def test_reordered_spans_are_widened():
     spans = monotone([(0, 1), (2, 3), (1, 2), (3, 4)])
     assert spans.tolist() == [[0, 1], [1, 3], [1, 3], [3, 4]]
     assert monotone([]).shape == (0, 2)

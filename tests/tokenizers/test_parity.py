@@ -1,4 +1,4 @@
-"""WordPiece against recorded ids of `transformers`, and against the rules written down plainly.
+"""WordPiece against recorded ids of `transformers`, and against a plain implementation.
 
 tests/golden/record_tokenization.py recorded the ids; see its docstring.
 """
@@ -35,7 +35,7 @@ def run(request):
 
 @pytest.fixture
 def vocabulary(run, request):
-    """Path of a vocab.txt, and whether it is used uncased."""
+    """Returns the path of a vocab.txt, and whether it is uncased."""
     name, lowercase = run
     if name == SMALL:
         return GOLDEN / "tokenization_vocab.txt", lowercase
@@ -49,17 +49,17 @@ def make(path, lowercase, max_chars=TRANSFORMERS_MAX_CHARS):
 
 
 def clean(text):
-    """Without the characters that every BERT drops."""
+    """Removes the characters that every BERT drops."""
     kept = (c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C")
     return "".join(kept).replace("\ufffd", "")
 
 
-def test_ids_are_those_of_transformers(golden, run, vocabulary):
-    """Every id of 3,400 texts; one known difference.
+def test_ids_match_transformers(golden, run, vocabulary):
+    """Compares every id of 3,400 texts, with one known difference.
 
-    `transformers`' slow tokenizer composes text (NFC), which shows in cased text only. The
-    original does not, nor `transformers`' fast tokenizer, nor ours: where a text is not
-    composed, ours is given the composed one.
+    `transformers`' slow tokenizer composes text (NFC), which affects only cased text. The original,
+    `transformers`' fast tokenizer and bert_jax do not. Our tokenizer therefore gets the composed
+    form of each text.
     """
     tokenizer = make(*vocabulary)
     (recorded,) = [r for r in golden["runs"] if (r["vocabulary"], r["lowercase"]) == run]
@@ -75,8 +75,8 @@ def test_ids_are_those_of_transformers(golden, run, vocabulary):
     assert composed < 900
 
 
-def test_the_golden_ids_are_worth_comparing(golden):
-    """Not all [UNK], and from texts that make a difference."""
+def test_golden_ids_are_varied(golden):
+    """Most ids are not [UNK], and the texts contain difficult characters."""
     for recorded in golden["runs"]:
         ids = [i for text in recorded["ids"] for i in text]
         unknown = 100 if recorded["vocabulary"] in RELEASED else 1
@@ -103,8 +103,8 @@ def test_any_text_agrees_with_the_rules(vocabulary):
 
 
 @pytest.mark.parametrize("character", ["a", "é", "e\u0301"])
-def test_words_are_as_long_as_the_original_allows(character):
-    """200 characters, counted after the accents are gone; then [UNK] as a whole."""
+def test_limit_on_the_length_of_words(character):
+    """A word of more than 200 characters, without accents, is a single [UNK]."""
     path = GOLDEN / "tokenization_vocab.txt"
     for max_chars in (TRANSFORMERS_MAX_CHARS, ORIGINAL_MAX_CHARS):
         tokenizer = make(path, True, max_chars)
@@ -116,10 +116,10 @@ def test_words_are_as_long_as_the_original_allows(character):
         assert [tokenizer.id_to_token(i) for i in longer] == ["a", "[UNK]", ",", "a"]
 
 
-@pytest.mark.skipif(unicodedata.unidata_version > "15.1", reason="its tables are newer still")
+@pytest.mark.skipif(unicodedata.unidata_version > "15.1", reason="its Unicode tables are newer")
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_known_differences_to_the_library(lowercase):
-    """`transformers`' fast tokenizer: of all characters, only those that `words` names."""
+    """`transformers`' fast tokenizer differs only in the characters that `words` lists."""
     normalize = normalizers.BertNormalizer(strip_accents=lowercase, lowercase=lowercase)
     split = WordSplitter(lowercase).split
     different = set()
@@ -136,7 +136,7 @@ def test_known_differences_to_the_library(lowercase):
     format_characters = {0x890, 0x891, 0x8E2, 0x110CD, *range(0x13430, 0x13440)}
     assert different >= extension_e | single
     different -= extension_e | single | format_characters
-    # Those the library's tables are too old for; new marks matter to lower-casing only.
+    # The rest are newer than the library's tables; new marks affect only lower-casing.
     categories = {unicodedata.category(chr(code)) for code in different}
     assert categories <= {"Po", "Ps", "Pe", "Pd"} | ({"Mn"} if lowercase else set())
     common = (0x600, 0x2000, 0x2E42, 0x3000, 0xA000)

@@ -23,7 +23,7 @@ def test_templates():
     assert not row.token_type_ids_L.any()
 
 
-def test_cuts():
+def test_truncation_to_max_length():
     row = BERT.join(A, max_length=4)
     assert (row.input_ids_L.tolist(), row.num_cut) == ([101, 11, 12, 102], 1)
     row = BERT.join(A, B, max_length=6)
@@ -32,7 +32,7 @@ def test_cuts():
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 40))
-def test_truncation_is_the_loop_of_the_original(a, b, length):
+def test_truncated_lengths_match_the_originals_loop(a, b, length):
     ours = truncated_lengths(a, b, length)
     while a + b > length:
         a, b = (a - 1, b) if a > b else (a, b - 1)

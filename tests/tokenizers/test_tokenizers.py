@@ -50,9 +50,9 @@ def trained(request):
     return train(kind, sample_texts(), sentencepiece_type=request.param)
 
 
-# google-research/bert's rules, written down plainly: clean, space CJK, strip
-# accents, split punctuation, greedy longest match. Lower case is each character's
-# own, as in `transformers`.
+# A plain implementation of google-research/bert's rules: clean the text, put spaces around CJK,
+# strip accents, split off punctuation, greedy longest match. Each character is lower-cased by
+# itself, as in `transformers`.
 
 
 def is_cjk(c):
@@ -155,7 +155,7 @@ def test_round_trip(trained):
     assert with_specials == "[CLS] the senate and the house of representatives [SEP] [MASK]"
 
 
-def test_word_starts_count_words(trained):
+def test_number_of_word_starts_is_the_number_of_words(trained):
     (ids,) = trained.encode_batch(["the unquestionable representatives agreed"])
     assert trained.is_word_start_V.dtype == bool
     assert len(ids) > 4
@@ -185,7 +185,7 @@ def test_save_and_load(trained, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_fingerprint_tells_options_and_vocabularies_apart(tmp_path):
+def test_fingerprint_depends_on_options_and_vocabulary(tmp_path):
     path = write_vocabulary(tmp_path, SPECIALS + PIECES)
     prints = [
         from_file("wordpiece", path).fingerprint,
@@ -246,7 +246,7 @@ def test_alphabet_is_bounded_by_frequency():
         ("byte_bpe", [" ", ""], 300, "no text to train"),
     ],
 )
-def test_corpora_and_sizes_that_cannot_be_trained(kind, texts, size, words):
+def test_unusable_corpora_and_sizes_are_refused(kind, texts, size, words):
     with pytest.raises(UserError, match=words):
         train(kind, texts, size)
 
@@ -263,7 +263,7 @@ def test_corpora_and_sizes_that_cannot_be_trained(kind, texts, size, words):
         ("wordpiece", None, "cannot read .*vocabulary: No such file"),
     ],
 )
-def test_vocabularies_that_cannot_be_used(kind, content, words, tmp_path):
+def test_unusable_vocabularies_are_refused(kind, content, words, tmp_path):
     path = tmp_path / "vocabulary"
     if content is not None:
         path.write_bytes(content)
@@ -329,7 +329,7 @@ def test_known_ids_of_bert_base_uncased(shared_data):
         ("byte_bpe", "roberta"),
     ],
 )
-def test_other_conventions(kind, convention, tmp_path):
+def test_other_conventions_of_special_tokens(kind, convention, tmp_path):
     special = tokenizers.CONVENTIONS[convention]
     tokenizer = tokenizers.train(
         "sentencepiece" if kind in ("unigram", "bpe") else kind,

@@ -22,5 +22,5 @@ GIB = 2**30
         ("INTERNAL: Used 20.16G of 15.75G hbm.", None),
     ],
 )
-def test_what_the_compiler_says_of_memory(said, needed):
+def test_needed_bytes_of_compiler_messages(said, needed):
     assert needed_bytes(said) == (needed and int(needed))

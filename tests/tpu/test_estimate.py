@@ -1,4 +1,4 @@
-"""Times of collectives and kernels, by hand."""
+"""Times of collectives and kernels, computed by hand."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from bert_jax.tpu import topologies
 from bert_jax.tpu.estimate import collective_seconds, estimate_step, kernel_seconds
 from bert_jax.tpu.hlo import Collective, Kernel, Operation
 
-# 1.5 GHz; 4 links that send 50 GB/s each.
+# 1.5 GHz; 4 links of 50 GB/s each.
 V5E = topologies.find("v5e:4x4")
 MS_OF_CYCLES = 1_500_000
 
@@ -22,16 +22,16 @@ def operation(cycles=0, executions=1, collectives=(), kernel=None):
 @pytest.mark.parametrize(
     "kind, output_bytes, group_size, seconds",
     [
-        # All 16 chips, all links: 200 GB/s, and 15 of 16 parts are sent.
+        # All 16 chips use all links, 200 GB/s, and send 15 of 16 parts.
         ("all-gather", 1.6e9, 16, 1.5e9 / 200e9),
         ("all-reduce", 1.6e9, 16, 3.0e9 / 200e9),
         ("reduce-scatter", 1e8, 16, 1.5e9 / 200e9),
         ("all-to-all", 1.6e9, 16, 1.5e9 / 200e9),
         # One axis of the torus: half of the links.
         ("all-gather", 1.6e9, 4, 1.2e9 / 100e9),
-        # Not said: all of them.
+        # Without groups: all chips.
         ("all-gather", 1.6e9, 0, 1.5e9 / 200e9),
-        # To the neighbour: one link.
+        # To a neighbor: one link.
         ("collective-permute", 1e9, 0, 1e9 / 50e9),
     ],
 )
@@ -42,16 +42,16 @@ def test_collective_seconds(kind, output_bytes, group_size, seconds):
 
 def test_two_devices_share_a_chips_links():
     v3 = topologies.find("v3:2x2")
-    # Eight devices of four chips, each of which sends over half of 4 x 656 Gbit/s.
+    # Four chips with eight devices, each of which has half of 4 x 656 Gbit/s.
     found = collective_seconds(collective("all-gather", 8e9, 8), v3)
     assert found == pytest.approx(7e9 / (2 * 656e9 / 8))
 
 
-def test_kernels_add_computing_and_moving():
+def test_kernel_times_add_compute_and_memory():
     kernel = Kernel(flops=197_000_000, bytes_accessed=819_000, transcendentals=1_536_000)
-    # A microsecond each; 1,024 transcendental functions a cycle of 1.5 GHz.
+    # One microsecond each; 1,024 transcendental functions per cycle at 1.5 GHz.
     assert kernel_seconds(kernel, V5E) == pytest.approx(3e-6)
-    # Half the elements a device, on a chip of two devices.
+    # Half of the elements per device, on a chip with two devices.
     v2 = topologies.find("v2:2x2")
     assert kernel_seconds(Kernel(flops=45_000_000), v2) == pytest.approx(2e-6)
     # v4's two cores are one device.
@@ -59,7 +59,7 @@ def test_kernels_add_computing_and_moving():
     assert kernel_seconds(Kernel(transcendentals=2_150_400), v4) == pytest.approx(1e-6)
 
 
-def test_the_step_waits_for_what_is_not_started_before():
+def test_step_waits_for_synchronous_collectives():
     found = estimate_step(
         [
             operation(MS_OF_CYCLES, executions=4),
@@ -77,12 +77,12 @@ def test_the_step_waits_for_what_is_not_started_before():
     assert found.step_seconds == pytest.approx(4e-3 + 3e-4 + 1e-6)
 
 
-# Each takes 1.5 ms by itself.
+# Each collective takes 1.5 ms.
 SIZE = 3.2e8
 
 
 @pytest.mark.parametrize("between, exposed", [(1, 0.5e-3), (2, 0.0), (0, 1.5e-3)])
-def test_what_runs_meanwhile_hides_a_collective(between, exposed):
+def test_operations_in_between_hide_a_collective(between, exposed):
     found = estimate_step(
         [
             operation(5 * MS_OF_CYCLES),
@@ -104,11 +104,11 @@ def test_collectives_wait_for_each_other():
         operation(collectives=[collective("all-gather", SIZE, phase=phase, key=key)])
         for phase, key in ends
     ]
-    # Both begin at once; 2 ms hide only so much of their 3.
+    # Both are started at once; 2 ms of computation hide only 2 of their 3 ms.
     steps.insert(2, operation(2 * MS_OF_CYCLES))
     found = estimate_step(steps, V5E)
     assert found.exposed_collective_seconds == pytest.approx(1e-3)
-    # One that is waited for comes after the one under way.
+    # A synchronous collective begins after the one that is running.
     late = [steps[0], operation(collectives=[collective("all-reduce", SIZE)]), steps[3]]
     found = estimate_step(late, V5E)
     assert found.exposed_collective_seconds == pytest.approx(1.5e-3 + 3e-3)

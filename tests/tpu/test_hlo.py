@@ -1,7 +1,7 @@
-"""The reader of compiled programs, on a text put together from lines of real ones.
+"""The parser of compiled programs, on a text composed of lines from real ones.
 
-program.hlo has the tables, a scanned layer (4 times) with a windowed product in it (8 times),
-an asynchronous all-gather spread over fusions, and one of everything else that is read.
+program.hlo has the tables, a scanned layer (4 times) that contains a windowed product (8 times), an
+asynchronous all-gather spread over fusions, and one of every other operation that is parsed.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ def operations():
 
 
 def test_cycles_are_summed_over_loops(operations):
-    # 640, a layer's 50 four times, the product's 300 in each of 8 windows of each layer, and
-    # the costlier of two branches. What is inside a fusion counts no second time.
+    # 640, a layer's 50 four times, the product's 300 in each of 8 windows of each layer, and the
+    # costlier of two branches. The inside of a fusion is not counted again.
     assert hlo.total_cycles(list(operations.values())) == 640 + 4 * 50 + 4 * 8 * 300 + 70
     assert operations["fusion.1186"].executions == 32
     assert operations["fusion.1186"].total_cycles == 9600
@@ -28,7 +28,7 @@ def test_cycles_are_summed_over_loops(operations):
     assert operations["copy-done.1"].cycles == 0
 
 
-def test_what_an_operation_is(operations):
+def test_fields_of_operations(operations):
     fusion = operations["layer_norm.1"]
     assert (fusion.opcode, fusion.cycles, fusion.executions) == ("fusion", 50, 4)
     assert fusion.kernel is None and fusion.collectives == ()
@@ -40,10 +40,10 @@ def test_sources(operations):
     assert operations["layer_norm.1"].source == flax
     assert operations["fusion.1186"].source == "/project/bert_jax/models/attention.py:40"
     ours = {o.name: o.source for o in hlo.read_operations(TEXT, within="/project/")}
-    # The innermost call that is ours, of the library's that it made.
+    # The innermost call in our directory, which calls the library.
     assert ours["layer_norm.1"] == "/project/bert_jax/models/attention.py:40"
     assert ours["reduce_scatter_fusion"] == "/project/bert_jax/training/step.py:86"
-    # None is in this directory: the innermost of all.
+    # No call is in this directory, so the innermost of all is used.
     elsewhere = {o.name: o.source for o in hlo.read_operations(TEXT, within="/elsewhere/")}
     assert elsewhere["layer_norm.1"] == flax
 
@@ -62,7 +62,7 @@ def test_collectives(operations):
         "collective-permute-done.72": [("collective-permute", "done", permuted, 0)],
         # Axes of 4 and 2 devices.
         "all-reduce.51": [("all-reduce", "whole", 2 * 256 * 4 * 64 + 4 * 256, 8)],
-        # Four devices keep a quarter each of the padded sum.
+        # Each of four devices keeps a quarter of the padded sum.
         "reduce_scatter_fusion": [("reduce-scatter", "whole", 2 * 1040 * 4096, 4)],
         "all_to_all.21": [("all-to-all", "whole", 2 * 4 * 256 * 1024, 2)],
     }

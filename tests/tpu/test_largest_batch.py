@@ -19,7 +19,7 @@ GIB = 2**30
         ({}, 2, "--stage is 2; this config has the stages 1"),
     ],
 )
-def test_what_cannot_be_compiled(overrides, stage, words):
+def test_configs_that_cannot_be_compiled(overrides, stage, words):
     topology = topologies.find("v5e:1x1")
     with pytest.raises(UserError, match=words):
         compile_step(small_config(**overrides), topology, jax.devices()[:1], stage)
@@ -44,7 +44,7 @@ def fake_compiler(monkeypatch, fixed, a_sequence):
         (4, 0.011, 1024),
         (0.1, 0.000001, 14680064),
         (4, 11, 1),
-        (4, 12, 1),  # Not even one does.
+        (4, 12, 1),  # Not even one fits.
     ],
 )
 def test_auto_finds_the_largest_with_few_compilations(
@@ -68,12 +68,12 @@ def test_auto_respects_gradient_accumulation(monkeypatch):
     fake_compiler(monkeypatch, 4 * GIB, 0.1 * GIB)
     config = small_config(**{"train.gradient_accumulation_steps": 3})
     size, tried = largest_batch.largest_that_fits(config, topology, jax.devices()[:1], 1)
-    # Three times 32: the next is three times 40.
+    # Three times 32; the next size is three times 40.
     assert size == 96
     assert all(tried_size % 3 == 0 for tried_size in tried)
 
 
-def test_a_batch_a_chip_is_that_of_every_stage():
+def test_batch_size_per_chip_applies_to_every_stage():
     config = small_config()
     config.train.stages[0].batch_size = 48
     sized = largest_batch.with_batch_size_per_chip(config, 6, topologies.find("v3-32"))

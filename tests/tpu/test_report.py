@@ -22,7 +22,7 @@ def test_costliest_lines():
         topologies.find("v5e:1x1"),
     )
     assert len(found) == 10
-    # A third of a millisecond, twice, of 1.5 GHz.
+    # Two executions of a third of a millisecond at 1.5 GHz.
     assert found[0]["source"] == "bert_jax/models/flash.py:9"
     assert found[0]["cycles"] == 1_000_000
     assert [(line["source"], line["cycles"]) for line in found[1:4]] == [

@@ -1,4 +1,4 @@
-"""Names of slices, and, where the TPU compiler is installed, their devices."""
+"""Names of slices, and their devices if the TPU compiler is installed."""
 
 import importlib.util
 import subprocess
@@ -20,12 +20,12 @@ needs_libtpu = pytest.mark.skipif(
     "name, topology, chips",
     [
         (" V6E:1x1 ", "v6e:1x1", 1),
-        # These count cores, two a chip...
+        # These names count cores, two per chip.
         ("v2-8", "v2:2x2", 4),
         ("v3-128", "v3:8x8", 64),
         ("v4-128", "v4:4x4x4", 64),
         ("v5p-1024", "v5p:8x8x8", 512),
-        # ... and these chips.
+        # These names count chips.
         ("v5litepod-256", "v5e:16x16", 256),
     ],
 )
@@ -57,8 +57,8 @@ def test_unknown_names(name, near):
         topologies.find(name)
 
 
-def test_a_chip_s_peak_is_that_of_its_matrix_units():
-    # 128 x 128 of them, or 256 x 256, a multiplication and an addition each and cycle.
+def test_peaks_match_the_matrix_units():
+    # Each unit has 128 x 128 or 256 x 256 cells, with one multiplication and addition per cycle.
     units = {"v2": 2, "v3": 4, "v4": 8, "v5e": 4, "v5p": 8, "v6e": 16}
     assert set(units) == set(CHIPS)
     for name, count in units.items():
@@ -94,7 +94,7 @@ except UserError as e:
 
 @needs_libtpu
 def test_devices():
-    # In a process of its own: the compiler stays in the one that loaded it.
+    # In a separate process, because the compiler stays in the process that loads it.
     done = subprocess.run([sys.executable, "-c", DEVICES], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert done.stdout.splitlines()[:-1] == [

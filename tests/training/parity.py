@@ -1,4 +1,4 @@
-"""bert_jax's half of the training runs that tests/golden/record_training.py records."""
+"""bert_jax's side of the training runs that tests/golden/record_training.py records."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     """A recorded run.
 
     Attributes:
-      config: What differs from BERT's own.
+      config: The values that differ from BERT's.
       family: The names of the weights.
       file: The golden file.
       make_batch: Returns the batch of a step.
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 RUNS = {
     "adamw": Run({}),
-    # As in configs/*_lamb.py, but for the schedule.
+    # As in configs/*_lamb.py, except for the schedule.
     "lamb": Run({"optimizer.name": "lamb", "optimizer.bias_correction": True}),
     # As in configs/roberta.py, but with a token type, which the model of transformers trains.
     "roberta": Run(
@@ -69,10 +69,10 @@ RUNS = {
 
 
 def train(name: str, **overrides) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Makes a run on one device.
+    """Trains on one device.
 
     Returns:
-      The loss of every step, and the final weights as transformers names them.
+      The loss of every step, and the final weights under transformers' names.
     """
     run = RUNS[name]
     rate = {"schedule.peak_learning_rate": TRAINING["peak_learning_rate"][name]}

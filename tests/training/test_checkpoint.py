@@ -1,4 +1,4 @@
-"""Checkpoints: exact, checked, and never silently wrong."""
+"""Checkpoints: exact round trips, and detection of damage."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def trainer():
 
 @pytest.fixture(scope="module")
 def states(trainer):
-    """States after 1, 2 and 3 steps, as host copies and on the device."""
+    """Returns the states after 1, 2 and 3 steps, as host copies and on the device."""
     state, found = trainer.init_state(), {}
     for step in (1, 2, 3):
         state, _ = trainer.train_step(state, random_batch(step))
@@ -39,7 +39,7 @@ def states(trainer):
 
 @pytest.fixture(scope="module")
 def saved(states, tmp_path_factory):
-    """A folder with checkpoints 1 and 2; tests work on copies of it."""
+    """Returns a folder with checkpoints 1 and 2, which tests copy."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     checkpointer = Checkpointer(folder, keep=3)
     for step in (1, 2):
@@ -80,7 +80,7 @@ def test_round_trip_is_exact(copy, trainer, states):
     assert_same(state, states[2])
     assert resume == RESUME | {"step": 2}
     assert int(state.step) == 2 and state.params["nsp"]["dense"]["kernel"].committed
-    # And the run goes on as if nothing had happened.
+    # The run continues as if it had not been interrupted.
     expected, actual = trainer.train_step(state, random_batch(3))[0], states[3]
     assert_same(expected, actual)
 
@@ -101,8 +101,8 @@ def test_nothing_saved_is_none(tmp_path, trainer):
     assert restore(tmp_path / "checkpoints", trainer) is None
 
 
-def test_training_on_at_once_does_not_change_what_is_saved(tmp_path, trainer, states):
-    """The state is donated to the next step while the save still runs."""
+def test_training_during_a_save_does_not_change_the_checkpoint(tmp_path, trainer, states):
+    """The state is donated to the next step during the save."""
     checkpointer = Checkpointer(tmp_path / "checkpoints")
     state = trainer.init_state()
     for step in (1, 2, 3):
@@ -132,7 +132,7 @@ def damage_flip(file):
 
 
 def file_kinds(saved):
-    """Every file of checkpoint 2; of the many alike in a d/ folder, the largest and smallest."""
+    """Returns every file of checkpoint 2, but only the largest and smallest of each d/ folder."""
     kinds = {}
     for name in listing(saved / "2"):
         path = saved / "2" / name
@@ -147,10 +147,10 @@ def file_kinds(saved):
     "damage",
     [damage_truncate, pytest.param(damage_delete, marks=pytest.mark.slow), damage_flip],
 )
-def test_any_damaged_file_means_the_one_before_or_the_right_values(
+def test_damage_of_any_file_is_detected_or_harmless(
     saved, trainer, states, tmp_path, caplog, damage
 ):
-    """Silently wrong weights are what must never happen."""
+    """A damaged file must never give wrong weights silently."""
     skipped = 0
     for number, name in enumerate(file_kinds(saved)):
         folder = tmp_path / str(number) / "checkpoints"
@@ -176,7 +176,7 @@ def test_any_damaged_file_means_the_one_before_or_the_right_values(
     assert skipped >= 6
 
 
-def test_folders_that_are_no_checkpoints_are_not_taken_for_one(copy, trainer, states):
+def test_other_folders_are_not_read_as_checkpoints(copy, trainer, states):
     (copy / "7").mkdir()
     (copy / "8").mkdir()
     (copy / "8" / "state").mkdir()
@@ -200,11 +200,11 @@ def test_a_damaged_step_can_be_saved_again(copy, trainer, states):
     assert_same(restored, states[2])
 
 
-def test_all_damaged_is_one_sentence_and_moves_nothing(copy, trainer):
+def test_only_damaged_checkpoints_give_an_error_and_stay(copy, trainer):
     for step in ("1", "2"):
         damage_truncate(copy / step / "state" / "_METADATA")
     before = listing(copy)
-    # Twice: a second start must not find an empty folder and begin again at step 0.
+    # Tried twice: a second start must not find an empty folder and begin at step 0.
     for _ in range(2):
         with pytest.raises(UserError, match=r"none of the checkpoints in .* can be read") as error:
             restore(copy, trainer)
@@ -225,7 +225,7 @@ def test_read_only_changes_nothing(copy, trainer, states):
     ("keep", "keep_every_steps", "left"),
     [(1, 0, [10]), (2, 4, [4, 8, 10])],
 )
-def test_which_checkpoints_stay(tmp_path, states, keep, keep_every_steps, left):
+def test_keep_and_keep_every_steps(tmp_path, states, keep, keep_every_steps, left):
     checkpointer = Checkpointer(
         tmp_path / "checkpoints", keep=keep, keep_every_steps=keep_every_steps
     )
@@ -260,19 +260,19 @@ def largest(folder):
     return folder / max(arrays, key=arrays.get)
 
 
-def test_they_come_back_bit_for_bit(in_bucket, trainer, states):
+def test_round_trip_is_bit_identical(in_bucket, trainer, states):
     state, resume = restore(in_bucket, trainer)
     assert_same(state, states[2])
     assert resume == RESUME | {"step": 2}
     save(in_bucket, states, steps=(3,), keep=2)
     assert {path.name for path in in_bucket.iterdir()} == {"2", "3"}
-    # The storage's own checksums: nothing is read back.
+    # These are the storage's own checksums, so no file is read back.
     sums = json.loads((in_bucket / "3" / CHECKSUMS).read_text())
     assert all(isinstance(checksum, str) for _, checksum in sums.values())
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
-def test_a_damaged_one_is_moved_aside(damage, in_bucket, trainer, states, caplog):
+def test_damaged_checkpoint_is_moved_aside(damage, in_bucket, trainer, states, caplog):
     file = largest(in_bucket / "2")
     content = bytearray(file.read_bytes())
     file.unlink()
@@ -286,13 +286,13 @@ def test_a_damaged_one_is_moved_aside(damage, in_bucket, trainer, states, caplog
     assert "is damaged" in caplog.text
     assert not (in_bucket / "2").exists()
     assert (in_bucket.parent / "damaged_checkpoints" / "2").exists()
-    # Its step is saved again.
+    # The step can be saved again.
     save(in_bucket, states, steps=(2,))
     assert restore(in_bucket, trainer)[1]["step"] == 2
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_save_that_was_killed_is_not_taken(read_only, in_bucket, trainer):
+def test_killed_save_is_ignored(read_only, in_bucket, trainer):
     # orbax writes the marker last.
     (in_bucket / "2" / MARKER).unlink()
     before = files.list_files(in_bucket).keys()

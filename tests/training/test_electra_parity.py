@@ -1,4 +1,4 @@
-"""A hundred steps of ELECTRA beside PyTorch; see tests/golden/record_electra_training.py."""
+"""A hundred steps of ELECTRA against PyTorch; see tests/golden/record_electra_training.py."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ class GivenSamples(Generator):
 
 
 def initial_weights(config, golden):
-    """The weights of both networks of the golden file under our names."""
+    """Returns the golden file's weights of both networks under bert_jax's names."""
     shapes = expected_shapes(config, OVERRIDES["objective.terms"])
     names = foreign_names(ELECTRA.names, "huggingface", config.num_hidden_layers)
     weights = {}
@@ -57,7 +57,7 @@ def initial_weights(config, golden):
     return weights
 
 
-def test_training_follows_pytorchs_with_the_same_samples():
+def test_training_matches_pytorch_with_the_same_samples():
     golden = read_golden("training_electra")
     trainer = make_trainer(small_config(**CONFIG | OVERRIDES), jax.devices()[:1])
     objective = WeightedTerms((GivenSamples(), ReplacedToken()), (1.0, 50.0))

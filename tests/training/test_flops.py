@@ -66,7 +66,7 @@ def test_pretraining_by_hand():
     # Without next-sentence prediction there is no pooler.
     masked_lm = make_terms(("masked_lm",))
     assert pretraining_flops_per_sequence(small, masked_lm, 2, 1) == 3 * (112 + 32 + 28)
-    # Left to right, every position is predicted.
+    # In the left-to-right model, every position is predicted.
     next_token = make_terms(("next_token",))
     assert pretraining_flops_per_sequence(small, next_token, 2, 1) == 3 * (112 + 32 + 2 * 28)
     # BERT-base at 128 with 20 predictions: 3 * (21,743,271,936 + 603,979,776 + 961,228,800
@@ -75,7 +75,7 @@ def test_pretraining_by_hand():
 
 
 def test_shared_layers_and_narrow_embeddings_by_hand():
-    """S 2, P 1, N 3, H 2, F 3, V 5, E 7: each block is 144, as often as it runs."""
+    """S 2, P 1, N 3, H 2, F 3, V 5, E 7: each block counts 144 each time it runs."""
     albert = BertConfig(5, 2, 3, 1, 3, embedding_size=7, layer_groups=1)
     # The projection is 2*2*7*2, the head 2*1*(2*7 + 7*5).
     terms = make_terms(("masked_lm", "sentence_order"))
@@ -83,7 +83,7 @@ def test_shared_layers_and_narrow_embeddings_by_hand():
     assert found == 3 * (3 * 144 + 56 + 98 + 8)
     model = make_task_model("sequence_classification", 5, albert)
     assert task_flops_per_sequence(model, 2) == 3 * (3 * 144 + 56 + 8 + 20)
-    # One block is frozen, and with it all three.
+    # Freezing one block freezes all three.
     frozen = task_flops_per_sequence(model, 2, LayerRates(1, frozen_layers=1))
     assert frozen == 3 * 144 + 56 + 3 * (8 + 20)
 
@@ -102,7 +102,7 @@ def test_a_tasks_flops_by_hand():
     assert flops(tokens) == 3 * (2 * 144 + 40)
     assert flops(one, frozen_layers=0) == flops(one)
     assert flops(one, frozen_layers=1) == 144 + 3 * (144 + 8 + 20)
-    # The head reads two layers, or the first, above which none runs.
+    # The head reads two layers, or the first one; layers above it do not run.
     assert flops(one, (-1, -2), frozen_encoder=True) == 2 * 144 + 3 * 40
     assert flops(tokens, (1,), frozen_encoder=True) == 144 + 3 * 40
     assert flops(tokens, (0,), frozen_encoder=True) == 3 * 40
@@ -134,7 +134,7 @@ def compiled_flops(trainer, batch):
 
 
 @pytest.mark.slow
-def test_a_tasks_flops_are_those_of_the_compiled_step():
+def test_task_flops_match_the_compiled_step():
     config, size, head = small_config(), 4, "sequence_classification"
     trainer = Trainer.create(
         config,
@@ -150,13 +150,13 @@ def test_a_tasks_flops_are_those_of_the_compiled_step():
     batch = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), tokens)
     batch["labels"] = np.zeros(size, np.int32)
     one_step = Stage(0, 0, 1, LENGTH, 0, size, 0.0, 0.0)
-    # Token types are a product too, of [S, 2] and [2, H]; the formula leaves them out.
+    # The token types are also a product, of [S, 2] and [2, H]; the formula omits it.
     types_ = 2 * LENGTH * 2 * config.model.hidden_size * 2
     assert compiled_flops(trainer, batch) == trainer.flops_per_step(one_step) + size * types_
 
 
 def test_flops_until_a_step_grow_with_its_stage():
-    """Progress counts FLOPs: at half the steps of BERT's recipe less than half is done."""
+    """Progress counts FLOPs: after half of the steps of BERT's recipe, less than half is done."""
     short, long = ({"max_seq_length": n, "max_predictions_per_seq": n // 4} for n in (16, 32))
     stages = (stage(fraction=0.75, **short), stage(fraction=0.25, **long))
     trainer = make_trainer(small_config(**{"train.stages": stages}), jax.devices()[:1])
@@ -179,7 +179,7 @@ def test_flops_until_a_step_grow_with_its_stage():
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
-        # No peak is invented.
+        # Unknown devices have no peak.
         ("cpu", None),
         ("NVIDIA GeForce RTX 4090", None),
         ("", None),

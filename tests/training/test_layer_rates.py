@@ -1,4 +1,4 @@
-"""Learning rates that differ between layers, and frozen ones."""
+"""Learning rates that differ between layers, and frozen layers."""
 
 import functools
 
@@ -46,7 +46,7 @@ def test_factors_fall_from_the_head_to_the_embeddings():
     }
     for name, factor in expected.items():
         assert factors[name] == factor, name
-    # ELECTRA's: the top block has the square of the factor.
+    # In ELECTRA, the top block has the square of the factor.
     offset = flat(LayerRates(2, decay=0.5, decay_offset=1).factors(params))
     for name, factor in expected.items():
         assert offset[name] == (factor / 2 if factor < 1 else 1), name
@@ -89,7 +89,7 @@ def test_frozen_layers_keep_every_bit(scan_layers):
     before, after, _ = steps(LayerRates(2, frozen_layers=1), scan_layers)
     for name, value in before.items():
         if name.startswith("bert/encoder/layers/"):
-            # Stacked: the first layer is frozen, the second not.
+            # The layers are stacked; the first is frozen, the second is not.
             np.testing.assert_array_equal(after[name][0], value[0], err_msg=name)
             assert not np.array_equal(after[name][1], value[1]), name
         else:
@@ -103,7 +103,7 @@ def test_frozen_gradients_do_not_count_in_the_norm():
     assert 0 < float(part["grad_norm"]) < float(all_of_it["grad_norm"])
 
 
-def test_the_feature_based_mode_changes_the_head_alone():
+def test_feature_based_mode_trains_only_the_head():
     before, after, _ = steps(LayerRates(2, frozen_encoder=True), features=(-1, -2))
     changed = {name for name, value in before.items() if not np.array_equal(after[name], value)}
     assert changed == {"classifier/dense/kernel", "classifier/dense/bias"}
@@ -111,7 +111,7 @@ def test_the_feature_based_mode_changes_the_head_alone():
 
 
 def test_smaller_rates_move_the_lower_layers_less():
-    """Adam's steps are as large as the rate, and so show its factor."""
+    """Adam's first steps are proportional to the rate."""
     before, whole, _ = steps(None)
     _, decayed, _ = steps(LayerRates(2, decay=0.1))
     for name, factor in (

@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard, the meter and the picture."""
+"""metrics.jsonl, TensorBoard, the meter and the curves."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
     writer.close()
 
 
-def test_lines_beyond_the_resumed_step_are_taken_out(tmp_path):
+def test_lines_after_the_resumed_step_are_removed(tmp_path):
     lines = [{"step": step, "loss": float(step)} for step in (10, 20, 20, 30, 40)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     MetricsWriter(tmp_path, resumed_step=20).close()
@@ -32,7 +32,7 @@ def test_lines_beyond_the_resumed_step_are_taken_out(tmp_path):
     assert read_metrics(tmp_path) == []
 
 
-def test_a_line_cut_short_by_a_kill_does_not_harm_the_next(tmp_path):
+def test_incomplete_line_does_not_affect_the_next(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "lo')
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}]
     writer = MetricsWriter(tmp_path, resumed_step=5)
@@ -42,7 +42,7 @@ def test_a_line_cut_short_by_a_kill_does_not_harm_the_next(tmp_path):
 
 
 def tensorboard_events(folder):
-    """TFRecords: length, its CRC, the event, its CRC."""
+    """Reads TFRecords: length, its CRC, the event, its CRC."""
     for path in sorted(folder.glob("events.out.tfevents.*")):
         content, at = path.read_bytes(), 0
         while at < len(content):
@@ -75,7 +75,7 @@ def test_meter_averages(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     meter = Meter(AVERAGED)
-    meter.add(values(1.0), sequences=8, tokens=80, flops=800)  # before the clock: not timed
+    meter.add(values(1.0), sequences=8, tokens=80, flops=800)  # not timed: the clock is stopped
     assert meter.summary(None) == values(1.0) | dict.fromkeys(RATES)
     meter.start()
     for number in (2.0, 6.0):
@@ -97,8 +97,8 @@ def test_meter_averages(monkeypatch):
     assert meter.run_sequences_per_second() == pytest.approx(24 / 5)
 
 
-def test_meter_goes_on_exactly_from_its_state():
-    """Through JSON, as in a checkpoint: the line after a resume is the uninterrupted one."""
+def test_meter_continues_exactly_from_its_state():
+    """The state is stored as JSON; the line after a resume equals the uninterrupted one."""
     numbers = [0.1, 0.7, 1 / 3, 2e-7, 12345.678]
     whole, first = Meter(AVERAGED), Meter(AVERAGED)
     for number in numbers:
@@ -109,7 +109,7 @@ def test_meter_goes_on_exactly_from_its_state():
     for number in numbers[2:]:
         second.add(values(number), 1, 1, 1)
     assert second.summary(None) == whole.summary(None)
-    # The state is a copy: what is counted later does not creep into a saved one.
+    # The state is a copy, which later steps do not change.
     state = first.state()
     first.add(values(9.0), 1, 1, 1)
     assert state["count"] == 2 and state["sums"]["loss"] == pytest.approx(0.8)
@@ -140,7 +140,7 @@ class TestInABucket:
         MetricsWriter(root, resumed_step=2).close()
         assert [line["step"] for line in self.lines(root)] == [1, 2]
 
-    def test_the_next_upload_makes_up_for_a_failed_one(self, bucket, monkeypatch):
+    def test_next_upload_includes_lines_of_a_failed_one(self, bucket, monkeypatch):
         def fail(*_):
             raise OSError("Forbidden: x")
 
@@ -156,7 +156,7 @@ class TestInABucket:
         assert [line["step"] for line in self.lines(root)] == [1]
 
 
-def test_curves_are_a_picture(tmp_path):
+def test_curves_of_pretraining(tmp_path):
     writer = MetricsWriter(tmp_path, resumed_step=0)
     for step in range(10, 210, 10):
         line = {"mlm_loss": 9 * 0.99**step, "nsp_loss": 0.69, "mlm_accuracy": step / 400}
@@ -199,7 +199,7 @@ def test_curves_of_fine_tuning(tmp_path, monkeypatch):
     assert list(matched.get_xdata()) == [10, 20, 30, 40, 50]
     assert list(mismatched.get_ydata()) == [80, 90, 100, 110, 120]
     assert list(best.get_xdata()) == [40, 40]
-    # All of a curve that is far from 0 and nearly flat is inside.
+    # A curve that is far from 0 and nearly flat is completely inside the panel.
     bottom, top = drawn["Loss, training"].get_ylim()
     assert bottom == 0 and top > 50.5
     assert list(drawn["Accuracy, training"].lines[0].get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]

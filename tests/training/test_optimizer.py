@@ -28,7 +28,7 @@ SHAPES = {
     "mlm": {"transform": {"kernel": (4, 4), "bias": (4,)}, "output_bias": (7,)},
     "zero": {"kernel": (3, 2)},
 }
-# The parameters without weight decay, written out by hand.
+# The parameters without weight decay, listed by hand.
 EXCLUDED = {
     "bert/embeddings/layer_norm/scale",
     "bert/embeddings/layer_norm/bias",
@@ -55,17 +55,17 @@ def random_tree(rng, scale=1.0):
 @pytest.fixture(scope="module")
 def start():
     params = random_tree(np.random.default_rng(0))
-    params["zero"]["kernel"][:] = 0  # Here LAMB's ratio is 1.
+    params["zero"]["kernel"][:] = 0  # LAMB's ratio is 1 here.
     return params
 
 
 @pytest.fixture(scope="module")
 def gradients():
     rng = np.random.default_rng(1)
-    # Norms from well below 1, where nothing is clipped, to well above.
+    # The norms range from well below 1, where nothing is clipped, to well above 1.
     gradients = [random_tree(rng, scale) for scale in (0.02, 1.0, 0.05, 3.0, 0.01) * 2]
     for gradient in gradients[:3]:
-        gradient["zero"]["kernel"][:] = 0  # Here LAMB's update norm is 0 at first.
+        gradient["zero"]["kernel"][:] = 0  # LAMB's update norm is 0 here at first.
     return gradients
 
 
@@ -74,7 +74,7 @@ def transcription(
 ):
     """Applies the formulas in float64, one tensor at a time.
 
-    `eps_first` is the order of fairseq's adam.py.
+    `eps_first` selects the order of fairseq's adam.py.
     """
     b1, b2, eps, decay = 0.9, 0.999, 1e-6, 0.01
     params = {name: value.astype(np.float64) for name, value in flat(start).items()}
@@ -173,7 +173,7 @@ def test_the_variants_differ_by_more_than_the_tolerance(start, gradients):
 
 
 def test_the_place_of_eps_matters_for_small_gradients(start, gradients):
-    """After one step sqrt(1 - b2) is 0.03: eps before the correction counts 32 times."""
+    """After one step, sqrt(1 - b2) is 0.03, so eps before the correction counts 32 times."""
     small = [jax.tree.map(lambda x: 1e-5 * x, gradients[1])]
     first = flat(run(start, small, **ROBERTA))
     later = flat(run(start, small, **ROBERTA | {"eps_before_correction": False}))

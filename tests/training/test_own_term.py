@@ -1,4 +1,4 @@
-"""A term from outside the package: a teacher and sampling."""
+"""A term from outside the package with a teacher and sampling."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ SCORED = {"example_weights": np.ones(16, np.float32)}
 
 @functools.cache
 def trainer(accumulation_steps=1):
-    """The toy term alone, without dropout."""
+    """Returns a trainer with only the toy term, without dropout."""
     config = small_config(
         **{
             "objective.terms": (toy_term.NAME,),
@@ -40,7 +40,7 @@ def metrics_of(trainer, state, batch):
 
 
 def with_teacher(trainer, seed):
-    """The same with a random teacher of the student's shape."""
+    """Returns a trainer like `trainer`, with a random teacher of the student's shape."""
     return dataclasses.replace(trainer, frozen=randomized(trainer.init_state().params, seed))
 
 
@@ -52,7 +52,7 @@ def squared_distances(params, batch, teacher):
 
 
 class TestFrozenParameters:
-    def test_training_and_evaluation_read_them(self):
+    def test_training_and_evaluation_use_them(self):
         batch = random_batch(0)
         for seed in (0, 1):
             t = with_teacher(trainer(), seed)
@@ -75,7 +75,7 @@ class TestFrozenParameters:
         assert np.isfinite(t.train_step(state, batch)[1]["loss"]), "usable after the step"
         assert jax.tree.structure(state) == jax.tree.structure(trainer().init_state())
 
-    def test_the_gradient_is_that_of_the_parameters_alone(self):
+    def test_gradient_is_only_for_the_trained_parameters(self):
         t, batch = with_teacher(trainer(), 0), random_batch(0)
         state = t.init_state()
         _, grads = squared_distances(state.params, batch, t.frozen)
@@ -86,14 +86,14 @@ class TestFrozenParameters:
 
 class TestSamples:
     def steps(self, t, count=3):
-        """The metrics of some steps on one batch."""
+        """Returns the metrics of several steps on one batch."""
         state, found = t.init_state(), []
         for _ in range(count):
             state, metrics = metrics_of(t, state, random_batch(0))
             found.append(metrics)
         return found
 
-    def test_they_differ_between_steps_and_from_dropout_and_repeat(self):
+    def test_they_differ_between_steps_and_are_reproducible(self):
         steps = self.steps(trainer())
         drawn = [step[name] for step in steps for name in ("toy_sample", "toy_dropout")]
         assert len({round(value, 5) for value in drawn}) == 6
@@ -107,7 +107,7 @@ class TestSamples:
         assert four["toy_sample"] != one["toy_sample"]
         assert self.steps(trainer(4), 1) == [four]
 
-    def test_those_of_evaluation_are_fixed(self):
+    def test_they_are_fixed_in_evaluation(self):
         t = trainer()
         state = t.init_state()
 
@@ -121,8 +121,8 @@ class TestSamples:
         assert sample(0) == sample(1) == first != 0
 
 
-def test_a_term_whose_field_nobody_gives_is_refused():
-    name = "tests.training.toy_term:NeedsWhatNobodyGives"
+def test_term_with_a_missing_batch_field_is_refused():
+    name = "tests.training.toy_term:NeedsMissingField"
     config = small_config(**{"objective.terms": ("masked_lm", name)})
     with pytest.raises(UserError) as error:
         make_trainer(config, jax.devices()[:1])

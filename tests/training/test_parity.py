@@ -1,7 +1,8 @@
-"""A hundred steps of ours against PyTorch's BERT and RoBERTa under the authors' optimizers.
+"""A hundred steps against PyTorch's BERT and RoBERTa with the authors' optimizers.
 
-Same weights, same batches, no dropout; the optimizers there are transcribed from the
-published programs (see tests/golden/record_training.py). `docs/parity.md` has the picture.
+Weights and batches are the same, and there is no dropout. PyTorch's side uses optimizers
+transcribed from the published programs (see tests/golden/record_training.py). `docs/parity.md`
+shows the curves.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.golden.inputs import read_golden, section
 from tests.training import parity
 
 LOSS = 1e-3
-# Norm of the difference over the norm of what the training changed, for each parameter.
+# For each parameter: the norm of the difference divided by the norm of the change in training.
 WEIGHTS = 1e-3
 KEY_BIAS = 1e-3
 
@@ -34,11 +35,11 @@ RUNS = {
         for name in RUNS
     ],
 )
-def test_training_follows_pytorchs(name):
+def test_training_matches_pytorch(name):
     run, overrides = RUNS[name]
     golden = read_golden(parity.RUNS[run].file)
     expected, initial = golden[f"{run}/losses"], section(golden, "initial")
-    # The loss must fall, or the comparison would be empty.
+    # The model must learn, or the comparison would mean little.
     assert expected[-10:].mean() < expected[:10].mean() - 1
 
     losses, weights = parity.train(run, **overrides)
@@ -47,7 +48,7 @@ def test_training_follows_pytorchs(name):
     assert weights.keys() == final.keys()
     for key, value in final.items():
         if key.endswith("attention.self.key.bias"):
-            # It moves no probability: its gradient, and so its path, is rounding alone.
+            # It changes no probability: its gradient, and thus its path, is only rounding error.
             assert max(np.abs(weights[key]).max(), np.abs(value).max()) < KEY_BIAS, key
             continue
         change = np.linalg.norm(value - initial[key])

@@ -9,7 +9,7 @@ from bert_jax.training.preemption import PreemptionGuard
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_noted_and_the_handlers_are_put_back(number):
+def test_signal_requests_a_stop_and_handlers_are_restored(number):
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     with PreemptionGuard() as guard:
         assert not guard.poll() and guard.signal_name == ""

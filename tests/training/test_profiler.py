@@ -1,4 +1,4 @@
-"""Which steps a trace holds, also when the run is interrupted."""
+"""The steps in a trace, also for interrupted runs."""
 
 import os
 import signal
@@ -51,14 +51,14 @@ def annotated_steps(trace):
 
 
 def traces(directory):
-    """Returns {session: the steps annotated in it} of a work directory."""
+    """Returns {session: annotated steps} for a work directory."""
     files = sorted(directory.glob("profile/plugins/profile/*/*.xplane.pb"))
     return {path.parent.name: annotated_steps(path) for path in files}
 
 
 @pytest.fixture(scope="module")
 def runs(config, tmp_path_factory):
-    """A run stopped in the middle of its trace, continued, and stopped once more."""
+    """Returns a run that was stopped during its trace, resumed, and stopped again."""
     directory = tmp_path_factory.mktemp("runs") / "run"
     dispatched = Recorder.dispatched
     results, printed = [], []
@@ -78,7 +78,7 @@ def runs(config, tmp_path_factory):
     return directory / workdir.PROFILE, results
 
 
-def test_a_stop_in_the_middle_keeps_the_steps_that_were_taken(runs):
+def test_stopped_trace_contains_the_steps_taken(runs):
     directory, [(found, printed), _] = runs
     assert found == {"steps_3_to_6": [3, 4]}
     (message,) = printed
@@ -86,7 +86,7 @@ def test_a_stop_in_the_middle_keeps_the_steps_that_were_taken(runs):
     assert f"xprof --logdir={directory}" in message
 
 
-def test_a_resumed_run_traces_exactly_the_steps_that_are_left(runs):
+def test_resumed_run_traces_the_remaining_steps(runs):
     _, [_, (found, printed)] = runs
     assert found == {"steps_3_to_6": [3, 4], "steps_5_to_6": [5, 6]}
     (message,) = printed
@@ -94,7 +94,7 @@ def test_a_resumed_run_traces_exactly_the_steps_that_are_left(runs):
 
 
 class Pause:
-    """Counts how often it is entered."""
+    """A context manager that counts its uses."""
 
     def __init__(self):
         self.entered = 0
@@ -110,7 +110,7 @@ class Pause:
 
 
 def profile_steps(directory, printed, pause, done=0, **arguments):
-    """Counts from the step after `done` to the sixth; returns the number of steps."""
+    """Runs the steps after `done` up to the sixth; returns the number of steps."""
     profiler = StepProfiler(directory, done=done, say=printed.append, paused=pause, **arguments)
     add, state = jax.jit(lambda x: x + 1), jax.numpy.zeros([])
     for number in range(done + 1, 7):
@@ -120,12 +120,12 @@ def profile_steps(directory, printed, pause, done=0, **arguments):
     return int(state)
 
 
-def test_only_the_steps_asked_for_are_traced(tmp_path):
+def test_only_the_configured_steps_are_traced(tmp_path):
     printed, pause = [], Pause()
     assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3) == 6
     (trace,) = tmp_path.glob("plugins/profile/steps_2_to_4/*.xplane.pb")
     assert annotated_steps(trace) == [2, 3, 4]
-    assert pause.entered == 2, "beginning and writing a trace are no training time"
+    assert pause.entered == 2, "starting and writing a trace must not count as training time"
     for arguments in ({"num_steps": 0}, {"num_steps": 3, "enabled": False}):
         other = tmp_path / "none"
         assert profile_steps(other, printed, pause, start_step=2, **arguments) == 6
@@ -133,7 +133,7 @@ def test_only_the_steps_asked_for_are_traced(tmp_path):
     assert len(printed) == 1 and pause.entered == 2
 
 
-def test_a_run_past_the_steps_warns_and_traces_nothing(tmp_path):
+def test_run_after_the_traced_steps_gives_a_warning(tmp_path):
     printed, pause = [], Pause()
     assert profile_steps(tmp_path, printed, pause, start_step=2, num_steps=3, done=4) == 2
     assert not list(tmp_path.iterdir()) and not pause.entered

@@ -19,13 +19,13 @@ def schedule_of(config):
     return make_schedule(config.schedule, stages), stages
 
 
-def test_berts_schedule():
+def test_schedule_of_bert():
     rate, stages = schedule_of(default_config())
     assert [(s.first_step, s.end_step) for s in stages] == [(0, 900_000), (900_000, 1_000_000)]
     assert rate(0) == 0
     np.testing.assert_allclose(rate(5_000), 0.5e-4, rtol=1e-6)
     np.testing.assert_allclose(rate(9_999), 1e-4 * 0.9999, rtol=1e-6)
-    # The decay line is counted from step 0: the peak itself is never reached.
+    # The decay is counted from step 0, so the peak is never reached.
     np.testing.assert_allclose(rate(10_000), 1e-4 * 0.99, rtol=1e-6)
     np.testing.assert_allclose(rate(500_000), 0.5e-4, rtol=1e-6)
     # Both stages share one curve.
@@ -37,7 +37,7 @@ def test_berts_schedule():
 
 @pytest.mark.parametrize(("power", "warmup"), [(1.0, 6.0), (2.0, 6.0), (1.0, 0.0)])
 def test_the_shapes_of_roberta_and_electra(power, warmup):
-    """Formulas of fairseq's polynomial_decay_schedule.py and electra's optimization.py."""
+    """Compares with fairseq's polynomial_decay_schedule.py and electra's optimization.py."""
     config = default_config()
     config.train.num_steps = total = 24
     config.train.stages = (stage_of(1.0),)
@@ -106,7 +106,7 @@ def test_a_stage_has_its_own_batch_size_or_that_of_the_run():
     )
     stages = resolve_stages(config.train)
     assert [s.batch_size for s in stages] == [64, 256]
-    # The index is that of the config, also where an empty stage is left out.
+    # The index is that of the config, even if an empty stage is dropped.
     assert [s.index for s in stages] == [0, 2]
     assert [s.num_steps for s in stages] == [500_000, 500_000]
 
@@ -125,14 +125,14 @@ def test_stages_cover_every_step_once(shares, num_steps):
     for s in stages:
         assert s.first_step == edges[-1] < s.end_step
         edges.append(s.end_step)
-        # Not more than half a step off at either end.
+        # At most half a step off at either end.
         assert abs(s.num_steps - num_steps * shares[s.index] / sum(shares)) <= 1 + 1e-6
     assert edges[-1] == num_steps
 
 
 @pytest.mark.parametrize("fractions", [(0.333333, 0.333333, 0.333334), (0.3333333,) * 3])
 def test_fractions_rounded_by_hand_still_cover_every_step(fractions):
-    """What validation lets pass as a sum of 1 must not lose the last step."""
+    """Fractions that validation accepts as a sum of 1 must not lose the last step."""
     config = default_config()
     config.train.num_steps = 10_000_000
     config.train.stages = tuple(stage_of(fraction) for fraction in fractions)

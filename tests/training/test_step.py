@@ -31,7 +31,7 @@ def norm(tree):
     return float(np.sqrt(sum((np.float64(x) ** 2).sum() for x in jax.tree.leaves(tree))))
 
 
-# Recorded with jax 0.10.2; jax 0.12.0 gives the same but for the seventh digit.
+# Recorded with jax 0.10.2; jax 0.12.0 gives the same values up to the seventh digit.
 PINNED = {
     "without dropout": {
         "first_loss": 5.2820477,
@@ -53,7 +53,7 @@ PINNED = {
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_one_step_is_what_it_was(name):
+def test_step_matches_recorded_values(name):
     """The rate is 0 at step 0 and a fifth of the peak at step 1."""
     t = trainer(dropout=name == "with dropout")
     state = t.init_state()
@@ -69,12 +69,12 @@ def test_one_step_is_what_it_was(name):
         "start_norm": before,
         "end_norm": norm(state.params),
     }
-    # Float32 sums in another order move the seventh digit; another formula moves the third.
+    # Another order of float32 sums changes the seventh digit; another formula changes the third.
     for key, value in PINNED[name].items():
         assert actual[key] == pytest.approx(value, rel=1e-5), f"{key}: {actual}. {REPIN}"
 
 
-def test_accumulated_gradients_give_the_big_batchs_update():
+def test_accumulated_gradients_give_the_update_of_the_whole_batch():
     parts = 4
     big, cut = trainer(), trainer(parts)
     one, other = big.init_state(), cut.init_state()
@@ -86,21 +86,21 @@ def test_accumulated_gradients_give_the_big_batchs_update():
         other, actual = cut.train_step(other, batch)
         for name, value in expected.items():
             np.testing.assert_allclose(actual[name], value, rtol=2e-5, err_msg=name)
-    # The moments are the gradients themselves.
+    # The moments are proportional to the gradients.
     for name, value in flat((one.opt_state, one.params)).items():
         scale = np.abs(value).max()
         np.testing.assert_allclose(
             flat((other.opt_state, other.params))[name],
             value,
             rtol=1e-4,
-            # Adam divides by sqrt(v) + 1e-6: if a gradient is rounding alone (a key's bias),
-            # the update is rounding too, far below the rate.
+            # Adam divides by sqrt(v) + 1e-6. If a gradient is only rounding error (a key's bias),
+            # the update is rounding error too, far below the rate.
             atol=max(1e-5 * scale, 1e-6),
             err_msg=name,
         )
 
 
-def test_metrics_are_the_batchs_own_averages():
+def test_metrics_are_averages_over_the_batch():
     """Loss and accuracies against the evaluation step's sums, without dropout."""
     t, batch = trainer(), random_batch(3)
     state = t.init_state()
@@ -121,7 +121,7 @@ def test_metrics_are_the_batchs_own_averages():
 
 def test_dropout_differs_between_steps_and_repeats():
     t = trainer(dropout=True)
-    # Step 0 has rate 0: with the same batch, steps 0 and 1 differ by dropout alone.
+    # Step 0 has rate 0, so with the same batch, steps 0 and 1 differ only in dropout.
     batch = random_batch(4)
 
     def losses():
@@ -147,7 +147,7 @@ def params():
 
 
 def run_eval(params, batch, rows=None, unigram=None):
-    """The sums of the evaluation step, {"mlm/loss": ...}."""
+    """Returns the sums of the evaluation step, {"mlm/loss": ...}."""
     rows = np.ones(16, np.float32) if rows is None else rows
     unigram = np.full(98, -np.log(98.0), np.float32) if unigram is None else unigram
     sums = trainer().eval_step(params, batch | {"example_weights": rows}, unigram)

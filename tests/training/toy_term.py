@@ -1,4 +1,4 @@
-"""A term of a user's own, which config.objective.terms names as MODULE:NAME."""
+"""A user's own term, which config.objective.terms names as MODULE:NAME."""
 
 import dataclasses
 
@@ -13,9 +13,9 @@ NAME = "tests.training.toy_term:Distance"
 
 @dataclasses.dataclass(frozen=True)
 class Distance(Term):
-    """The squared distance of the first hidden state to that of the teacher.
+    """The squared distance between the first hidden states of student and teacher.
 
-    It also reports what the keys "sample" and "dropout" of its part of a batch give.
+    It also reports random numbers from the keys "sample" and "dropout".
     """
 
     name = "toy"
@@ -60,7 +60,7 @@ class Distance(Term):
         return 0
 
 
-class NeedsWhatNobodyGives(Distance):
-    """A term whose batch field no rows or corruption declare."""
+class NeedsMissingField(Distance):
+    """A term with a batch field that no rows or corruption declare."""
 
     fields = {"replaced": BatchField("BL", "int32")}

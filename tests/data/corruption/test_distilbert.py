@@ -1,4 +1,4 @@
-"""DistilBERT's masks beside those of the original; see tests/golden/record_distilbert_masks.py."""
+"""DistilBERT's masks against the original's; see tests/golden/record_distilbert_masks.py."""
 
 import json
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def draws(held_out=False):
 
 def test_rare_tokens_are_chosen_as_often_as_in_the_original():
     ours, theirs = draws(), json.loads(original.FILE.read_text())
-    # The original rounds up, once a batch.
+    # The original rounds up, once per batch.
     np.testing.assert_allclose(ours["chosen"], theirs["chosen"], rtol=4e-3)
     assert ours["specials"] == theirs["specials"] == 0
     np.testing.assert_allclose(ours["by_class"], theirs["by_class"], rtol=0.05)

@@ -1,4 +1,4 @@
-"""Masks against a plain transcription of the original, and their shares."""
+"""Masks and their shares, against a plain transcription of the original."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ KEY = np.array([7, 9], dtype=np.uint64)
 
 
 def make_rows(num_rows, length, vocab_size, seed=0, full=False):
-    """`[CLS] A [SEP] B [SEP]` of random tokens, and the attention mask."""
+    """Returns rows `[CLS] A [SEP] B [SEP]` of random tokens, and their attention mask."""
     rng = np.random.default_rng(seed)
     ids = np.zeros((num_rows, length), np.int32)
     used = np.zeros_like(ids)
@@ -52,10 +52,10 @@ def mask_rows(ids, used, rules, key, first_example):
 
 
 def original_choice(ids, order_of, is_word_start_V, prob, most):
-    """The choosing part of create_masked_lm_predictions; groups in the order given.
+    """The choice of tokens in create_masked_lm_predictions, with the groups in a given order.
 
-    `order_of` gives a group's place by its first column. The one change: a word never
-    reaches over a [SEP], which in the original it does after a cut word.
+    `order_of` maps the first column of a group to its place in the order. There is one change: a
+    word never extends across a [SEP]. In the original it does if truncation has cut the word.
     """
     groups = []
     for i, token in enumerate(ids):
@@ -86,7 +86,7 @@ def original_choice(ids, order_of, is_word_start_V, prob, most):
     most=st.integers(1, 8),
     prob=st.sampled_from([0.05, 0.15, 0.4]),
 )
-def test_the_choice_is_the_originals(seed, length, whole, most, prob):
+def test_choice_matches_the_original(seed, length, whole, most, prob):
     vocab_size = 300
     ids, used = make_rows(6, length, vocab_size, seed)
     rules = rules_for(vocab_size, whole=whole, most=most, prob=prob)
@@ -105,8 +105,8 @@ def test_the_choice_is_the_originals(seed, length, whole, most, prob):
 
 @pytest.fixture(scope="module", params=[False, True], ids=["tokens", "words"])
 def many(request):
-    """Over 10^5 predictions, and what they were made of."""
-    vocab_size = 60  # small: collisions of random ids count
+    """Returns rows, attention masks, rules, and masked rows with over 10^5 predictions."""
+    vocab_size = 60  # Small, so that random ids often equal the original ones.
     ids, used = make_rows(6000, 128, vocab_size, seed=2)
     ids2, used2 = make_rows(4000, 128, vocab_size, seed=3, full=True)
     ids, used = np.concatenate([ids, ids2]), np.concatenate([used, used2])
@@ -114,7 +114,7 @@ def many(request):
     return ids, used, rules, mask_rows(ids, used, rules, KEY, 0)
 
 
-def test_form(many):
+def test_shapes_dtypes_and_invariants(many):
     ids, used, rules, masked = many
     positions, weights = masked["masked_lm_positions"], masked["masked_lm_weights"]
     number = weights.sum(axis=1).astype(int)
@@ -138,7 +138,7 @@ def test_form(many):
     assert not (changed & ~chosen).any()
 
 
-def test_a_word_does_not_reach_over_sep():
+def test_words_do_not_extend_across_sep():
     rules = rules_for(60, whole=True, most=2, prob=0.3)
     start = int(np.flatnonzero(rules.is_word_start_V[5:])[0]) + 5
     piece = int(np.flatnonzero(~rules.is_word_start_V)[0])
@@ -190,7 +190,7 @@ def test_shares_of_the_ablations(shares):
     true = masked["masked_lm_ids"][row, slot]
     new = masked["input_ids"][row, masked["masked_lm_positions"][row, slot]]
     found = [(new == MASK).mean(), (new == true).mean()]
-    # A random id hits one given entry in 1 of 1,000 cases.
+    # A random id equals a given entry in 1 of 1,000 cases.
     expected = [share + shares[2] / 1000 for share in shares[:2]]
     assert np.abs(np.subtract(found, expected)).max() < 4 * 0.5 / np.sqrt(len(row))
     assert shares[0] or (new == MASK).mean() < 0.002

@@ -1,4 +1,4 @@
-"""Our spans and n-grams against SpanBERT's and ALBERT's own programs, in distribution.
+"""The distributions of our spans and n-grams against those of SpanBERT's and ALBERT's programs.
 
 tests/golden/record_spans.py recorded 30 runs of each program over a corpus that it also
 describes; tests/data/test_original_parity.py explains the comparison.
@@ -28,7 +28,7 @@ def recorded():
 
 @pytest.fixture(scope="module")
 def corpus():
-    """The tokenizer, the documents and a store of them."""
+    """Returns the tokenizer, the documents and a store of them."""
     tokenizer = golden.make_tokenizer()
     documents = golden.tokenized_corpus(tokenizer)
     tokens = golden.flat_tokens(documents)
@@ -48,8 +48,8 @@ def make_spec(most_predictions):
     )
 
 
-def test_rows_are_the_originals(recorded, corpus):
-    """Ours also have the sentences that SpanBERT's loses before a long one ends a document."""
+def test_rows_match_the_original(recorded, corpus):
+    """Ours also include the sentences that SpanBERT drops before a long last sentence."""
     tokenizer, documents, store = corpus
     assert recorded["corpus"] == hashlib.sha256(store.tokens.astype("<i4").tobytes()).hexdigest()
     plan = WholeSentenceRows(store, tokenizer, make_spec(20)).plan(0, 0)
@@ -63,7 +63,7 @@ def test_rows_are_the_originals(recorded, corpus):
 
 
 def our_runs(recorded, corpus, rules, rule, most_predictions):
-    """Counts of as many runs as were recorded, over the same rows."""
+    """Returns counts of as many runs as were recorded, over the same rows."""
     tokenizer, documents, store = corpus
     rows = golden.masked_rows(store.tokens, recorded["segments"], tokenizer)
     batch = {"input_ids": np.zeros((len(rows), golden.MAX_SEQ_LENGTH), np.int32)}
@@ -101,7 +101,7 @@ def ours(recorded, corpus):
 
 @pytest.mark.parametrize("name", golden.STATISTICS)
 @pytest.mark.parametrize("group", ["spans", "ngrams"])
-def test_distribution_is_the_originals(recorded, ours, group, name):
+def test_distribution_matches_the_original(recorded, ours, group, name):
     theirs = np.array(recorded[group][name])
     if name == "target_offset" and group == "ngrams":
         assert not theirs.any() and not ours[group][name].any()
@@ -120,7 +120,7 @@ def test_distribution_is_the_originals(recorded, ours, group, name):
     ids=str,
 )
 @pytest.mark.slow
-def test_a_small_difference_would_be_seen(recorded, corpus, monkeypatch, changes, lengths, name):
+def test_small_difference_is_detected(recorded, corpus, monkeypatch, changes, lengths, name):
     shares = np.array([lengths * (1 - lengths) ** n for n in range(10)])
     monkeypatch.setattr(spans, "SPAN_LENGTHS", shares / shares.sum())
     rules = dataclasses.replace(SPANS, **changes)

@@ -23,7 +23,7 @@ from tests.data.fakes import CLS, SEP, make_tokenizer
 
 
 def draw(seed, length, rows=6, vocab_size=300):
-    """Candidates, word starts and random bits of rows with two texts each."""
+    """Returns candidates, word starts and random bits of rows with two texts each."""
     ids, used = make_rows(rows, length, vocab_size, seed)
     is_candidate = (used != 0) & ~np.isin(ids, [CLS, SEP])
     starts = word_starts(is_candidate, make_tokenizer(vocab_size, seed).is_word_start_V[ids])
@@ -35,7 +35,7 @@ def number_of_words(bits, shares):
 
 
 def words_of(is_candidate, is_start):
-    """The words of each text of a row, as lists of columns."""
+    """Returns the words of each text of a row, as lists of columns."""
     texts, before = [], False
     for column, inside in enumerate(is_candidate):
         if inside and not before:
@@ -49,7 +49,7 @@ def words_of(is_candidate, is_start):
 
 
 def plain_spans(texts, order, lengths, quota):
-    """The loop of SpanBERT's `PairWithSpanMaskingScheme.mask`, anchors in the order given."""
+    """The loop of SpanBERT's `PairWithSpanMaskingScheme.mask`, with anchors in a given order."""
     chosen = set()
     for anchor in order:
         if len(chosen) >= quota:
@@ -65,7 +65,7 @@ def plain_spans(texts, order, lengths, quota):
 
 
 def plain_ngrams(texts, order, lengths, quota):
-    """The loop of ALBERT's `create_masked_lm_predictions`, first words in the order given."""
+    """The loop of ALBERT's `create_masked_lm_predictions`, with first words in a given order."""
     chosen = []
     for column in order:
         words = next(text for text in texts if any(column in word for word in text))
@@ -89,7 +89,7 @@ def plain_ngrams(texts, order, lengths, quota):
     length=st.sampled_from([8, 16, 33, 64, 128]),
     share=st.sampled_from([0.05, 0.15, 0.6, 1.0]),
 )
-def test_the_choice_is_the_originals(choose, plain, shares, seed, length, share):
+def test_choice_matches_the_original(choose, plain, shares, seed, length, share):
     is_candidate, is_start, bits = draw(seed, length)
     quota = np.ceil(share * is_candidate.sum(axis=1)).astype(np.int64)
     chosen = choose(is_candidate, is_start, quota, bits)
@@ -105,7 +105,7 @@ def test_the_choice_is_the_originals(choose, plain, shares, seed, length, share)
 
 
 def plain_boundaries(chosen, is_text):
-    """The merged spans of SpanBERT's `span_masking`: left, right, place, whether it counts."""
+    """Returns (left, right, place, whether it counts) for the merged spans of `span_masking`."""
     boundaries, columns = {}, np.flatnonzero(chosen)
     for run in np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1):
         left, right = run[0] - 1, run[-1] + 1
@@ -122,7 +122,7 @@ def test_boundaries_are_those_of_merged_spans(seed, length):
     is_text, _, _ = draw(seed, length)
     is_text[0] = True  # A row without special tokens.
     rng = np.random.default_rng(seed)
-    # Long runs and short ones, at the ends of texts too.
+    # Long and short runs, some of them at the ends of texts.
     chosen = is_text & (rng.random((len(is_text), 1)) > rng.random((len(is_text), length)) ** 2)
     found = np.stack(span_boundaries(*np.nonzero(chosen), is_text), axis=1).tolist()
     expected = [

@@ -1,4 +1,4 @@
-"""Pairs for sentence order against those of ALBERT's own program, in distribution.
+"""The distribution of sentence-order pairs against that of ALBERT's program.
 
 tests/golden/record_sentence_order.py recorded 30 runs of the program over a corpus that it
 also describes; tests/data/test_original_parity.py explains the comparison.
@@ -40,19 +40,19 @@ def recorded():
 
 
 @pytest.mark.parametrize("name", golden.summarize([]))
-def test_distribution_is_the_originals(recorded, ours, name):
+def test_distribution_matches_the_original(recorded, ours, name):
     p = p_value(ours[name], np.array(recorded[name]))
     assert p > LEVEL, f"{name}: p = {p}"
 
 
-def test_number_of_pairs_is_the_originals(recorded, ours):
+def test_number_of_pairs_matches_the_original(recorded, ours):
     ours, theirs = (np.sum(runs["kind_and_label"], axis=1) for runs in (ours, recorded))
     error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / golden.NUM_RUNS)
     assert abs(ours.mean() - theirs.mean()) < 3.29 * error
-    assert error < 0.01 * theirs.mean(), "or it would tell nothing"
+    assert error < 0.01 * theirs.mean(), "the counts vary too little for a test"
 
 
-def test_a_small_difference_would_be_seen(recorded):
+def test_small_difference_is_detected(recorded):
     class Others(OrderedPairRows):
         swapped_share = 0.47
 

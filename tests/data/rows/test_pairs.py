@@ -1,4 +1,4 @@
-"""Invariants of sentence pairs; tests/data/test_original_parity.py has their distribution."""
+"""Invariants of sentence pairs; tests/data/test_original_parity.py tests their distribution."""
 
 import random
 
@@ -14,7 +14,7 @@ from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
 
 
 def shortened(a, b, room, rng):
-    """A token at a time from the longer side (B's where they are equal), by a fair coin."""
+    """Removes tokens one by one from the longer side (B if equal), at a random end."""
     while len(a) + len(b) > room:
         from_front = rng.random() < 0.5
         kept = slice(1, None) if from_front else slice(None, -1)
@@ -29,7 +29,7 @@ def planner_for(documents, **changes):
 
 
 def block_of(store):
-    """All documents of a store as one block."""
+    """Returns all documents of a store as one block."""
     return Block(0, store.document_starts, store.sentence_starts)
 
 
@@ -61,12 +61,12 @@ def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
                 assert is_random and a_end == end
             else:
                 assert a_end < end
-            # A random B gives the rest back; a true one uses it up.
+            # After a random B, the next chunk begins at the end of A.
             at = a_end if is_random else end
         assert at == stop
 
 
-def test_spans_are_what_the_rules_leave():
+def test_spans_follow_the_rules_of_pairs():
     documents = make_documents(seed=3)
     store, planner = planner_for(documents, short_seq_prob=0.0)
     for epoch in range(5):
@@ -76,14 +76,14 @@ def test_spans_are_what_the_rules_leave():
         assert plan.a_length_N.min() >= 1 and plan.b_length_N.min() >= 1 and total.max() <= 61
         a_document = store.document_of(plan.a_start_N)
         b_document = store.document_of(plan.b_start_N)
-        # Each span lies in one document; a random B in another one, a true B after A.
+        # Each span lies in one document. A random B is in another document, a true B after A.
         assert (a_document == store.document_of(a_end - 1)).all()
         assert (b_document == store.document_of(b_end - 1)).all()
         assert ((a_document != b_document) == plan.is_random_N).all()
         follows = ~plan.is_random_N
         assert (a_end[follows] <= plan.b_start_N[follows]).all()
-        # In a row below the limit nothing was cut: spans are whole sentences, B follows
-        # directly, and the row ends with its document.
+        # Rows below the limit are not truncated: spans are whole sentences, B follows A directly,
+        # and the row ends with its document.
         whole = total < 61
         for ends in (plan.a_start_N, a_end, plan.b_start_N, b_end):
             assert np.isin(ends[whole], store.sentence_starts).all()
@@ -94,14 +94,14 @@ def test_spans_are_what_the_rules_leave():
 
 @settings(max_examples=100)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 200))
-def test_truncated_lengths_are_the_loops(a, b, most):
+def test_truncated_lengths_match_the_loop(a, b, most):
     tokens_a, tokens_b = shortened([0] * a, [0] * b, most, random.Random(0))
     lengths = truncated_lengths(np.array([a]), np.array([b]), most)
     assert [int(n[0]) for n in lengths] == [len(tokens_a), len(tokens_b)]
 
 
-def test_truncation_takes_front_or_back_by_fair_coins():
-    # One sentence of 200 tokens each: A keeps 31 or 30 of them, B the other number.
+def test_truncation_removes_from_front_or_back_with_equal_probability():
+    # Each document is one sentence of 200 tokens. A keeps 31 or 30 of them, B the other number.
     store, planner = planner_for([[200]] * 3000, short_seq_prob=0.0)
     plan = planner.plan(0, 0)
     assert plan.is_random_N.all()
@@ -112,7 +112,7 @@ def test_truncation_takes_front_or_back_by_fair_coins():
         assert (length == kept).all()
         removed, front = 200 - kept, start % 200
         assert abs(front.sum() / (3000 * removed) - 0.5) < 4 * 0.5 / np.sqrt(3000 * removed)
-        # The coins are single ones: binomial variance.
+        # Each token has its own coin: the variance is binomial.
         assert abs(front.var() / (removed / 4) - 1) < 4 * np.sqrt(2 / 3000)
 
 
@@ -139,7 +139,7 @@ def test_random_b_is_uniform_over_other_documents_and_their_sentences():
         assert np.abs(counts - counts.mean()).max() < 4 * np.sqrt(counts.mean())
 
 
-def test_three_ways_are_a_third_each():
+def test_three_way_labels_are_a_third_each():
     store = FakeStore([[7] * 12] * 500 + [[5]] * 100)
     spec = StreamSpec(31, 1, batch_size=1, seed=0, stage=0, short_seq_prob=0.0)
     rows = ThreeWayPairRows(store, make_tokenizer(10), spec)
@@ -150,7 +150,7 @@ def test_three_ways_are_a_third_each():
     assert ((labels == 2) == (documents[0] != documents[1])).all()
     after = plan.a_start_N < plan.b_start_N
     assert after[labels == 0].all() and not after[labels == 1].any()
-    # A chunk of one sentence, which ends a document or is one, has a random B.
+    # A chunk of one sentence, which ends a document or is a whole document, has a random B.
     starts = store.sentence_starts[store.document_starts[:-1]]
     assert (labels[np.isin(plan.a_start_N, starts[500:])] == 2).all()
     first = np.where(labels == 1, plan.b_start_N, plan.a_start_N)
@@ -158,7 +158,7 @@ def test_three_ways_are_a_third_each():
     assert np.abs(shares / shares.sum() - 1 / 3).max() < 4 * np.sqrt(2 / 9 / shares.sum())
 
 
-def test_windows_hold_every_block_once_an_epoch():
+def test_windows_contain_every_block_once_per_epoch():
     documents = make_documents(seed=5, num_documents=200) + [np.full(900, 9)]
     store, planner = planner_for(documents, shuffle_sentences=480)
     num_blocks = sum(map(len, planner.windows(0)))
@@ -183,7 +183,7 @@ def test_windows_hold_every_block_once_an_epoch():
     sentences = [
         np.diff(store.document_starts[planner._block_starts])[w].sum() for w in planner.windows(0)
     ]
-    assert 0.8 * 480 <= np.median(sentences) <= 1.25 * 480  # about what was asked for
+    assert 0.8 * 480 <= np.median(sentences) <= 1.25 * 480  # about the requested size
     assert len(planner_for(documents)[1].windows(0)) == 1
 
 

@@ -1,4 +1,4 @@
-"""Single segments: every sentence once an epoch, in order, within the target length."""
+"""Single segments: every sentence once per epoch, in order, within the target length."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def rows_of(documents, **changes):
 
 
 def packed_by_the_original(lengths, most):
-    """SpanBERT's `BlockDataset` in its own terms: [first sentence, sentence after the last]."""
+    """Transcribes SpanBERT's `BlockDataset`; returns (first sentence, sentence after the last)."""
     segments, first = [], 0
     while first < len(lengths):
         if lengths[first] > most:
@@ -58,7 +58,7 @@ def test_segments_are_whole_sentences_of_one_document(documents):
         seen[start : start + length] += 1
         assert store.document_of(start) == store.document_of(start + length - 1)
         if length < 62:
-            # Nothing was cut: the document ends here.
+            # The segment is not truncated, so the document ends here.
             end = start + length
             assert start in store.sentence_starts
             document = store.document_of(start)
@@ -66,7 +66,7 @@ def test_segments_are_whole_sentences_of_one_document(documents):
     assert seen.max() == 1
 
 
-def test_whole_sentences_are_packed_as_by_spanbert():
+def test_whole_sentences_are_packed_as_in_spanbert():
     documents = [*make_documents(seed=5), [70], [63, 9], [9, 63], [62, 62, 1, 61, 1, 62]]
     store, tokenizer, spec, _ = rows_of(documents, short_seq_prob=0.0)
     rows = WholeSentenceRows(store, tokenizer, spec)
@@ -81,7 +81,7 @@ def test_whole_sentences_are_packed_as_by_spanbert():
     assert store.num_tokens > sum(length for _, length in found)  # Long sentences are left out.
 
 
-def test_short_targets_leave_no_whole_sentence_out():
+def test_short_targets_omit_no_whole_sentence():
     store, tokenizer, spec, _ = rows_of(make_documents(seed=6), short_seq_prob=0.5)
     rows = WholeSentenceRows(store, tokenizer, spec)
     seen = np.zeros(store.num_tokens, int)
@@ -93,7 +93,7 @@ def test_short_targets_leave_no_whole_sentence_out():
     assert (seen == np.repeat(lengths <= 62, lengths)).all() and not seen.all()
 
 
-def test_all_text_is_read_when_nothing_is_cut():
+def test_all_text_is_read_if_nothing_is_truncated():
     store, _, _, rows = rows_of([[1] * 97, [1] * 230, [1], [1] * 61], short_seq_prob=0.5)
     for epoch in range(5):
         seen = np.zeros(store.num_tokens, int)
@@ -103,7 +103,7 @@ def test_all_text_is_read_when_nothing_is_cut():
         assert (seen == 1).all()
 
 
-def test_batches_are_cls_text_sep():
+def test_batches_are_cls_text_sep_and_resume():
     store, tokenizer, spec, _ = rows_of(make_documents(seed=4))
     stream = Stream(store, tokenizer, spec)
     batches = list(stream.batches(0, 12))
