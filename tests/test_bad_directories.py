@@ -173,6 +173,7 @@ def mounts():
 
 
 class TestFullDisk:
+    @pytest.mark.slow
     def test_prepare(self, texts, tmp_path, mounts):
         disk = mounts.disk(tmp_path / "disk", "24k")
         flags = f"--input={texts}", f"--output={disk}/store", "--vocab_size=200"

@@ -184,6 +184,7 @@ def test_flops_include_the_teachers_forward_pass(teacher, texts):
     assert trainer.flops_per_sequence(trainer.stages[0]) == expected
 
 
+@pytest.mark.slow
 def test_step_compiles_and_is_timed_without_a_teacher(teacher, texts):
     config = distilled(texts, "", objective__teacher_layers="3")
     trainer = make_trainer(config)

@@ -165,6 +165,7 @@ class TestResumingAnotherRun:
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4
 
+    @pytest.mark.slow
     def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{"schedule.peak_learning_rate": 0.5})
         train.train(config, tmp_path / "run")

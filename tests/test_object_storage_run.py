@@ -15,6 +15,7 @@ from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.runs import assert_same_bits, final_state, start, wait_for
 
+pytestmark = pytest.mark.slow
 VOCAB_SIZE = 300
 SHORT = {
     "model__vocab_size": VOCAB_SIZE,

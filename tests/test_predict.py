@@ -77,6 +77,7 @@ def test_features(model, bert, tmp_path):
         np.testing.assert_allclose(file["features"][:2], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_interrupted_command_leaves_no_files(model, tmp_path):
     source, output = tmp_path / "texts.jsonl", tmp_path / "f.npz"
     source.write_text('{"text": "a b c d e f"}\n' * 200_000)
@@ -119,6 +120,7 @@ def test_tasks(tmp_path):
     assert answer["text"] == "b c"[answer["start"] : answer["end"]]
 
 
+@pytest.mark.slow
 def test_unencodable_characters_are_escaped(tmp_path, monkeypatch):
     formats.write(make_finetuned("token_classification", ("é",)), tmp_path / "hf", "huggingface")
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")

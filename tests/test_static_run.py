@@ -52,6 +52,7 @@ def uninterrupted(tmp_path_factory, records):
     return directory, runs.succeed(command(directory, records))
 
 
+@pytest.mark.slow
 def test_run_learns_and_holds_nothing_out(uninterrupted):
     directory, printed = uninterrupted
     assert "records of TFRecord files" in printed
@@ -72,6 +73,7 @@ def test_killed_run_is_bit_identical(uninterrupted, records, tmp_path):
     assert_same_bits(final_state(tmp_path), final_state(uninterrupted[0]))
 
 
+@pytest.mark.slow
 def test_prepared_records_give_the_same_run(uninterrupted, records, tmp_path):
     """Records that `prepare` has converted once can be shared by runs."""
     tool = [sys.executable, "-m", "bert_jax.prepare", "--format=google_tfrecord"]
@@ -93,6 +95,7 @@ def test_prepared_records_give_the_same_run(uninterrupted, records, tmp_path):
         input_setup.open_run_input(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_evaluates_other_text(uninterrupted, tmp_path):
     tool = [sys.executable, "-m", "bert_jax.evaluate", f"--workdir={uninterrupted[0]}"]
     finished = runs.run(tool)

@@ -37,7 +37,7 @@ KINDS = {
     "kind",
     [
         "unigram",
-        "byte_bpe",
+        pytest.param("byte_bpe", marks=pytest.mark.slow),
         pytest.param("albert", marks=pytest.mark.slow),
         pytest.param("bpe", marks=pytest.mark.slow),
         pytest.param("cased", marks=pytest.mark.slow),

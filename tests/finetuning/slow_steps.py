@@ -1,4 +1,4 @@
-"""Runs `bert_jax.finetune` with a pause of 0.1 seconds after each step.
+"""Runs `bert_jax.finetune` with a pause of 0.05 seconds after each step.
 
 python -m tests.finetuning.slow_steps FLAGS
 """
@@ -13,7 +13,7 @@ dispatched = Recorder.dispatched
 
 def slowly(*args, **kwargs):
     dispatched(*args, **kwargs)
-    time.sleep(0.1)
+    time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,7 @@ def test_common_padding_is_cut(trainer):
         assert not np.any(other["attention_mask"][:, length:])
 
 
+@pytest.mark.slow
 def test_token_outputs_are_padded_to_the_row_length():
     config = small_config()
     tagger = Trainer.create(

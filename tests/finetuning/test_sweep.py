@@ -251,6 +251,7 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
         config.sweep.seeds = (0, 1)
         return config
 
+    @pytest.mark.slow
     def test_other_rows(self, config, tmp_path):
         path = tmp_path / "data" / "validation.tsv"
         text = path.read_text()

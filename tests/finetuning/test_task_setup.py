@@ -130,6 +130,7 @@ def test_frozen_layers_and_layer_decay_affect_the_step(files):
     assert steps[0] < 0.01 * steps[1]
 
 
+@pytest.mark.slow
 def test_features_train_only_the_head(files):
     before, after = short_run(files, **{"train.features": "-1,-2"})
     encoder = [name for name in after.weights if name.startswith("bert/")]

@@ -83,6 +83,7 @@ def test_initial_values():
     )
 
 
+@pytest.mark.slow
 def test_positions_may_start_as_sinusoids():
     """Compares with Vaswani et al. 2017, section 3.5, with all sines before all cosines."""
     width = 15
@@ -199,7 +200,7 @@ def test_scanned_groups_of_layers_compute_the_same(batch):
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [0, 5])
+@pytest.mark.parametrize("size", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_narrow_embeddings_and_no_token_types(batch, size):
     config = dataclasses.replace(PLAIN, embedding_size=size, type_vocab_size=0)
     shapes = {name: x.shape for name, x in flat(init(config)).items()}

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.batch import MASKED_LM_FIELDS, BatchField
 from bert_jax.interop.families.electra import ELECTRA
@@ -57,6 +58,7 @@ def initial_weights(config, golden):
     return weights
 
 
+@pytest.mark.slow
 def test_training_matches_pytorch_with_the_same_samples():
     golden = read_golden("training_electra")
     trainer = make_trainer(small_config(**CONFIG | OVERRIDES), jax.devices()[:1])

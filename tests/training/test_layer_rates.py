@@ -110,6 +110,7 @@ def test_feature_based_mode_trains_only_the_head():
     assert before["classifier/dense/kernel"].shape == (48, 2)
 
 
+@pytest.mark.slow
 def test_smaller_rates_move_the_lower_layers_less():
     """Adam's first steps are proportional to the rate."""
     before, whole, _ = steps(None)

@@ -78,6 +78,7 @@ def runs(config, tmp_path_factory):
     return directory / workdir.PROFILE, results
 
 
+@pytest.mark.slow
 def test_stopped_trace_contains_the_steps_taken(runs):
     directory, [(found, printed), _] = runs
     assert found == {"steps_3_to_6": [3, 4]}
@@ -86,6 +87,7 @@ def test_stopped_trace_contains_the_steps_taken(runs):
     assert f"xprof --logdir={directory}" in message
 
 
+@pytest.mark.slow
 def test_resumed_run_traces_the_remaining_steps(runs):
     _, [_, (found, printed)] = runs
     assert found == {"steps_3_to_6": [3, 4], "steps_5_to_6": [5, 6]}
