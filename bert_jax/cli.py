@@ -128,8 +128,9 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             cause = str(error).partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0].rstrip(".")
             return (
                 f"error: the device ran out of memory ({cause[:200]}); try a smaller "
-                "config.train.batch_size, a larger config.train.gradient_accumulation_steps, "
-                "config.remat='full', or a sharding that divides the parameters",
+                "config.train.batch_size or config.eval.batch_size, a larger "
+                "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
+                "divides the parameters",
                 1,
             )
         case MemoryError():

@@ -68,6 +68,9 @@ def parse(
             name = str(e).partition("=")[0].removeprefix("flag --")
             raise UsageError(f"--{name} is missing") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
+    except (LookupError, TypeError) as e:
+        # ml_collections found another value in the place of a section, such as train.stages=5.
+        raise UsageError(f"two of the flags --config.KEY contradict each other: {e.args[0]}") from e
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
     for name in config_names:
@@ -107,6 +110,8 @@ def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> li
         key = flag.removeprefix(f"{name}.")
         if key == flag or not value or value[0] in "'\"([":
             continue
+        if value == "None":
+            raise UsageError(f"--{flag}=None: no value is None; for an empty text write --{flag}=")
         default = config_path.get_value(key, config)
         if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
             argv[place] = argv[place].removesuffix(value) + repr(value)

@@ -11,6 +11,7 @@ from absl import flags
 
 from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config
+from bert_jax.data.corpus import join_inputs
 from bert_jax.data.record_store import training_flags
 from bert_jax.data.store import TokenStore, read_metadata
 from bert_jax.data.store_manifest import tokenizer_flags
@@ -79,7 +80,7 @@ def main(_) -> None:
     vocabulary = next(p for p in sorted(output.iterdir()) if p.suffix in (".txt", ".model"))
     next_flags = training_flags(
         {
-            "data.input": f"{output}/*.tfrecord",
+            "data.input": join_inputs([f"{output}/*.tfrecord"]),
             "data.vocab": vocabulary,
             **tokenizer_flags(metadata["options"]),
             "model.vocab_size": tokenizer.vocab_size,

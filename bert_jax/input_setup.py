@@ -230,11 +230,13 @@ def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
 def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:
     """Returns the specification of the held-out batches at the lengths of a stage.
 
-    The batch size is rounded up to a multiple of the data shards.
+    A batch is not larger than the evaluation. Its size is rounded up to a multiple of the data
+    shards.
     """
+    batch_size = min(config.eval.batch_size, config.eval.max_sequences or config.eval.batch_size)
     return dataclasses.replace(
         stream_spec(config, stage),
-        batch_size=-(-config.eval.batch_size // num_data_shards) * num_data_shards,
+        batch_size=-(-batch_size // num_data_shards) * num_data_shards,
         seed=config.eval.seed,
         stage=0,
     )

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from bert_jax import cli, files
 from bert_jax.config import default_config, validate_data
+from bert_jax.data.corpus import join_inputs
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import FORMAT, training_flags
 from bert_jax.data.store import read_metadata, store_path
@@ -103,7 +104,7 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> Non
     splits = metadata["splits"].values()
     tokens = sum(s["tokens"] for s in splits) / seconds
     megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds
-    sources = ",".join(metadata["options"]["input"])
+    sources = join_inputs(metadata["options"]["input"])
     defaults = default_config().data
     keys = tokenizer_flags(metadata["options"]).items()
     flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
@@ -129,7 +130,7 @@ def _print_records(metadata: dict[str, Any], output: str) -> None:
     flags = training_flags(
         {
             "data.store": output,
-            "data.input": ",".join(options["input"]),
+            "data.input": join_inputs(options["input"]),
             **tokenizer_flags(options),
             "model.vocab_size": metadata["vocab_size"],
         },

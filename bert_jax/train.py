@@ -1,6 +1,8 @@
 """Pre-trains a model: from a config to a trained and evaluated work directory."""
 
 import functools
+import shlex
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -107,7 +109,9 @@ def _train(
             is_due = every_steps and step % every_steps == 0 and step < num_steps
             return bool(is_due) and run_input.heldout is not None
 
-        def evaluate(step: int, state: TrainState) -> dict[str, float]:
+        def evaluate(
+            step: int, state: TrainState, stop: Callable[[], bool] = guard.poll
+        ) -> dict[str, float]:
             results = evaluation.evaluate(
                 trainer,
                 state.params,
@@ -116,13 +120,17 @@ def _train(
                 tokenizer=run_input.tokenizer,
                 token_counts_V=run_input.train.token_counts,
                 config=config,
-                stop=guard.poll,
+                stop=stop,
             )
             if results:
                 text = evaluation.progress_text(trainer.objective.metrics, results)
                 recorder.log_evaluation(step, results, text)
             return results
 
+        if run_input.heldout and not step:
+            # Given weights are scored before training. In any case, one batch is evaluated now, to
+            # find out before training if the batch is too large for the memory.
+            evaluate(0, state, guard.poll if pretrained else lambda: True)
         try:
             state = train_loop(
                 config,
@@ -296,11 +304,12 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
         print(f"trained at {speed:,.0f} sequences/s")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
+    quoted = shlex.quote(str(path))
     print("what next    evaluate it on your own text:")
-    print(f"             python -m bert_jax.evaluate --workdir={path} --data='my_text/*.txt'")
+    print(f"             python -m bert_jax.evaluate --workdir={quoted} --data='my_text/*.txt'")
     print("             train on your own text:")
     print("             python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\")
     print("                 --config.data.input='my_text/*.txt'")
     if any(isinstance(term, MaskedLM) for term in trainer.objective.terms):
         print("             fill in a masked word:")
-        print(f"             python -m bert_jax.predict --model={path} fill-mask 'It is [MASK].'")
+        print(f"             python -m bert_jax.predict --model={quoted} fill-mask 'It is [MASK].'")

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -82,7 +83,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         if has_checkpoints(path):
             raise UserError(f"{path} has checkpoints but no {CONFIG}; choose another --workdir")
         return []
-    weights = f"to start from its weights: --config.init_from={path}"
+    weights = f"to start from its weights: --config.init_from={shlex.quote(str(path))}"
     if has_checkpoints(path) and not (path / CORPUS).exists():
         raise UserError(
             f"{path} holds converted weights, not a run; choose another --workdir ({weights})"

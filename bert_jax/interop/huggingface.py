@@ -126,8 +126,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         **(head_config(pretrained) if pretrained.head else {}),
     }
     if pretrained.tokenizer:
-        max_length = model["max_position_embeddings"]
-        write_huggingface_tokenizer(pretrained.tokenizer, path, family, max_length)
+        write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)
     with naming(path / "README.md"):
         card = model_card(pretrained, family, class_name, pipeline)

@@ -33,6 +33,11 @@ _LEAVE_SECONDS = 5
 _WAIT_MILLISECONDS = 14 * 24 * 3600 * 1000
 
 _wait_number = itertools.count()
+# JAX sets TPU_SKIP_MDS_QUERY at its import if this machine has no TPU. If libtpu is installed for
+# compile_check, it prints errors when JAX looks for devices, unless these variables are set.
+if "TPU_SKIP_MDS_QUERY" in os.environ:
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
 
 
 def is_launched_by_cluster() -> bool:

@@ -65,6 +65,7 @@ class Checkpointer:
             # orbax refuses a relative path, at the first save.
             self._directory = self._directory.absolute()
         self._read_only = read_only
+        self._keep, self._keep_every_steps = keep, keep_every_steps
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if read_only else keep,
             keep_period=keep_every_steps or None,
@@ -119,6 +120,8 @@ class Checkpointer:
         """
         # Process 0 chooses the step and sets damaged checkpoints aside; the others wait for it.
         step = multihost.run_on_process_zero(lambda: self._newest_whole(self.steps()))
+        if not self._read_only:
+            multihost.run_on_process_zero(self._remove_remains)
         self._manager.reload()
         if step is None:
             return None
@@ -148,9 +151,16 @@ class Checkpointer:
 
         def choose() -> int | None:
             steps = self.steps()
-            if step is not None and step not in steps:
-                raise UserError(f"{self._directory} has no checkpoint of step {step}")
-            return self._newest_whole(steps if step is None else [step])
+            if step is None:
+                return self._newest_whole(steps)
+            problem = self._problem(step) if step in steps else "it does not exist"
+            if problem:
+                others = ", ".join(str(other) for other in steps if other != step) or "none"
+                raise UserError(
+                    f"{self._directory} has no complete checkpoint of step {step} ({problem}); the "
+                    f"other steps: {others}"
+                )
+            return step
 
         chosen = multihost.run_on_process_zero(choose)
         self._manager.reload()
@@ -191,6 +201,13 @@ class Checkpointer:
                 f"{damaged[0][1]}); start again in another work directory"
             )
         return None
+
+    def _remove_remains(self) -> None:
+        """Removes the remains of checkpoints whose deletion was interrupted by a kill."""
+        for step in self.steps()[: -self._keep]:
+            is_kept = self._keep_every_steps and step % self._keep_every_steps == 0
+            if not is_kept and self._problem(step):
+                files.remove_directory(self._directory / str(step))
 
     def _check_shapes(self, step: int, abstract_params: Any) -> None:
         """Refuses a checkpoint of other shapes, which another version of bert_jax wrote."""

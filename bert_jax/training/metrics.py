@@ -39,7 +39,9 @@ class MetricsWriter:
         self._enabled = enabled
         if not enabled:
             return
-        lines = [line for line in read_metrics(workdir) if line["step"] <= resumed_step]
+        # A run that begins again also evaluates step 0 again.
+        first_step = resumed_step + 1 if resumed_step else 0
+        lines = [line for line in read_metrics(workdir) if line["step"] < first_step]
         self._remote, self._scratch = None, None
         if files.is_remote(workdir):
             self._remote = epath.Path(workdir)
@@ -51,7 +53,7 @@ class MetricsWriter:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         files.write_whole(self._path, text.encode())
         self._tensorboard = SummaryWriter(
-            str(self._directory / TENSORBOARD_DIRECTORY), purge_step=resumed_step + 1
+            str(self._directory / TENSORBOARD_DIRECTORY), purge_step=first_step
         )
         self.flush()
 

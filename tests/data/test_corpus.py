@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bert_jax.data import text_files
-from bert_jax.data.corpus import Corpus, split_inputs
+from bert_jax.data.corpus import Corpus, join_inputs, split_inputs
 from bert_jax.data.text_format import is_sentence_a_line
 from bert_jax.errors import UserError
 
@@ -32,6 +32,7 @@ def json_lines(*values, field="text"):
 def test_inputs_are_separated_by_commas_too():
     assert split_inputs(["a,b ", " c"]) == ["a", "b", "c"]
     assert split_inputs("a,,b") == ["a", "b"]
+    assert split_inputs(r"a\,b,c") == ["a,b", "c"] == split_inputs(join_inputs(["a,b", "c"]))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -212,6 +212,21 @@ def test_only_damaged_checkpoints_give_an_error_and_stay(copy, trainer):
         assert listing(copy) == before
 
 
+def test_a_killed_deletion(copy, trainer, states):
+    """`keep` is 1: checkpoint 1 was being deleted when the process was killed."""
+    for file in (copy / "1" / "state" / "_METADATA", copy / "1" / CHECKSUMS):
+        file.unlink()
+    reader = Checkpointer(copy, read_only=True)
+    message = r"no complete checkpoint of step 1 \(checksums.json is missing\); the other steps: 2"
+    with pytest.raises(UserError, match=message):
+        reader.restore_params(trainer.abstract_state().params, step=1)
+    reader.close()
+    restore(copy, trainer, keep=2)
+    assert (copy / "1").exists()
+    assert_same(restore(copy, trainer, keep=1)[0], states[2])
+    assert [path.name for path in copy.iterdir()] == ["2"]
+
+
 def test_read_only_changes_nothing(copy, trainer, states):
     damage_truncate(copy / "2" / "state" / "_METADATA")
     (copy / "9.orbax-checkpoint-tmp").mkdir()
