@@ -27,6 +27,7 @@ setup(
         # sentencepiece's generated code refuses an older runtime, but does not require a newer
         # one: raise both bounds together.
         "protobuf>=7.36.1,<8",
+        "pyarrow>=15",
         "rich>=13",
         "safetensors>=0.8",
         # For GLUE's correlations. jax installs it anyway.
@@ -56,6 +57,8 @@ setup(
         ],
         # Needed to read pytorch_model.bin.
         "torch": ["torch>=2.6"],
+        # To read .zst files.
+        "zst": ["zstandard>=0.22"],
         # The TPU's runtime and compiler, for TPU VMs, and for compile_check on any machine.
         "tpu": ["jax[tpu]>=0.10"],
     },

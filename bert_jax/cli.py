@@ -32,19 +32,22 @@ _USER_ERRNOS = frozenset(
 CRASHED = 70
 
 
-def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoReturn:
+def run(
+    main: Callable[[list[str]], int | None], *, words: bool = False, needs_config: bool = True
+) -> NoReturn:
     """Parses the flags, calls `main` with the remaining arguments, and exits.
 
     Args:
       main: Takes the program's name and, with `words`, the arguments that are not flags.
       words: Whether arguments that are not flags are allowed, anywhere among the flags.
+      needs_config: Whether a flag for a config file is required.
     """
     # Escape characters that the output's encoding lacks.
     sys.stdout.reconfigure(errors="backslashreplace")
     # absl's own default is INFO, which shows other libraries' messages.
     flags.FLAGS.verbosity = logging.WARNING
     try:
-        app.run(main, flags_parser=lambda argv: parse(argv, words=words))
+        app.run(main, flags_parser=lambda argv: parse(argv, words=words, needs_config=needs_config))
     except (Exception, KeyboardInterrupt) as error:
         ending = _ending(error)
         if ending is None:

@@ -34,7 +34,11 @@ class _Loaded(flags.ArgumentParser):
 
 
 def parse(
-    argv: Sequence[str], values: flags.FlagValues = flags.FLAGS, *, words: bool = False
+    argv: Sequence[str],
+    values: flags.FlagValues = flags.FLAGS,
+    *,
+    words: bool = False,
+    needs_config: bool = True,
 ) -> list[str]:
     """Parses flags and returns the program's name and the remaining arguments.
 
@@ -42,6 +46,7 @@ def parse(
       argv: The program's name and its arguments.
       values: The defined flags.
       words: Whether arguments that are not flags are allowed.
+      needs_config: Whether a flag for a config file is required.
 
     Raises:
       UsageError: A flag or config key is unknown or missing, a value has the wrong type, or an
@@ -74,7 +79,7 @@ def parse(
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
     for name in config_names:
-        if values[name].value is None:
+        if needs_config and values[name].value is None:
             raise UsageError(f"--{name} is missing: a config file, such as configs/tiny.py")
     return remaining
 

@@ -1,6 +1,8 @@
 """Scores a run on held-out or other text and compares it with baselines.
 
-python -m bert_jax.evaluate --workdir=DIR [--data=GLOB] [--output=FILE.json]
+    python -m bert_jax.evaluate --workdir=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
+
+DIR is the work directory of a run or, with --data, any pre-trained model that `predict` can load.
 """
 
 from absl import flags
@@ -12,8 +14,14 @@ from bert_jax.errors import UserError
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("workdir", "", "Work directory of the run to evaluate.")
+    flags.DEFINE_string("workdir", "", "Work directory, or other directory of a pre-trained model.")
     flags.DEFINE_string("data", "", "Globs of text to score; by default the held-out documents.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint; by default the newest.")
+    flags.DEFINE_integer(
+        "max_document_characters",
+        None,
+        "Longer documents are divided at blank lines; by default as in config.data.",
+    )
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_integer(
         "max_sequences",
@@ -30,14 +38,17 @@ def main(_) -> None:
     for name in ("data", "output"):
         files.open_path(args[name].value, f"--{name}")
     with cli.joined_hosts():
-        from bert_jax.evaluation import evaluate_workdir, results_table
+        from bert_jax.evaluation import as_workdir, evaluate_workdir, results_table
         from bert_jax.parallel import multihost
         from bert_jax.pretraining import make_objective
 
-        results = evaluate_workdir(args.workdir, args.data, args.max_sequences)
+        with as_workdir(args.workdir) as directory:
+            results = evaluate_workdir(
+                directory, args.data, args.max_sequences, args.step, args.max_document_characters
+            )
+            metrics = make_objective(workdir.load_config(directory)).metrics
         source = args.data or "held-out documents"
         title = f"Step {results['step']:,} on {source}"
-        metrics = make_objective(workdir.load_config(args.workdir)).metrics
         Console().print(results_table(title, metrics, results))
         if args.output and multihost.is_first():
             files.write_json(args.output, results)

@@ -6,6 +6,7 @@ masked, even if training masks another share.
 
 import contextlib
 import operator
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,11 +23,13 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import evaluation_batches
 from bert_jax.errors import UserError
 from bert_jax.input_setup import evaluation_spec
+from bert_jax.interop import formats
+from bert_jax.interop.native import is_native
 from bert_jax.objectives.term import Metric
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import make_trainer
-from bert_jax.progress import Progress
+from bert_jax.progress import Progress, say
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.stages import Stage
@@ -94,17 +97,26 @@ def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
 
 
 def evaluate_workdir(
-    directory: epath.PathLike, data: str = "", max_sequences: int | None = None
+    directory: epath.PathLike,
+    data: str = "",
+    max_sequences: int | None = None,
+    step: int | None = None,
+    max_document_characters: int | None = None,
 ) -> dict[str, Any]:
-    """Evaluates the newest checkpoint of a work directory.
+    """Evaluates a checkpoint of a work directory.
 
     Args:
       directory: The work directory.
       data: Globs of other text; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
+      step: The step of the checkpoint; None for the newest.
+      max_document_characters: Overrides `config.data.max_document_characters`.
 
     Returns:
       The results of `evaluate`, and `step`.
+
+    Raises:
+      UserError: The directory holds no pre-training run, or not this step.
     """
     config = workdir.load_config(directory)
     if workdir.is_finetuning(config):
@@ -114,13 +126,15 @@ def evaluate_workdir(
         )
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
+    if max_document_characters is not None:
+        config.data.max_document_characters = max_document_characters
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     # The devices may differ from those of training.
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
     checkpointer = Checkpointer(epath.Path(directory) / workdir.CHECKPOINTS, read_only=True)
-    restored = checkpointer.restore_params(trainer.abstract_state().params)
+    restored = checkpointer.restore_params(trainer.abstract_state().params, step)
     checkpointer.close()
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
@@ -140,6 +154,32 @@ def evaluate_workdir(
                 advance=progress.advance,
             )
     return {"step": step, **results}
+
+
+@contextlib.contextmanager
+def as_workdir(model: epath.PathLike) -> Iterator[epath.Path]:
+    """Yields a work directory of a model: its own, or a temporary conversion.
+
+    Raises:
+      UserError: The path holds no known model, or is not a work directory and there are several
+        processes, which could not all read the conversion.
+    """
+    path = epath.Path(files.open_path(model, "--workdir"))
+    if (path / workdir.CORPUS).exists() or is_native(path):
+        yield path
+        return
+    if jax.process_count() > 1:
+        raise UserError(f"{path} is not a work directory; convert it with bert_jax.convert first")
+    with tempfile.TemporaryDirectory(prefix="bert_jax_evaluate_") as scratch:
+        pretrained = formats.read(path)
+        if pretrained.head or not pretrained.tokenizer:
+            lack = "is fine-tuned" if pretrained.head else "has no tokenizer"
+            raise UserError(f"{path} {lack}, so it cannot be evaluated on text")
+        pretrained.complete()
+        for warning in pretrained.warnings:
+            say(f"warning: {warning}")
+        formats.write(pretrained, scratch, "bert_jax")
+        yield epath.Path(scratch)
 
 
 def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:

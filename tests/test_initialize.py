@@ -84,7 +84,7 @@ def test_single_checkpoint_of_a_run_can_be_read(trained):
     older = trained / "checkpoints" / str(steps[0])
     assert not same_weights(weights_of(older), weights_of(trained))
     assert formats.read(older).training["step"] == steps[0]
-    with pytest.raises(UserError, match="no checkpoint of step 77"):
+    with pytest.raises(UserError, match="no complete checkpoint of step 77"):
         formats.read(trained / "checkpoints" / "77")
 
 
@@ -146,6 +146,17 @@ def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, t
     assert results["step"] == 0 and results["mlm_loss"] > 0
     with pytest.raises(UserError, match="give --data"):
         evaluation.evaluate_workdir(converted)
+    with evaluation.as_workdir(huggingface) as directory:
+        assert evaluation.evaluate_workdir(directory, texts) == results
+    assert not directory.exists()
+
+
+def test_any_checkpoint_can_be_evaluated(trained):
+    with evaluation.as_workdir(trained) as directory:
+        assert directory == trained
+    assert evaluation.evaluate_workdir(trained, step=3)["step"] == 3
+    with pytest.raises(UserError, match="no complete checkpoint of step 7"):
+        evaluation.evaluate_workdir(trained, step=7)
 
 
 class TestResumingAnotherRun:

@@ -37,6 +37,7 @@ LAYERS = (
         "convert",
         "prepare",
         "benchmark",
+        "inspect",
         "compile_check",
         "export_tfrecord",
     },

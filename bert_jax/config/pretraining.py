@@ -1,5 +1,6 @@
 """The config keys of pre-training: their defaults, meanings and ranges."""
 
+import codecs
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -70,21 +71,41 @@ PRETRAINING: Section = {
     "data": {
         "input": Field(
             ("sotu",),
-            "Text to train on: one or several globs of files (separated by commas on the command "
-            'line; write "\\," for a comma in a path), "sotu" (State of the Union addresses, '
-            'installed with the package) or "tfds:NAME[:FIELD]".',
+            "Text to train on: one or several globs of files or directories (separated by commas "
+            'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
+            'addresses, installed with the package) or "tfds:NAME[:FIELD]".',
             is_path=True,
         ),
         "format": Field(
             "auto",
             "Format of the files. auto guesses from name and content. documents: one text file per "
             "document, with blank lines between paragraphs. sentences: one sentence per line, with "
-            "a blank line between documents. jsonl: one JSON object per line. google_tfrecord: "
-            "files of google-research/bert's create_pretraining_data.py, whose pairs and masks are "
-            "used as written; data.vocab must be the vocabulary they were written with.",
-            choices=("auto", "documents", "sentences", "jsonl", "google_tfrecord"),
+            "a blank line between documents. jsonl: one JSON object per line. csv, tsv, parquet: "
+            "one document per row. google_tfrecord: files of google-research/bert's "
+            "create_pretraining_data.py, whose pairs and masks are used as written; data.vocab "
+            "must be the vocabulary they were written with.",
+            choices=(
+                "auto",
+                "documents",
+                "sentences",
+                "jsonl",
+                "csv",
+                "tsv",
+                "parquet",
+                "google_tfrecord",
+            ),
         ),
-        "text_field": Field("text", "Field of a JSON line or TFDS example that holds the text."),
+        "text_field": Field(
+            "text",
+            "Field of a JSON line or TFDS example, or column of a table, that holds the text.",
+        ),
+        "encoding": Field("utf-8", "Encoding of the files, such as latin-1 or utf-16."),
+        "max_document_characters": Field(
+            0,
+            "Documents with more characters, such as whole books, are divided at blank lines into "
+            "parts of at most this size; 0 divides none.",
+            at_least=0,
+        ),
         **TOKENIZER,
         "bad_documents": Field(
             "refuse",
@@ -210,6 +231,8 @@ PRETRAINING: Section = {
 # Keys of `data` that have no effect on rows with fixed pairs and masks.
 _NOT_OF_STATIC_DATA = (
     "text_field",
+    "encoding",
+    "max_document_characters",
     "bad_documents",
     "heldout_fraction",
     "rows",
@@ -338,6 +361,13 @@ def _check_data(data: ConfigDict) -> None:
             f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "
             "to 1"
         )
+    try:
+        codecs.lookup(data.encoding)
+    except LookupError:
+        raise UserError(
+            f"config.data.encoding is {data.encoding!r}; it must be an encoding that Python knows, "
+            "such as utf-8, latin-1 or utf-16"
+        ) from None
     check_tokenizer(data)
     if data.format != "google_tfrecord":
         return

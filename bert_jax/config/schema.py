@@ -101,15 +101,6 @@ class Field:
         return " and ".join(f"{word} {x}" for word, x in bounds.items() if x is not None)
 
 
-class _Section(ConfigDict):
-    """A section of a config. A key for a tuple of texts also takes a single text."""
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if isinstance(value, str) and isinstance(self.get(key), tuple):
-            value = (value,)
-        super().__setitem__(key, value)
-
-
 def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> ConfigDict:
     """Makes an unlocked ConfigDict from a section.
 
@@ -125,7 +116,7 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
     if not isinstance(values, Mapping | ConfigDict):
         raise UserError(f"config.{prefix.rstrip('.')} is {values!r}; it must be a section")
     _refuse_unknown(values, section, f"config.{prefix}")
-    config = _Section()
+    config = ConfigDict()
     for key, field in section.items():
         path = f"{prefix}{key}"
         if not isinstance(field, Field):

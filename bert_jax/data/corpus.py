@@ -4,6 +4,7 @@ import functools
 import glob
 import importlib.util
 import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,9 @@ from etils import epath
 from bert_jax import files
 from bert_jax.data import text_files, tfds_source
 from bert_jax.data.bad_records import BadRecord, BadRecords
+from bert_jax.data.table_columns import read_column
 from bert_jax.data.text_files import json_lines, open_text, read_line
-from bert_jax.data.text_format import format_of
+from bert_jax.data.text_format import format_of, is_text
 from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
 
@@ -46,11 +48,13 @@ class Corpus:
     """The documents of `data.input`, in an order that depends only on the input.
 
     Args:
-      inputs: Strings of items separated by commas. An item is a glob, "sotu" or
-        "tfds:NAME[:FIELD]".
-      format: The format of the files, one of `text_format.FORMATS`. "auto" guesses it for
-        each file.
-      text_field: The field of a JSON line or TFDS example that holds the text.
+      inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu" or
+        "tfds:NAME[:FIELD]". A directory stands for the text files below it.
+      format: The format of the files, as in `config.data`. "auto" guesses it for each file.
+      text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
+        the text.
+      encoding: The encoding of the files, as Python names it. Parquet has its own.
+      max_document_characters: Longer documents are divided at blank lines; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
 
@@ -70,9 +74,12 @@ class Corpus:
         *,
         format: str = "auto",
         text_field: str = "text",
+        encoding: str = "utf-8",
+        max_document_characters: int = 0,
         bad_documents: str = "refuse",
     ):
         self._format, self._text_field, self._policy = format, text_field, bad_documents
+        self._encoding, self._max_characters = encoding, max_document_characters
         self._readers: list[Callable[[], Iterator[Document]]] = []
         self._data_sets: list[Any] = []
         self.sources: list[dict] = []
@@ -104,7 +111,8 @@ class Corpus:
         """
         self._start()
         for reader in self._readers:
-            yield from reader()
+            for document in reader():
+                yield from _divided(document, self._max_characters)
 
     def _start(self) -> None:
         self.done: float = 0
@@ -134,9 +142,12 @@ class Corpus:
             "sentences": self._read_sentences,
             "jsonl": self._read_jsonl,
         }
-        reader = readers[format_of(path) if format == "auto" else format]
+        if format == "auto":
+            format = format_of(path, self._encoding)
+        reader = readers.get(format) or functools.partial(self._read_table, format)
         in_bytes, before = self.unit == "MB", self.done
-        with open_text(path) as (stored, stream):
+        encoding = "utf-8" if format == "parquet" else self._encoding
+        with open_text(path, encoding) as (stored, stream):
             for document in reader(str(path), stream):
                 self.done = before + stored.tell() / 1e6 if in_bytes else self.done + 1
                 yield document
@@ -187,15 +198,16 @@ class Corpus:
                     raise BadRecord("not a string", detail)
                 yield Document(path, line.number, _checked(text), is_split=False)
 
+    def _read_table(self, format: str, path: str, stream: BinaryIO) -> Iterator[Document]:
+        for number, content in enumerate(read_column(stream, format, self._text_field, path), 1):
+            with self.bad.catching(f"{path}: row {number}"):
+                yield Document(path, number, _text_of(content or b""), is_split=False)
+
     def _read_tfds(self, builder: Any, name: str, field: str) -> Iterator[Document]:
         for number, content in enumerate(_tfds_texts(builder, name, field), 1):
             self.done += 1
             with self.bad.catching(f"{name}:{number}"):
-                try:
-                    text = content.decode()
-                except UnicodeDecodeError:
-                    raise BadRecord("invalid UTF-8", "the text is not valid UTF-8") from None
-                yield Document(name, number, _checked(text), is_split=False)
+                yield Document(name, number, _text_of(content), is_split=False)
 
     def _decoded(self, path: str, first_line: int, content: bytes) -> str | None:
         """Returns the text; None if it is not UTF-8 and bad documents are skipped."""
@@ -205,6 +217,33 @@ class Corpus:
             line = first_line + content.count(b"\n", 0, error.start)
             self.bad.add(BadRecord("invalid UTF-8", "not valid UTF-8"), f"{path}:{line}")
             return None
+
+
+def _divided(document: Document, max_characters: int) -> Iterator[Document]:
+    """Divides a document at blank lines into parts of at most `max_characters` (0: no limit).
+
+    A paragraph is never divided. In a document of one sentence per line, each line counts as a
+    paragraph.
+    """
+    if not max_characters or len(document.text) <= max_characters:
+        yield document
+        return
+    gap = "\n" if document.is_split else r"\n\s*\n"
+    ends = [match.end() for match in re.finditer(gap, document.text)]
+    first = 0
+    for end, next_end in itertools.pairwise([*ends, len(document.text), math.inf]):
+        if next_end - first > max_characters and document.text[first:end].strip():
+            line = document.line + document.text.count("\n", 0, first)
+            yield document._replace(line=line, text=document.text[first:end])
+            first = end
+
+
+def _text_of(content: bytes) -> str:
+    """Returns the text of an example or a row."""
+    try:
+        return _checked(content.decode())
+    except UnicodeDecodeError:
+        raise BadRecord("invalid UTF-8", "the text is not valid UTF-8") from None
 
 
 def _checked(text: str) -> str:
@@ -267,14 +306,22 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
         found = files.filesystem().glob(pattern, detail=True)
         objects = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
         if not objects:
+            below = files.list_files(pattern).items()
+            root = pattern.removeprefix(files.SCHEME).rstrip("/")
+            objects = {f"{root}/{name}": info["size"] for name, info in below if is_text(name)}
+        if not objects:
             raise UserError(f"config.data.input has {pattern!r}, but no object matches it")
         return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
     pattern = os.path.expanduser(pattern)
     # A file name may itself contain wildcards.
-    names = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
+    names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+    hint = "no file matches it"
+    if os.path.isdir(pattern):
+        names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
+        names = [name for name in names if is_text(name)]
+        hint = "the directory has no file whose name ends like one of text, such as .txt or .jsonl"
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:
-        hint = "it is a directory, so add /*" if os.path.isdir(pattern) else "no file matches it"
         raise UserError(f"config.data.input has {pattern!r}, but {hint}")
     return _sizes(paths)
 

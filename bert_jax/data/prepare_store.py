@@ -243,5 +243,6 @@ def _check_number(documents: int, rows: str) -> None:
     if documents == 1 and rows == "pairs":
         raise UserError(
             "data.input has a single document, but data.rows=pairs needs sentences of another "
-            "document: give it two or more"
+            "document: give it two or more, or divide the one with "
+            "data.max_document_characters=20000"
         )

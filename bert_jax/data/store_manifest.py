@@ -27,6 +27,8 @@ def open_corpus(data: ConfigDict) -> Corpus:
         data.input,
         format=data.format,
         text_field=data.text_field,
+        encoding=data.encoding,
+        max_document_characters=data.max_document_characters,
         bad_documents=data.bad_documents,
     )
 
@@ -97,6 +99,10 @@ def store_options(
             if not known or known["vocab_path"] != data.vocab:
                 raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
             options["vocab"] = known["vocab"]
+    if data.encoding != "utf-8":
+        options["encoding"] = data.encoding
+    if data.max_document_characters:
+        options["max_document_characters"] = data.max_document_characters
     if data.special_tokens != "bert":
         options["special_tokens"] = data.special_tokens
     if data.word_boundaries != "vocabulary":

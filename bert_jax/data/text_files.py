@@ -1,11 +1,14 @@
-"""Reads text files line by line: UTF-8, gzip and JSON lines."""
+"""Reads text files line by line: encodings, compression and JSON lines."""
 
+import bz2
 import contextlib
 import gzip
+import io
 import itertools
 import json
+import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,27 +18,92 @@ from bert_jax import files
 from bert_jax.data.bad_records import BadRecord
 from bert_jax.errors import UserError
 
+try:
+    import zstandard
+except ImportError:
+    zstandard = None
+
 # The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26
 # The rest of a line that is too long is skipped in blocks of this size.
 _BLOCK_BYTES = 2**20
 
 
+def _open_zst(stored: BinaryIO) -> BinaryIO:
+    if not zstandard:
+        raise UserError("reading .zst files needs pip install -e '.[zst]' (zstandard)")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+    return io.BufferedReader(decompressor.stream_reader(stored, read_across_frames=True))
+
+
+# Readers of compressed files, by the suffix of their names.
+_COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+    ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _open_zst,
+}
+_DAMAGED = (
+    *(EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError),
+    *((zstandard.ZstdError,) if zstandard else ()),
+)
+
+
+class _AsUtf8(io.RawIOBase):
+    """Converts a file of another encoding to UTF-8 while it is read."""
+
+    def __init__(self, stream: BinaryIO, encoding: str):
+        self._text = io.TextIOWrapper(stream, encoding, newline="")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        # A character has at most four bytes in UTF-8.
+        content = self._text.read(len(buffer) // 4).encode()
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def without_compression(name: str) -> str:
+    """Returns the name of a file without the suffix of a compression, in lower case."""
+    name = name.lower()
+    return next((name.removesuffix(end) for end in _COMPRESSIONS if name.endswith(end)), name)
+
+
 @contextlib.contextmanager
-def open_text(path: Path | epath.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Opens a file for reading and unpacks it if its name ends in .gz.
+def open_text(
+    path: Path | epath.Path, encoding: str = "utf-8"
+) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Opens a file for reading; unpacks it if its name ends in .gz, .bz2, .xz or .zst.
 
     Yields:
-      The stored file, whose `tell` gives the progress, and its unpacked content.
+      The stored file, whose `tell` gives the progress, and its unpacked content in UTF-8.
 
     Raises:
-      UserError: The file is not a complete gzip file.
+      UserError: The file is damaged, or is not in this encoding.
     """
     with files.open_input(path) as stored:
+        suffix = path.suffix.lower()
         try:
-            yield stored, gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path} is not a complete gzip file: {error}") from None
+            stream = _COMPRESSIONS[suffix](stored) if suffix in _COMPRESSIONS else stored
+            if encoding != "utf-8":
+                stream = io.BufferedReader(_AsUtf8(stream, encoding), _BLOCK_BYTES)
+            yield stored, stream
+        except UnicodeError:
+            raise UserError(f"{path} is not valid {encoding} (config.data.encoding)") from None
+        except _DAMAGED as error:
+            raise _incomplete(path) from error
+        except OSError as error:
+            # bz2 has no exception of its own.
+            if suffix == ".bz2" and error.errno is None:
+                raise _incomplete(path) from error
+            raise
+
+
+def _incomplete(path: Path | epath.Path) -> UserError:
+    kind = {".gz": "gzip"}.get(path.suffix.lower(), path.suffix)
+    return UserError(f"{path} is not a complete {kind} file")
 
 
 class JsonLine(NamedTuple):

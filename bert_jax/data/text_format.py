@@ -1,4 +1,4 @@
-"""Guesses the format of a text file: whole documents, one sentence per line, or JSON lines."""
+"""Guesses the format of a text file: documents, one sentence per line, JSON lines or a table."""
 
 import re
 from itertools import groupby
@@ -7,10 +7,17 @@ from pathlib import Path
 from etils import epath
 
 from bert_jax.data.sentence_splitter import split_sentences
-from bert_jax.data.text_files import open_text
+from bert_jax.data.text_files import open_text, without_compression
 
-FORMATS = ("auto", "documents", "sentences", "jsonl")
-_JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")
+# The formats that are recognized by the name of a file.
+_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
 # The bytes of a file that are examined.
 _PEEK_BYTES = 2**16
 # The share of the lines in blocks that must each look like one sentence.
@@ -18,18 +25,25 @@ _SHARE = 0.8
 _SENTENCE_END = re.compile(r"""[.!?;:…。！？]["'”’»)\]*_]*$""")
 
 
-def format_of(path: Path | epath.Path) -> str:
-    """Guesses "documents", "sentences" or "jsonl", as `data.format="auto"` does.
+def is_text(name: str) -> bool:
+    """Returns whether a file in a directory is read, judging by its name."""
+    suffix = Path(without_compression(name)).suffix
+    return not Path(name).name.startswith(".") and (suffix == ".txt" or suffix in _SUFFIXES)
 
-    JSON lines are recognized by their extension. Any other file is "documents" unless its
-    first 64 KiB are clearly BERT's format: most lines are in blocks of several lines, at least
-    four in five of these lines end like a sentence, and at least four in five are a single
-    sentence. Text wrapped at a fixed width fails the test of sentence ends. Text with one
+
+def format_of(path: Path | epath.Path, encoding: str = "utf-8") -> str:
+    """Guesses the format of a file, as `data.format="auto"` does.
+
+    JSON lines and tables are recognized by their extension. Any other file is "documents"
+    unless its first 64 KiB are clearly BERT's format: most lines are in blocks of several lines,
+    at least four in five of these lines end like a sentence, and at least four in five are a
+    single sentence. Text wrapped at a fixed width fails the test of sentence ends. Text with one
     paragraph per line fails the test of single sentences.
     """
-    if path.name.lower().endswith(_JSON_SUFFIXES):
-        return "jsonl"
-    with open_text(path) as (_, stream):
+    suffix = Path(without_compression(path.name)).suffix
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
+    with open_text(path, encoding) as (_, stream):
         peek = stream.read(_PEEK_BYTES)
     if len(peek) == _PEEK_BYTES:
         # The last line is probably incomplete.

@@ -116,8 +116,8 @@ class SentencePieceTokenizer(Tokenizer):
         spans = []
         for piece in encoded.pieces:
             start, end = character_at[piece.begin], character_at[piece.end]
-            # The first piece of a word includes the space before it.
-            while start < end and folded[start].isspace():
+            # The first piece of a word includes the space before it, which may be long.
+            while start < len(folded) - 1 and folded[start].isspace():
                 start += 1
             # A piece that is part of a character (a ligature, a Hangul syllable) covers all of it.
             last = min(max(start, end - 1), len(folded) - 1)

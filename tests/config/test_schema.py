@@ -105,12 +105,6 @@ def test_build_takes_values_over_defaults_and_lists_for_tuples():
     check(config, SECTION)
 
 
-def test_a_single_text_for_a_tuple():
-    config = build({"input": Field(("a",), "Inputs."), "name": Field("a", "A name.")}, {})
-    config.input = config.name = "b"
-    assert (config.input, config.name) == (("b",), "b")
-
-
 @pytest.mark.parametrize(
     "values, words",
     [

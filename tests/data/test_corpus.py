@@ -1,11 +1,16 @@
 """Text files as documents: which files are found, their formats, and what is refused."""
 
+import bz2
 import gzip
 import json
+import lzma
 import subprocess
 import sys
+from importlib.util import find_spec
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bert_jax.data import text_files
 from bert_jax.data.corpus import Corpus, join_inputs, split_inputs
@@ -15,9 +20,15 @@ from bert_jax.errors import UserError
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
 
 
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+if find_spec("zstandard"):
+    COMPRESS[".zst"] = lambda content: __import__("zstandard").compress(content)
+SUFFIXES = pytest.mark.parametrize("suffix", ["", *COMPRESS])
+
+
 def write(path, content):
     content = content if isinstance(content, bytes) else content.encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(content))
     return str(path)
 
 
@@ -35,7 +46,7 @@ def test_inputs_are_separated_by_commas_too():
     assert split_inputs(r"a\,b,c") == ["a,b", "c"] == split_inputs(join_inputs(["a,b", "c"]))
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@SUFFIXES
 def test_documents_format_has_one_document_per_file(tmp_path, suffix):
     write(tmp_path / f"b.txt{suffix}", "Second.\n\nParagraph.")
     write(tmp_path / f"a.txt{suffix}", "\ufeffFirst é.")
@@ -53,7 +64,7 @@ def test_sentences_format(tmp_path):
     assert all(d.is_split for d in documents)
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@SUFFIXES
 def test_json_lines(tmp_path, suffix):
     path = write(tmp_path / f"a.jsonl{suffix}", json_lines("One.\n\nTwo.", "Three.") + "\n")
     documents = list(Corpus(path).documents())
@@ -169,15 +180,104 @@ def test_invalid_utf8_names_the_line(tmp_path):
     assert [d.text for d in corpus.documents()] == ["One.\nTwo.\n"]
 
 
-def test_truncated_gzip_file_is_refused(tmp_path):
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(json_lines("ok" * 1000).encode())[:-10])
-    with pytest.raises(UserError, match="a.jsonl.gz is not a complete gzip file"):
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_truncated_file_is_refused(tmp_path, suffix):
+    content = json_lines("ok" * 1000).encode()
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(COMPRESS[suffix](content)[:-10])
+    kind = "gzip" if suffix == ".gz" else suffix
+    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {kind} file"):
         texts(str(path))
-    path = write(tmp_path / "b.txt", "no gzip")
-    (tmp_path / "b.txt").rename(tmp_path / "b.txt.gz")
-    with pytest.raises(UserError, match="b.txt.gz is not a complete gzip file"):
-        texts(f"{path}.gz")
+    path.write_bytes(b"This is plain text, and not compressed.")
+    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {kind} file"):
+        texts(str(path))
+
+
+def test_zst_without_its_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "zstandard", None)
+    path = write(tmp_path / "a.txt.zst", "")
+    with pytest.raises(UserError, match=r"pip install -e '.\[zst\]'"):
+        texts(path)
+
+
+ROWS = ["One, and\nmore.", 'Two "quoted".', "Drei ä."]
+
+
+def write_table(path, values=ROWS):
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.table({"id": range(len(values)), "body": values}), path)
+        return str(path)
+    quoted = [str(value).replace('"', '""') for value in values]
+    mark = "\t" if ".tsv" in path.name else ","
+    lines = [f"id{mark}body", *(f'{i}{mark}"{text}"' for i, text in enumerate(quoted))]
+    return write(path, "\n".join(lines))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.parquet"])
+def test_columns_of_tables(tmp_path, name):
+    path = write_table(tmp_path / name)
+    documents = list(Corpus(path, text_field="body").documents())
+    assert [document.text for document in documents] == ROWS
+    assert [document.line for document in documents] == [1, 2, 3]
+    with pytest.raises(UserError, match=f"{name} has no column 'text'; set .*text_field"):
+        texts(path)
+    path = write_table(tmp_path / name, ["ok", "", "ok"])
+    with pytest.raises(UserError, match=f"{name}: row 2: the document has no text"):
+        texts(path, text_field="body")
+    assert texts(path, text_field="body", bad_documents="skip") == ["ok", "ok"]
+
+
+def test_tables_that_cannot_be_read(tmp_path):
+    path = write(tmp_path / "a.parquet", "not Parquet")
+    with pytest.raises(UserError, match="a.parquet is not a valid parquet file"):
+        texts(path)
+    path = write_table(tmp_path / "b.parquet")
+    with pytest.raises(UserError, match="the column 'id' is not text"):
+        texts(path, text_field="id")
+    path = write(tmp_path / "c.csv", "text,id\none,1\ntwo\n")
+    with pytest.raises(UserError, match="c.csv is not a valid csv file: .*Expected 2 columns"):
+        texts(path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_encodings(tmp_path, encoding):
+    text = "Größe ist nicht alles. " * 3000
+    path = write(tmp_path / "a.txt", text.encode(encoding))
+    assert texts(path, encoding=encoding) == [text]
+    path = write(
+        tmp_path / "a.jsonl", json.dumps({"text": text}, ensure_ascii=False).encode(encoding)
+    )
+    assert texts(path, encoding=encoding) == [text]
+    path = write(tmp_path / "b.txt", b"\x00\xff\x81")
+    with pytest.raises(UserError, match=r"b.txt is not valid utf-16 \(config.data.encoding\)"):
+        texts(path, encoding="utf-16")
+
+
+def test_long_documents_are_divided_at_blank_lines(tmp_path):
+    paragraphs = ["a" * 30, "b" * 30 + "\n" + "c" * 20, "d" * 90, "e" * 10, "f" * 10]
+    path = write(tmp_path / "book.txt", "\n\n".join(paragraphs))
+    documents = list(Corpus(path, format="documents", max_document_characters=90).documents())
+    assert "".join(document.text for document in documents) == "\n\n".join(paragraphs)
+    found = [document.text.split() for document in documents]
+    assert found == [["a" * 30, "b" * 30, "c" * 20], ["d" * 90], ["e" * 10, "f" * 10]]
+    assert [document.line for document in documents] == [1, 6, 8]
+    assert texts(path, format="documents") == ["\n\n".join(paragraphs)]
+    lines = write(tmp_path / "lines.txt", "One.\nTwo.\nThree.\n\nFour.\n")
+    divided = texts(lines, format="sentences", max_document_characters=10)
+    assert divided == ["One.\nTwo.\n", "Three.\n", "Four.\n"]
+
+
+def test_a_directory_stands_for_its_text_files(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    write(tmp_path / "b.txt", "Second.")
+    write(tmp_path / "deep" / "er" / "c.jsonl.gz", json_lines("Third."))
+    write(tmp_path / "a.txt.bz2", "First.")
+    for name in ("picture.png", ".hidden.txt", "README"):
+        write(tmp_path / name, "No text.")
+    assert texts(str(tmp_path)) == ["First.", "Second.", "Third."]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="the directory has no file whose name ends like"):
+        texts(f"{tmp_path}/empty")
 
 
 @pytest.fixture
@@ -212,7 +312,5 @@ def test_too_long_documents(short_limit, tmp_path, format, name, content, messag
 def test_inputs_that_match_nothing(tmp_path):
     with pytest.raises(UserError, match=r"data.input has '.*nothing\*', but no file matches"):
         Corpus(f"{tmp_path}/nothing*")
-    with pytest.raises(UserError, match="it is a directory, so add"):
-        Corpus(str(tmp_path))
     with pytest.raises(UserError, match="data.input is empty"):
         Corpus(["", ","])

@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bert_jax.tokenizers.alignment import decompose, monotone
@@ -97,6 +97,7 @@ def test_every_single_character(wordpiece):
 
 def test_sentencepiece(sentencepiece):
     @given(TEXT)
+    @example("0\r\x850")
     def check(text):
         text = text.strip() + "x"
         _, spans = check_shape(sentencepiece, text)

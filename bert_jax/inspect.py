@@ -1,0 +1,178 @@
+"""Shows rows as the model gets them: their pieces, segments, labels and masks.
+
+    python -m bert_jax.inspect --config=configs/tiny.py --config.data.input='texts/*.txt'
+    python -m bert_jax.inspect --workdir=DIR --step=1000
+
+The first command prepares the corpus in a temporary directory, unless `config.data.store` names a
+token store. The second shows a batch that the run in DIR trains on.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bert_jax import cli, input_setup, workdir
+from bert_jax.command_line import UsageError
+from bert_jax.config import validate
+from bert_jax.errors import UserError
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.stages import resolve_stages
+
+STYLES = {"masked": "bold red", "random": "bold yellow", "kept": "bold green"}
+
+
+def read_batch(
+    config: ConfigDict, step: int, directory: str = ""
+) -> tuple[dict[str, np.ndarray], dict[str, Any], Tokenizer]:
+    """Returns the global batch of a training step.
+
+    Args:
+      config: A validated config.
+      step: A step of the run, from 1 to config.train.num_steps.
+      directory: The work directory of the token store. If empty, the store is config.data.store,
+        or is prepared in a temporary directory.
+
+    Returns:
+      The arrays of the batch by name, the result of `Stream.describe_batch`, and the tokenizer.
+
+    Raises:
+      UserError: There is no such step, or the corpus cannot be used.
+    """
+    stage = next(
+        (s for s in resolve_stages(config.train) if s.first_step < step <= s.end_step), None
+    )
+    if stage is None:
+        raise UserError(
+            f"--step is {step}, but the run has steps 1 to {config.train.num_steps:,} "
+            "(config.train.num_steps)"
+        )
+    with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
+        run_input = input_setup.open_run_input(config, directory or scratch)
+        stream = run_input.stream(input_setup.stream_spec(config, stage))
+        (batch,) = stream.batches(step - 1 - stage.first_step, 1)
+        return batch, stream.describe_batch(step - 1 - stage.first_step), run_input.tokenizer
+
+
+def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:
+    """Returns one line for each segment of a row; padding is left out.
+
+    A token to be predicted is shown as ORIGINAL→INPUT.
+    """
+    originals = {}
+    if "masked_lm_positions" in batch:
+        counted = batch["masked_lm_weights"][row] > 0
+        positions, ids = (batch[f"masked_lm_{name}"][row][counted] for name in ("positions", "ids"))
+        originals = dict(zip(positions.tolist(), ids.tolist(), strict=True))
+    lines: list[Text] = []
+    length = int(batch["attention_mask"][row].sum())
+    segments = batch["token_type_ids"][row, :length].tolist()
+    for position, token in enumerate(batch["input_ids"][row, :length].tolist()):
+        if position == 0 or segments[position] != segments[position - 1]:
+            lines.append(Text(f"  segment {segments[position]} "))
+        lines[-1].append(" ")
+        piece = _piece(tokenizer, token)
+        if position in originals:
+            original = originals[position]
+            style = STYLES[_kind(token, original, tokenizer)]
+            lines[-1].append(f"{_piece(tokenizer, original)}→{piece}", style)
+        else:
+            lines[-1].append(piece, "dim" if token in tokenizer.special_ids else "")
+    return lines
+
+
+def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
+    """Returns a table of shares over the whole batch."""
+    table = Table("in the whole batch", "", title_justify="left")
+    table.columns[1].justify = "right"
+    mask = batch["attention_mask"]
+    table.add_row("sequences x tokens", f"{mask.shape[0]:,} x {mask.shape[1]:,}")
+    table.add_row("padding", f"{1 - mask.mean():.1%}")
+    unknown = (batch["input_ids"] == tokenizer.unk_id) & (mask == 1)
+    table.add_row(tokenizer.special_tokens.unk, f"{unknown.sum() / mask.sum():.2%}")
+    if "masked_lm_positions" in batch:
+        counted = batch["masked_lm_weights"] > 0
+        rows = np.nonzero(counted)[0]
+        tokens = batch["input_ids"][rows, batch["masked_lm_positions"][counted]]
+        originals = batch["masked_lm_ids"][counted]
+        table.add_row("predicted, share of the tokens", f"{counted.sum() / mask.sum():.1%}")
+        kinds = [_kind(*pair, tokenizer) for pair in zip(tokens, originals, strict=True)]
+        for kind in STYLES:
+            share = kinds.count(kind) / max(len(kinds), 1)
+            table.add_row(f"  {kind}", f"{share:.1%}")
+        table.add_row("rows at the limit of predictions", f"{counted.all(axis=1).mean():.1%}")
+    for name, labels in _labels(batch).items():
+        for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
+            table.add_row(f"{name} {label}", f"{count / len(labels):.1%}")
+    return table
+
+
+def _labels(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays that have one value for each row."""
+    return {name: values for name, values in batch.items() if values.ndim == 1}
+
+
+def _kind(token: int, original: int, tokenizer: Tokenizer) -> str:
+    """Returns what happened to a token that is to be predicted: a key of STYLES."""
+    if token == tokenizer.mask_id:
+        return "masked"
+    return "kept" if token == original else "random"
+
+
+def _piece(tokenizer: Tokenizer, token: int) -> str:
+    """Returns an entry of the vocabulary with its spaces made visible."""
+    return tokenizer.id_to_token(token).replace(" ", "▁").replace("\n", "⏎")
+
+
+def _print_rows(
+    batch: Mapping[str, np.ndarray], described: Mapping[str, Any], rows: int, tokenizer: Tokenizer
+) -> None:
+    console = Console()
+    first, labels = described["first_example"], _labels(batch)
+    for row in range(min(rows, len(batch["input_ids"]))):
+        values = "".join(f", {name} {values[row]}" for name, values in labels.items())
+        length = int(batch["attention_mask"][row].sum())
+        console.print(f"example {first + row:,}: {length} tokens{values}", style="bold")
+        for line in row_lines(batch, row, tokenizer):
+            console.print(line, soft_wrap=not console.is_terminal)
+    legend = Text("\nORIGINAL→INPUT is to be predicted. Colors: ")
+    for kind, style in STYLES.items():
+        legend.append(f"{kind} ", style)
+    if "masked_lm_positions" in batch:
+        console.print(legend)
+    console.print(batch_table(batch, tokenizer))
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of the command line."""
+    config_flags.DEFINE_config_file(
+        "config", None, "The config file.", lock_config=True, flag_values=values
+    )
+    flags.DEFINE_string("workdir", "", "Work directory of a run.", flag_values=values)
+    flags.DEFINE_integer("step", 1, "The training step, from 1.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("rows", 4, "Rows to show.", lower_bound=0, flag_values=values)
+
+
+def main(_: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> None:
+    """Runs the command `python -m bert_jax.inspect`."""
+    config = values.config
+    if config is None:
+        if not values.workdir:
+            raise UsageError("--config=FILE or --workdir=DIR is missing")
+        config = workdir.load_config(values.workdir)
+        if workdir.is_finetuning(config):
+            raise UserError(f"{values.workdir} holds a fine-tuning run; inspect shows pre-training")
+    validate(config)
+    batch, described, tokenizer = read_batch(config, values.step, values.workdir)
+    _print_rows(batch, described, values.rows, tokenizer)
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main, needs_config=False)

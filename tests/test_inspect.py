@@ -1,0 +1,77 @@
+"""`python -m bert_jax.inspect` shows the rows of a training step."""
+
+import numpy as np
+import pytest
+from absl import flags
+from rich.console import Console
+
+from bert_jax import config as config_lib
+from bert_jax import input_setup, inspect
+from bert_jax.command_line import UsageError, parse
+from bert_jax.errors import UserError
+from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
+from bert_jax.training.stages import resolve_stages
+from tests.small_run import small_run, write_documents
+
+
+def test_a_row_shows_segments_and_what_is_predicted():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = special + [f"word{i}" for i in range(5, 20)]
+    tokenizer = WordPieceTokenizer(words, lowercase=True, max_input_chars_per_word=100)
+    cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+    batch = {
+        "input_ids": np.array([[cls, 10, mask, 12, sep, 13, 14, sep, 0, 0]]),
+        "token_type_ids": np.array([[0, 0, 0, 0, 0, 1, 1, 1, 0, 0]]),
+        "attention_mask": np.array([[1] * 8 + [0] * 2]),
+        # Masked, kept, and random; the last entry has no weight.
+        "masked_lm_positions": np.array([[2, 3, 6, 0]]),
+        "masked_lm_ids": np.array([[11, 12, 15, 0]]),
+        "masked_lm_weights": np.array([[1.0, 1.0, 1.0, 0.0]]),
+        "next_sentence_labels": np.array([1]),
+    }
+    t = tokenizer.tokens
+    first, second = inspect.row_lines(batch, 0, tokenizer)
+    assert first.plain.split() == ["segment", "0", t[cls], t[10], f"{t[11]}→{t[mask]}"] + [
+        f"{t[12]}→{t[12]}",
+        t[sep],
+    ]
+    assert second.plain.split() == ["segment", "1", t[13], f"{t[15]}→{t[14]}", t[sep]]
+    styles = {first.plain[s.start : s.end]: s.style for s in first.spans}
+    assert styles[f"{t[11]}→{t[mask]}"] == inspect.STYLES["masked"]
+    assert styles[f"{t[12]}→{t[12]}"] == inspect.STYLES["kept"]
+
+    console = Console(width=100, record=True)
+    console.print(inspect.batch_table(batch, tokenizer))
+    rows = [line.strip("│ ").split("│") for line in console.export_text().splitlines()]
+    shares = {row[0].strip(): row[-1].strip() for row in rows if len(row) == 2}
+    assert shares["padding"] == "20.0%" and shares["predicted, share of the tokens"] == "37.5%"
+    assert [shares[kind] for kind in inspect.STYLES] == ["33.3%"] * 3
+    assert shares["next_sentence_labels 1"] == "100.0%"
+
+
+def test_the_batch_is_that_of_the_training_step(tmp_path):
+    texts = write_documents(tmp_path / "texts", 12)
+    config = small_run(texts, train__num_steps=9)
+    with config.unlocked():
+        config.train.stages = tuple(
+            config_lib.stage(fraction=0.5, max_seq_length=length, max_predictions_per_seq=4)
+            for length in (16, 24)
+        )
+    stage = resolve_stages(config.train)[1]
+    step = stage.first_step + 3
+    batch, described, _ = inspect.read_batch(config, step, str(tmp_path / "run"))
+    run_input = input_setup.open_run_input(config, tmp_path / "run")
+    stream = run_input.stream(input_setup.stream_spec(config, stage))
+    *_, expected = stream.batches(0, 3)
+    assert batch["input_ids"].shape == (4, 24) and described["first_example"] == 8
+    for name, value in expected.items():
+        np.testing.assert_array_equal(batch[name], value)
+    with pytest.raises(UserError, match="--step is 10, but the run has steps 1 to 9"):
+        inspect.read_batch(config, 10, str(tmp_path / "run"))
+
+
+def test_a_config_or_a_run_is_needed():
+    values = flags.FlagValues()
+    inspect.define_flags(values)
+    with pytest.raises(UsageError, match="--config=FILE or --workdir=DIR is missing"):
+        inspect.main(parse(["inspect"], values, needs_config=False), values)
