@@ -304,7 +304,7 @@ def test_a_model_is_loaded_by_its_path_and_step(bert, tmp_path):
     loaded = bert_jax.load(tmp_path / "native", step=0)
     assert loaded.source.endswith("0")
     assert loaded.fill_mask("a [MASK] c") == bert.fill_mask("a [MASK] c")
-    with pytest.raises(UserError, match="no checkpoint of step 7"):
+    with pytest.raises(UserError, match="no complete checkpoint of step 7"):
         bert_jax.load(tmp_path / "native", step=7)
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     with pytest.raises(UserError, match="has no step 7"):
