@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from absl import app, flags, logging
+from ml_collections import ConfigDict
 
-from bert_jax import cpu_allocator, files
+from bert_jax import config, cpu_allocator, files
 from bert_jax.command_line import UsageError, parse
+from bert_jax.config import finetuning
 from bert_jax.errors import UserError
 
 # Errors of a disk or path that the user can fix.
@@ -47,7 +49,12 @@ def run(
     # absl's own default is INFO, which shows other libraries' messages.
     flags.FLAGS.verbosity = logging.WARNING
     try:
-        app.run(main, flags_parser=lambda argv: parse(argv, words=words, needs_config=needs_config))
+        app.run(
+            main,
+            flags_parser=lambda argv: parse(
+                argv, words=words, needs_config=needs_config, load_stored=stored_config
+            ),
+        )
     except (Exception, KeyboardInterrupt) as error:
         ending = _ending(error)
         if ending is None:
@@ -56,6 +63,21 @@ def run(
         if message:
             print(message, file=sys.stderr, flush=True)
         sys.exit(status)
+
+
+def stored_config(directory: str) -> ConfigDict | None:
+    """Returns the config that a work directory was started with; None if it has none.
+
+    `workdir.load_config` would load JAX.
+    """
+    path = files.open_path(directory, "--workdir") / "config.json"
+    if not path.exists():
+        return None
+    values = files.read_json(path)
+    try:
+        return (finetuning if "task" in values else config).from_dict(values).lock()
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def end_on_sigterm() -> None:

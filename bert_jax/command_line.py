@@ -1,12 +1,15 @@
 """Parses flags and config files, and reports mistakes in one sentence."""
 
+import copy
+import dataclasses
 import difflib
 import importlib.machinery
 import importlib.util
 import os
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -23,11 +26,28 @@ class UsageError(Exception):
     """A mistake in the flags, described in one sentence; exit status 2."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ConfigSource:
+    """Where a config comes from.
+
+    Attributes:
+      name: The value of --config, or the config.json of a work directory.
+      values: The config of the file, without flags.
+      flags: The keys that flags set.
+      is_stored: Whether the file is that of a work directory.
+    """
+
+    name: str
+    values: ConfigDict
+    flags: frozenset[str] = frozenset()
+    is_stored: bool = False
+
+
 class _Loaded(flags.ArgumentParser):
     """Stands in for the parser of a config flag whose file has been loaded already."""
 
-    def __init__(self, config: ConfigDict):
-        self._config = config
+    def __init__(self, config: ConfigDict, source: ConfigSource):
+        self._config, self.source = config, source
 
     def parse(self, argument: str) -> ConfigDict:
         return self._config
@@ -39,6 +59,7 @@ def parse(
     *,
     words: bool = False,
     needs_config: bool = True,
+    load_stored: Callable[[str], ConfigDict | None] = lambda directory: None,
 ) -> list[str]:
     """Parses flags and returns the program's name and the remaining arguments.
 
@@ -47,6 +68,8 @@ def parse(
       values: The defined flags.
       words: Whether arguments that are not flags are allowed.
       needs_config: Whether a flag for a config file is required.
+      load_stored: Returns the config of a work directory, or None if it has none. If the flag
+        --workdir is given without --config, this config is used.
 
     Raises:
       UsageError: A flag or config key is unknown or missing, a value has the wrong type, or an
@@ -57,7 +80,7 @@ def parse(
     values.set_gnu_getopt(words)
     config_names = [name for name in values if config_flags.is_config_flag(values[name])]
     for name in config_names:
-        argv = _load_config(name, argv, values)
+        argv = _load_config(name, argv, values, load_stored)
     try:
         remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
@@ -80,8 +103,16 @@ def parse(
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
     for name in config_names:
         if needs_config and values[name].value is None:
-            raise UsageError(f"--{name} is missing: a config file, such as configs/tiny.py")
+            raise UsageError(
+                f"--{name} is missing: a config file, such as configs/tiny.py, unless --workdir is "
+                "that of a run to continue"
+            )
     return remaining
+
+
+def config_source(values: flags.FlagValues = flags.FLAGS, name: str = "config") -> ConfigSource:
+    """Returns where the parsed config of a flag comes from."""
+    return values[name].parser.source
 
 
 def _with_home(argument: str) -> str:
@@ -91,7 +122,12 @@ def _with_home(argument: str) -> str:
     return re.sub(r"(?<=[=,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
 
 
-def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> list[str]:
+def _load_config(
+    name: str,
+    argv: Sequence[str],
+    values: flags.FlagValues,
+    load_stored: Callable[[str], ConfigDict | None],
+) -> list[str]:
     """Loads the file of a config flag and checks the overridden keys.
 
     Returns:
@@ -100,14 +136,22 @@ def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> li
     """
     argv = list(argv)
     passed = list(_flags_in(argv))
-    path = next((value for _, flag, value in reversed(passed) if flag == name), None)
+    given = {flag: value for _, flag, value in passed}
+    path, directory = given.get(name), given.get("workdir")
     keys = [flag.removeprefix(f"{name}.") for _, flag, _ in passed if flag.startswith(f"{name}.")]
-    if path is None:
-        if keys:
-            raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
+    stored = load_stored(directory) if directory and path is None else None
+    if stored:
+        path, config = f"{directory}/config.json", stored
+        argv.insert(1, f"--{name}={path}")
+        passed = list(_flags_in(argv))
+    elif path is not None:
+        config = _load(path)
+    elif keys:
+        raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
+    else:
         return argv
-    config = _load(path)
-    values[name].parser = _Loaded(config)
+    source = ConfigSource(path, copy.deepcopy(config), frozenset(keys), bool(stored))
+    values[name].parser = _Loaded(config, source)
     for key in keys:
         if not _has(config, key):
             raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
@@ -118,6 +162,8 @@ def _load_config(name: str, argv: Sequence[str], values: flags.FlagValues) -> li
         if value == "None":
             raise UsageError(f"--{flag}=None: no value is None; for an empty text write --{flag}=")
         default = config_path.get_value(key, config)
+        if isinstance(default, tuple) and keys.count(key) > 1:
+            raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
         if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
             argv[place] = argv[place].removesuffix(value) + repr(value)
     return argv
@@ -140,7 +186,11 @@ def _load(path: str) -> ConfigDict:
     """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT, locked."""
     file, *arguments = path.split(":", 1)
     if not os.path.isfile(file):
-        raise UserError(f"there is no config file {file!r}")
+        known = config_files()
+        name = file.removeprefix("configs/").removesuffix(".py")
+        if name not in known:
+            raise UserError(f"there is no config file {file!r}{_nearest(name, list(known))}")
+        file = str(known[name])
     loader = importlib.machinery.SourceFileLoader("config_file", file)
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("config_file", loader))
     try:
@@ -155,6 +205,17 @@ def _load(path: str) -> ConfigDict:
             f"{file}: get_config() must return a ConfigDict, not {type(config).__name__}"
         )
     return config.lock()
+
+
+def config_files() -> dict[str, Path]:
+    """Returns the config files that come with the package, by name: "tiny", "finetune/glue"."""
+    package = Path(__file__).parent
+    # An installed wheel has them inside the package, a checkout beside it.
+    folder = next(f for f in (package / "configs", package.parent / "configs") if f.is_dir())
+    return {
+        file.relative_to(folder).with_suffix("").as_posix(): file
+        for file in sorted(folder.rglob("*.py"))
+    }
 
 
 def _where(error: BaseException, file: str) -> str:

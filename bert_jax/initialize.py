@@ -6,18 +6,16 @@ A run starts in one of four ways: from its own newest checkpoint, from the state
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, tokenizers, workdir
+from bert_jax import workdir
 from bert_jax.config import objective_terms, teacher_layers
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop import formats
 from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import (
@@ -28,6 +26,7 @@ from bert_jax.interop.weights import (
     model_shapes,
     unflatten,
 )
+from bert_jax.parallel import multihost
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
@@ -43,7 +42,6 @@ _STEERING = (
     "init_from",
     "resume_from",
 )
-_DEFAULT_FLAGS = ("--config.data.tokenizer=wordpiece", "--config.data.special_tokens=bert")
 
 
 def initialize(
@@ -88,19 +86,20 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
     )
 
 
-def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
+def check(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None) -> None:
     """Checks that pre-training can start, before any work is done.
 
-    Returns:
-      The model that `config.init_from` names; None if the run does not start from it.
+    Args:
+      config: The completed config.
+      directory: The work directory, which gets a copy of the vocabulary of `pretrained` if the
+        config names it.
+      pretrained: The model of `config.init_from`, if the run begins with it.
 
     Raises:
       UserError: The model of `config.init_from` or the run of `config.resume_from` does not fit
         the config, or the config does not name the vocabulary of the weights.
     """
-    if workdir.has_checkpoints(directory):
-        return None
-    if config.resume_from:
+    if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_run(config.resume_from, config, _STEERING)
         step = workdir.newest_checkpoint(config.resume_from)
         if step >= config.train.num_steps:
@@ -109,23 +108,22 @@ def check(config: ConfigDict, directory: epath.PathLike) -> Pretrained | None:
                 f"config.train.num_steps is {config.train.num_steps:,}: nothing is left to do "
                 "(for a new run with its weights, set config.init_from)"
             )
-    if not config.init_from:
-        return None
-    pretrained = formats.read(config.init_from)
-    pretrained.fit_vocabulary()
+    if not pretrained:
+        return
     _check_model(config, pretrained.model)
-    if config.data.vocab:
-        tokenizer = given_tokenizer(config.data, config.model.vocab_size)
-        check_tokenizer(pretrained, tokenizer)
-    elif not config.data.store:
+    if config.data.store:
+        return
+    if not config.data.vocab:
         # In a vocabulary trained on the run's own text, every id would have another meaning.
         raise UserError(
-            "config.init_from is set, so the vocabulary of its weights must be given too: set "
-            + _vocabulary_flags(
-                files.open_path(config.init_from, "config.init_from"), pretrained.tokenizer
-            )
+            f"config.init_from: {config.init_from} has no vocabulary; set --config.data.vocab to "
+            "the one that its weights were trained with"
         )
-    return pretrained
+    if multihost.is_first():
+        copy = epath.Path(directory) / workdir.INITIAL_VOCABULARY
+        if config.data.vocab == str(copy):
+            pretrained.tokenizer.save(copy)
+        check_tokenizer(pretrained, given_tokenizer(config.data, config.model.vocab_size))
 
 
 def take_weights(
@@ -199,22 +197,3 @@ def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:
     raise UserError(
         f"the weights of {pretrained.source} were trained with another vocabulary: {difference}"
     )
-
-
-def _vocabulary_flags(source: Path | epath.Path, tokenizer: Tokenizer | None) -> str:
-    """Returns the flags that name the vocabulary of these weights."""
-    keys = tokenizer.config_keys if tokenizer else {}
-    flags = [f"--config.data.{key}={value}" for key, value in keys.items()]
-    flags = [flag for flag in flags if flag not in _DEFAULT_FLAGS]
-    kind = tokenizer.kind if tokenizer else "wordpiece"
-    # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
-    # of a step.
-    folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")
-    places = [tokenizers.vocabulary_files(kind, folder)[0] for folder in folders]
-    path = next((str(path) for path in places if path.is_file()), None)
-    if path is None:
-        return (
-            "--config.data.vocab to a vocab.txt (python -m bert_jax.convert --to=bert_jax writes "
-            f"one to DIR/tokenizer) {' '.join(flags)}"
-        )
-    return " ".join([f"--config.data.vocab={path}", *flags])

@@ -1,13 +1,14 @@
 """Pre-trains BERT: `python -m bert_jax.main --config=configs/tiny.py --workdir=DIR`.
 
-Flags override single values of the config: `--config.train.num_steps=200`. The same command
-continues an interrupted run.
+Flags override single values of the config: `--config.train.num_steps=200`. The same command, or
+`--workdir` alone, continues an interrupted run.
 """
 
 from absl import flags
 from ml_collections import config_flags
 
 from bert_jax import cli
+from bert_jax.command_line import config_source
 from bert_jax.config import validate
 from bert_jax.errors import UserError
 
@@ -29,7 +30,7 @@ def main(_) -> None:
     with cli.joined_hosts():
         from bert_jax import train
 
-        train.train(args.config, workdir)
+        train.train(args.config, workdir, config_source())
 
 
 if __name__ == "__main__":

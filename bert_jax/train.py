@@ -11,7 +11,8 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from bert_jax import evaluation, files, initialize, workdir
+from bert_jax import evaluation, files, initialize, run_config, workdir
+from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_batch, teacher_layers
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
@@ -32,14 +33,18 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 
-def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
+def train(
+    config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
+) -> dict[str, Any] | None:
     """Runs or resumes pre-training, up to `config.train.num_steps`.
 
     Args:
-      config: A validated config.
+      config: A validated config. Values that a given token store or the weights of
+        config.init_from determine are filled in.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
         config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
         the end results.json and curves.png.
+      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The final held-out results (empty if nothing is held out), or None if a signal
@@ -48,18 +53,21 @@ def train(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     Raises:
       UserError: Any problem that the user can fix.
     """
+    source = source or ConfigSource("the given config", config)
     with ExitStack() as stack:
         # Check everything that can be checked before any work is done.
-        trainer, teacher, pretrained, warnings = multihost.run_on_all(
-            lambda: _checked(config, directory, stack)
+        config, trainer, teacher, pretrained, warnings = multihost.run_on_all(
+            lambda: _checked(config, directory, source, stack)
         )
+        run_config.describe(config, source)
         # The directory stays locked until the results are written.
-        return _train(config, directory, trainer, teacher, pretrained, warnings)
+        return _train(config, directory, source, trainer, teacher, pretrained, warnings)
 
 
 def _train(
     config: ConfigDict,
     directory: epath.PathLike,
+    source: ConfigSource,
     trainer: Trainer,
     teacher: Pretrained | None,
     pretrained: Pretrained | None,
@@ -81,7 +89,8 @@ def _train(
         step, num_steps = int(state.step), config.train.num_steps
         _check_stage(config, trainer, step, resume)
         # The directory is claimed only now, because opening the input may fail.
-        multihost.run_on_process_zero(lambda: workdir.claim(directory, config))
+        differences = None if source.is_stored else run_config.differences(config, source)
+        multihost.run_on_process_zero(lambda: workdir.claim(directory, config, differences))
         finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, num_steps))
         if finished:
             return finished
@@ -171,12 +180,14 @@ def _train(
 
 
 def _checked(
-    config: ConfigDict, directory: epath.PathLike, stack: ExitStack
-) -> tuple[Trainer, Pretrained | None, Pretrained | None, list[str]]:
+    config: ConfigDict, directory: epath.PathLike, source: ConfigSource, stack: ExitStack
+) -> tuple[ConfigDict, Trainer, Pretrained | None, Pretrained | None, list[str]]:
     """Checks the batch size, the work directory and the initial weights; locks the directory.
 
-    Returns the trainer, the teacher, the model of `config.init_from`, and warnings.
+    Returns the completed config, the trainer, the teacher, the model of `config.init_from`, and
+    warnings.
     """
+    config, pretrained = run_config.complete(config, directory, source)
     teacher = read_teacher(config)
     trainer = make_trainer(config, teacher=teacher)
     if trainer.objective.teacher and not teacher:
@@ -188,7 +199,8 @@ def _checked(
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = workdir.check(directory, config)
     stack.enter_context(workdir.lock(directory))
-    return trainer, teacher, initialize.check(config, directory), warnings
+    initialize.check(config, directory, pretrained)
+    return config, trainer, teacher, pretrained, warnings
 
 
 def _initialize(

@@ -20,6 +20,10 @@ from bert_jax.tokenizers import Tokenizer
 CONFIG = "config.json"
 DATA = "data"
 TOKENIZER = "tokenizer"
+# The vocabulary of config.init_from, if the run needs a copy of it.
+INITIAL_VOCABULARY = "initial_vocabulary"
+# How the config differs from the config file.
+CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"
 # Fine-tuning: the parameters with the best dev metric.
 BEST = "best"
@@ -53,15 +57,33 @@ _FREE = (
     "data.prefetch_batches",
     "train.num_steps",
 )
+# Keys that a given token store determines. CORPUS identifies the store itself.
+_OF_STORE = (
+    "data.input",
+    "data.format",
+    "data.text_field",
+    "data.vocab",
+    "data.bad_documents",
+    "data.heldout_fraction",
+    "data.max_input_chars_per_word",
+    "data.sentencepiece_type",
+)
 # The result of fine-tuning is the best of these steps, so this key must not change.
 _FIXED_IN_FINE_TUNING = ("eval.every_steps",)
 
 
-def claim(workdir: epath.PathLike, config: ConfigDict) -> None:
-    """Creates the work directory and writes the config, which `check` has accepted."""
+def claim(
+    workdir: epath.PathLike, config: ConfigDict, differences: Mapping[str, Any] | None = None
+) -> None:
+    """Creates the work directory and writes the config, which `check` has accepted.
+
+    `differences`, if given, are written beside it.
+    """
     path = epath.Path(workdir)
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / CONFIG, config_lib.to_dict(config))
+    if differences is not None:
+        files.write_json(path / CONFIG_DIFFERENCES, differences)
 
 
 def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
@@ -97,9 +119,10 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         kind = "fine-tuning" if is_finetuning(before) else "pre-training"
         raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
     changed = config_lib.differences(before, now)
+    free = _free(now)
     for key, (old, new) in changed.items():
         fixed = key in _FIXED_IN_FINE_TUNING and is_finetuning(now)
-        if fixed or not key.startswith(_FREE):
+        if fixed or not key.startswith(free):
             raise UserError(
                 f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; choose "
                 "another --workdir or give the same value"
@@ -111,6 +134,11 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         f"config.train.num_steps was {old} and is now {new}: stages and learning rate follow the "
         "new value from now on"
     ]
+
+
+def _free(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the keys, or prefixes of keys, that may differ from one start to the next."""
+    return _FREE + (_OF_STORE if config["data"].get("store") else ())
 
 
 def check_no_run(workdir: epath.PathLike) -> None:
@@ -154,11 +182,10 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
             f"config.resume_from: {other} is not the work directory of a run with checkpoints "
             "(to take only weights, use config.init_from)"
         )
-    changed = config_lib.differences(
-        config_lib.to_dict(load_config(other)), config_lib.to_dict(config)
-    )
+    now = config_lib.to_dict(config)
+    changed = config_lib.differences(config_lib.to_dict(load_config(other)), now)
     for key, (old, new) in changed.items():
-        if not key.startswith(_FREE + also_free):
+        if not key.startswith(_free(now) + also_free):
             raise UserError(
                 f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; give the "
                 "same value to continue from its state (to take only weights, use "

@@ -11,8 +11,7 @@ sequences, 5e-4, 10k steps of warm-up.
         --config.data.store=/data/corpus
 
 Without config.data.vocab, the byte-level BPE is trained on the run's own text. XLM-R, CamemBERT
-and PhoBERT share model and recipe: to continue from one of them, set config.family (xlm_roberta,
-camembert; PhoBERT is a roberta), config.init_from and the keys that the error message names.
+and PhoBERT share model and recipe: to continue from one of them, set config.init_from.
 
 For fine-tuning, the paper's table 10 has batches of 16 or 32, rates of 1e-5, 2e-5 or 3e-5, a
 warm-up of 0.06 of the steps and at most 10 epochs; set these keys of configs/finetune/glue.py.

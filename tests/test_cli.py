@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -6,6 +7,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_jax import cli
+from bert_jax.command_line import config_source
+from bert_jax.config import default_config, to_dict
 from bert_jax.errors import UserError
 
 CONFIG = """
@@ -24,7 +27,7 @@ def parse(*arguments):
     flags.DEFINE_string("workdir", "", "", flag_values=values)
     flags.DEFINE_integer("steps", 3, "", flag_values=values)
     flags.DEFINE_boolean("fast", False, "", flag_values=values)
-    cli.parse(argv, values)
+    cli.parse(argv, values, load_stored=cli.stored_config)
     return values
 
 
@@ -77,6 +80,7 @@ def test_flags_override_values(config):
         (["--config.seed.x=3"], "unknown config key seed.x; did you mean"),
         (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
         (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
+        (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
         (["--config.data.vocab=None"], "for an empty text write --config.data.vocab="),
         (
             ["--config.train.stages=5", "--config.train.stages[0].fraction=1"],
@@ -159,8 +163,31 @@ def test_config_files_with_mistakes(tmp_path, line, message):
 
 
 def test_missing_config_files():
-    with pytest.raises(UserError, match="there is no config file 'nope.py'"):
+    with pytest.raises(UserError, match="there is no config file 'nope.py'$"):
         parse("--config", "nope.py:base")
+    with pytest.raises(UserError, match="no config file 'tinny'; did you mean tiny?"):
+        parse("--config=tinny")
+
+
+def test_configs_of_the_package_have_short_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "configs/tiny.py"):
+        assert parse(f"--config={name}").config.train.num_steps == 2500
+    assert parse("--config=finetune/glue:mrpc").config.task == "mrpc"
+
+
+def test_the_config_of_a_work_directory(tmp_path):
+    config = default_config()
+    config.seed = 5
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))
+    values = parse(f"--workdir={tmp_path}", "--config.train.num_steps=7")
+    assert (values.config.seed, values.config.train.num_steps) == (5, 7)
+    source = config_source(values)
+    assert source.is_stored and source.values.train.num_steps == 1_000_000
+    assert source.flags == {"train.num_steps"}
+    assert parse(f"--workdir={tmp_path}", "--config=tiny").config.seed == 0
+    with pytest.raises(cli.UsageError, match="--config is missing: "):
+        parse(f"--workdir={tmp_path}/other")
 
 
 def test_required_flags():

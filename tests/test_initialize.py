@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import convert, evaluation, initialize, train, workdir
+from bert_jax import convert, evaluation, files, initialize, train, workdir
+from bert_jax.command_line import ConfigSource
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.weights import flatten, unflatten
@@ -84,7 +85,9 @@ def test_single_checkpoint_of_a_run_can_be_read(trained):
     older = trained / "checkpoints" / str(steps[0])
     assert not same_weights(weights_of(older), weights_of(trained))
     assert formats.read(older).training["step"] == steps[0]
-    with pytest.raises(UserError, match="no complete checkpoint of step 77"):
+    with pytest.raises(
+        UserError, match="no complete checkpoint of step 77 .*the other steps: 4, 5, 6"
+    ):
         formats.read(trained / "checkpoints" / "77")
 
 
@@ -112,6 +115,35 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     assert "| steps | 7 |" in card and "| maximum sequence length (tokens) | 16 |" in card
 
 
+@pytest.mark.parametrize(
+    "kind", [pytest.param("files", marks=pytest.mark.slow), "tokenizer.json alone"]
+)
+def test_weights_determine_the_model_and_the_vocabulary(
+    kind, huggingface, trained, texts, tmp_path, capsys
+):
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(huggingface, source)
+    vocab = str(source / "vocab.txt")
+    if kind != "files":
+        (source / "vocab.txt").unlink()
+        vocab = str(run / "initial_vocabulary")
+    file = small_run(texts, **{"model.hidden_size": 64, "data.lowercase": False})
+    config = small_run(texts, init_from=str(source), **{"model.num_hidden_layers": 3})
+    assert train.train(config, run, ConfigSource("x.py", file))["step"] == 6
+    stored = workdir.load_config(run)
+    assert (stored.model.num_hidden_layers, stored.data.vocab) == (1, vocab)
+    assert (
+        workdir.load_vocabulary(run)[0].fingerprint == formats.read(trained).tokenizer.fingerprint
+    )
+    printed = capsys.readouterr().out
+    assert "config.model.hidden_size is 16, not 64 as in x.py" in printed
+    assert files.read_json(run / "config_differences.json")["data.lowercase"] == [False, True]
+    # The weights are scored before training.
+    assert [line["step"] for line in read_metrics(run) if "eval_mlm_loss" in line] == [0, 6]
+    train.train(config, run)
+    assert "This run is finished" in capsys.readouterr().out
+
+
 class TestRefusedWeights:
     """After a refusal, the same work directory can be used with the right weights."""
 
@@ -120,7 +152,6 @@ class TestRefusedWeights:
         swapped = tmp_path / "vocab.txt"
         swapped.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
         for overrides, message in (
-            ({"data.vocab": ""}, f"--config.data.vocab={huggingface}/vocab.txt"),
             ({"data.vocab": str(swapped)}, "another vocabulary: the entries differ"),
             ({"data.lowercase": False}, "another vocabulary: its options are "),
             (
@@ -131,7 +162,7 @@ class TestRefusedWeights:
         ):
             config = run_from(huggingface, texts, **overrides)
             with pytest.raises(UserError, match=message):
-                train.train(config, tmp_path / "run")
+                train.train(config, tmp_path / "run", ConfigSource("x.py", config, set(overrides)))
         # A token store contains the vocabulary.
         store = {"data.vocab": "", "data.store": str(trained / "data")}
         train.train(run_from(huggingface, texts, **store), tmp_path / "run")

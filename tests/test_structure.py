@@ -25,7 +25,7 @@ LAYERS = (
     {"training"},
     {"interop"},
     {"pretraining"},
-    {"initialize", "divergence", "input_setup", "inference", "tpu"},
+    {"initialize", "divergence", "input_setup", "run_config", "inference", "tpu"},
     {"evaluation", "finetuning"},
     {"train"},
     {

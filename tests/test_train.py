@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import evaluation, prepare, train, workdir
+from bert_jax.command_line import ConfigSource
 from bert_jax.errors import UserError
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
@@ -71,6 +72,9 @@ class TestUninterruptedRun:
         config = workdir.load_config(uninterrupted)
         config_lib.validate(config)
         assert config_lib.to_dict(config) == stored and stored["train"]["num_steps"] == 60
+        # The text is that of the given store, not the default.
+        (data_input,) = stored["data"]["input"]
+        assert data_input.endswith("/*.txt")
         assert (uninterrupted / "tokenizer" / "vocab.txt").exists()
         assert (uninterrupted / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         assert list((uninterrupted / "tensorboard").glob("events.out.tfevents.*"))
@@ -182,11 +186,11 @@ def test_num_steps_may_change_within_a_stage(num_steps, step, stage, first_step,
         ("data.lowercase", False, "--config.data.lowercase=True"),
     ],
 )
-def test_values_that_contradict_the_store_are_refused(uninterrupted, tmp_path, key, value, message):
+def test_flags_that_contradict_the_store_are_refused(uninterrupted, tmp_path, key, value, message):
     config = workdir.load_config(uninterrupted)
     config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=message):
-        train.train(config, tmp_path / "run")
+        train.train(config, tmp_path / "run", ConfigSource("x.py", config, {key}))
 
 
 def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, monkeypatch):

@@ -38,8 +38,9 @@ COMMON: Section = {
     "init_from": Field(
         "",
         "Weights to start from at step 0: a work directory or one of its checkpoints, a Hugging "
-        "Face directory, or a Google checkpoint. If empty, the weights are random. A run that "
-        "already has its own checkpoint resumes from that instead.",
+        "Face directory, or a Google checkpoint. They determine the model, its family, the "
+        "tokenizer and the vocabulary. If empty, the weights are random. A run that already has "
+        "its own checkpoint resumes from that instead.",
         is_path=True,
     ),
     "sinusoidal_positions": Field(

@@ -121,7 +121,10 @@ PRETRAINING: Section = {
             at_most=0.5,
         ),
         "store": Field(
-            "", "Token store written by `prepare`. If empty, WORKDIR/data.", is_path=True
+            "",
+            "Token store written by `prepare`, which determines the tokenizer and the keys of the "
+            "text. If empty, WORKDIR/data.",
+            is_path=True,
         ),
         "num_processes": Field(
             0, "Number of processes that tokenize; 0 means one per core.", at_least=0

@@ -101,6 +101,18 @@ class Field:
         return " and ".join(f"{word} {x}" for word, x in bounds.items() if x is not None)
 
 
+class _Section(ConfigDict):
+    """A section of a config. A key for a tuple of texts also takes a single text."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and isinstance(self.get(key), tuple):
+            value = (value,)
+        elif isinstance(value, ConfigDict) and isinstance(self.get(key), _Section):
+            # ConfigDict refuses to replace a value by one of another class.
+            value = _Section(value)
+        super().__setitem__(key, value)
+
+
 def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> ConfigDict:
     """Makes an unlocked ConfigDict from a section.
 
@@ -116,7 +128,7 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
     if not isinstance(values, Mapping | ConfigDict):
         raise UserError(f"config.{prefix.rstrip('.')} is {values!r}; it must be a section")
     _refuse_unknown(values, section, f"config.{prefix}")
-    config = ConfigDict()
+    config = _Section()
     for key, field in section.items():
         path = f"{prefix}{key}"
         if not isinstance(field, Field):

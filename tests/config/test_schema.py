@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ml_collections import ConfigDict
 
 from bert_jax.config import finetuning, pretraining, stages
 from bert_jax.config.common import COMMON
@@ -102,6 +103,19 @@ def test_build_takes_values_over_defaults_and_lists_for_tuples():
     assert isinstance(config.stages, tuple) and isinstance(config.model.rate, float)
     config.stages[0].length = 7
     assert build(SECTION, {}).stages[0].length == 5
+    check(config, SECTION)
+
+
+def test_a_single_text_for_a_tuple():
+    config = build({"input": Field(("a",), "Inputs."), "name": Field("a", "A name.")}, {})
+    config.input = config.name = "b"
+    assert (config.input, config.name) == (("b",), "b")
+
+
+def test_a_section_can_be_replaced():
+    config = build(SECTION, {})
+    config.model = ConfigDict({"hidden_size": 9, "rate": 2.0})
+    assert config.model.hidden_size == 9
     check(config, SECTION)
 
 
