@@ -28,7 +28,7 @@ class BadRecords:
       key: The config key that holds the policy, for messages.
 
     Attributes:
-      dropped: The number of skipped records by reason.
+      dropped: The number of skipped or repaired records by reason.
     """
 
     def __init__(self, policy: str, key: str):

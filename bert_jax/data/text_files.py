@@ -170,7 +170,8 @@ def read_text(path: Path | epath.Path) -> str:
     """
     try:
         with open_text(path) as (_, stream):
-            text = stream.read().decode("utf-8-sig")
+            content = stream.read()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: not valid UTF-8") from None

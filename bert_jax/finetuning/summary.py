@@ -37,8 +37,9 @@ def announce(
         f"{num_steps:,} steps of {config.train.batch_size:,} examples, "
         f"{config.train.num_epochs:g} epochs"
     )
-    for reason, count in task.dropped.items():
-        say(f"warning: {count:,} bad rows: {reason}")
+    for split, dropped in task.dropped.items():
+        for reason, count in dropped.items():
+            say(f"warning: {count:,} bad rows in {split}: {reason}")
     for warning in warnings:
         say(f"warning: {warning}")
     scratch = " (shape and vocabulary only)" if config.from_scratch else ""

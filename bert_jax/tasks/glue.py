@@ -159,7 +159,7 @@ class GlueTask(SentenceTask):
                 if spec.labels:
                     # The order of MNLI's labels differs in TensorFlow Datasets.
                     label = spec.labels.index(names.int2str(int(label)))
-            with self._bad_rows.catching(f"{source}:{index}", must_stay=is_test):
+            with self.bad_rows(split).catching(f"{source}:{index}", must_stay=is_test):
                 yield sentence_example(index, texts, label, is_test)
 
     def write_predictions(

@@ -52,20 +52,21 @@ class MultipleChoiceTask(ExampleTask):
 
     def examples(self, split: str) -> Iterator[Example]:
         path, is_test = self._sources[split], split.startswith("test")
+        bad_rows = self.bad_rows(split)
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
-            for row in read_rows(path, needed, self._bad_rows, must_stay=is_test):
+            for row in read_rows(path, needed, bad_rows, must_stay=is_test):
                 if "ending4" in row.values:
                     raise UserError(
                         f"{path}:1: column 'ending4': this format has four endings, ending0 to "
                         "ending3; use JSON lines for more choices"
                     )
-                with self._bad_rows.catching(row.where, must_stay=is_test):
+                with bad_rows.catching(row.where, must_stay=is_test):
                     yield self._example(str(row.number), *_swag(row.values), is_test)
         else:
             with open_text(path) as (_, stream):
                 for line in json_lines(stream):
-                    with self._bad_rows.catching(f"{path}:{line.number}", must_stay=is_test):
+                    with bad_rows.catching(f"{path}:{line.number}", must_stay=is_test):
                         values = line.parse()
                         yield self._example(values.get("id"), *_commonsense_qa(values), is_test)
 

@@ -134,7 +134,7 @@ class NerTask(Task):
                 for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):
                     self._check_word(*word[1:], is_test)
             except BadRecord as bad:
-                self._bad_rows.add(bad, word[0], must_stay=is_test)
+                self.bad_rows(split).add(bad, word[0], must_stay=is_test)
             else:
                 sentences.append(sentence._replace(tags=tags))
         # The tags of a test set are used if all of its words have one.
@@ -142,7 +142,7 @@ class NerTask(Task):
             return [sentence._replace(tags=None) for sentence in sentences]
         if self._scheme == "auto":
             self._scheme = ner_tags.scheme_of(sentence.tags for sentence in sentences)
-        return [self._in_iob2(sentence, is_test) for sentence in sentences]
+        return [self._in_iob2(sentence, split) for sentence in sentences]
 
     def _check_word(self, word: str, spelling: str | None, tag: str | None, is_test: bool) -> None:
         """Raises BadRecord if a word is empty or its tag is not valid (`spelling` in the file)."""
@@ -160,18 +160,20 @@ class NerTask(Task):
             known = ", ".join(label[2:] for label in self.labels[1::2])
             raise BadRecord("unknown type", f"the type of {tag} is not one of {known}")
 
-    def _in_iob2(self, sentence: TaggedSentence, is_test: bool) -> TaggedSentence:
+    def _in_iob2(self, sentence: TaggedSentence, split: str) -> TaggedSentence:
         """Converts tags to IOB2. Except in a test set, refuses or repairs inconsistent tags."""
         tags, length = sentence.tags, len(sentence.words)
         found = ner_tags.entities(tags)
         expected = ner_tags.tags_of(found, length, self._scheme)
+        is_test = split.startswith("test")
         wrong = [w for w in range(length) if not is_test and tags[w] != expected[w]]
         for w in wrong:
             detail = (
                 f"the tag is {tags[w]}, but {self._scheme.upper()} requires {expected[w]} after "
                 "the preceding tags"
             )
-            self._bad_rows.add(BadRecord("inconsistent tag, repaired", detail), sentence.where[w])
+            bad = BadRecord("inconsistent tag, repaired", detail)
+            self.bad_rows(split).add(bad, sentence.where[w])
         return sentence._replace(tags=ner_tags.tags_of(found, length, "iob2"))
 
 

@@ -58,9 +58,9 @@ class SquadTask(Task):
         questions = squad_data.tokenized_questions(
             read,
             self._tokenizer,
-            self._bad_rows,
+            self.bad_rows(split),
             version=self._options["version"],
-            is_test=split.startswith("test"),
+            split=split,
         )
         self.check_not_empty(split, questions)
         return Windows(

@@ -1,6 +1,7 @@
 """Reads, checks and tokenizes SQuAD's questions from its JSON files or TensorFlow Datasets."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,14 +68,20 @@ def read_file(path: Path | epath.Path, version: str) -> Iterator[tuple[str, Any,
             f"{path} is not SQuAD's JSON, an object with a list `data` of objects with a list "
             f"`paragraphs` of objects with `context` and `qas`: {type(error).__name__}: {error}"
         ) from None
-    declared = {"1": "1.1", "2": "2.0"}.get(str(content.get("version", "")).removeprefix("v")[:1])
     raws = (raw for _, _, raws in paragraphs for raw in raws)
-    if not declared and any(isinstance(raw, dict) and "is_impossible" in raw for raw in raws):
-        declared = "2.0"
-    check_version(path, declared or version, version)
+    if any(_is_impossible(raw) for raw in raws):
+        check_version(path, "2.0", version)
+    elif str(content.get("version", "")).removeprefix("v").startswith("1"):
+        check_version(path, "1.1", version)
+    # Otherwise every question has an answer, as in 1.1, and 2.0 allows that too.
     for where, context, raws in paragraphs:
         for k, raw in enumerate(raws):
             yield f"{where}.qas[{k}]", context, raw
+
+
+def _is_impossible(raw: Any) -> bool:
+    """Returns whether a question is marked as impossible and has no answers."""
+    return isinstance(raw, dict) and bool(raw.get("is_impossible")) and not raw.get("answers")
 
 
 def read_tfds(split: TfdsSplit) -> Iterator[tuple[str, Any, Any]]:
@@ -109,7 +116,7 @@ def tokenized_questions(
     bad_rows: BadRecords,
     *,
     version: str,
-    is_test: bool,
+    split: str,
 ) -> list[Question]:
     """Checks and tokenizes questions.
 
@@ -117,17 +124,22 @@ def tokenized_questions(
       questions: From `read_file` or `read_tfds`.
       tokenizer: The tokenizer of the model.
       bad_rows: Handles questions that lack a field, or have an answer that is not in the
-        context, or not at its `answer_start`.
+        context, or not at its `answer_start`. An answer that occurs once is used where it occurs.
       version: "1.1"; or "2.0", in which questions may have no answer.
-      is_test: Whether this is a test set, whose answers are not read and whose questions are
-        never left out.
+      split: In a test split, answers are not read and no question is skipped. In a validation
+        split, a question with an answer that cannot be found is kept, because the official
+        scripts compare only texts.
     """
+    is_test = split.startswith("test")
     contexts: dict[str, Context] = {}
     found: dict[str, Question] = {}
     for where, text, raw in questions:
         raw = raw if isinstance(raw, dict) else {}
         id = raw.get("id")
-        with bad_rows.catching(f"{where}, question {id}", must_stay=is_test):
+        if type(id) is int:
+            id = str(id)
+        asked = f"{where}, question {id}"
+        with bad_rows.catching(asked, must_stay=is_test):
             for name, value in (("context", text), ("question", raw.get("question")), ("id", id)):
                 if not isinstance(value, str) or not value.strip():
                     raise BadRecord("missing field", f"it has no text `{name}`")
@@ -137,50 +149,78 @@ def tokenized_questions(
             answers = [] if is_test else _answers(raw, version)
             if text not in contexts:
                 contexts[text] = Context(text, *tokenizer.encode_aligned(text))
-            spans = [_span(contexts[text], *answer) for answer in answers]
+            span = None
+            try:
+                if not is_test:
+                    _check_impossible(raw)
+                places = [_place(text, *answer) for answer in answers]
+                spans = [_span(contexts[text], *place) for place in places]
+                span = spans[0] if spans else None
+                if [start for start, _ in places] != [start for _, start in answers]:
+                    bad_rows.dropped["wrong offset, repaired"] += 1
+            except BadRecord as bad:
+                if not split.startswith("validation"):
+                    raise
+                kept = BadRecord(f"{bad.reason}, kept for the score", bad.detail)
+                bad_rows.add(kept, asked)
             found[id] = Question(
                 id,
                 tokenizer.encode_batch([raw["question"]])[0],
                 contexts[text],
                 None if is_test else tuple(answer for answer, _ in answers),
-                spans[0] if spans else None,
+                span,
             )
     return list(found.values())
 
 
-def _answers(question: dict[str, Any], version: str) -> list[tuple[str, int]]:
-    """Returns the text and the first character of each answer."""
+def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
+    """Returns the text and the `answer_start` of each answer."""
     try:
-        answers = [(answer["text"], answer["answer_start"]) for answer in question["answers"]]
-        is_whole = all(text.strip() and type(start) is int for text, start in answers)
+        answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
+        is_whole = all(text.strip() for text, _ in answers)
     except (KeyError, TypeError, AttributeError):
         is_whole = False
     if not is_whole:
-        raise BadRecord(
-            "missing field",
-            "it must have a list `answers`, with a `text` and a whole number `answer_start` each",
-        )
-    impossible = question.get("is_impossible", not answers)
-    if bool(impossible) == bool(answers):
-        detail = f"its is_impossible is {impossible}, but it has {len(answers)} answers"
-        raise BadRecord("inconsistent is_impossible", detail)
+        raise BadRecord("missing field", "it must have a list `answers`, with a `text` each")
     if not answers and version != "2.0":
         detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
         raise BadRecord("no answer", detail)
     return answers
 
 
-def _span(context: Context, text: str, start: int) -> tuple[int, int]:
-    """Returns the first and last token that hold any character of an answer."""
-    if start < 0 or not context.text.startswith(text, start):
-        position = context.text.find(text)
-        if position < 0:
-            detail = f"its answer {text!r} is not in the context"
-            raise BadRecord("answer not in the context", detail)
-        detail = f"its answer {text!r} starts at character {position} of the context, not {start}"
+def _check_impossible(question: dict[str, Any]) -> None:
+    """Raises BadRecord if `is_impossible` contradicts the answers."""
+    answers = question["answers"]
+    impossible = question.get("is_impossible", not answers)
+    if bool(impossible) == bool(answers):
+        detail = f"its is_impossible is {impossible}, but it has {len(answers)} answers"
+        raise BadRecord("inconsistent is_impossible", detail)
+
+
+def _place(context: str, text: str, start: Any) -> tuple[int, int]:
+    """Returns the first character of an answer and the character after it.
+
+    An answer that is not at `start` is used where it occurs, if it occurs once. Any white space
+    matches any other.
+    """
+    if type(start) is int and start >= 0 and context.startswith(text, start):
+        return start, start + len(text)
+    pattern = re.compile(r"\s+".join(map(re.escape, text.split())))
+    found = list(pattern.finditer(context))
+    at_start = [match for match in found if match.start() == start]
+    if not found:
+        raise BadRecord("answer not in the context", f"its answer {text!r} is not in the context")
+    if len(found) > 1 and not at_start:
+        detail = f"its answer {text!r} occurs {len(found)} times, but not at character {start}"
         raise BadRecord("wrong offset", detail)
+    return (at_start or found)[0].span()
+
+
+def _span(context: Context, start: int, end: int) -> tuple[int, int]:
+    """Returns the first and last token that hold any of some characters."""
     first = int(np.searchsorted(context.characters_Tx2[:, 1], start, side="right"))
-    last = int(np.searchsorted(context.characters_Tx2[:, 0], start + len(text))) - 1
+    last = int(np.searchsorted(context.characters_Tx2[:, 0], end)) - 1
     if last < first:
+        text = context.text[start:end]
         raise BadRecord("answer without tokens", f"its answer {text!r} has no token")
     return first, last

@@ -88,7 +88,8 @@ class Task(abc.ABC):
         self.name = name
         self._tokenizer, self._options = tokenizer, options
         self._max_seq_length = max_seq_length
-        self._bad_rows = BadRecords(bad_rows, "data.bad_rows")
+        self._bad_rows_policy = bad_rows
+        self._bad_rows: dict[str, BadRecords] = {}
         self._rows: dict[str, Rows] = {}
         self._sources = self.open_sources(source)
         self.splits = tuple(self._sources)
@@ -98,9 +99,14 @@ class Task(abc.ABC):
         return open_splits(source, self.file_names, in_tfds=self.in_tfds)
 
     @property
-    def dropped(self) -> Counter[str]:
-        """The number of skipped examples by reason, in the splits read so far."""
-        return self._bad_rows.dropped
+    def dropped(self) -> dict[str, Counter[str]]:
+        """The number of skipped or repaired examples by split and reason, as read so far."""
+        return {split: bad.dropped for split, bad in self._bad_rows.items() if bad.dropped}
+
+    def bad_rows(self, split: str) -> BadRecords:
+        """Returns what handles the bad examples of a split."""
+        new = BadRecords(self._bad_rows_policy, "data.bad_rows")
+        return self._bad_rows.setdefault(split, new)
 
     def rows(self, split: str) -> Rows:
         """Returns the examples of a split, which are read at the first call.

@@ -168,7 +168,8 @@ def test_bad_rows_of_qqp_except_in_the_test_set(glue):
     with pytest.raises(UserError, match=r"train.tsv:3: 4 columns instead of 6"):
         make(glue, "qqp").rows("train")
     task = make(glue, "qqp", bad_rows="skip")
-    assert len(task.rows("train")) == 1 and task.dropped == {"wrong number of columns": 1}
+    assert len(task.rows("train")) == 1
+    assert task.dropped == {"train": {"wrong number of columns": 1}}
     assert len(task.rows("test")) == 2, "rows with an empty question must be kept"
     assert task.predictions_name("test") == "QQP.tsv"
 

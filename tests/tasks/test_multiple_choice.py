@@ -129,7 +129,7 @@ def test_bad_questions(tmp_path, write, tokenizer, bad, words, reason):
         make(tmp_path / name, tokenizer)
     task = make(tmp_path / name, tokenizer, bad_rows="skip")
     assert len(task.rows("train")) == 1
-    assert task.dropped == {reason: 1}
+    assert task.dropped == {"train": {reason: 1}}
 
 
 def test_data_that_are_refused(tmp_path, write, tokenizer):

@@ -154,7 +154,7 @@ def test_bad_lines(tmp_path, tokenizer, line, words, reason):
     assert "data.bad_rows=skip" in str(error.value)
     task = make(tmp_path, tokenizer, train=text, bad_rows="skip")
     assert tags_of(task, "train") == ["B-PER"]
-    assert task.dropped == {reason: 1}
+    assert task.dropped == {"train": {reason: 1}}
 
 
 def test_inconsistent_tags_are_refused_or_repaired(tmp_path, tokenizer):
@@ -163,7 +163,7 @@ def test_inconsistent_tags_are_refused_or_repaired(tmp_path, tokenizer):
         make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
     assert tags_of(task, "validation") == ["O B-LOC I-LOC B-PER"]
-    assert task.dropped == {"inconsistent tag, repaired": 2}
+    assert task.dropped == {"validation": {"inconsistent tag, repaired": 2}}
 
 
 def test_types_missing_in_training(tmp_path, tokenizer):
@@ -173,7 +173,8 @@ def test_types_missing_in_training(tmp_path, tokenizer):
     ):
         make(tmp_path, tokenizer, train=TRAIN, dev=dev).rows("validation")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, bad_rows="skip")
-    assert len(task.rows("validation")) == 1 and task.dropped == {"unknown type": 1}
+    assert len(task.rows("validation")) == 1
+    assert task.dropped == {"validation": {"unknown type": 1}}
     with pytest.raises(UserError, match="has no tags except O"):
         make(tmp_path, tokenizer, train="Ann O\n")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, types=("PER, CITY,LOC", "ORG"))

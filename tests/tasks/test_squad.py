@@ -180,7 +180,7 @@ def test_sentencepiece(make, tmp_path):
     "bad, words, reason",
     [
         (question(answers=[("The House", 0)]), "'The House' is not in the context", "answer not"),
-        (question(answers=[("Senate", 5)]), "starts at character 4 .* not 5", "wrong offset"),
+        (question(answers=[("me", 0)]), "'me' occurs 3 times, but not at .* 0", "wrong offset"),
         (question(answers=[("", 0)]), "a list `answers`, with a `text`", "missing field"),
         (question(answers=[("\u00ad", CONTEXT.index("\u00ad"))]), "has no token", "answer without"),
         (question(answers=()), "only SQuAD 2.0", "no answer"),
@@ -188,7 +188,7 @@ def test_sentencepiece(make, tmp_path):
         ({"id": "q1", "question": "Who?"}, "a list `answers`", "missing field"),
         (question(text=" "), "no text `question`", "missing field"),
         ({"question": "Who?", "answers": []}, "no text `id`", "missing field"),
-        (question() | {"answers": [{"text": "The"}]}, "whole number `answer_start`", "missing"),
+        (question() | {"answers": [{"text": "me"}]}, "not at character None", "wrong offset"),
         (question("q0"), "same id", "repeated id"),
         (question(is_impossible=True), "is_impossible is True, but it has 1 answers", "incon"),
         ("?", "it has no text `question`", "missing field"),
@@ -199,12 +199,45 @@ def test_bad_questions(make, bad, words, reason):
     with pytest.raises(
         UserError, match=rf"dev.json: data\[0\].paragraphs\[0\].qas\[1\], .*{words}"
     ) as error:
-        make(content).rows("validation")
+        make(content).rows("train")
     assert "data.bad_rows=skip" in str(error.value)
     task = make(content, bad_rows="skip")
-    assert len(task.rows("validation").questions) == 1
-    ((counted, number),) = task.dropped.items()
+    assert len(task.rows("train").questions) == 1
+    ((counted, number),) = task.dropped["train"].items()
     assert counted.startswith(reason) and number == 1
+
+
+def test_real_files_have_other_ids_and_wrong_offsets(make, tmp_path):
+    """Every dev question is scored and predicted, because the official script reads no offsets."""
+    content = squad(
+        question(7, answers=[("Senate", 4)]),
+        question("moved", answers=[("Ann", 2)]),
+        question("space", answers=[("The  Senate\nmet", 0)]),
+        question("twice", answers=[("me", 0)]),
+        question("absent", answers=[("the House", 0)]),
+        question("no offset") | {"answers": [{"text": "Ann"}]},
+    )
+    task = make(content, bad_rows="skip")
+    rows = task.rows("validation")
+    expected = ["7", "moved", "space", "twice", "absent", "no offset"]
+    assert [q.id for q in rows.questions] == expected
+    assert task.dropped["validation"] == {
+        "wrong offset, repaired": 2,
+        "wrong offset, kept for the score": 1,
+        "answer not in the context, kept for the score": 1,
+    }
+    outputs = certain(rows, [True] * 6)
+    task.write_predictions("validation", outputs, tmp_path / "predictions.json")
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert list(predictions) == expected
+    assert list(predictions.values())[:3] == ["Senate", "Ann", "The Senate met"]
+    # The official script on this file: 4 of the 6 answers are equal to the words of the context.
+    scores = task.score("validation", outputs)
+    assert scores["exact_match"] == pytest.approx(100 * 4 / 6)
+    # The same problems in training rows: only these can be learned.
+    assert [q.id for q in task.rows("train").questions] == ["7", "moved", "space", "no offset"]
+    spans = {q.span for q in rows.questions if q.id in ("moved", "no offset")}
+    assert len(spans) == 1 and None not in spans
 
 
 @pytest.mark.parametrize(
@@ -216,17 +249,25 @@ def test_bad_questions(make, bad, words, reason):
         ({"data": [{"paragraphs": [{}]}]}, "KeyError: 'context'"),
         (squad(), "the validation split .*dev.json. has no rows"),
         (squad(question(), context=None), "no text `context`"),
-        # The version must match the config. If a file declares none, the questions determine it.
+        # The version must match the config.
         (
-            squad(question(), version="2.0"),
+            squad(question(answers=(), is_impossible=True), version=None),
             r"dev.json is of SQuAD 2.0, but .* 1.1 .*squad.py:2.0\)",
         ),
-        (squad(question(is_impossible=False), version=None), "is of SQuAD 2.0"),
     ],
 )
 def test_bad_files(make, content, words):
     with pytest.raises(UserError, match=words):
         make(content).rows("validation")
+
+
+@pytest.mark.parametrize("declared", ["2.0", None])
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_a_file_whose_questions_all_have_answers_fits_both_versions(make, declared, version):
+    content = squad(question(is_impossible=False), version=declared)
+    assert len(make(content, version=version).rows("validation")) == 1
+    with pytest.raises(UserError, match="is of SQuAD 1.1, but config.squad.version is 2.0"):
+        make(squad(question()), version="2.0").rows("validation")
 
 
 def test_test_sets(write, tokenizer, tmp_path):
@@ -273,8 +314,8 @@ def test_tfds(data_set, tokenizer):
     assert task.splits == ("train", "validation")
     rows = task.rows("validation")
     assert task.score("validation", certain(rows, [True, False]))["exact"] == 100
-    splits["train"][0]["answers"]["answer_start"][0] = 3
-    with pytest.raises(UserError, match=r"3.0.0 train:1, question a: .* starts at character 4"):
+    splits["train"][0]["answers"]["text"][0] = b"House"
+    with pytest.raises(UserError, match=r"3.0.0 train:1, question a: .* is not in the context"):
         make(version="2.0").rows("train")
     del info.features["context"]
     with pytest.raises(
