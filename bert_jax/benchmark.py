@@ -43,7 +43,7 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     """
     trainer = make_trainer(config)
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    stage = numbered_stage(config.train, stage_number)
+    stage = numbered_stage(config, stage_number)
     state = trainer.init_state()
     ours = multihost.batch_shards(trainer.layout.batch)
     rows = stage.batch_size * len(ours["shards"]) // ours["num_shards"]
@@ -75,7 +75,7 @@ def benchmark_input(
         empty, the corpus is prepared in a temporary directory.
     """
     config_lib.check_batch(config, jax.process_count(), jax.process_count())
-    stage = numbered_stage(config.train, stage_number)
+    stage = numbered_stage(config, stage_number)
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         # All processes use the directory of the first.
         directory = multihost.run_on_process_zero(lambda: directory or scratch)
@@ -176,7 +176,7 @@ def main(_) -> None:
             "device": f"{len(jax.devices())} x {device.device_kind}",
             "config": config_lib.to_dict(args.config),
         }
-        Console().print(_table(args.what, numbered_stage(args.config.train, args.stage), results))
+        Console().print(_table(args.what, numbered_stage(args.config, args.stage), results))
         if args.output and multihost.is_first():
             files.write_json(args.output, results)
             print(f"written to {args.output}")

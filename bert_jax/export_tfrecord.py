@@ -10,7 +10,7 @@ DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads the 
 from absl import flags
 
 from bert_jax import cli, files, tokenizers
-from bert_jax.config import default_config
+from bert_jax.config import default_config, derived_predictions
 from bert_jax.data.corpus import join_inputs
 from bert_jax.data.record_store import training_flags
 from bert_jax.data.store import TokenStore, read_metadata
@@ -26,7 +26,11 @@ def define_flags() -> None:
     flags.DEFINE_enum("split", "train", ["train", "heldout"], "The split of the store to write.")
     flags.DEFINE_integer("max_seq_length", 128, "Tokens in each sequence.", lower_bound=5)
     flags.DEFINE_integer(
-        "max_predictions_per_seq", 20, "Most masked tokens in a sequence.", lower_bound=1
+        "max_predictions_per_seq",
+        0,
+        "Most masked tokens in a sequence; 0 derives it from --max_seq_length and "
+        "--masked_lm_prob.",
+        lower_bound=0,
     )
     flags.DEFINE_integer("dupe_factor", 10, "Number of epochs to write.", lower_bound=1)
     flags.DEFINE_integer("num_shards", 1, "Number of files.", lower_bound=1)
@@ -42,6 +46,9 @@ def main(_) -> None:
     for name in ("store", "output"):
         if not args[name].value:
             raise UserError(f"--{name} is missing: a directory")
+    predictions = args.max_predictions_per_seq or derived_predictions(
+        args.max_seq_length, args.masked_lm_prob
+    )
     # [CLS] and both [SEP] are never masked.
     if args.max_predictions_per_seq > args.max_seq_length - 3:
         raise UserError(
@@ -60,7 +67,7 @@ def main(_) -> None:
 
     spec = StreamSpec(
         max_seq_length=args.max_seq_length,
-        max_predictions_per_seq=args.max_predictions_per_seq,
+        max_predictions_per_seq=predictions,
         batch_size=256,
         seed=args.seed,
         stage=0,
@@ -85,7 +92,7 @@ def main(_) -> None:
             **tokenizer_flags(metadata["options"]),
             "model.vocab_size": tokenizer.vocab_size,
         },
-        {(args.max_seq_length, args.max_predictions_per_seq)},
+        {(args.max_seq_length, predictions)},
     )
     print(
         f"{written:,} records of {args.max_seq_length} tokens are in {output}; the vocabulary of "

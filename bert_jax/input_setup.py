@@ -111,7 +111,7 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     check_vocabulary(config, tokenizer.vocab_size, str(path))
     if config.data.format == record_store.FORMAT:
         rows = RecordStore(path)
-        for stage in resolve_stages(config.train):
+        for stage in resolve_stages(config):
             rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
         return RunInput(rows, None, tokenizer)
     heldout = path / "heldout"

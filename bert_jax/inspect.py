@@ -45,9 +45,7 @@ def read_batch(
     Raises:
       UserError: There is no such step, or the corpus cannot be used.
     """
-    stage = next(
-        (s for s in resolve_stages(config.train) if s.first_step < step <= s.end_step), None
-    )
+    stage = next((s for s in resolve_stages(config) if s.first_step < step <= s.end_step), None)
     if stage is None:
         raise UserError(
             f"--step is {step}, but the run has steps 1 to {config.train.num_steps:,} "

@@ -63,7 +63,7 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     except UserError as error:
         raise UserError(f"config.objective.teacher: {error}") from error
     model = teacher.model
-    length = max(stage.max_seq_length for stage in resolve_stages(config.train))
+    length = max(stage.max_seq_length for stage in resolve_stages(config))
     problem = teacher.missing_head("masked_lm")
     if model["vocab_size"] != config.model.vocab_size:
         problem = (
@@ -124,7 +124,7 @@ def make_trainer(
         config,
         lambda model_config: PreTrainingModel(model_config, objective.terms),
         objective,
-        resolve_stages(config.train),
+        resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: pretraining_flops_per_sequence(
             model_config,
             objective.terms,

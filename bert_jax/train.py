@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bert_jax import evaluation, files, initialize, run_config, workdir
 from bert_jax.command_line import ConfigSource
-from bert_jax.config import check_batch, teacher_layers
+from bert_jax.config import check_batch, prediction_warnings, teacher_layers
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, TrainingBatches, open_run_input
@@ -197,7 +197,7 @@ def _checked(
             "--config=configs/tiny.py --workdir=DIR"
         )
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
-    warnings = workdir.check(directory, config)
+    warnings = [*workdir.check(directory, config), *prediction_warnings(config)]
     stack.enter_context(workdir.lock(directory))
     initialize.check(config, directory, pretrained)
     return config, trainer, teacher, pretrained, warnings

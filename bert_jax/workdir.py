@@ -114,7 +114,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         raise UserError(
             f"{path} holds a Hugging Face model, not a run; choose another --workdir ({weights})"
         )
-    before, now = config_lib.to_dict(load_config(path)), config_lib.to_dict(config)
+    before, now = _comparable(load_config(path)), _comparable(config)
     if is_finetuning(before) != is_finetuning(now):
         kind = "fine-tuning" if is_finetuning(before) else "pre-training"
         raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
@@ -182,8 +182,8 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
             f"config.resume_from: {other} is not the work directory of a run with checkpoints "
             "(to take only weights, use config.init_from)"
         )
-    now = config_lib.to_dict(config)
-    changed = config_lib.differences(config_lib.to_dict(load_config(other)), now)
+    now = _comparable(config)
+    changed = config_lib.differences(_comparable(load_config(other)), now)
     for key, (old, new) in changed.items():
         if not key.startswith(_free(now) + also_free):
             raise UserError(
@@ -320,6 +320,17 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
             "finished run is not trained again)"
         ) from error
     return tokenizer, counts
+
+
+def _comparable(config: ConfigDict) -> dict[str, Any]:
+    """Returns the values of a config, with the number of predictions that each stage has."""
+    values = config_lib.to_dict(config)
+    if not is_finetuning(config):
+        for entry, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
+            entry["max_predictions_per_seq"] = config_lib.max_predictions(
+                stage, config.data.masked_lm_prob
+            )
+    return values
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def get_config(arg: str = "base"):
         c.model.embedding_size = 64
         c.train.num_steps = 1500
         # Rows of 32 tokens are mostly single sentences, which have no order.
-        c.train.stages = (stage(fraction=1.0, max_seq_length=64, max_predictions_per_seq=10),)
+        c.train.stages = (stage(fraction=1.0, max_seq_length=64),)
     else:
         c.model.vocab_size = 30000
         c.model.embedding_size = 128

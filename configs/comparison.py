@@ -60,7 +60,7 @@ def get_config(arg: str = "bert"):
         c.data.lowercase = True
         c.train.num_steps = NUM_STEPS[arg]
         c.train.batch_size = 32
-        c.train.stages = (stage(fraction=1.0, max_seq_length=64, max_predictions_per_seq=10),)
+        c.train.stages = (stage(fraction=1.0, max_seq_length=64),)
         c.schedule.warmup_steps = 200.0
         if arg == "electra":
             c.model.embedding_size = c.model.hidden_size

@@ -51,7 +51,7 @@ def get_config(arg: str = "base"):
     # 3 * tokens / (batch size * length).
     c.train.num_steps = 6200
     c.train.batch_size = 4096
-    c.train.stages = (stage(fraction=1.0, max_seq_length=512, max_predictions_per_seq=80),)
+    c.train.stages = (stage(fraction=1.0, max_seq_length=512),)
     c.optimizer.b2 = 0.98
     c.optimizer.weight_decay = 0.0
     c.optimizer.max_grad_norm = 5.0
@@ -80,7 +80,7 @@ def _make_tiny(c):
     c.model.attention_probs_dropout_prob = 0.0
     c.train.num_steps = 800
     c.train.batch_size = 32
-    c.train.stages = (stage(fraction=1.0, max_seq_length=32, max_predictions_per_seq=5),)
+    c.train.stages = (stage(fraction=1.0, max_seq_length=32),)
     # The logits of all positions take most of the time, so the run has few steps at a high rate.
     c.schedule.peak_learning_rate = 1e-3
     c.checkpoint.every_steps = 500

@@ -78,7 +78,7 @@ SIZES = {
         "model.generator_size": 1 / 2,
         "train.num_steps": 2400,
         "train.batch_size": 64,
-        "train.stages": (stage(fraction=1.0, max_seq_length=32, max_predictions_per_seq=5),),
+        "train.stages": (stage(fraction=1.0, max_seq_length=32),),
         "schedule.peak_learning_rate": 3e-3,
     },
 }

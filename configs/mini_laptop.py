@@ -38,8 +38,8 @@ def get_config(arg: str = ""):
     # ended at 4.9. Only this stage trains the positions from 64 on, and the learning rate is near
     # zero in its last steps.
     c.train.stages = (
-        stage(fraction=0.75, max_seq_length=64, max_predictions_per_seq=10),
-        stage(fraction=0.25, max_seq_length=128, max_predictions_per_seq=20),
+        stage(fraction=0.75, max_seq_length=64),
+        stage(fraction=0.25, max_seq_length=128),
     )
     c.optimizer.bias_correction = True
     c.schedule.peak_learning_rate = 1e-3

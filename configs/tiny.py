@@ -33,8 +33,8 @@ def get_config(arg: str = ""):
     c.train.num_steps = 2500
     c.train.batch_size = 32
     c.train.stages = (
-        stage(fraction=0.9, max_seq_length=32, max_predictions_per_seq=5),
-        stage(fraction=0.1, max_seq_length=64, max_predictions_per_seq=10),
+        stage(fraction=0.9, max_seq_length=32),
+        stage(fraction=0.1, max_seq_length=64),
     )
     # Without bias correction, Adam's first few hundred updates are several times too large. BERT's
     # 10,000 steps of warm-up make up for that; 100 steps do not.

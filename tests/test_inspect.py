@@ -57,7 +57,7 @@ def test_the_batch_is_that_of_the_training_step(tmp_path):
             config_lib.stage(fraction=0.5, max_seq_length=length, max_predictions_per_seq=4)
             for length in (16, 24)
         )
-    stage = resolve_stages(config.train)[1]
+    stage = resolve_stages(config)[1]
     step = stage.first_step + 3
     batch, described, _ = inspect.read_batch(config, step, str(tmp_path / "run"))
     run_input = input_setup.open_run_input(config, tmp_path / "run")

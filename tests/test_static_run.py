@@ -84,7 +84,7 @@ def test_prepared_records_give_the_same_run(uninterrupted, records, tmp_path):
     first = input_setup.open_run_input(config, uninterrupted[0])
     config.data.store, config.data.vocab = str(tmp_path / "rows"), ""
     second = input_setup.open_run_input(config, tmp_path / "run")
-    for stage in resolve_stages(config.train):
+    for stage in resolve_stages(config):
         one, two = (c.stream(input_setup.stream_spec(config, stage)) for c in (first, second))
         for ours, theirs in zip(one.batches(0, 3), two.batches(0, 3), strict=True):
             for name in ours:

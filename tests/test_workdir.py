@@ -65,6 +65,14 @@ def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
     assert (tmp_path / "config.json").read_text() == before
 
 
+def test_a_given_number_of_predictions_equals_the_same_derived_number(tmp_path):
+    config = default_config()
+    for entry, given in zip(config.train.stages, (20, 80), strict=True):
+        entry.max_predictions_per_seq = given
+    claim(tmp_path, config)
+    assert claim(tmp_path, default_config()) == []
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

@@ -19,7 +19,13 @@ from bert_jax.config.pretraining import (
     validate_data,
 )
 from bert_jax.config.schema import differences, flatten, to_dict
-from bert_jax.config.stages import lamb_stages, stage
+from bert_jax.config.stages import (
+    derived_predictions,
+    lamb_stages,
+    max_predictions,
+    prediction_warnings,
+    stage,
+)
 from bert_jax.errors import UserError
 
 __all__ = [
@@ -27,12 +33,15 @@ __all__ = [
     "check_profile",
     "check_vocabulary",
     "default_config",
+    "derived_predictions",
     "differences",
     "finetune_config",
     "flatten",
     "from_dict",
     "lamb_stages",
+    "max_predictions",
     "objective_terms",
+    "prediction_warnings",
     "refuse_argument",
     "stage",
     "teacher_layers",

@@ -205,8 +205,8 @@ PRETRAINING: Section = {
         ),
         "stages": Field(
             (
-                {"fraction": 0.9, "max_seq_length": 128, "max_predictions_per_seq": 20},
-                {"fraction": 0.1, "max_seq_length": 512, "max_predictions_per_seq": 80},
+                {"fraction": 0.9, "max_seq_length": 128},
+                {"fraction": 0.1, "max_seq_length": 512},
             ),
             "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
             "with fraction 0 is skipped.",

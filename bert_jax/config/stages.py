@@ -15,7 +15,11 @@ STAGE: Section = {
         128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
     ),
     "max_predictions_per_seq": Field(
-        20, "Largest number of masked positions in a sequence.", above=0
+        0,
+        "Largest number of masked positions in a sequence. 0 derives it: max_seq_length times "
+        "data.masked_lm_prob, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
+        "in BERT).",
+        at_least=0,
     ),
     "batch_size": Field(
         0, "Sequences in each step, over all devices. 0 means train.batch_size.", at_least=0
@@ -35,6 +39,36 @@ STAGE: Section = {
 def stage(**values: Any) -> ConfigDict:
     """Returns one entry of `train.stages`; `STAGE` defines the keys."""
     return build(STAGE, values, "train.stages[].")
+
+
+def max_predictions(entry: ConfigDict, masked_lm_prob: float) -> int:
+    """Returns the largest number of predictions in a sequence of a stage."""
+    return entry.max_predictions_per_seq or derived_predictions(
+        entry.max_seq_length, masked_lm_prob
+    )
+
+
+def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
+    """Returns the number of predictions that a sequence of this length needs."""
+    fives = math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
+    # [CLS] and both [SEP] tokens are not predicted.
+    return min(5 * fives, max_seq_length - 3)
+
+
+def prediction_warnings(config: ConfigDict) -> list[str]:
+    """Returns a sentence for each stage that predicts fewer tokens than data.masked_lm_prob."""
+    if config.data.corruption == "none" or config.data.format == "google_tfrecord":
+        return []
+    rate, warnings = config.data.masked_lm_prob, []
+    for i, entry in enumerate(config.train.stages):
+        most, length = max_predictions(entry, rate), entry.max_seq_length
+        if entry.fraction and most < 0.9 * rate * length:
+            warnings.append(
+                f"config.train.stages[{i}].max_predictions_per_seq is {most}, so only "
+                f"{most / length:.1%} of the tokens in full rows of {length} are predicted, not "
+                f"config.data.masked_lm_prob={rate:g}; 0 derives the number from the length"
+            )
+    return warnings
 
 
 def lamb_stages() -> tuple[ConfigDict, ConfigDict]:

@@ -135,7 +135,7 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
             results = {key.removeprefix(_EVALUATION): line[key] for key in scores}
     if results and not workdir.is_finetuning(config):
         # The scores depend on the stage's sequence length.
-        stages = resolve_stages(config.train)
+        stages = resolve_stages(config)
         stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
         results["max_seq_length"] = stage.max_seq_length
     values = config_lib.to_dict(config)

@@ -167,7 +167,7 @@ class Pretrained:
         config = self.training.get("config")
         if not config or config["init_from"] or config["resume_from"]:
             return positions
-        stages = resolve_stages(workdir.parse_config(config).train)
+        stages = resolve_stages(workdir.parse_config(config))
         begun = [s.max_seq_length for s in stages if s.first_step < self.training.get("step", 0)]
         return min(positions, max(begun, default=positions))
 

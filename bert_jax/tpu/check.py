@@ -38,7 +38,7 @@ def check(
       UserError: The step does not fit, or cannot be divided over the slice.
     """
     # Refuses a missing stage before minutes of compiling.
-    numbered_stage(config.train, stage_number)
+    numbered_stage(config, stage_number)
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")
     devices = topologies.devices(topology)
@@ -49,7 +49,7 @@ def check(
     if size:
         config = with_batch_size_per_chip(config, size, topology)
     compiled = tried.get(size) or compile_step(config, topology, devices, stage_number)
-    stage = numbered_stage(config.train, stage_number)
+    stage = numbered_stage(config, stage_number)
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     results["config"] = config_lib.to_dict(config)

@@ -64,7 +64,7 @@ def compile_step(
     trainer = make_trainer(config, devices=devices)
     hosts = len({device.process_index for device in devices})
     config_lib.check_batch(config, num_data_shards(trainer.mesh), hosts)
-    stage = numbered_stage(config.train, stage_number)
+    stage = numbered_stage(config, stage_number)
     arguments = trainer.abstract_state(), trainer.abstract_batch(stage), trainer.abstract_frozen()
     started = time.monotonic()
     try:

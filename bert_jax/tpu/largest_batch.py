@@ -46,7 +46,7 @@ def largest_that_fits(
     tried: dict[int, Compiled] = {}
     low, high = -1, len(sizes)
     # The first guess comes from BERT-large: 8,192 tokens fit in 16 GiB.
-    length = numbered_stage(config.train, stage_number).max_seq_length
+    length = numbered_stage(config, stage_number).max_seq_length
     aim = 8192 / length * limit / 2**34
     while high - low > 1:
         at = max((i for i, size in enumerate(sizes) if size <= aim), default=0)

@@ -4,6 +4,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
+from bert_jax.config import max_predictions
 from bert_jax.errors import UserError
 
 
@@ -25,13 +26,13 @@ class Stage:
         return self.end_step - self.first_step
 
 
-def resolve_stages(train: ConfigDict) -> list[Stage]:
+def resolve_stages(config: ConfigDict) -> list[Stage]:
     """Turns the fractions of `config.train.stages` into steps and drops empty stages.
 
     Boundaries are rounded from the running sum of the fractions; the stages always cover
     `train.num_steps` exactly.
     """
-    stages, share = [], 0.0
+    train, stages, share = config.train, [], 0.0
     # The total may differ from 1 by rounding. It is summed like `share`, which makes the last
     # quotient exactly 1.
     total = sum((entry.fraction for entry in train.stages), 0.0)
@@ -46,7 +47,7 @@ def resolve_stages(train: ConfigDict) -> list[Stage]:
                     first_step=first_step,
                     end_step=end_step,
                     max_seq_length=entry.max_seq_length,
-                    max_predictions_per_seq=entry.max_predictions_per_seq,
+                    max_predictions_per_seq=max_predictions(entry, config.data.masked_lm_prob),
                     batch_size=entry.batch_size or train.batch_size,
                     peak_learning_rate=entry.peak_learning_rate,
                     warmup_steps=entry.warmup_steps,
@@ -55,13 +56,13 @@ def resolve_stages(train: ConfigDict) -> list[Stage]:
     return stages
 
 
-def numbered_stage(train: ConfigDict, number: int) -> Stage:
+def numbered_stage(config: ConfigDict, number: int) -> Stage:
     """Returns the stage of `--stage`, which counts the entries of `config.train.stages` from 1.
 
     Raises:
       UserError: There is no such stage, or it has no steps.
     """
-    stages = {stage.index + 1: stage for stage in resolve_stages(train)}
+    stages = {stage.index + 1: stage for stage in resolve_stages(config)}
     if number not in stages:
         known = ", ".join(map(str, stages))
         raise UserError(f"--stage is {number}; this config has the stages {known}")

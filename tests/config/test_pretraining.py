@@ -8,7 +8,9 @@ from bert_jax.config import (
     default_config,
     finetune_config,
     from_dict,
+    max_predictions,
     objective_terms,
+    prediction_warnings,
     stage,
     to_dict,
     validate,
@@ -61,7 +63,18 @@ def test_defaults_are_valid_and_berts_own():
     stages = config.train.stages
     assert [s.fraction for s in stages] == [0.9, 0.1]
     assert [s.max_seq_length for s in stages] == [128, 512]
-    assert [s.max_predictions_per_seq for s in stages] == [20, 80]
+    assert [s.max_predictions_per_seq for s in stages] == [0, 0]
+    assert [max_predictions(s, config.data.masked_lm_prob) for s in stages] == [20, 80]
+
+
+def test_predictions_follow_the_length_and_the_rate_unless_given():
+    config = default_config()
+    config.train.stages = tuple(stage(max_seq_length=length) for length in (5, 32, 64, 256))
+    assert [max_predictions(s, 0.15) for s in config.train.stages] == [2, 5, 10, 40]
+    assert [max_predictions(s, 0.4) for s in config.train.stages] == [2, 15, 30, 105]
+    assert prediction_warnings(config) == []
+    config.train.stages = (stage(max_seq_length=512, max_predictions_per_seq=20),)
+    assert "is 20, so only 3.9% of the tokens in full rows of 512" in prediction_warnings(config)[0]
 
 
 FASTBPE = {
@@ -121,7 +134,7 @@ def test_consistent_values_are_accepted():
         (((1.0, 513, 20),), "stages[0].max_seq_length is 513, longer than the 512 positions"),
         (((1.0, 4, 1),), "stages[0].max_seq_length is 4; it must be at least 5"),
         (((1.0, 128, 126),), "stages[0].max_predictions_per_seq is 126; a sequence of 128 has at"),
-        (((0.5, 128, 20), (0.5, 128, 0)), "stages[1].max_predictions_per_seq is 0"),
+        (((0.5, 128, 20), (0.5, 128, -1)), "stages[1].max_predictions_per_seq is -1"),
     ],
 )
 def test_wrong_stages(stages, words):

@@ -77,7 +77,7 @@ def trainer():
         config,
         lambda model_config: make_task_model("sequence_classification", 2, model_config),
         Labels(),
-        resolve_stages(config.train),
+        resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
         devices=jax.devices()[:1],
     )
@@ -132,7 +132,7 @@ def test_token_outputs_are_padded_to_the_row_length():
         config,
         lambda model_config: make_task_model("token_classification", 3, model_config),
         Labels(),
-        resolve_stages(config.train),
+        resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
         devices=jax.devices()[:1],
     )

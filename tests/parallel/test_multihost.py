@@ -115,7 +115,7 @@ class TestTwoProcesses:
     def test_each_process_reads_only_the_tokens_of_its_rows(self, two):
         directory, _, reads = two
         config = workdir.load_config(directory)
-        stage = resolve_stages(config.train)[0]
+        stage = resolve_stages(config)[0]
         store = TokenStore(directory / "data" / "train")
         tokenizer = tokenizers.load(directory / "tokenizer")
         expected = []

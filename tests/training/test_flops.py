@@ -140,7 +140,7 @@ def test_task_flops_match_the_compiled_step():
         config,
         lambda model_config: make_task_model(head, 3, model_config),
         make_objective(head, 3),
-        resolve_stages(config.train),
+        resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: task_flops_per_sequence(
             make_task_model(head, 3, model_config), stage.max_seq_length
         ),

@@ -20,7 +20,7 @@ def make_trainer(rates, scan_layers=False, features=()):
         config,
         lambda model_config: make_task_model("sequence_classification", 2, model_config, features),
         Labels(),
-        resolve_stages(config.train),
+        resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
         rates=rates,
         devices=jax.devices()[:1],

@@ -15,7 +15,7 @@ def stage_of(fraction, **kwargs):
 
 
 def schedule_of(config):
-    stages = resolve_stages(config.train)
+    stages = resolve_stages(config)
     return make_schedule(config.schedule, stages), stages
 
 
@@ -104,7 +104,7 @@ def test_a_stage_has_its_own_batch_size_or_that_of_the_run():
         stage_of(0.0, batch_size=1),
         stage_of(0.5),
     )
-    stages = resolve_stages(config.train)
+    stages = resolve_stages(config)
     assert [s.batch_size for s in stages] == [64, 256]
     # The index is that of the config, even if an empty stage is dropped.
     assert [s.index for s in stages] == [0, 2]
@@ -120,7 +120,7 @@ def test_stages_cover_every_step_once(shares, num_steps):
     config = default_config()
     config.train.num_steps = num_steps
     config.train.stages = tuple(stage_of(share / sum(shares)) for share in shares)
-    stages = resolve_stages(config.train)
+    stages = resolve_stages(config)
     edges = [0]
     for s in stages:
         assert s.first_step == edges[-1] < s.end_step
@@ -137,4 +137,4 @@ def test_fractions_rounded_by_hand_still_cover_every_step(fractions):
     config.train.num_steps = 10_000_000
     config.train.stages = tuple(stage_of(fraction) for fraction in fractions)
     validate(config)
-    assert resolve_stages(config.train)[-1].end_step == 10_000_000
+    assert resolve_stages(config)[-1].end_step == 10_000_000
