@@ -49,7 +49,8 @@ TASK_SECTIONS: dict[str, Section] = {
         "labels": Field(
             (),
             "Names of the labels in the order of the logits (separated by commas on the command "
-            "line). If empty, the sorted labels of the training file.",
+            'line; write "\\," for a comma in a name). If empty, the sorted labels of the training '
+            "file.",
         ),
         "regression": Field(False, "Whether the label is a number to predict."),
         "metric": Field(

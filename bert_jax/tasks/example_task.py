@@ -36,6 +36,12 @@ class ExampleTask(Task):
             return score_lib.regression_scores(labels_N, predictions_N)
         return score_lib.class_scores(labels_N, predictions_N, len(self.labels))
 
+    def class_counts(self) -> dict[str, int]:
+        if not self.labels or self.head == "multiple_choice":
+            return {}
+        counts_C = np.bincount(self.rows("train").labels_N, minlength=len(self.labels))
+        return dict(zip(self.labels, counts_C.tolist(), strict=True))
+
     def predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
         """Returns the class of each row, int64 [N], or its number, float32 [N]."""
         logits = outputs["logits"]

@@ -1,5 +1,6 @@
 """Named entity recognition: a tag for each word (the paper's section 5.3)."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -90,6 +91,11 @@ class NerTask(Task):
         """See `ner_tags.score`."""
         tags = [sentence.tags for sentence in self.sentences(split)]
         return ner_tags.score(tags, self._predictions(split, outputs))
+
+    def class_counts(self) -> dict[str, int]:
+        """Returns the number of training entities of each type."""
+        tags = Counter(tag for sentence in self.sentences("train") for tag in sentence.tags)
+        return {label[2:]: tags[label] for label in self.labels[1::2]}
 
     def write_predictions(
         self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike

@@ -9,6 +9,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.data import tfds_source
+from bert_jax.data.corpus import split_inputs
 from bert_jax.errors import UserError
 
 
@@ -107,5 +108,5 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, S
 
 
 def split_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Splits names at commas: on the command line one text may hold several names."""
-    return tuple(name.strip() for text in names for name in text.split(",") if name.strip())
+    r"""Splits names at commas, as the command line joins them; "\," is a comma of a name."""
+    return tuple(split_inputs(names))

@@ -86,10 +86,11 @@ class TableTask(SentenceTask):
     def _inferred_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training file, sorted; numbers by their values."""
         path, column = self._sources["train"], self.label_column
-        rows = read_rows(path, [*self.text_columns, column], self._bad_rows)
+        bad_rows = self.bad_rows("train")
+        rows = read_rows(path, [*self.text_columns, column], bad_rows)
         names = {name for row in rows if (name := row.values[column].strip())}
         # Bad rows are counted again when the split is read.
-        self.dropped.clear()
+        bad_rows.dropped.clear()
         if not 2 <= len(names) <= _MAX_LABELS:
             raise UserError(
                 f"{path} has {len(names):,} different labels in column {column}; there must be 2 "

@@ -118,6 +118,10 @@ class Task(abc.ABC):
             self._rows[split] = self.read_rows(split)
         return self._rows[split]
 
+    def class_counts(self) -> dict[str, int]:
+        """Returns the number of training examples of each class; empty without classes."""
+        return {}
+
     @abc.abstractmethod
     def read_rows(self, split: str) -> Rows:
         """Reads and tokenizes a split."""

@@ -179,6 +179,7 @@ def test_types_missing_in_training(tmp_path, tokenizer):
         make(tmp_path, tokenizer, train="Ann O\n")
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev, types=("PER, CITY,LOC", "ORG"))
     assert task.labels[:5] == ("O", "B-PER", "I-PER", "B-CITY", "I-CITY")
+    assert task.class_counts() == {"PER": 1, "CITY": 0, "LOC": 1, "ORG": 1}
     assert len(task.rows("validation")) == 2
 
 

@@ -38,6 +38,9 @@ def test_labels_are_the_sorted_labels_of_the_training_file(reviews):
 def test_given_labels_and_numeric_order(reviews, tmp_path):
     task = open_task("table", reviews, TOKENIZER, labels=("good,bad", "so-so"))
     assert task.labels == ("good", "bad", "so-so")
+    assert task.class_counts() == {"good": 1, "bad": 2, "so-so": 1}
+    task = open_task("table", reviews, TOKENIZER, labels=(r"good\, or bad,so-so",))
+    assert task.labels == ("good, or bad", "so-so")
     write(tmp_path, train__csv="text,label\na,10\nb,9\nc,1\n", dev__csv="text,label\na,9\n")
     assert open_task("table", tmp_path, TOKENIZER).labels == ("1", "9", "10")
 
