@@ -75,7 +75,8 @@ def stored_config(directory: str) -> ConfigDict | None:
         return None
     values = files.read_json(path)
     try:
-        return (finetuning if "task" in values else config).from_dict(values).lock()
+        read = finetuning.user_config if "task" in values else config.from_dict
+        return read(values).lock()
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

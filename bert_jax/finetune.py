@@ -4,15 +4,16 @@
         --config.data.input=glue_data/MRPC --config.init_from=PATH --workdir=DIR
 
 PATH is a work directory of pre-training, a Hugging Face directory or a Google checkpoint.
-The same command continues an interrupted run. With --sweep it runs the grid of config.sweep,
-each run in its own directory, and prints medians and spreads. `glue.py:all` fine-tunes on all of
-GLUE.
+The same command, or --workdir alone, continues an interrupted run. With --sweep it runs the grid
+of config.sweep, each run in its own directory, and prints medians and spreads. `glue.py:all`
+fine-tunes on all of GLUE.
 """
 
 from absl import flags
 from ml_collections import config_flags
 
 from bert_jax import cli
+from bert_jax.command_line import config_source
 from bert_jax.config.finetuning import ALL
 from bert_jax.errors import UserError
 
@@ -30,9 +31,12 @@ def main(_) -> None:
     workdir = args.workdir or args.config.workdir
     if not workdir:
         raise UserError("--workdir is missing: the directory where the run is to be written")
+    source = config_source()
     with cli.joined_hosts():
+        from bert_jax import run_config
         from bert_jax.finetuning import glue_table, run, sweep
 
+        run_config.describe(args.config, source)
         if args.config.get("task") == ALL:
             glue_table.finetune_all(args.config, workdir, args.sweep)
         elif args.sweep:

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers, workdir
 from bert_jax.config import check_vocabulary
 from bert_jax.data import record_store
+from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
 from bert_jax.data.store import TokenStore, read_metadata
@@ -20,6 +21,7 @@ from bert_jax.data.store_manifest import tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
+from bert_jax.progress import say
 from bert_jax.training.stages import Stage, resolve_stages
 from bert_jax.training.trainer import Trainer
 
@@ -86,6 +88,8 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
     else:
         # Returns at once if the store exists and matches the config.
         metadata = prepare(config.data, config.model.vocab_size, path)
+    for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
+        say(f"warning: {text}")
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     return run_input

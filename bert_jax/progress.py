@@ -10,6 +10,9 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 
 LINE_EVERY_SECONDS = 10.0
+# The remaining time is judged after this time.
+_JUDGED_SECONDS = 5.0
+_DAY_SECONDS = 24 * 3600
 
 
 class Progress:
@@ -26,6 +29,8 @@ class Progress:
       enabled: False shows nothing, for processes other than the first.
       cost: Maps a number of units to their cost in any measure, if units differ in length. The
         share and the remaining time are computed from the cost.
+      advice: What the user can change if the task takes more than a day. It is printed once, soon
+        after the start.
     """
 
     def __init__(
@@ -37,9 +42,10 @@ class Progress:
         done: float = 0,
         enabled: bool = True,
         cost: Callable[[float], float] = float,
+        advice: str = "",
     ):
         self._name, self._total, self._unit = name, total, unit
-        self._cost = cost
+        self._cost, self._advice = cost, advice
         self._first = self._done = done
         self._enabled = enabled
         self._advanced = False
@@ -90,14 +96,32 @@ class Progress:
             self._bar.update(self._task, completed=completed, note=note)
         elif self._enabled and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
             self._print_line()
+        if self._advice and self.seconds() >= _JUDGED_SECONDS:
+            if (left := self.seconds_left() or 0) > _DAY_SECONDS:
+                self.message(
+                    f"warning: at this speed, {self._name} takes about {left / _DAY_SECONDS:.1f} "
+                    f"days; {self._advice}"
+                )
+            self._advice = ""
 
     def message(self, text: str) -> None:
         """Prints a line, above the bar on a terminal."""
         if self._enabled:
             say(text, self._console)
 
+    def seconds_left(self) -> float | None:
+        """Returns the estimated time to the end; None before the second unit or without a total."""
+        if self._total is None or self._done == self._first:
+            return None
+        first, done, total = map(self._cost, (self._first, self._done, self._total))
+        return (total - done) / (done - first) * self.seconds()
+
+    def seconds(self) -> float:
+        """Returns the time since the first unit was done."""
+        return time.monotonic() - self._started
+
     def _rate(self) -> float:
-        return (self._done - self._first) / max(time.monotonic() - self._started, 1e-9)
+        return (self._done - self._first) / max(self.seconds(), 1e-9)
 
     def _rate_text(self) -> str:
         return f"{_short(self._rate())} {self._unit}/s"
@@ -106,11 +130,8 @@ class Progress:
         self._last_line, self._line_done = time.monotonic(), self._done
         parts = [self._rate_text()] if self._rate() else []
         if self._total:
-            first, done, total = map(self._cost, (self._first, self._done, self._total))
-            parts.insert(0, f"{100 * done / total:.0f} %")
-            if first < done < total:
-                seconds = time.monotonic() - self._started
-                left = round((total - done) / (done - first) * seconds)
+            parts.insert(0, f"{100 * self._cost(self._done) / self._cost(self._total):.0f} %")
+            if left := round(self.seconds_left() or 0):
                 parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
         if self._note:
             parts.append(self._note)

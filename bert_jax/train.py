@@ -32,6 +32,11 @@ from bert_jax.training.recorder import NonFiniteError, recording
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
+_SLOW = (
+    "set fewer --config.train.num_steps, take a smaller model (--config=mini_laptop takes about an "
+    "hour on two CPU cores), or use more or faster devices"
+)
+
 
 def train(
     config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
@@ -107,6 +112,7 @@ def _train(
                 resume,
                 # Steps of later stages take longer, so progress is measured in FLOPs.
                 cost=trainer.flops_until,
+                advice=_SLOW,
             )
         )
         batches = TrainingBatches(config, trainer, run_input, step, resume)
@@ -320,7 +326,7 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
     print("what next    evaluate it on your own text:")
     print(f"             python -m bert_jax.evaluate --workdir={quoted} --data='my_text/*.txt'")
     print("             train on your own text:")
-    print("             python -m bert_jax.main --config=configs/mini.py --workdir=DIR \\")
+    print("             python -m bert_jax.main --config=configs/mini_laptop.py --workdir=DIR \\")
     print("                 --config.data.input='my_text/*.txt'")
     if any(isinstance(term, MaskedLM) for term in trainer.objective.terms):
         print("             fill in a masked word:")

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax import tokenizers
 from bert_jax.data import tokenization
+from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.corpus import Document, built_in_files
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.prepare_store import tokenize_corpus
@@ -186,6 +187,11 @@ def test_dropped_documents_do_not_change_the_held_out_ones(store, tmp_path):
     make(data, tmp_path / "store")
     tokenizer = tokenizers.load(tmp_path / "store" / "tokenizer")
     found = decode_all(TokenStore(tmp_path / "store" / "heldout"), tokenizer)
+    metadata = make(data, tmp_path / "store")
+    (text,) = skipped_texts(metadata["dropped_documents"], metadata["first_dropped"])
+    places = ", ".join(f"{tmp_path}/a.jsonl:{line}" for line in (1, 2, 3))
+    assert text == f"skipped 3 documents: empty ({places})"
+    assert skipped_texts({"empty": 1}, {}) == ["skipped 1 document: empty"]
     wanted = [texts[i].lower() for i in range(3, 40) if i in HeldOut(0.25)]
     assert [s.replace(" ", "") for s in found] == [s.replace(" ", "") for s in wanted]
 

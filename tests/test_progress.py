@@ -73,6 +73,17 @@ def test_units_of_different_lengths(clock, capsys):
     ]
 
 
+@pytest.mark.parametrize(("seconds", "days"), [(2.0, "2.3"), (0.5, "")])
+def test_a_task_of_days_gives_advice_once(seconds, days, clock, capsys):
+    with Progress("train", 100_000, "steps", advice="take fewer steps") as progress:
+        for _ in range(30):
+            clock.now += seconds
+            progress.advance()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    expected = f"warning: at this speed, train takes about {days} days; take fewer steps"
+    assert lines == ([expected] if days else [])
+
+
 def test_without_a_total(clock, capsys):
     with Progress("reading", None, "MB") as progress:
         for _ in range(12):

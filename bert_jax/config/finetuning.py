@@ -317,6 +317,14 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
 
 
+def user_config(values: Mapping[str, Any]) -> ConfigDict:
+    """Returns the user's config of a filled-in config, as plain dicts and lists."""
+    section = _section(values["task"])
+    own = {key: value for key, value in values.items() if key in section}
+    own["model"] = {key: own["model"][key] for key in FINETUNING["model"]}
+    return build(section, own)
+
+
 def validate(config: ConfigDict) -> None:
     """Checks everything that can be checked before any work is done.
 

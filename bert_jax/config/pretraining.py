@@ -110,8 +110,8 @@ PRETRAINING: Section = {
         "bad_documents": Field(
             "refuse",
             "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text). "
-            "refuse ends the run with an error that names the file and line; skip counts such "
-            "documents and reports the number.",
+            "refuse ends the run with an error that names the file and line; skip reports how many "
+            "such documents there are, and the first of them.",
             choices=("refuse", "skip"),
         ),
         "heldout_fraction": Field(

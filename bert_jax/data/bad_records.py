@@ -2,9 +2,12 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
+
+# The number of skipped records whose places are reported.
+_NUM_FIRST = 3
 
 
 class BadRecord(Exception):
@@ -29,11 +32,13 @@ class BadRecords:
 
     Attributes:
       dropped: The number of skipped or repaired records by reason.
+      first_dropped: The places of the first skipped records, FILE:LINE, by reason.
     """
 
     def __init__(self, policy: str, key: str):
         self._skip, self._key = policy == "skip", key
         self.dropped: Counter[str] = Counter()
+        self.first_dropped: dict[str, list[str]] = {}
 
     def add(self, bad: BadRecord, where: str, *, must_stay: bool = False) -> None:
         """Refuses or counts a bad record.
@@ -52,6 +57,8 @@ class BadRecords:
             advice = f"--config.{self._key}=skip continues anyway"
             raise UserError(f"{where}: {bad.detail} ({advice})") from None
         self.dropped[bad.reason] += 1
+        if self.dropped[bad.reason] <= _NUM_FIRST:
+            self.first_dropped.setdefault(bad.reason, []).append(where)
 
     @contextlib.contextmanager
     def catching(self, where: str, *, must_stay: bool = False) -> Iterator[None]:
@@ -60,3 +67,19 @@ class BadRecords:
             yield
         except BadRecord as bad:
             self.add(bad, where, must_stay=must_stay)
+
+
+def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a sentence for each reason for which documents were skipped.
+
+    Args:
+      dropped, first: The attributes `dropped` and `first_dropped` of `BadRecords`. Stores that
+        an earlier version wrote have no places.
+    """
+    texts = []
+    for reason, number in dropped.items():
+        places = first.get(reason, ())
+        more = ["..."] if number > len(places) > 0 else []
+        where = f" ({', '.join([*places, *more])})" if places else ""
+        texts.append(f"skipped {number:,} document{'s' * (number > 1)}: {reason}{where}")
+    return texts

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
 from bert_jax.data import record_store
-from bert_jax.data.bad_records import BadRecord
+from bert_jax.data.bad_records import BadRecord, skipped_texts
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.heldout import HeldOut
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
@@ -32,7 +32,7 @@ from bert_jax.data.store_manifest import (
 from bert_jax.data.tokenization import TokenizedDocument, num_cores, tokenize_documents
 from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
-from bert_jax.progress import Progress
+from bert_jax.progress import Progress, say
 
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
@@ -88,6 +88,7 @@ def prepare(
             "vocab_size": tokenizer.vocab_size,
             "splits": splits,
             "dropped_documents": dict(sorted(corpus.bad.dropped.items())),
+            "first_dropped": corpus.bad.first_dropped,
             "options": options,
             "sources": corpus.sources,
         }
@@ -126,6 +127,8 @@ def tokenize_corpus(
         for _, document in _tokenized(data, corpus, Path(tokenizer_dir), show_progress):
             _append(split, document)
         _check_number(split.counts["documents"], data.rows)
+    for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
+        say(f"warning: {text}")
     return {**split.counts, "dropped_documents": dict(corpus.bad.dropped)}
 
 

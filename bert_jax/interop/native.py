@@ -127,6 +127,7 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     corpus = files.read_json(directory / workdir.CORPUS)
     # The names of the files are private; their number is enough.
     corpus["sources"] = len(corpus.pop("sources", []))
+    corpus.pop("first_dropped", None)
     config = workdir.load_config(directory)
     results: dict[str, Any] = {}
     for line in read_metrics(directory):

@@ -160,6 +160,7 @@ def recording(
     resume: Mapping[str, Any],
     *,
     cost: Callable[[float], float] = float,
+    advice: str = "",
 ) -> Iterator[tuple[Recorder, StepProfiler]]:
     """Yields the recorder and the profiler of a run; only process 0 writes and prints.
 
@@ -171,12 +172,14 @@ def recording(
       num_steps: The last step of the run.
       step: The number of steps already taken.
       resume: The data that the checkpoint of that step stores beside the state.
-      cost: The cost of a number of steps; see `Progress`.
+      cost, advice: As for `Progress`; the cost is that of a number of steps.
     """
     is_first = multihost.is_first()
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(
-            Progress(task, num_steps, "steps", done=step, enabled=is_first, cost=cost)
+            Progress(
+                task, num_steps, "steps", done=step, enabled=is_first, cost=cost, advice=advice
+            )
         )
         writer = stack.enter_context(
             contextlib.closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
