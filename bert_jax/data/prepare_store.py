@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
@@ -37,6 +38,10 @@ from bert_jax.progress import Progress, say
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
+
+
+# A larger share of unknown words gets a warning.
+_MAX_UNKNOWN_SHARE = 0.02
 
 
 def prepare(
@@ -83,6 +88,8 @@ def prepare(
         else:
             documents = _tokenized(data, corpus, local / "tokenizer", show_progress)
             splits = _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local)
+            if show_progress:
+                _report_unknown(tokenizer, np.load(local / "train" / "token_counts.npy"))
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             "vocab_size": tokenizer.vocab_size,
@@ -155,8 +162,8 @@ def _make_tokenizer(
         )
         if tokenizer.num_unused:
             progress.message(
-                f"the corpus is too small for {vocab_size} entries: {tokenizer.num_unused} "
-                "of them are [unusedN]"
+                f"{tokenizer.num_unused:,} of the {vocab_size:,} entries are [unusedN]: all "
+                "characters of the text have entries, and it has no more pieces that occur twice"
             )
     return tokenizer
 
@@ -195,6 +202,19 @@ def _write_splits(
             "to train on: set it to 0"
         )
     return splits
+
+
+def _report_unknown(tokenizer: tokenizers.Tokenizer, token_counts_V: np.ndarray) -> None:
+    """Prints the share of unknown words in the training text."""
+    share = token_counts_V[tokenizer.unk_id] / token_counts_V.sum()
+    unk = tokenizer.special_tokens.unk
+    say(f"{share:.2%} of the training tokens are {unk}")
+    if share > _MAX_UNKNOWN_SHARE:
+        say(
+            f"warning: the vocabulary does not cover the text, and the model cannot see {unk} "
+            "words: give a vocabulary for this language in data.vocab, or train a larger one "
+            "(model.vocab_size) or one with data.tokenizer=byte_bpe"
+        )
 
 
 def _append(split: SplitWriter, document: TokenizedDocument) -> None:

@@ -195,7 +195,11 @@ def train(
         )
     return wordpiece.WordPieceTokenizer(
         training.train_wordpiece(
-            texts, vocab_size=vocab_size, lowercase=lowercase, special_tokens=special_tokens
+            texts,
+            vocab_size=vocab_size,
+            lowercase=lowercase,
+            max_input_chars_per_word=max_input_chars_per_word,
+            special_tokens=special_tokens,
         ),
         lowercase=lowercase,
         max_input_chars_per_word=max_input_chars_per_word,

@@ -2,9 +2,10 @@
 
 import io
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import sentencepiece
@@ -18,10 +19,14 @@ from bert_jax.tokenizers.byte_bpe import Merges
 from bert_jax.tokenizers.sentencepiece import fold
 from bert_jax.tokenizers.words import WordSplitter
 
-# The most characters that get their own entries. Words with a rarer character become [UNK].
-MAX_ALPHABET = 1000
+# A text with more characters may use half of the vocabulary for them, besides the entries that are
+# left over. Words with any other character become [UNK].
+MIN_ALPHABET = 1000
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
+# Longer runs without a space are cut to train byte-level BPE, whose time is quadratic in them.
+_LONG_RUN = re.compile(r"\S{200}(?=\S)")
+_split_cased = WordSplitter(lowercase=False).split
 # The number of threads affects rounding, so the number must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
@@ -29,20 +34,28 @@ _SENTENCEPIECE_LINE = 4000
 
 
 def train_wordpiece(
-    texts: Iterable[str], *, vocab_size: int, lowercase: bool, special_tokens: SpecialTokens
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    max_input_chars_per_word: int,
+    special_tokens: SpecialTokens,
 ) -> list[str]:
     """Returns the `vocab_size` entries of a trained vocabulary.
 
-    If the corpus is too small, "[unused0]", "[unused1]", ... fill up the vocabulary, as in
-    Google's vocabularies.
+    Words of more than `max_input_chars_per_word` characters are left out, because the tokenizer
+    maps them to [UNK]. If the pieces are too few, "[unused0]", "[unused1]", ... fill up the
+    vocabulary, as in Google's vocabularies.
 
     Raises:
       UserError: The characters of the corpus do not fit in `vocab_size`.
     """
     split = WordSplitter(lowercase).split
-    texts = [" ".join(split(text)) for text in texts]
+    longest = max_input_chars_per_word
+    texts = [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
     num_pieces = vocab_size - len(special_tokens.last)
-    base = _base_entries(texts, num_pieces, special_tokens)
+    characters = _by_frequency(texts)
+    base = _base_entries(characters, num_pieces, special_tokens)
     # The trainer breaks ties between pieces by id, and numbers "##x" entries in the order of a hash
     # map, which varies from run to run. As special tokens, they have fixed ids.
     trainer = trainers.WordPieceTrainer(
@@ -58,23 +71,37 @@ def train_wordpiece(
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
     entries = sorted(ids, key=ids.get)[:num_pieces]
+    for character in characters:
+        pieces = _pieces(character)
+        if len(entries) + len(pieces) <= num_pieces and character not in ids:
+            entries += pieces
     entries += [f"[unused{i}]" for i in range(num_pieces - len(entries))]
     return [*entries, *special_tokens.last]
 
 
-def _base_entries(
-    texts: Iterable[str], num_pieces: int, special_tokens: SpecialTokens
-) -> list[str]:
-    """Returns the first special tokens, the characters, and "##x" for those that continue words."""
+def _by_frequency(texts: Iterable[str]) -> list[str]:
+    """Returns the characters of the words, the most frequent first."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
     characters = [c for c in counts if not c.isspace()]
     if not characters:
         raise UserError("there is no text to train a vocabulary on")
-    characters = sorted(characters, key=lambda c: (-counts[c], c))[:MAX_ALPHABET]
-    characters.sort()
-    base = [*special_tokens.first, *characters, *(f"##{c}" for c in characters if _continues(c))]
+    return sorted(characters, key=lambda c: (-counts[c], c))
+
+
+def _base_entries(
+    characters: Sequence[str], num_pieces: int, special_tokens: SpecialTokens
+) -> list[str]:
+    """Returns the first special tokens, the characters, and "##x" for those that continue words.
+
+    The characters are those that half of the vocabulary holds, but at least MIN_ALPHABET.
+    """
+    sizes = accumulate(len(_pieces(character)) for character in characters)
+    number = max(MIN_ALPHABET, sum(size <= num_pieces // 2 for size in sizes))
+    characters = sorted(characters[:number])
+    continuing = [piece for character in characters for piece in _pieces(character)[1:]]
+    base = [*special_tokens.first, *characters, *continuing]
     if len(base) >= num_pieces:
         num_last = len(special_tokens.last)
         raise UserError(
@@ -84,9 +111,10 @@ def _base_entries(
     return base
 
 
-def _continues(character: str) -> bool:
-    """Returns whether a character can continue a word; punctuation and CJK cannot."""
-    return len(WordSplitter(lowercase=False).split(f"a{character}")) == 1
+def _pieces(character: str) -> list[str]:
+    """Returns "x" and, unless it is punctuation or CJK and cannot continue a word, "##x"."""
+    continues = len(_split_cased(f"a{character}")) == 1
+    return [character, f"##{character}"] if continues else [character]
 
 
 def train_byte_bpe(
@@ -106,7 +134,7 @@ def train_byte_bpe(
             f"a vocabulary of {vocab_size} entries is too small: the 256 bytes and the special "
             f"tokens alone take {fewest}"
         )
-    texts = list(texts)
+    texts = [part for text in texts for part in _without_long_runs(text)]
     if not any(text.strip() for text in texts):
         raise UserError("there is no text to train a vocabulary on")
     num_pieces = vocab_size - len(special_tokens.last)
@@ -125,6 +153,10 @@ def train_byte_bpe(
     entries += [f"[unused{i}]" for i in range(num_pieces - len(entries))]
     merges = json.loads(backend.to_str())["model"]["merges"]
     return [*entries, *special_tokens.last], [tuple(pair) for pair in merges]
+
+
+def _without_long_runs(text: str) -> list[str]:
+    return _LONG_RUN.sub("\\g<0>\n", text).split("\n") if _LONG_RUN.search(text) else [text]
 
 
 def train_sentencepiece(

@@ -1,6 +1,8 @@
 import hashlib
+import random
 import subprocess
 import sys
+import time
 import unicodedata
 
 import numpy as np
@@ -226,12 +228,21 @@ def test_a_small_corpus_is_filled_up_with_unused_entries():
     assert tokenizer.id_to_token(999) == f"[unused{tokenizer.num_unused - 1}]"
 
 
-def test_alphabet_is_bounded_by_frequency():
-    rare = "".join(chr(c) for c in range(0x1200, 0x1800) if unicodedata.category(chr(c)) == "Lo")
-    tokenizer = train("wordpiece", ["the people of the states"] * 5 + [" ".join(rare)], 2500)
-    known = {tokenizer.id_to_token(i) for i in range(2500)}
-    assert set("thepolfsa") <= known
-    assert len([t for t in known if len(t) == 1]) == 1000
+def test_alphabet_is_bounded_by_frequency_and_the_vocabulary():
+    rare = [chr(c) for c in range(0x1200, 0x1800) if unicodedata.category(chr(c)) == "Lo"]
+    texts = ["the people of the states"] * 5 + [" ".join(rare)]
+    small, large = (train("wordpiece", texts, size) for size in (2100, 4000))
+    assert set("thepolfsa") < set(small.tokens) and small.num_unused < 2
+    assert 1000 < sum(len(token) == 1 for token in small.tokens) < len(rare)
+    assert set("thepolfsa").union(rare) < set(large.tokens) and large.num_unused > 1000
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_training_on_a_long_word_takes_no_longer_than_on_other_text(kind):
+    word = "".join(random.Random(0).choices("abcdef", k=200_000))
+    started = time.monotonic()
+    train(kind, [*sample_texts(1), word], 600)
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(
