@@ -85,23 +85,25 @@ def features(bert: "Bert") -> Values:
     # Arguments are checked before the file is read.
     check_output(args.output, args.input)
     bert.layers(layers)
-    length = bert.length(args.max_length)
+    how = bert.embedding_with(args.pooling, args.normalize, args.max_length)
     with Progress("features", count_texts(bert, args.input), "texts") as progress:
         summary = write_features(
             bert,
             args.input,
             args.output,
             layers=layers,
-            pooling=args.pooling,
-            max_length=args.max_length,
+            pooling=how.pooling,
+            max_length=how.max_length,
+            normalize=how.normalize,
             advance=progress.advance,
         )
     if summary.num_cut:
         _warn(
-            f"{summary.num_cut:,} texts are truncated to {length} tokens; the first is "
+            f"{summary.num_cut:,} texts are truncated to {how.max_length} tokens; the first is "
             f"{summary.first_cut}"
         )
-    print(f"features of {summary.num_texts:,} texts are in {args.output}")
+    kind = f"{how.pooling}, {'normalized' if how.normalize else 'not normalized'}"
+    print(f"features ({kind}) of {summary.num_texts:,} texts are in {args.output}")
     return {}
 
 
@@ -165,7 +167,7 @@ class Command(NamedTuple):
     has_head: bool = False
 
 
-_FEATURES_FLAGS = ("input", "output", "layers", "pooling", "max_length")
+_FEATURES_FLAGS = ("input", "output", "layers", "pooling", "normalize", "max_length")
 COMMANDS = {
     "fill-mask": Command(fill_mask, ("top_k", "json")),
     "next-sentence": Command(next_sentence, ("json",)),
@@ -197,8 +199,17 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "layers", ["-1"], "features: 0 is the embeddings' output, n the n-th block's, -1 the last."
     )
-    pooling = "features: the state of [CLS], the mean over all tokens, or the state of every token."
-    flags.DEFINE_enum("pooling", "mean", inference.POOLINGS, pooling)
+    pooling = (
+        "features: the state of [CLS], the mean over all tokens, or the state of every token; by "
+        "default the mean, or as in a directory of sentence-transformers."
+    )
+    flags.DEFINE_enum("pooling", None, inference.POOLINGS, pooling)
+    flags.DEFINE_bool(
+        "normalize",
+        None,
+        "features: scale each vector to length 1; by default only as in a directory of "
+        "sentence-transformers.",
+    )
     flags.DEFINE_integer(
         "max_length",
         None,

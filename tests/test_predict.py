@@ -68,7 +68,9 @@ def test_features(model, bert, tmp_path):
         f"--model={model}", "features", f"--input={source}", f"--output={output}", "--layers=-1,-2"
     )
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.splitlines()[-1] == f"features of 3 texts are in {output}"
+    assert finished.stdout.splitlines()[-1] == (
+        f"features (mean, not normalized) of 3 texts are in {output}"
+    )
     assert finished.stderr == (
         f"warning: 1 texts are truncated to 40 tokens; the first is {source}:3\n"
     )

@@ -16,6 +16,7 @@ from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Text, encode
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
@@ -43,6 +44,8 @@ class Bert:
       config: The model's hyperparameters.
       tokenizer: The model's tokenizer.
       max_length: The most tokens of a text; longer texts are cut off with a warning.
+      embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
+        of a directory of sentence-transformers.
       notes: Warnings from reading the model, a sentence each.
     """
 
@@ -57,6 +60,7 @@ class Bert:
         self.config = pretrained.model_config
         self.tokenizer = pretrained.tokenizer
         self.max_length = pretrained.max_length
+        self.embedding = pretrained.embedding
         self.notes = pretrained.warnings
         # ELECTRA's generator fills masks.
         self._mlm = GENERATOR if GENERATOR in pretrained.terms else MASKED_LM
@@ -110,19 +114,23 @@ class Bert:
         self,
         texts: Iterable[Text],
         *,
-        pooling: str = "mean",
+        pooling: str | None = None,
         layers: int | Sequence[int] = -1,
         max_length: int | None = None,
+        normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Returns contextual features of texts, or of their tokens.
 
         Args:
           texts: Sentences, or pairs of sentences.
           pooling: "cls" takes the first token's hidden state; "mean" averages the states of all
-            tokens, with [CLS] and [SEP]; "tokens" takes every token's state.
+            tokens, with [CLS] and [SEP]; "tokens" takes every token's state. None means that of
+            `embedding`.
           layers: One layer or a sequence of K: 0 is the embeddings' output, n the output of the
             n-th block, -1 the last.
-          max_length: The length at which texts are cut off, if shorter than the model's.
+          max_length: The length at which texts are cut off; None means that of `embedding`.
+          normalize: Whether to scale vectors to length 1; None means as in `embedding`, except for
+            "tokens".
 
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
@@ -133,11 +141,11 @@ class Bert:
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
-        if pooling not in POOLINGS:
-            raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
+        how = self.embedding_with(pooling, normalize, max_length)
+        pooling = how.pooling
         if isinstance(texts, str):
             raise UserError("encode takes a list of texts; put one text in brackets")
-        features = self.features(self.rows(texts, max_length), chosen, pooling)
+        features = self.features(self.rows(texts, how.max_length), chosen, how)
         if one_layer:
             features = [x[..., 0, :] for x in features]
         if pooling == "tokens":
@@ -280,15 +288,35 @@ class Bert:
             )
         return tuple(layer % count for layer in layers)
 
+    def embedding_with(
+        self, pooling: str | None, normalize: bool | None, max_length: int | None
+    ) -> Embedding:
+        """Returns `embedding` with the given values in place of its own.
+
+        Raises:
+          UserError: There is no such pooling, or the length is out of range.
+        """
+        own = self.embedding
+        pooling = own.pooling if pooling is None else pooling
+        if pooling not in POOLINGS:
+            raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
+        if normalize is None:
+            normalize = own.normalize and pooling != "tokens"
+        if max_length is None and own.max_length:
+            max_length = min(own.max_length, self.max_length)
+        return Embedding(pooling, normalize, self.length(max_length))
+
     def features(
-        self, rows: Sequence[TokenRow], layers: tuple[int, ...], pooling: str
+        self, rows: Sequence[TokenRow], layers: tuple[int, ...], how: Embedding
     ) -> list[np.ndarray]:
         """Returns the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
         program = partial(
-            compiled_forward.features, self.config, self._params, layers=layers, pooling=pooling
+            compiled_forward.features, self.config, self._params, layers=layers, pooling=how.pooling
         )
         features = self._run(rows, program)
-        if pooling != "tokens":
+        if how.normalize:
+            features = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in features]
+        if how.pooling != "tokens":
             return features
         return [
             states_KxLxD.swapaxes(0, 1)[: len(row.input_ids_L)]

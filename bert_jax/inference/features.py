@@ -25,6 +25,7 @@ from bert_jax.data.text_files import json_lines, open_text
 from bert_jax.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import Text, check_text, encode
+from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
 
 # The limits of a window.
@@ -98,8 +99,9 @@ def write_features(
     output: str | os.PathLike,
     *,
     layers: tuple[int, ...],
-    pooling: str,
+    pooling: str | None = None,
     max_length: int | None = None,
+    normalize: bool | None = None,
     advance: Callable[[int], None] = lambda texts: None,
 ) -> Summary:
     """Writes the features of every line of a file, in the same order.
@@ -113,7 +115,7 @@ def write_features(
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
-      layers, pooling, max_length: See `Bert.encode`.
+      layers, pooling, max_length, normalize: See `Bert.encode`.
       advance: Called with the number of texts just written.
 
     Raises:
@@ -121,17 +123,17 @@ def write_features(
         refuse an argument.
     """
     check_output(output, source)
-    chosen, length = bert.layers(layers), bert.length(max_length)
+    chosen, how = bert.layers(layers), bert.embedding_with(pooling, normalize, max_length)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""
     # The suffix is unique, because two processes may write the same output.
     suffix = f".{uuid.uuid4().hex[:8]}{files.PARTIAL}"
     with files.new_file(output, suffix) as stream:
-        writer = _WRITERS[Path(output).suffix](stream, bert, vector, pooling)
-        for window in _windows(bert, source, length, math.prod(vector), pooling):
+        writer = _WRITERS[Path(output).suffix](stream, bert, vector, how.pooling)
+        for window in _windows(bert, source, how, math.prod(vector)):
             rows = [row for _, row in window]
-            features = bert.features(rows, chosen, pooling)
+            features = bert.features(rows, chosen, how)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
             cut = [where for where, row in window if row.num_cut]
@@ -143,7 +145,7 @@ def write_features(
 
 
 def _windows(
-    bert: Bert, source: str | os.PathLike, length: int, vector_size: int, pooling: str
+    bert: Bert, source: str | os.PathLike, how: Embedding, vector_size: int
 ) -> Iterator[list[tuple[str, TokenRow]]]:
     """Yields windows of FILE:LINE and tokens."""
     texts = _texts(bert, source)
@@ -151,10 +153,10 @@ def _windows(
     num_bytes = 0
     while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
         places = [where for where, _ in chunk]
-        rows = encode(bert.tokenizer, [text for _, text in chunk], length, places=places)
+        rows = encode(bert.tokenizer, [text for _, text in chunk], how.max_length, places=places)
         for where, row in zip(places, rows, strict=True):
             window.append((where, row))
-            num_bytes += 4 * vector_size * (len(row.input_ids_L) if pooling == "tokens" else 1)
+            num_bytes += 4 * vector_size * (len(row.input_ids_L) if how.pooling == "tokens" else 1)
             if num_bytes >= _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS:
                 yield window
                 window, num_bytes = [], 0

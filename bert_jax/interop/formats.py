@@ -66,7 +66,9 @@ def _read_remote(path: epath.Path, lowercase: bool | None, family: str) -> Pretr
     names = [
         name
         for name in names or files.list_files(folder)
-        if "/" not in name and (name.endswith(_SUFFIXES) or ".data-" in name)
+        if "/" not in name
+        and (name.endswith(_SUFFIXES) or ".data-" in name)
+        or name.endswith("Pooling/config.json")
     ]
     if any(name.endswith(".safetensors") for name in names):
         names = [name for name in names if not name.endswith(".bin")]

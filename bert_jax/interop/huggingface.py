@@ -21,6 +21,7 @@ from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
+from bert_jax.interop.sentence_transformers import read_embedding
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
 from bert_jax.interop.weights import expected_shapes, model_shapes
 from bert_jax.models import BertConfig
@@ -71,15 +72,17 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
             task_model = make_task_model(head["head"], num_labels, BertConfig(**model))
             shapes |= model_shapes(task_model)
         weights, left_out = collect_weights(tensors, names, shapes, family, file)
+    embedding, unsupported = read_embedding(path)
     return Pretrained(
         source=str(path),
         model=model,
         weights=weights,
         tokenizer=read_huggingface_tokenizer(path, family),
-        warnings=left_out + warnings,
+        warnings=left_out + warnings + unsupported,
         training=training,
         family=family_name,
         terms=terms,
+        embedding=embedding,
         **head,
     )
 

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import families
 from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.family import Family
+from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import Weights
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
@@ -44,6 +45,7 @@ class Pretrained:
       features: Layers that the head reads instead of the last layer.
       bilstm_size: The size of the BiLSTM below the head; 0 for none.
       multi_label: Whether an example may have any number of labels.
+      embedding: How a text becomes a vector.
     """
 
     source: str
@@ -59,6 +61,7 @@ class Pretrained:
     features: tuple[int, ...] = ()
     bilstm_size: int = 0
     multi_label: bool = False
+    embedding: Embedding = Embedding()
 
     @property
     def model_config(self) -> BertConfig:

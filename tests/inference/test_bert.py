@@ -98,7 +98,13 @@ def test_hidden_states_match_torch():
                 np.testing.assert_allclose(x[column], golden["hidden_states"][:, i], atol=2e-5)
                 compared += 1
     assert compared >= 12
-    pooled = {name: bert.encode(SENTENCES, pooling=name) for name in ("cls", "mean")}
+    pooled = {
+        name: bert.encode(SENTENCES, pooling=name, normalize=False) for name in ("cls", "mean")
+    }
+    # The directory is one of sentence-transformers.
+    assert bert.embedding == ("mean", True, 256)
+    lengths = np.linalg.norm(pooled["mean"], axis=1, keepdims=True)
+    np.testing.assert_allclose(bert.encode(SENTENCES), pooled["mean"] / lengths, atol=1e-6)
     for row, x in enumerate(states):
         np.testing.assert_allclose(pooled["cls"][row], x[0, -1], atol=1e-5)
         np.testing.assert_allclose(pooled["mean"][row], x[:, -1].mean(0), atol=1e-5)

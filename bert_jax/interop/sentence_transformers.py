@@ -1,0 +1,69 @@
+"""Reads how a directory of sentence-transformers turns a text into a vector."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax import files
+from bert_jax.errors import UserError
+
+_MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
+_MODE = "pooling_mode_"
+_POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
+
+
+class Embedding(NamedTuple):
+    """How a text becomes a vector.
+
+    Attributes:
+      pooling: "cls" or "mean".
+      normalize: Whether vectors are scaled to length 1.
+      max_length: The most tokens of a text; None for the limit of the model.
+    """
+
+    pooling: str = "mean"
+    normalize: bool = False
+    max_length: int | None = None
+
+
+def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
+    """Returns the settings of a directory, and a warning for each part that is not supported.
+
+    Raises:
+      UserError: A file is damaged or missing.
+    """
+    if not (path / _MODULES).exists():
+        return Embedding(), []
+    try:
+        embedding, warnings = _read(path)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path / _MODULES} or a file that it names is damaged: {type(error).__name__}: {error}"
+        ) from None
+    return embedding, [f"{path}: {warning}" for warning in warnings]
+
+
+def _read(path: Path) -> tuple[Embedding, list[str]]:
+    embedding, warnings = Embedding(), []
+    settings = files.read_json(path / _SETTINGS) if (path / _SETTINGS).exists() else {}
+    if length := settings.get("max_seq_length"):
+        embedding = embedding._replace(max_length=int(length))
+    for module in json.loads((path / _MODULES).read_bytes()):
+        kind = module["type"].rpartition(".")[2]
+        if kind == "Pooling":
+            mode = _pooling_mode(files.read_json(path / module["path"] / "config.json"))
+            if mode in _POOLINGS:
+                embedding = embedding._replace(pooling=_POOLINGS[mode])
+            else:
+                warnings.append(f"its pooling, {mode}, is not supported: the mean is used")
+        elif kind == "Normalize":
+            embedding = embedding._replace(normalize=True)
+        elif kind != "Transformer":
+            warnings.append(f"its module {kind} is not supported: embeddings are without it")
+    return embedding, warnings
+
+
+def _pooling_mode(config: dict[str, Any]) -> str:
+    """Returns the mode in the config of a Pooling module; newer ones have it in one key."""
+    chosen = [key.removeprefix(_MODE) for key, on in config.items() if key.startswith(_MODE) and on]
+    return str(config.get("pooling_mode") or " and ".join(chosen))

@@ -1,0 +1,68 @@
+"""The settings in directories of sentence-transformers, and the vectors they give."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.interop import formats
+from bert_jax.interop.sentence_transformers import Embedding, read_embedding
+from tests.interop.small_bert import make_pretrained
+
+OLD_POOLING = {"word_embedding_dimension": 12, "pooling_mode_cls_token": True}
+
+
+def write(path, pooling=None, *more, settings=None):
+    """Writes the files of sentence-transformers."""
+    kinds = ["Transformer", "Pooling", *more]
+    modules = [
+        {"idx": i, "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (path / "1_Pooling").mkdir(parents=True, exist_ok=True)
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling or OLD_POOLING))
+    (path / "sentence_bert_config.json").write_text(json.dumps(settings or {}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "pooling, settings, expected",
+    [
+        (OLD_POOLING, {"max_seq_length": 256}, Embedding("cls", False, 256)),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, {}, Embedding()),
+        ({"pooling_mode": "cls"}, {"max_seq_length": None}, Embedding("cls")),
+    ],
+)
+def test_settings(tmp_path, pooling, settings, expected):
+    assert read_embedding(write(tmp_path, pooling, settings=settings)) == (expected, [])
+    normalized = read_embedding(write(tmp_path, pooling, "Normalize", settings=settings))
+    assert normalized == (expected._replace(normalize=True), [])
+
+
+def test_parts_that_are_not_supported_or_damaged(tmp_path):
+    assert read_embedding(tmp_path) == (Embedding(), [])
+    both = {"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
+    embedding, warnings = read_embedding(write(tmp_path, both, "Dense"))
+    assert embedding == Embedding() and len(warnings) == 2
+    assert "max_tokens and cls_token, is not supported: the mean" in warnings[0]
+    assert "its module Dense is not supported" in warnings[1]
+    (tmp_path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(UserError, match=r"modules.json or a file .* is damaged: FileNotFound"):
+        read_embedding(tmp_path)
+
+
+def test_encode_follows_the_settings_unless_told_otherwise(tmp_path):
+    formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
+    write(tmp_path / "hf", OLD_POOLING, "Normalize", settings={"max_seq_length": 6})
+    bert = bert_jax.load(tmp_path / "hf")
+    assert bert.embedding_with("mean", False, 20) == ("mean", False, 20)
+    with pytest.warns(UserWarning, match="truncated to 6 tokens"):
+        (found,) = bert.encode(["a b c d e f g"])
+    (states,) = bert.encode(["a b c d"], pooling="tokens")
+    assert np.abs(np.linalg.norm(states, axis=1) - 1).min() > 1e-3
+    np.testing.assert_allclose(found, states[0] / np.linalg.norm(states[0]), atol=1e-5)
+    (states,) = bert.encode(["a b c d"], pooling="tokens", normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(states, axis=1), 1, atol=1e-5)
