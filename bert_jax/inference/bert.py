@@ -3,7 +3,6 @@
 import math
 import operator
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -11,7 +10,8 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference import POOLINGS, buckets, compiled_forward
+from bert_jax.inference import POOLINGS, compiled_forward
+from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Text, encode
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
@@ -25,8 +25,6 @@ from bert_jax.tokenizers import MASK, TokenRow
 # tokens.
 _BATCH_TOKENS = {"cpu": 1024}
 _ACCELERATOR_BATCH_TOKENS = 2**15
-# Batches that are computed while the results of earlier ones are copied.
-_IN_FLIGHT = 2
 # [CLS], a token and [SEP], twice.
 _LEAST_LENGTH = 5
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
@@ -327,28 +325,13 @@ class Bert:
         self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
     ) -> list[np.ndarray]:
         """Runs all rows in batches and returns the results of each row."""
-        batches = buckets.plan(
-            [len(row.input_ids_L) for row in rows],
+        return run_in_batches(
+            rows,
+            program,
             max_length=self.config.max_position_embeddings,
             batch_tokens=self._batch_tokens,
+            source=self.source,
         )
-        results = [np.zeros(0)] * len(rows)
-        running: deque[tuple[list[int], jax.Array]] = deque()
-
-        def copy_oldest():
-            indices, values = running.popleft()
-            for i, value in zip(indices, np.asarray(values), strict=False):
-                results[i] = value
-            if any(np.isnan(results[i]).any() for i in indices):
-                raise UserError(f"{self.source} computes NaN: its weights are damaged")
-
-        for batch in batches:
-            running.append((batch.indices, program(_padded(rows, batch))))
-            if len(running) > _IN_FLIGHT:
-                copy_oldest()
-        while running:
-            copy_oldest()
-        return results
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
         """Returns the log-probabilities of a term's head, which reads additional `fields`."""
@@ -402,15 +385,3 @@ class Bert:
 def one_or_two(text: str, text_b: str | None) -> Text:
     """Returns a sentence, or a pair if there is a second one."""
     return text if text_b is None else (text, text_b)
-
-
-def _padded(rows: Sequence[TokenRow], batch: buckets.Batch) -> Inputs:
-    shape = (batch.rows, batch.length)
-    ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    lengths_B = np.zeros(batch.rows, np.int32)
-    for place, i in enumerate(batch.indices):
-        row = rows[i]
-        length = lengths_B[place] = len(row.input_ids_L)
-        ids_BxL[place, :length] = row.input_ids_L
-        types_BxL[place, row.num_first : length] = 1
-    return Inputs(ids_BxL, types_BxL, lengths_B)

@@ -1,0 +1,67 @@
+"""Runs a compiled program on rows of any length, in batches of few shapes."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference import buckets
+from bert_jax.inference.compiled_forward import Inputs
+from bert_jax.tokenizers import TokenRow
+
+# Batches that are computed while the results of earlier ones are copied.
+_IN_FLIGHT = 2
+
+
+def run_in_batches(
+    rows: Sequence[TokenRow],
+    program: Callable[[Inputs], jax.Array],
+    *,
+    max_length: int,
+    batch_tokens: int,
+    source: str,
+) -> list[np.ndarray]:
+    """Runs all rows and returns the results of each row.
+
+    Args:
+      rows: Rows of at most `max_length` tokens.
+      program: Returns an array with a result for each row of a batch.
+      max_length, batch_tokens: See `buckets.plan`.
+      source: The path of the model, for messages.
+
+    Raises:
+      UserError: A result is NaN.
+    """
+    lengths = [len(row.input_ids_L) for row in rows]
+    batches = buckets.plan(lengths, max_length=max_length, batch_tokens=batch_tokens)
+    results = [np.zeros(0)] * len(rows)
+    running: deque[tuple[list[int], jax.Array]] = deque()
+
+    def copy_oldest():
+        indices, values = running.popleft()
+        for i, value in zip(indices, np.asarray(values), strict=False):
+            results[i] = value
+        if any(np.isnan(results[i]).any() for i in indices):
+            raise UserError(f"{source} computes NaN: its weights are damaged")
+
+    for batch in batches:
+        running.append((batch.indices, program(_padded(rows, batch))))
+        if len(running) > _IN_FLIGHT:
+            copy_oldest()
+    while running:
+        copy_oldest()
+    return results
+
+
+def _padded(rows: Sequence[TokenRow], batch: buckets.Batch) -> Inputs:
+    shape = (batch.rows, batch.length)
+    ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    lengths_B = np.zeros(batch.rows, np.int32)
+    for place, i in enumerate(batch.indices):
+        row = rows[i]
+        length = lengths_B[place] = len(row.input_ids_L)
+        ids_BxL[place, :length] = row.input_ids_L
+        types_BxL[place, row.num_first : length] = 1
+    return Inputs(ids_BxL, types_BxL, lengths_B)
