@@ -78,8 +78,9 @@ PRETRAINING: Section = {
         ),
         "format": Field(
             "auto",
-            "Format of the files. auto guesses from name and content. documents: one text file per "
-            "document, with blank lines between paragraphs. sentences: one sentence per line, with "
+            "Format of the files. auto guesses from the names and the structure of the text, and "
+            "prints its guess. documents: one text file per document, with blank lines between "
+            "paragraphs. sentences: one sentence per line, with "
             "a blank line between documents. jsonl: one JSON object per line. csv, tsv, parquet: "
             "one document per row. google_tfrecord: files of google-research/bert's "
             "create_pretraining_data.py, whose pairs and masks are used as written; data.vocab "

@@ -18,7 +18,7 @@ from bert_jax.data import text_files, tfds_source
 from bert_jax.data.bad_records import BadRecord, BadRecords
 from bert_jax.data.table_columns import read_column
 from bert_jax.data.text_files import json_lines, open_text, read_line
-from bert_jax.data.text_format import format_of, is_text
+from bert_jax.data.text_format import FormatGuess, format_of, is_text
 from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
 
@@ -60,6 +60,7 @@ class Corpus:
 
     Attributes:
       sources: One dict per file or data set, as recorded in a store's metadata.
+      guesses: The guessed format of each file that was read with format="auto", by path.
       bad: The bad documents of the current pass over the corpus.
       unit: The unit of progress: "MB" of files, or "documents" if a source is a data set.
       done: The amount read so far, in `unit`.
@@ -83,6 +84,7 @@ class Corpus:
         self._readers: list[Callable[[], Iterator[Document]]] = []
         self._data_sets: list[Any] = []
         self.sources: list[dict] = []
+        self.guesses: dict[str, FormatGuess] = {}
         for item in split_inputs(inputs):
             if item.startswith(TFDS_PREFIX):
                 self._add_tfds(item)
@@ -143,7 +145,8 @@ class Corpus:
             "jsonl": self._read_jsonl,
         }
         if format == "auto":
-            format = format_of(path, self._encoding)
+            guess = self.guesses[str(path)] = format_of(path, self._encoding)
+            format = guess.format
         reader = readers.get(format) or functools.partial(self._read_table, format)
         in_bytes, before = self.unit == "MB", self.done
         encoding = "utf-8" if format == "parquet" else self._encoding

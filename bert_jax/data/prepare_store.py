@@ -6,6 +6,7 @@ exists.
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from bert_jax.data.store_manifest import (
     store_options,
     tokenizer_options,
 )
+from bert_jax.data.text_format import FormatGuess
 from bert_jax.data.tokenization import TokenizedDocument, num_cores, tokenize_documents
 from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
@@ -89,6 +91,7 @@ def prepare(
             documents = _tokenized(data, corpus, local / "tokenizer", show_progress)
             splits = _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local)
             if show_progress:
+                _report_formats(corpus.guesses)
                 _report_unknown(tokenizer, np.load(local / "train" / "token_counts.npy"))
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
@@ -99,6 +102,12 @@ def prepare(
             "options": options,
             "sources": corpus.sources,
         }
+        if corpus.guesses:
+            formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
+            metadata["formats"] = [
+                {"format": format, "reason": reason, "files": number}
+                for (format, reason), number in formats.items()
+            ]
         write_metadata(local, metadata)
     return read_metadata(output)
 
@@ -202,6 +211,20 @@ def _write_splits(
             "to train on: set it to 0"
         )
     return splits
+
+
+def _report_formats(guesses: dict[str, FormatGuess]) -> None:
+    """Prints how the files were read with data.format=auto."""
+    groups: dict[FormatGuess, list[str]] = {}
+    for path, guess in guesses.items():
+        groups.setdefault(guess, []).append(path)
+    for guess, paths in groups.items():
+        others = f" and {len(paths) - 1:,} other files" if paths[1:] else ""
+        format = f"data.format={guess.format}"
+        say(f"data.format=auto read {paths[0]}{others} as {format}: {guess.reason}")
+        if guess.is_doubtful:
+            other = "documents" if guess.format == "sentences" else "sentences"
+            say(f"warning: this is a guess; if it is wrong, set data.format={other}")
 
 
 def _report_unknown(tokenizer: tokenizers.Tokenizer, token_counts_V: np.ndarray) -> None:

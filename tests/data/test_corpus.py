@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from bert_jax.data import text_files
 from bert_jax.data.corpus import Corpus, join_inputs, split_inputs
-from bert_jax.data.text_format import is_sentence_a_line
+from bert_jax.data.text_format import format_of_text
 from bert_jax.errors import UserError
 
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
@@ -121,9 +121,17 @@ WRAPPED = (
 )
 
 
+HINDI = "मैं घर गया।\nवह बाज़ार से आया।\n\nयह एक किताब है।\nकिताब अच्छी है।\n"
+THAI = "อากาศดี\nวันนี้ฉันไปตลาดกับแม่และพี่\n\nเขาชอบอ่านหนังสือมาก\nแมวดำ\nฝนตกหนักเมื่อวานนี้ตอนเย็น\n"
+UNPUNCTUATED = "the dog ran off\nit was late and nobody came\n\nso\nthey went home that night\n"
+
+
 @pytest.mark.parametrize(
     "text, expected",
     [
+        (HINDI, True),
+        (THAI, True),
+        (UNPUNCTUATED, True),
         (SENTENCES, True),
         ("One sentence.\nOne more sentence.", True),
         ('"Oh!" she said.\nHe went (home).\nThey said “no.”\n\nIt was late.', True),
@@ -137,7 +145,9 @@ WRAPPED = (
     ],
 )
 def test_sentence_per_line_format_is_detected(text, expected):
-    assert is_sentence_a_line(text) == expected
+    guess = format_of_text(text)
+    assert (guess.format == "sentences") == expected
+    assert guess.is_doubtful == (text in (THAI, UNPUNCTUATED))
 
 
 BAD = [
