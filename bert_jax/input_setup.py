@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from bert_jax import tokenizers, workdir
 from bert_jax.config import check_vocabulary
-from bert_jax.data import record_store
+from bert_jax.data import corpus_report, record_store
 from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
@@ -50,6 +50,18 @@ class RunInput:
         if isinstance(self.train, RecordStore):
             spec = dataclasses.replace(spec, **record_store.PARTS)
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
+
+    def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+        """Returns what each stage sees of the text; see `corpus_report.measure`.
+
+        The list is empty for rows that were converted from TFRecord files.
+        """
+        if isinstance(self.train, RecordStore):
+            return []
+        return [
+            corpus_report.measure(self.stream(stream_spec(config, stage)), stage.num_steps)
+            for stage in stages
+        ]
 
     def describe(self) -> str:
         """Returns a sentence on the size of the input."""

@@ -15,14 +15,16 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import cli, files
+from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config, validate_data
+from bert_jax.data import corpus_report
 from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.corpus import join_inputs
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import FORMAT, training_flags
-from bert_jax.data.store import read_metadata, store_path
+from bert_jax.data.store import TokenStore, read_metadata, store_path
 from bert_jax.data.store_manifest import given_tokenizer, tokenizer_flags
+from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.progress import say
 
@@ -60,6 +62,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         default = ",".join(data.input) if key == "input" else data[key]
         define[type(default)](key, default, text, flag_values=values)
     flags.DEFINE_string("output", None, "Directory of the token store.", flag_values=values)
+    flags.DEFINE_boolean(
+        "report", False, "Also show what sentence pairs see of the text.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "max_seq_length", 128, "Length of the rows of --report.", lower_bound=8, flag_values=values
+    )
     flags.DEFINE_integer(
         "vocab_size",
         None,
@@ -85,6 +93,8 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
         _print_records(metadata, values.output)
     else:
         _print_summary(metadata, values.output, time.monotonic() - started)
+        if values.report:
+            _print_report(values.output, values.max_seq_length)
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -121,6 +131,16 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> Non
         markup=False,
         highlight=False,
     )
+
+
+def _print_report(output: str, max_seq_length: int) -> None:
+    spec = StreamSpec(max_seq_length, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0)
+    path = store_path(output)
+    stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
+    reports = [corpus_report.measure(stream, num_steps=0)]
+    Console().print(corpus_report.table(reports))
+    for warning in corpus_report.warnings(reports):
+        say(f"warning: {warning}")
 
 
 def _print_records(metadata: dict[str, Any], output: str) -> None:

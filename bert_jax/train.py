@@ -14,6 +14,7 @@ from rich.console import Console
 from bert_jax import evaluation, files, initialize, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_batch, prediction_warnings, teacher_layers
+from bert_jax.data import corpus_report
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, TrainingBatches, open_run_input
@@ -99,7 +100,8 @@ def _train(
         finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, num_steps))
         if finished:
             return finished
-        announce(config, trainer, run_input, directory, step, warnings)
+        reports = run_input.reports(config, trainer.stages) if is_first else []
+        announce(config, trainer, run_input, directory, step, warnings, reports)
 
         recorder, profiler = stack.enter_context(
             recording(
@@ -176,7 +178,7 @@ def _train(
             return None
 
     speed = recorder.run_sequences_per_second()
-    results |= {"step": num_steps, "train_sequences_per_second": speed}
+    results |= {"step": num_steps, "train_sequences_per_second": speed, "corpus": reports}
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
         panels = pretraining_panels(trainer.objective.terms)
@@ -275,8 +277,9 @@ def announce(
     directory: epath.PathLike,
     step: int,
     warnings: list[str],
+    reports: list[dict[str, Any]],
 ) -> None:
-    """Prints a summary of the run, before the first compilation."""
+    """Prints a summary of the run and its corpus, before the first compilation."""
     devices = trainer.mesh.devices
     terms = " + ".join(term.label for term in trainer.objective.terms)
     say(
@@ -297,6 +300,9 @@ def announce(
             f"config.schedule.warmup_steps is {warmup:g}: in {config.train.num_steps:,} steps "
             "the learning rate never reaches its peak",
         ]
+    if reports and not step:
+        Console().print(corpus_report.table(reports))
+        warnings = [*warnings, *corpus_report.warnings(reports)]
     for warning in warnings:
         say(f"warning: {warning}")
     if step:

@@ -7,7 +7,8 @@ stage, epoch, block or window).
 """
 
 import abc
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -103,6 +104,12 @@ class WindowedRows(abc.ABC):
             windows = np.split(order, closes)
             self._epoch_windows = (epoch, windows)
         return windows
+
+    def planned_blocks(self) -> Iterator[tuple[Block, Any]]:
+        """Plans the blocks of the first epoch one by one, in the order of the stream."""
+        for number in itertools.chain.from_iterable(self.windows(0)):
+            block, rng = self._block(0, number)
+            yield block, self.plan_block(block, rng)
 
     def count(self, epoch: int, window: int) -> int:
         """Counts the rows of a window; this is cheaper than planning it."""

@@ -1,0 +1,188 @@
+"""Measures what a model will see of a corpus: sentences, cut tokens, padding, epochs."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from bert_jax.data.rows.windows import WindowedRows, select_rows
+from bert_jax.data.store import TokenStore
+from bert_jax.data.stream import Stream
+
+# Blocks are measured until they have this many tokens.
+_SAMPLE_TOKENS = 2_000_000
+_ROWS_AT_ONCE = 4096
+_MAX_WARNINGS = 3
+
+
+class _Recorder:
+    """A view of a token store that records the positions of all tokens that are read."""
+
+    def __init__(self, store: TokenStore):
+        self._store = store
+        self.positions: list[np.ndarray] = []
+
+    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
+        self.positions.append(positions)
+        return self._store.tokens_at(positions)
+
+
+def measure(stream: Stream, num_steps: int) -> dict[str, Any]:
+    """Measures the rows of a stage.
+
+    Statistics of rows and sentences come from a sample of consecutive documents with about two
+    million tokens, or from the whole corpus if it is smaller. Random second segments count as seen
+    only if they lie in the sample.
+
+    Args:
+      stream: The stream of the stage. Its rows must be made from a token store.
+      num_steps: The number of training steps of the stage; 0 if there is no run.
+
+    Returns:
+      Values that JSON can hold: `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
+      `sentences_per_document` and `tokens_per_sentence` (median, largest); the shares `unknown`
+      of all tokens, `too_long` of the sentences that are longer than a row, `seen` of the tokens
+      that an epoch has in its rows, `padding` of the places in rows; `label_shares` for each
+      field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`.
+    """
+    rows: WindowedRows = stream.examples.rows
+    store, spec, reader = rows.store, stream.spec, copy.copy(rows)
+    reader.store = recorder = _Recorder(store)
+    sampled_tokens = num_rows = padding = 0
+    is_seen, sentence_lengths, document_lengths = [], [], []
+    labels: dict[str, list[np.ndarray]] = {}
+    for block, plan in rows.planned_blocks():
+        start, stop = block.sentence_starts[[0, -1]].tolist()
+        is_seen.append((start, np.zeros(stop - start, bool)))
+        sampled_tokens += stop - start
+        sentence_lengths.append(np.diff(block.sentence_starts))
+        document_lengths.append(np.diff(block.document_starts))
+        num_rows += len(plan[0])
+        for first in range(0, len(plan[0]), _ROWS_AT_ONCE):
+            batch = reader.assemble(select_rows(plan, slice(first, first + _ROWS_AT_ONCE)))
+            padding += int((batch["attention_mask"] == 0).sum())
+            for name, values in batch.items():
+                if values.ndim == 1:
+                    labels.setdefault(name, []).append(values)
+        if sampled_tokens >= _SAMPLE_TOKENS:
+            break
+    sentence_S, document_D = np.concatenate(sentence_lengths), np.concatenate(document_lengths)
+    for start, is_seen_T in is_seen:
+        for positions in recorder.positions:
+            inside = positions[(positions >= start) & (positions < start + len(is_seen_T))]
+            is_seen_T[inside - start] = True
+    seen = sum(int(is_seen_T.sum()) for _, is_seen_T in is_seen)
+    share = sampled_tokens / store.num_tokens
+    room = spec.max_seq_length - rows.tokenizer.template.num_special(is_pair=False)
+    rows_per_epoch = max(1, round(num_rows / share))
+    places = max(1, num_rows * spec.max_seq_length)
+    unknown = int(store.token_counts[rows.tokenizer.unk_id])
+    return {
+        "max_seq_length": spec.max_seq_length,
+        "documents": int(store.num_documents),
+        "sentences": int(len(store.sentence_starts) - 1),
+        "tokens": int(store.num_tokens),
+        "sentences_per_document": _quantiles(document_D),
+        "tokens_per_sentence": _quantiles(sentence_S),
+        "too_long": float((sentence_S > room).mean()),
+        "unknown": unknown / store.num_tokens,
+        "seen": seen / sampled_tokens,
+        "padding": padding / places,
+        "label_shares": {
+            name: {
+                str(label): float(count / num_rows)
+                for label, count in zip(
+                    *np.unique(np.concatenate(values), return_counts=True), strict=True
+                )
+            }
+            for name, values in labels.items()
+        },
+        "rows_per_epoch": rows_per_epoch,
+        "tokens_per_epoch": round((places - padding) / share),
+        "epochs": num_steps * spec.batch_size / rows_per_epoch,
+    }
+
+
+def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the most important problems of a run, each with its remedy; at most three.
+
+    The longest rows are judged, because shorter ones of an early stage are meant to save time.
+    """
+    report = max(reports, key=lambda report: report["max_seq_length"])
+    epochs = sum(report["epochs"] for report in reports)
+    length, sentences = report["max_seq_length"], report["sentences_per_document"]
+    random_share = report["label_shares"].get("next_sentence_labels", {}).get("1", 0)
+    found = []
+    if report["seen"] < 0.7:
+        found.append(
+            f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch: "
+            f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens, "
+            "and the rest of such a sentence is cut off; split them, or set a longer max_seq_length"
+        )
+    if report["unknown"] > 0.01:
+        found.append(
+            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
+            "this text, with more entries (config.model.vocab_size), or as "
+            "config.data.tokenizer=byte_bpe, which knows every character"
+        )
+    if random_share > 0.7 and sentences["median"] < 10:
+        found.append(
+            f"{random_share:.0%} of the pairs are random, because half of the documents have at "
+            f"most {sentences['median']:g} sentences: join them to longer documents, or use "
+            "config.data.rows=full_sentences without next-sentence prediction"
+        )
+    if report["padding"] > 0.4:
+        found.append(
+            f"{report['padding']:.0%} of the places in rows are padding, which costs time: set a "
+            "shorter max_seq_length, or config.data.rows=full_sentences"
+        )
+    if epochs > 100:
+        found.append(
+            f"the run repeats the text {epochs:,.0f} times (BERT: 40): give it more text "
+            "or fewer steps (config.train.num_steps)"
+        )
+    return found[:_MAX_WARNINGS]
+
+
+def table(reports: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns a table of the reports of a run's stages."""
+    first = reports[0]
+    result = Table(title="What the model sees of the corpus", title_justify="left")
+    result.add_column("")
+    for report in reports:
+        result.add_column(f"rows of {report['max_seq_length']}", justify="right")
+
+    def add(name: str, text) -> None:
+        result.add_row(name, *map(text, reports))
+
+    def of_corpus(name: str, text: str) -> None:
+        result.add_row(name, text, *[""] * (len(reports) - 1))
+
+    for name in ("documents", "sentences", "tokens"):
+        of_corpus(name, f"{first[name]:,}")
+    for name in ("sentences_per_document", "tokens_per_sentence"):
+        values = first[name]
+        text = f"{values['median']:,.0f}, {values['largest']:,}"
+        of_corpus(f"{name.replace('_', ' ')} (median, largest)", text)
+    of_corpus("unknown tokens", f"{first['unknown']:.2%}")
+    add("sentences longer than a row", lambda report: f"{report['too_long']:.1%}")
+    add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")
+    add("padding", lambda report: f"{report['padding']:.1%}")
+    for name, shares in first["label_shares"].items():
+        for label in shares:
+            add(
+                f"{name} {label}",
+                lambda report, name=name, label=label: (
+                    f"{report['label_shares'][name].get(label, 0):.1%}"
+                ),
+            )
+    add("rows in an epoch", lambda report: f"{report['rows_per_epoch']:,}")
+    if first["epochs"]:
+        add("epochs of this run", lambda report: f"{report['epochs']:,.1f}")
+    return result
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float]:
+    return {"median": float(np.median(values)), "largest": int(values.max())}
