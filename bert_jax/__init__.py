@@ -1,9 +1,15 @@
 """Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bert_jax.inference.bert import Bert
+    from bert_jax.inference.finetuned import FineTuned
+
 __version__ = "0.1.0"
 
 
-def load(path: str, step: int | None = None):
+def load(path: str, step: int | None = None) -> "Bert | FineTuned":
     """Loads a BERT for inference: `bert_jax.load(PATH).fill_mask("Paris is [MASK].")`.
 
     Args:

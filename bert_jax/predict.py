@@ -141,8 +141,12 @@ def answer(bert: "FineTuned", question: str, text: str) -> Values:
 
 
 def tag(bert: "FineTuned", text: str) -> Values:
-    """Finds the tag of each word."""
-    return {"words": [word._asdict() for word in bert.tag(text)]}
+    """Finds the tag of each word, and the entities that the tags form."""
+    words, entities = bert.tag(text), bert.entities(text)
+    return {
+        "words": [word._asdict() for word in words],
+        "entities": [entity._asdict() for entity in entities],
+    }
 
 
 def choose(bert: "FineTuned", context: str, choice: str, choice_b: str, *choices: str) -> Values:

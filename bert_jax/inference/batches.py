@@ -11,6 +11,10 @@ from bert_jax.inference import buckets
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.tokenizers import TokenRow
 
+# Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
+# tokens.
+_BATCH_TOKENS = {"cpu": 1024}
+_ACCELERATOR_BATCH_TOKENS = 2**15
 # Batches that are computed while the results of earlier ones are copied.
 _IN_FLIGHT = 2
 
@@ -20,7 +24,6 @@ def run_in_batches(
     program: Callable[[Inputs], jax.Array],
     *,
     max_length: int,
-    batch_tokens: int,
     source: str,
 ) -> list[np.ndarray]:
     """Runs all rows and returns the results of each row.
@@ -28,13 +31,14 @@ def run_in_batches(
     Args:
       rows: Rows of at most `max_length` tokens.
       program: Returns an array with a result for each row of a batch.
-      max_length, batch_tokens: See `buckets.plan`.
+      max_length: See `buckets.plan`.
       source: The path of the model, for messages.
 
     Raises:
       UserError: A result is NaN.
     """
     lengths = [len(row.input_ids_L) for row in rows]
+    batch_tokens = _BATCH_TOKENS.get(jax.default_backend(), _ACCELERATOR_BATCH_TOKENS)
     batches = buckets.plan(lengths, max_length=max_length, batch_tokens=batch_tokens)
     results = [np.zeros(0)] * len(rows)
     running: deque[tuple[list[int], jax.Array]] = deque()

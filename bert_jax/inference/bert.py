@@ -13,7 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.inference import POOLINGS, compiled_forward
 from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs
-from bert_jax.inference.encode_text import Text, encode
+from bert_jax.inference.encode_text import Seconds, Text, Texts, as_texts, encode, one_or_all
+from bert_jax.inference.guesses import guess_masks
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.sentence_transformers import Embedding
@@ -21,10 +22,6 @@ from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
 
-# Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
-# tokens.
-_BATCH_TOKENS = {"cpu": 1024}
-_ACCELERATOR_BATCH_TOKENS = 2**15
 # [CLS], a token and [SEP], twice.
 _LEAST_LENGTH = 5
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
@@ -65,48 +62,69 @@ class Bert:
         terms = (self._mlm, NEXT_SENTENCE, REPLACED_TOKEN)
         self._missing = {term: pretrained.missing_head(term) for term in terms}
         self._params = jax.device_put(unflatten(pretrained.weights, self.config))
-        self._batch_tokens = _BATCH_TOKENS.get(jax.default_backend(), _ACCELERATOR_BATCH_TOKENS)
+
+    def __repr__(self) -> str:
+        shape = f"{self.config.num_hidden_layers} layers of {self.config.hidden_size}"
+        return f"{type(self).__name__}({self.source!r}, {shape}, up to {self.max_length} tokens)"
 
     def fill_mask(
-        self, text: str, text_b: str | None = None, *, top_k: int = 5
-    ) -> list[list[Guess]]:
+        self,
+        text: str | Sequence[Text],
+        text_b: str | Sequence[str] | None = None,
+        *,
+        top_k: int = 5,
+    ) -> list[list[Guess]] | list[list[list[Guess]]]:
         """Predicts the tokens at each [MASK], all masks at once.
 
         Args:
-          text: A text with at least one [MASK]; see `Tokenizer.encode_masked`.
-          text_b: A second sentence, if any.
+          text: A text with at least one [MASK] (see `Tokenizer.encode_masked`), or a list of texts
+            or pairs.
+          text_b: A second sentence, if any; for a list of texts a list.
           top_k: The number of guesses for each mask.
 
         Returns:
-          The guesses for each mask in order, the most likely first.
+          The guesses for each mask in order, the most likely first; for a list of texts a list of
+          such results.
 
         Raises:
           UserError: There is no mask, or one beyond `max_length`; or the model has no trained
             masked-LM head.
         """
         self._require("fill_mask", self._mlm)
-        (row,) = self.rows([one_or_two(text, text_b)], masks=True)
-        num_masks = self._count_masks(text, text_b)
-        if not num_masks:
-            raise UserError(f"{text[:40]!r} has no {MASK}; put one in the place of a word")
-        guesses = self._guesses(row, top_k)
-        if len(guesses) < num_masks:
-            raise UserError(
-                f"the text is longer than {self.max_length} tokens, and "
-                f"{num_masks - len(guesses)} {MASK} in it would be cut off; shorten it"
-            )
-        return list(guesses.values())
+        texts = as_texts(text, text_b)
+        rows = self.rows(texts, masks=True)
+        found = []
+        for text_or_pair, guesses in zip(texts, self._guesses(rows, top_k), strict=True):
+            num_masks = self._count_masks(text_or_pair)
+            if not num_masks:
+                shown = text_or_pair if isinstance(text_or_pair, str) else text_or_pair[0]
+                raise UserError(f"{shown[:40]!r} has no {MASK}; put one in the place of a word")
+            if len(guesses) < num_masks:
+                raise UserError(
+                    f"the text is longer than {self.max_length} tokens, and "
+                    f"{num_masks - len(guesses)} {MASK} in it would be cut off; shorten it"
+                )
+            found.append(list(guesses.values()))
+        return one_or_all(text, found)
 
-    def next_sentence(self, text: str, text_b: str) -> float:
+    def next_sentence(self, text: Texts, text_b: Seconds = None) -> float | list[float]:
         """Returns the probability that `text_b` followed `text` in one document.
+
+        Args:
+          text: A sentence; or a list of sentences or of pairs, for a list of probabilities.
+          text_b: The other sentence, or a list of them; None if `text` is a list of pairs.
 
         Raises:
           UserError: A sentence is empty, or the model has no trained next-sentence head.
         """
         self._require("next_sentence", NEXT_SENTENCE)
-        rows = self.rows([(text, text_b)])
-        (log_probs_2,) = self._run(rows, lambda inputs: self._log_probs(inputs, NEXT_SENTENCE))
-        return float(np.exp(log_probs_2[0]))
+        pairs = as_texts(text, text_b)
+        if not all(isinstance(pair, tuple) for pair in pairs):
+            raise UserError("next_sentence takes pairs of sentences")
+        log_probs = self._run(
+            self.rows(pairs), lambda inputs: self._log_probs(inputs, NEXT_SENTENCE)
+        )
+        return one_or_all(text, [float(np.exp(log_probs_2[0])) for log_probs_2 in log_probs])
 
     def encode(
         self,
@@ -153,14 +171,18 @@ class Bert:
             return np.zeros((0, *width, self.config.hidden_size), np.float32)
         return np.stack(features)
 
-    def score(self, text: str) -> Score:
-        """Scores each token of a text given all others.
+    def score(self, text: str | Sequence[str]) -> Score | list[Score]:
+        """Scores each token of a text given all others; a list gives a list of results.
 
         Raises:
           UserError: The text is empty, or the model has no trained masked-LM head.
         """
         self._require("score", self._mlm)
-        (row,) = self.rows([text])
+        if not isinstance(text, str):
+            return [self._score(row) for row in self.rows(text)]
+        return self._score(*self.rows([text]))
+
+    def _score(self, row: TokenRow) -> Score:
         template = self.tokenizer.template
         first, after = len(template.before), len(template.after)
         ids = row.input_ids_L[first : len(row.input_ids_L) - after].tolist()
@@ -177,23 +199,29 @@ class Bert:
         tokens = [self.tokenizer.id_to_token(i) for i in ids]
         return Score(math.fsum(log_probs), tokens, log_probs)
 
-    def detect(self, text: str, text_b: str | None = None) -> list[Detection]:
+    def detect(
+        self, text: Texts, text_b: Seconds = None
+    ) -> list[Detection] | list[list[Detection]]:
         """Finds the tokens that look replaced, with ELECTRA's discriminator.
 
         Returns:
-          Every token of the text or texts, with special tokens, in order.
+          Every token of the text or pair, with special tokens, in order; a list for each text of a
+          list.
 
         Raises:
           UserError: A text is empty, or the model has no trained head for replaced tokens.
         """
         self._require("detect", REPLACED_TOKEN)
-        (row,) = self.rows([one_or_two(text, text_b)])
+        rows = self.rows(as_texts(text, text_b))
         program = partial(compiled_forward.replaced, self.config, self._params)
-        (probabilities_L,) = self._run([row], program)
-        return [
-            Detection(self.tokenizer.id_to_token(i), float(p), bool(p > 0.5))
-            for i, p in zip(row.input_ids_L, probabilities_L, strict=False)
+        found = [
+            [
+                Detection(self.tokenizer.id_to_token(i), float(p), bool(p > 0.5))
+                for i, p in zip(row.input_ids_L, probabilities_L, strict=False)
+            ]
+            for row, probabilities_L in zip(rows, self._run(rows, program), strict=True)
         ]
+        return one_or_all(text, found)
 
     def attention(
         self,
@@ -211,10 +239,11 @@ class Bert:
         Raises:
           UserError: A sentence is empty.
         """
-        (row,) = self.rows([one_or_two(text, text_b)], max_length, masks=True)
+        texts = as_texts(text, text_b)
+        (row,) = self.rows(texts, max_length, masks=True)
         missing = self._missing[self._mlm]
-        guesses = {} if missing else self._guesses(row, top_k)
-        num_missing = self._count_masks(text, text_b) - len(guesses)
+        guesses = {} if missing else self._guesses([row], top_k)[0]
+        num_missing = self._count_masks(*texts) - len(guesses)
         if num_missing:
             cause = missing or "beyond the maximum length"
             warnings.warn(f"no predictions for {num_missing} {MASK}: {cause}", stacklevel=2)
@@ -329,7 +358,6 @@ class Bert:
             rows,
             program,
             max_length=self.config.max_position_embeddings,
-            batch_tokens=self._batch_tokens,
             source=self.source,
         )
 
@@ -350,38 +378,21 @@ class Bert:
             masked_lm_weights=zeros_BxM.astype(np.float32),
         )
 
-    def _guesses(self, row: TokenRow, top_k: int) -> dict[int, list[Guess]]:
-        """Returns the most likely tokens of each masked position."""
+    def _guesses(self, rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
+        """Returns the most likely tokens of each masked position of each row."""
         if not 1 <= top_k <= self.config.vocab_size:
             raise UserError(
                 f"top_k is {top_k}; it must be from 1 to the {self.config.vocab_size:,} entries of "
                 "the vocabulary"
             )
-        positions = np.flatnonzero(row.input_ids_L == self.tokenizer.mask_id)
-        if not len(positions):
-            return {}
-        # Padding the number of masks keeps the number of compiled shapes small.
-        padded = np.zeros((1, 1 << (len(positions) - 1).bit_length()), np.int32)
-        padded[0, : len(positions)] = positions
-        program = partial(self._token_log_probs, positions_BxM=padded)
-        (log_probs_MxW,) = self._run([row], program)
-        guesses = {}
-        for position, log_probs_W in zip(positions.tolist(), log_probs_MxW, strict=False):
-            log_probs_V = log_probs_W[: self.config.vocab_size]
-            best = np.argsort(-log_probs_V, kind="stable")[:top_k]
-            guesses[position] = [
-                Guess(self.tokenizer.id_to_token(i), math.exp(log_probs_V[i])) for i in best
-            ]
-        return guesses
+        return guess_masks(
+            rows, top_k, self.config.vocab_size, self.tokenizer, self._run, self._token_log_probs
+        )
 
-    def _count_masks(self, text: str, text_b: str | None) -> int:
-        return sum(len(self.tokenizer.split_at_masks(t)) - 1 for t in (text, text_b or ""))
+    def _count_masks(self, text: Text) -> int:
+        sides = (text,) if isinstance(text, str) else text
+        return sum(len(self.tokenizer.split_at_masks(side)) - 1 for side in sides)
 
     def _require(self, method: str, term: str) -> None:
         if self._missing[term]:
             raise UserError(f"{self._missing[term]}, which {method} needs; features need no head")
-
-
-def one_or_two(text: str, text_b: str | None) -> Text:
-    """Returns a sentence, or a pair if there is a second one."""
-    return text if text_b is None else (text, text_b)

@@ -1,6 +1,7 @@
 """Converts texts to token sequences, and refuses values that are not texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bert_jax.data.text_files import is_unicode
 from bert_jax.errors import UserError
@@ -8,6 +9,9 @@ from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # A sentence, or a pair of them.
 Text = str | tuple[str, str]
+# One sentence or a list of texts, and the second sentences of pairs.
+Texts = str | Sequence[Text]
+Seconds = str | Sequence[str] | None
 
 
 def encode(
@@ -53,6 +57,28 @@ def encode(
                 raise UserError(f"{place} has no token in {side[:40]!r}; give it some text")
         rows.append(tokenizer.join(*parts, max_length=max_length))
     return rows
+
+
+def as_texts(text: Texts, text_b: Seconds = None) -> list[Text]:
+    """Returns the sentences or pairs of one text or of a list; `text_b` has the second sentences.
+
+    Raises:
+      UserError: Only one of the two is a list, or the lists have different lengths.
+    """
+    if isinstance(text, str) or not isinstance(text, Iterable):
+        return [text if text_b is None else (text, text_b)]
+    texts = list(text)
+    if text_b is None:
+        return texts
+    seconds = [] if isinstance(text_b, str) else list(text_b)
+    if len(seconds) != len(texts):
+        raise UserError(f"the {len(texts)} texts of a list need a list of as many second texts")
+    return list(zip(texts, seconds, strict=True))
+
+
+def one_or_all(text: Any, results: list[Any]) -> Any:
+    """Returns the result for one text, or a list of results for a list of texts."""
+    return results[0] if isinstance(text, str) else results
 
 
 def check_text(text: str, place: str) -> None:

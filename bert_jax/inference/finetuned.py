@@ -1,6 +1,5 @@
 """A fine-tuned BERT and the predictions of its head."""
 
-import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -12,12 +11,14 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from bert_jax.errors import UserError
-from bert_jax.inference.bert import Bert, one_or_two
+from bert_jax.inference.bert import Bert
 from bert_jax.inference.compiled_forward import Inputs
-from bert_jax.inference.encode_text import check_text, encode
+from bert_jax.inference.encode_text import Seconds, Texts, as_texts, check_text, encode, one_or_all
+from bert_jax.inference.words import word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.task_models import make_task_model
+from bert_jax.tasks import ner_tags
 from bert_jax.tasks.glue import SPECS
 from bert_jax.tasks.ner_rows import TaggedRows
 from bert_jax.tasks.squad_answers import Answer, rank_answers
@@ -44,10 +45,22 @@ class Label(NamedTuple):
 
 
 class TaggedWord(NamedTuple):
-    """A word, its tag, and the tag's probability."""
+    """A word, its tag, the tag's probability, and the word's characters in the text, if any."""
 
     word: str
     tag: str
+    probability: float
+    start: int | None = None
+    end: int | None = None
+
+
+class Entity(NamedTuple):
+    """An entity, its characters in the text, and the lowest probability of its tags."""
+
+    type: str
+    text: str
+    start: int
+    end: int
     probability: float
 
 
@@ -103,20 +116,28 @@ class FineTuned(Bert):
 
         self._task_program = jax.jit(outputs)
 
-    def classify(self, text: str, text_b: str | None = None) -> list[Label] | float:
-        """Returns the classes of a sentence or a pair, the likeliest first.
+    def __repr__(self) -> str:
+        labels = f", labels={self.labels}" if self.labels else ""
+        return f"{super().__repr__()[:-1]}, head={self.head!r}{labels})"
 
-        For a model with one output (regression), returns that number.
+    def classify(self, text: Texts, text_b: Seconds = None) -> Any:
+        """Returns the classes of a sentence or a pair, the likeliest first: a list of `Label`.
+
+        For a model with one output (regression), returns that number. For a list of sentences or
+        pairs, returns a list of such results.
 
         Raises:
           UserError: A sentence is empty, or the model has another head.
         """
         self._require_head("classify")
-        if self._texts and self._texts != (1 if text_b is None else 2):
+        texts = as_texts(text, text_b)
+        if self._texts and any(isinstance(t, str) == (self._texts == 2) for t in texts):
             what = "single sentences" if self._texts == 1 else "pairs of sentences"
             warnings.warn(f"{self.source} was fine-tuned on {what}", stacklevel=2)
-        rows = self.rows([one_or_two(text, text_b)])
-        ((logits_C,),) = self._outputs(rows)
+        found = [self._classes(logits_C) for (logits_C,) in self._outputs(self.rows(texts))]
+        return one_or_all(text, found)
+
+    def _classes(self, logits_C: np.ndarray) -> list[Label] | float:
         if not self.labels:
             return float(logits_C[0])
         probs_C = (expit if self.multi_label else softmax)(logits_C.astype(np.float64))
@@ -124,20 +145,21 @@ class FineTuned(Bert):
 
     def answer(
         self,
-        question: str,
-        context: str,
+        question: str | Sequence[str],
+        context: str | Sequence[str],
         *,
         n_best: int = 5,
         with_no_answer: bool | None = None,
-    ) -> list[Answer]:
+    ) -> list[Answer] | list[list[Answer]]:
         """Returns the parts of a text that answer a question, the likeliest first.
 
         A text of any length is read in overlapping windows. Probabilities are over the n best
         candidates, as in SQuAD's nbest_predictions.json, not over all spans.
 
         Args:
-          question: The question, truncated to the length of questions in training.
-          context: The text.
+          question: The question, truncated to the length of questions in training; or a list.
+          context: The text; for a list of questions, a list with the text of each. The result is
+            then a list of lists.
           n_best: The most answers to return.
           with_no_answer: Whether the answer may be empty, for a model of SQuAD 2.0. An empty one
             comes first if its score is above the best span's by `config.squad.null_threshold`. None
@@ -159,19 +181,31 @@ class FineTuned(Bert):
             with_no_answer = version == "2.0"
         if n_best < 1:
             raise UserError(f"n_best is {n_best}; it must be at least 1")
-        encode(self.tokenizer, [question, context], None, places=("the question", "the text"))
-        (ids,) = self.tokenizer.encode_batch([question])
-        if len(ids) > self._answering["max_query_length"]:
-            warnings.warn(
-                f"the question is truncated to {self._answering['max_query_length']} tokens",
-                stacklevel=2,
-            )
-        query = Question("0", ids, Context(context, *self.tokenizer.encode_aligned(context)))
+        pairs = as_texts(question, context)
+        if not pairs:
+            return []
+        for place, texts in zip(
+            ("the question", "the text"), zip(*pairs, strict=True), strict=True
+        ):
+            for text in texts:
+                check_text(text, place)
+            unique = list(dict.fromkeys(texts))
+            encode(self.tokenizer, unique, None, places=[place] * len(unique))
+        ids = self.tokenizer.encode_batch([asked for asked, _ in pairs])
+        most = self._answering["max_query_length"]
+        if any(len(ids_Q) > most for ids_Q in ids):
+            warnings.warn(f"the question is truncated to {most} tokens", stacklevel=2)
+        texts = dict.fromkeys(text for _, text in pairs)
+        contexts = {text: Context(text, *self.tokenizer.encode_aligned(text)) for text in texts}
+        queries = [
+            Question(str(number), ids_Q, contexts[text])
+            for number, (ids_Q, (_, text)) in enumerate(zip(ids, pairs, strict=True))
+        ]
         cut = {key: self._answering[key] for key in ("doc_stride", "max_query_length")}
-        windows = Windows([query], self.tokenizer, max_seq_length=self.max_length, **cut)
+        windows = Windows(queries, self.tokenizer, max_seq_length=self.max_length, **cut)
         logits = self._outputs(list(windows))
         end_NxL, start_NxL = (_padded([x[i] for x in logits]) for i in (0, 1))
-        (ranking,) = rank_answers(
+        rankings = rank_answers(
             windows,
             start_NxL,
             end_NxL,
@@ -179,55 +213,100 @@ class FineTuned(Bert):
             max_answer_length=self._answering["max_answer_length"],
             with_no_answer=with_no_answer,
         )
-        answers = ranking.answers
-        if with_no_answer:
-            predicted = ranking.prediction(self._answering["null_threshold"])
-            answers = sorted(answers, key=lambda answer: answer.text != predicted)
-        return answers[:n_best]
+        found = []
+        for ranking in rankings:
+            answers = ranking.answers
+            if with_no_answer:
+                predicted = ranking.prediction(self._answering["null_threshold"])
+                answers = sorted(answers, key=lambda answer, best=predicted: answer.text != best)
+            found.append(answers[:n_best])
+        return one_or_all(question, found)
 
-    def tag(self, text: str | Sequence[str]) -> list[TaggedWord]:
+    def tag(
+        self, text: str | Sequence[str] | Sequence[Sequence[str]]
+    ) -> list[TaggedWord] | list[list[TaggedWord]]:
         """Returns the tag of every word.
 
         Args:
-          text: A list of words, or a text. The words of a text are runs of letters and digits,
-            and single other characters; accents and joiners belong to the character before them.
+          text: A text, a list of words, or a list of lists of words, which gives a list of lists.
+            The words of a text are runs of letters and digits, and single other characters; accents
+            and joiners belong to the character before them.
 
         Raises:
           UserError: There is no word, or the model has another head.
         """
         self._require_head("tag")
-        words = _words(text) if isinstance(text, str) else list(text)
-        for number, word in enumerate(words, 1):
-            check_text(word, f"word {number}")
-        if not words or not all(word.strip() for word in words):
-            raise UserError("there must be a word to tag, and no word may be empty")
-        rows = TaggedRows([words], None, self.tokenizer, self.max_length)
+        if isinstance(text, str):
+            spans = word_spans(text)
+            tagged = self._tag([[text[start:end] for start, end in spans]])[0]
+            places = zip(tagged, spans, strict=True)
+            return [word._replace(start=start, end=end) for word, (start, end) in places]
+        words = list(text)
+        if words and not any(isinstance(word, str) for word in words):
+            return self._tag([list(sentence) for sentence in words])
+        return self._tag([words])[0]
+
+    def entities(self, text: str) -> list[Entity]:
+        """Returns the entities of a text: neighboring words whose tags belong together.
+
+        Raises:
+          UserError: As for `tag`.
+        """
+        words = self.tag(text)
+        # A label without B or I is a type.
+        tags = [ner_tags.parse(word.tag) or f"I-{word.tag}" for word in words]
+        found = []
+        for type_, first, last in ner_tags.entities(tags):
+            start, end = words[first].start, words[last].end
+            probability = min(word.probability for word in words[first : last + 1])
+            found.append(Entity(type_, text[start:end], start, end, probability))
+        return found
+
+    def _tag(self, sentences: list[list[str]]) -> list[list[TaggedWord]]:
+        for words in sentences:
+            for number, word in enumerate(words, 1):
+                check_text(word, f"word {number}")
+            if not words or not all(word.strip() for word in words):
+                raise UserError("there must be a word to tag, and no word may be empty")
+        rows = TaggedRows(sentences, None, self.tokenizer, self.max_length)
         logits = [x[0] for x in self._outputs(list(rows))]
+        places = zip(rows.word_row_W, rows.word_position_W, strict=True)
+        probabilities = (softmax(logits[n][at].astype(np.float64)) for n, at in places)
         tagged = []
-        for word, row, position in zip(words, rows.word_row_W, rows.word_position_W, strict=True):
-            probs_C = softmax(logits[row][position].astype(np.float64))
-            best = int(np.argmax(probs_C))
-            tagged.append(TaggedWord(word, self.labels[best], float(probs_C[best])))
+        for words in sentences:
+            tagged.append([])
+            for word, probs_C in zip(words, probabilities, strict=False):
+                best = int(np.argmax(probs_C))
+                tagged[-1].append(TaggedWord(word, self.labels[best], float(probs_C[best])))
         return tagged
 
-    def choose(self, context: str, choices: Sequence[str]) -> list[Choice]:
+    def choose(
+        self, context: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
+    ) -> list[Choice] | list[list[Choice]]:
         """Ranks answers to a question, or endings of a text, the likeliest first.
 
         Args:
-          context: The question, or the text that the choices continue.
-          choices: Two or more. SWAG's endings begin with `sent2`, as in training.
+          context: The question, or the text that the choices continue; or a list of them.
+          choices: Two or more. SWAG's endings begin with `sent2`, as in training. For a list of
+            contexts, a list with the choices of each; the result is then a list of lists.
 
         Raises:
           UserError: A text is empty, there are fewer than two choices, or the model has
             another head.
         """
         self._require_head("choose")
-        if isinstance(choices, str) or len(choices) < 2:
-            raise UserError("choose takes a list of two choices or more")
-        rows = self.rows([(context, choice) for choice in choices])
-        logits_C = np.concatenate([x[0] for x in self._outputs(rows)])
-        probs_C = softmax(logits_C.astype(np.float64))
-        return [Choice(choices[i], i, float(probs_C[i])) for i in _ranked(probs_C)]
+        pairs = as_texts(context, choices)
+        for _, texts in pairs:
+            if isinstance(texts, str) or len(texts) < 2:
+                raise UserError("choose takes a list of two choices or more")
+        rows = self.rows([(text, choice) for text, texts in pairs for choice in texts])
+        logits = iter(self._outputs(rows))
+        found = []
+        for _, texts in pairs:
+            logits_C = np.concatenate([next(logits)[0] for _ in texts])
+            probs_C = softmax(logits_C.astype(np.float64))
+            found.append([Choice(texts[i], i, float(probs_C[i])) for i in _ranked(probs_C)])
+        return one_or_all(context, found)
 
     def _outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Returns the head's outputs for each row, stacked in alphabetical order of their names."""
@@ -258,27 +337,6 @@ def _texts_of(trained: dict[str, Any]) -> int:
 def _ranked(probs_C: np.ndarray) -> list[int]:
     """Returns the indices of probabilities, the largest first."""
     return np.argsort(-probs_C, kind="stable").tolist()
-
-
-def _words(text: str) -> list[str]:
-    """Splits a text into runs of letters and digits, and single other characters."""
-    words: list[str] = []
-    before = ""
-    for character in text:
-        category = unicodedata.category(character)
-        is_letter = character.isalnum() or character == "_"
-        if character.isspace() or category == "Cc":
-            before = ""
-        elif category[0] == "M" or category == "Cf":
-            # A mark that follows a blank is not a word.
-            if before:
-                words[-1] += character
-        elif is_letter and before == "letter":
-            words[-1] += character
-        else:
-            words.append(character)
-            before = "letter" if is_letter else "sign"
-    return words
 
 
 def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, SWEEP, TOKENIZER
 
 _CONFIGS = ("config.json", "bert_config.json")
+# Such as bert-base-uncased or google/electra-small-discriminator.
+_HUB_NAME = r"\w[\w.-]*(/\w[\w.-]*)?"
 _UNFINISHED = "unfinished_conversion"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 
@@ -41,7 +44,13 @@ def read(
     Raises:
       UserError: The path is none of these, or the model is damaged.
     """
+    name = str(path)
     path = files.open_path(path, "the model to read")
+    if re.fullmatch(_HUB_NAME, name) and not path.exists() and not is_google(path):
+        raise UserError(
+            f"{name} does not exist; give the model's directory or checkpoint, or download it if "
+            f"it is on the Hugging Face Hub: hf download {name} --local-dir {name}"
+        )
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
             raise UserError(

@@ -135,7 +135,7 @@ def test_fill_mask_is_the_softmax_of_the_head(bert, reference):
     guesses = bert.fill_mask("a [MASK] the", "[MASK] b", top_k=len(TOKENS))
     ids = [2, *ids_of("a [MASK] the [SEP] [MASK] b [SEP]")]
     logits_LxV = reference(ids, num_first=5)["mlm"][0]
-    assert len(guesses) == 2
+    assert len(guesses) == 2 and "3 layers of 12, up to 40 tokens)" in repr(bert)
     for mask, position in zip(guesses, (2, 5), strict=True):
         expected_V = jax.nn.softmax(logits_LxV[position])
         assert [guess.token for guess in mask] == [TOKENS[i] for i in np.argsort(-expected_V)]
@@ -143,12 +143,21 @@ def test_fill_mask_is_the_softmax_of_the_head(bert, reference):
             [guess.probability for guess in mask], np.sort(expected_V)[::-1], atol=1e-5
         )
         assert math.isclose(sum(guess.probability for guess in mask), 1, abs_tol=1e-4)
+    # Texts with other numbers of masks in the same batch.
+    several = bert.fill_mask(["the [MASK]", ("a [MASK] the", "[MASK] b"), "[MASK]"], top_k=2)
+    assert [len(masks) for masks in several] == [1, 2, 1]
+    for mask, expected in zip(several[1], guesses, strict=True):
+        assert [guess.token for guess in mask] == [guess.token for guess in expected[:2]]
+    with pytest.raises(UserError, match="'c' has no .MASK."):
+        bert.fill_mask(["[MASK]", "c"])
 
 
 def test_next_sentence_is_the_softmax_of_the_head(bert, reference):
     ids = [2, *ids_of("a b [SEP] c [SEP]")]
     expected_2 = jax.nn.softmax(reference(ids, num_first=4)["nsp"][0])
     assert math.isclose(bert.next_sentence("a b", "c"), expected_2[0], abs_tol=1e-5)
+    several = bert.next_sentence([("d", "a"), ("a b", "c")])
+    assert len(several) == 2 and math.isclose(several[1], expected_2[0], abs_tol=1e-5)
 
 
 def test_a_score_masks_each_token_in_turn(bert, reference):
@@ -165,6 +174,7 @@ def test_a_score_masks_each_token_in_turn(bert, reference):
     np.testing.assert_allclose(score.log_probs, expected, atol=1e-4)
     assert math.isclose(score.log_likelihood, sum(expected), abs_tol=1e-3)
     assert math.isclose(score.perplexity, math.exp(-sum(expected) / 5), rel_tol=1e-3)
+    assert [each.tokens for each in bert.score(["a b", text])] == [["a", "b"], tokens]
 
 
 def test_attention_is_the_softmax_of_queries_and_keys(bert):
@@ -241,7 +251,7 @@ def test_max_length_covers_only_stages_that_have_begun():
         (lambda b: b.fill_mask(7), "the text is a int; it must be a string"),
         (lambda b: b.fill_mask("a [MASK]", top_k=0), "top_k is 0"),
         (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
-        (lambda b: b.next_sentence("a", None), "is a NoneType"),
+        (lambda b: b.next_sentence("a", None), "takes pairs of sentences"),
         (lambda b: b.score(""), "the text has no token"),
         (lambda b: b.encode(["a", " \n"]), "text 2 of 2 has no token"),
         (lambda b: b.encode([("a", "b", "c")]), "a tuple of 3; a pair has two"),

@@ -8,7 +8,8 @@ import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.inference.finetuned import FineTuned
+from bert_jax.inference.finetuned import FineTuned, TaggedWord
+from bert_jax.inference.words import word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.task_models import make_task_model
@@ -41,6 +42,13 @@ def logits(pretrained, words, num_first=None, length=None):
     return jax.tree.map(lambda x: np.asarray(x[0, ...]), outputs)
 
 
+def same(found, expected):
+    """Returns whether predictions have the same names, and nearly the same probabilities."""
+    return [x[:1] for x in found] == [x[:1] for x in expected] and np.allclose(
+        [x.probability for x in found], [x.probability for x in expected], atol=1e-4
+    )
+
+
 def test_classes_of_a_sentence_and_of_a_pair():
     make = lambda: make_finetuned("sequence_classification", LABELS)  # noqa: E731
     bert = FineTuned(make())
@@ -53,6 +61,15 @@ def test_classes_of_a_sentence_and_of_a_pair():
         assert [label for label, _ in found] == [LABELS[i] for i in np.argsort(-expected)]
         for label, probability in found:
             assert probability == pytest.approx(expected[LABELS.index(label)], abs=1e-4)
+    several = bert.classify([("a b", "the c"), ("c", "d")])
+    assert same(several[0], bert.classify("a b", "the c"))
+    assert several == bert.classify(["a b", "c"], ["the c", "d"])
+    with pytest.raises(UserError, match="2 texts of a list need a list of as many second texts"):
+        bert.classify(["a b", "c"], "d")
+    assert repr(bert).endswith(
+        "3 layers of 12, up to 40 tokens, head='sequence_classification', labels=('no', 'perhaps', "
+        "'yes'))"
+    )
 
 
 def test_regression_returns_a_number():
@@ -100,6 +117,8 @@ def test_a_choice_is_the_softmax_over_the_choices():
     np.testing.assert_allclose(
         [x.probability for x in found], [expected[x.index] for x in found], atol=1e-4
     )
+    several = bert.choose(["the", "a b"], [["c", "d"], choices])
+    assert len(several[0]) == 2 and same(several[1], found)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +160,9 @@ def test_answers_are_slices_of_the_text():
     assert best.score == pytest.approx(score, abs=1e-3)
     probabilities = [x.probability for x in found]
     assert probabilities == sorted(probabilities, reverse=True)
+    several = bert.answer(["b", "the a", "the a"], ["a b", context, "c"], n_best=3)
+    assert len(several) == 3 and same(several[1], found)
+    assert bert.answer([], []) == []
 
 
 def test_answers_in_a_long_text_and_no_answer():
@@ -218,12 +240,13 @@ def test_tags():
     labels = ("O", "B-X", "I-X")
     bert = FineTuned(make_finetuned("token_classification", labels))
     found = bert.tag("A bc.")
-    assert [word for word, *_ in found] == ["A", "bc", "."]
+    assert [x.word for x in found] == ["A", "bc", "."]
+    assert [(x.start, x.end) for x in found] == [(0, 1), (2, 4), (4, 5)]
     outputs = logits(make_finetuned("token_classification", labels), "[CLS] a b ##c . [SEP]")[
         "logits"
     ]
     # The tag of "bc" is that of its first piece.
-    for (_, tag, probability), position in zip(found, (1, 2, 4), strict=True):
+    for (_, tag, probability, *_), position in zip(found, (1, 2, 4), strict=True):
         expected = jax.nn.softmax(outputs[position])
         assert tag == labels[int(np.argmax(expected))]
         assert probability == pytest.approx(float(expected.max()), abs=1e-4)
@@ -231,6 +254,22 @@ def test_tags():
     assert [word for word, *_ in bert.tag(word for word in ("a", "b"))] == ["a", "b"]
     words = ["abcdefghij"[i % 10] for i in range(100)]
     assert [word for word, *_ in bert.tag(words)] == words
+    several = bert.tag([["the", "d"], ["A", "bc", "."]])
+    assert [x.word for x in several[0]] == ["the", "d"] and same(several[1], found)
+
+
+def test_entities_are_slices_of_the_text():
+    bert = FineTuned(make_finetuned("token_classification", ("O", "B-X", "I-X", "city")))
+    tags = ["B-X", "I-X", "O", "city", "city", "B-X"]
+    bert._tag = lambda sentences: [
+        [TaggedWord(word, tag, 1 - i / 10) for i, (word, tag) in enumerate(zip(*pair, strict=True))]
+        for pair in zip(sentences, [tags], strict=True)
+    ]
+    assert bert.entities("Ann  Lee, New York Bo") == [
+        ("X", "Ann  Lee", 0, 8, 0.9),
+        ("city", "New York", 10, 18, 0.6),
+        ("X", "Bo", 19, 21, 0.5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,8 +285,7 @@ def test_tags():
     ],
 )
 def test_words_of_a_text(text, words):
-    bert = FineTuned(make_finetuned("token_classification", LABELS))
-    assert [word for word, *_ in bert.tag(text)] == words
+    assert [text[start:end] for start, end in word_spans(text)] == words
 
 
 @pytest.mark.parametrize(
@@ -264,6 +302,7 @@ def test_words_of_a_text(text, words):
         ("token_classification", lambda b: b.tag("a \ud800"), "word 2 is not valid Unicode"),
         ("token_classification", lambda b: b.tag(["a", ""]), "no word may be empty"),
         ("sequence_classification", lambda b: b.classify(""), "has no token"),
+        ("sequence_classification", lambda b: b.classify(["a", 5]), "text 2 of 2 is a int; it"),
     ],
 )
 def test_mistakes(head, ask, message):
