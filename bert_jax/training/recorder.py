@@ -99,7 +99,7 @@ class Recorder:
             tokens=stage.batch_size * length,
             flops=self._trainer.flops_per_step(stage),
         )
-        self._progress.advance(1, self._note())
+        self._progress.advance(1, self._note(step))
 
     def log(self, step: int) -> None:
         """Writes a line for the steps since the last line."""
@@ -137,9 +137,9 @@ class Recorder:
         """Returns the JSON-able state from which the recorder of a resumed run continues."""
         return self._meter.state()
 
-    def _note(self) -> str:
+    def _note(self, step: int) -> str:
         line = self._meter.summary(self._peak)
-        parts = [f"loss {line['loss']:.3f}"]
+        parts = [f"step {step:,}", f"loss {line['loss']:.3f}"]
         shown = self._trainer.objective.progress
         parts += [f"{text} {line[name]:.1%}" for name, text in shown.items()]
         if line["sequences_per_second"]:
