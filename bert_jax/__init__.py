@@ -1,12 +1,72 @@
 """Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
     from bert_jax.inference.bert import Bert
     from bert_jax.inference.finetuned import FineTuned
 
 __version__ = "0.1.0"
+
+
+# The functions import what they need when they are called, because `import bert_jax` alone must not
+# load JAX.
+
+
+def load_config(name: str) -> "ConfigDict":
+    """Returns the config of a file, ready to be changed: `config.train.num_steps = 1000`.
+
+    Args:
+      name: A file such as "my_config.py", or a config of bert_jax such as "tiny", "roberta:tiny" or
+        "finetune/glue:mrpc". The part after the colon is the argument of `get_config`.
+
+    Raises:
+      bert_jax.errors.UserError: There is no such config, or it cannot be loaded.
+    """
+    from bert_jax.command_line import load_config_file
+
+    return load_config_file(name)
+
+
+def train(config: "ConfigDict", workdir: str) -> dict[str, Any] | None:
+    """Pre-trains a model, as `python -m bert_jax.main` does; continues an interrupted run.
+
+    Args:
+      config: A pre-training config, such as `load_config("tiny")`.
+      workdir: The work directory.
+
+    Returns:
+      The contents of results.json; None if a signal stopped the run before its end.
+
+    Raises:
+      bert_jax.errors.UserError: A value, the text or the work directory cannot be used.
+    """
+    from bert_jax.config import validate
+    from bert_jax.pretrain import train
+
+    validate(config)
+    return train(config, workdir)
+
+
+def finetune(config: "ConfigDict", workdir: str) -> dict[str, Any] | None:
+    """Fine-tunes a model on a task, as `python -m bert_jax.finetune` does.
+
+    Args:
+      config: A fine-tuning config, such as `load_config("finetune/glue:mrpc")` with values for
+        `init_from` and `data.input`.
+      workdir: The work directory. An interrupted run in it continues.
+
+    Returns:
+      The contents of results.json; None if a signal stopped the run before its end.
+
+    Raises:
+      bert_jax.errors.UserError: A value, the rows or the work directory cannot be used.
+    """
+    from bert_jax.finetuning.run import finetune
+
+    return finetune(config, workdir)
 
 
 def load(path: str, step: int | None = None) -> "Bert | FineTuned":
@@ -23,7 +83,6 @@ def load(path: str, step: int | None = None) -> "Bert | FineTuned":
     Raises:
       bert_jax.errors.UserError: The path is none of these, is damaged, or has no tokenizer.
     """
-    # This import loads JAX, which `import bert_jax` alone does not.
     from bert_jax.inference.finetuned import load_bert
 
     return load_bert(path, step)

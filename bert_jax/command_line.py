@@ -145,7 +145,7 @@ def _load_config(
         argv.insert(1, f"--{name}={path}")
         passed = list(_flags_in(argv))
     elif path is not None:
-        config = _load(path)
+        config = load_config_file(path)
     elif keys:
         raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
     else:
@@ -182,8 +182,12 @@ def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
                 yield i + 1, name, argv[i + 1] if i + 1 < len(argv) else None
 
 
-def _load(path: str) -> ConfigDict:
-    """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT, locked."""
+def load_config_file(path: str) -> ConfigDict:
+    """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT, locked.
+
+    Raises:
+      UserError: There is no such file or config, or it cannot be loaded.
+    """
     file, *arguments = path.split(":", 1)
     if not os.path.isfile(file):
         known = config_files()

@@ -28,9 +28,9 @@ def main(_) -> None:
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config)
     with cli.joined_hosts():
-        from bert_jax import train
+        from bert_jax import pretrain
 
-        train.train(args.config, workdir, config_source())
+        pretrain.train(args.config, workdir, config_source())
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ PROFILE = "profile"
 
 # Keys, or prefixes of keys, that may differ from one start to the next. They change where and how
 # the run is computed, stored or monitored, but not its result. train.num_steps is an exception;
-# train.py checks it.
+# pretrain.py checks it.
 _FREE = (
     "workdir",
     "sharding",

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import config as config_lib
-from bert_jax import convert, evaluation, train
+from bert_jax import convert, evaluation, pretrain
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
@@ -28,7 +28,7 @@ def texts(tmp_path_factory):
 def ltr(tmp_path_factory, texts):
     """Returns the directory of a finished run of the left-to-right model."""
     directory = tmp_path_factory.mktemp("ltr") / "run"
-    train.train(small_run(texts, **LTR), directory)
+    pretrain.train(small_run(texts, **LTR), directory)
     return directory
 
 
@@ -46,7 +46,7 @@ def test_an_unknown_ablation_is_refused():
 def test_single_segments_do_not_need_a_second_document(tmp_path):
     changes = ablations.ABLATIONS["single_segment"] | {"data.heldout_fraction": 0.0}
     text = write_documents(tmp_path / "text", 1)
-    results = train.train(small_run(text, **changes), tmp_path / "run")
+    results = pretrain.train(small_run(text, **changes), tmp_path / "run")
     assert results["step"] == 6 and "nsp_loss" not in read_metrics(tmp_path / "run")[0]
 
 
@@ -67,8 +67,8 @@ class TestLeftToRight:
         directory = tmp_path / "run"
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(evaluation, "evaluate", evaluate)
-            train.train(small_run(texts, **LTR, eval__every_steps=3), directory)
-        train.train(small_run(texts, **LTR), directory)
+            pretrain.train(small_run(texts, **LTR, eval__every_steps=3), directory)
+        pretrain.train(small_run(texts, **LTR), directory)
         for run in (directory, ltr):
             convert.convert(str(run), str(run / "hf"), "huggingface")
         ours, theirs = (load_file(run / "hf" / "model.safetensors") for run in (directory, ltr))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import evaluation, prepare, train, workdir
+from bert_jax import evaluation, prepare, pretrain, workdir
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
@@ -31,14 +31,14 @@ def refusal(monkeypatch, capfd):
 
 def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
     wrong = small_run(f"{tmp_path}/nothing/*.txt")
-    assert "no file matches" in refusal(lambda: train.train(wrong, tmp_path / "run"))
+    assert "no file matches" in refusal(lambda: pretrain.train(wrong, tmp_path / "run"))
     right = small_run(f"{tmp_path}/something/*.txt")
     assert workdir.check(tmp_path / "run", right) == []
 
 
 def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
     (tmp_path / "file").write_text("mine")
-    sentence = refusal(lambda: train.train(small_run(texts), tmp_path / "file"))
+    sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "file"))
     assert f"{tmp_path}/file is a file" in sentence
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -49,7 +49,7 @@ class TestOthersDirectories:
     @pytest.fixture(scope="class")
     def finished(self, texts, tmp_path_factory):
         directory = tmp_path_factory.mktemp("finished") / "run"
-        assert train.train(small_run(texts), directory)["step"] == 6
+        assert pretrain.train(small_run(texts), directory)["step"] == 6
         return directory
 
     @pytest.fixture
@@ -60,21 +60,21 @@ class TestOthersDirectories:
     def test_another_config_is_refused(self, finished, texts, refusal):
         before = (finished / "config.json").read_bytes()
         run = small_run(texts, schedule__peak_learning_rate=0.5)
-        sentence = refusal(lambda: train.train(run, finished))
+        sentence = refusal(lambda: pretrain.train(run, finished))
         assert "config.schedule.peak_learning_rate is 0.001, not 0.5" in sentence
         assert (finished / "config.json").read_bytes() == before
 
     def test_a_directory_in_use_is_refused(self, copy, texts, refusal):
         with workdir.lock(copy):
-            sentence = refusal(lambda: train.train(small_run(texts), copy))
+            sentence = refusal(lambda: pretrain.train(small_run(texts), copy))
         assert sentence == f"another process is training in {copy}"
-        assert train.train(small_run(texts), copy)["step"] == 6
+        assert pretrain.train(small_run(texts), copy)["step"] == 6
 
     def test_another_corpus_is_refused(self, copy, texts, tmp_path, refusal):
         other = tmp_path / "store"
         data = small_run(write_documents(tmp_path / "other", 5)).data
         prepare.prepare(data, 200, other, show_progress=False)
-        sentence = refusal(lambda: train.train(small_run(texts, data__store=str(other)), copy))
+        sentence = refusal(lambda: pretrain.train(small_run(texts, data__store=str(other)), copy))
         assert "another corpus" in sentence and str(tmp_path / "other") in sentence
 
     def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
@@ -89,7 +89,7 @@ class TestOthersDirectories:
     def test_missing_files_are_regenerated(self, name, copy, finished, texts):
         path = copy / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-        assert train.train(small_run(texts), copy)["step"] == 6
+        assert pretrain.train(small_run(texts), copy)["step"] == 6
         for file in (finished / name).rglob("*") if path.is_dir() else ():
             if file.is_file() and file.name != "metadata.json":
                 assert (copy / file.relative_to(finished)).read_bytes() == file.read_bytes()
@@ -98,7 +98,7 @@ class TestOthersDirectories:
     @pytest.mark.parametrize("content", ["", "[]"])
     def test_damaged_json(self, name, content, copy, texts, refusal):
         (copy / name).write_text(content)
-        sentence = refusal(lambda: train.train(small_run(texts), copy))
+        sentence = refusal(lambda: pretrain.train(small_run(texts), copy))
         assert str(copy / name) in sentence
 
     @pytest.mark.parametrize("content", [b"", b"{}"])
@@ -106,8 +106,8 @@ class TestOthersDirectories:
         (copy / "results.json").write_bytes(content)
         # `_finished` is called directly, because `train` would compile and evaluate again.
         trainer = make_trainer(small_run(texts))
-        assert train._finished(trainer, copy, 6, 6) is None
-        assert train._finished(trainer, finished, 6, 6)["step"] == 6
+        assert pretrain._finished(trainer, copy, 6, 6) is None
+        assert pretrain._finished(trainer, finished, 6, 6)["step"] == 6
 
     def test_only_damaged_lines_of_metrics_are_lost(self, tmp_path):
         with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
@@ -134,7 +134,7 @@ class TestOthersDirectories:
     def test_read_only_directories(self, finished, texts, tmp_path, mounts, refusal):
         mounts("--bind", finished, tmp_path / "ro")
         mounts.remount(tmp_path / "ro", "bind,ro")
-        sentence = refusal(lambda: train.train(small_run(texts), tmp_path / "ro"))
+        sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "ro"))
         assert f"{tmp_path}/ro/" in sentence and "Read-only file system" in sentence
         sentence = refusal(
             lambda: prepare.prepare(small_run(texts).data, 200, tmp_path / "ro" / "s")
@@ -214,7 +214,7 @@ class TestFullDisk:
             monkeypatch.setattr(Checkpointer, "_check_space", lambda *_: None)
         disk = mounts.disk(tmp_path / "disk", "700k")
         run = small_run(texts, checkpoint__every_steps=1, checkpoint__keep=100)
-        sentence = refusal(lambda: train.train(run, disk / "run"))
+        sentence = refusal(lambda: pretrain.train(run, disk / "run"))
         assert (
             "a checkpoint could not be written" in sentence
             and "No space left on device" in sentence
@@ -229,6 +229,6 @@ class TestFullDisk:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
         if foreseen:
             mounts.remount(disk, "size=8m")
-            assert train.train(run, disk / "run")["step"] == 6
+            assert pretrain.train(run, disk / "run")["step"] == 6
             lines = [line["step"] for line in read_metrics(disk / "run") if "loss" in line]
             assert lines == [1, 2, 3, 4, 5, 6]

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import evaluation, train
+from bert_jax import evaluation, pretrain
 from tests import runs
 from tests.refusals import command, in_process
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401
@@ -84,17 +84,17 @@ def test_vocabularies(content, words, texts, tmp_path, refusal):
     if content is not None:
         path.write_text("".join(f"{line}\n" for line in content))
     run = small_run(texts, data__vocab=str(path))
-    message = refusal(lambda: train.train(run, tmp_path / "run"))
+    message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
     assert str(path) in message and all(word in message for word in words), message
 
 
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
     run = small_run(texts, train__gradient_accumulation_steps=3)
-    message = refusal(lambda: train.train(run, tmp_path / "run"))
+    message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
     assert "config.train.batch_size is 4" in message and "the nearest that does is 3" in message
     devices = jax.device_count()
     run = small_run(texts, mesh__data=devices + 1)
-    message = refusal(lambda: train.train(run, tmp_path / "run"))
+    message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
     assert f"data={devices + 1}" in message and f"{devices} available device(s)" in message
     assert not (tmp_path / "run").exists()
 

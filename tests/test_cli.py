@@ -6,6 +6,7 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
+import bert_jax
 from bert_jax import cli
 from bert_jax.command_line import config_source
 from bert_jax.config import default_config, to_dict
@@ -323,3 +324,12 @@ def test_sigterm_removes_temporary_files():
     )
     result = run(body)
     assert (result.returncode, result.stdout, result.stderr) == (143, "cleaned up\n", "")
+
+
+def test_configs_are_loaded_by_name():
+    config = bert_jax.load_config("roberta:tiny")
+    config.train.num_steps = 7
+    assert config.family == "roberta" and config.train.num_steps == 7
+    assert bert_jax.load_config("finetune/glue:mrpc").task == "mrpc"
+    with pytest.raises(UserError, match="there is no config file 'tinny'; did you mean tiny"):
+        bert_jax.load_config("tinny")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import benchmark, convert, evaluation, train, workdir
+from bert_jax import benchmark, convert, evaluation, pretrain, workdir
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
@@ -32,7 +32,7 @@ def texts(tmp_path_factory):
 def teacher(tmp_path_factory, texts):
     """Returns a finished run of a BERT of two layers."""
     directory = tmp_path_factory.mktemp("teacher") / "run"
-    train.train(small_run(texts, model__num_hidden_layers=2), directory)
+    pretrain.train(small_run(texts, model__num_hidden_layers=2), directory)
     return directory
 
 
@@ -40,7 +40,7 @@ def teacher(tmp_path_factory, texts):
 def student(tmp_path_factory, texts, teacher):
     """Returns a finished run of a student that began with the teacher's second layer."""
     directory = tmp_path_factory.mktemp("student") / "run"
-    train.train(distilled(texts, teacher), directory)
+    pretrain.train(distilled(texts, teacher), directory)
     return directory
 
 
@@ -104,7 +104,7 @@ def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts
     trainer = make_trainer(config)
     weights = formats.read(student).weights
     same = trainer.state_of(trainer.frozen).params
-    run_input = train.open_run_input(config, student)
+    run_input = pretrain.open_run_input(config, student)
     results = evaluation.evaluate(
         trainer,
         same,
@@ -131,10 +131,10 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path, mon
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Recorder, "dispatched", interrupted)
-        train.train(distilled(texts, teacher), tmp_path)
+        pretrain.train(distilled(texts, teacher), tmp_path)
     with pytest.raises(UserError, match=r"its config\.objective\.teacher is"):
-        train.train(distilled(texts, student), tmp_path)
-    train.train(distilled(texts, teacher), tmp_path)
+        pretrain.train(distilled(texts, student), tmp_path)
+    pretrain.train(distilled(texts, teacher), tmp_path)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(student))
 
 
@@ -155,7 +155,7 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path, mon
 )
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):
     with pytest.raises(UserError, match=message):
-        train.train(distilled(texts, teacher, **overrides), tmp_path)
+        pretrain.train(distilled(texts, teacher, **overrides), tmp_path)
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
         "train__gradient_accumulation_steps": 2,
         "eval__max_sequences": 4,
     }
-    results = train.train(distilled(texts, teacher, **changes), tmp_path)
+    results = pretrain.train(distilled(texts, teacher, **changes), tmp_path)
     assert np.isfinite(results["soft_targets_loss"])
 
 

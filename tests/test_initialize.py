@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import convert, evaluation, files, initialize, train, workdir
+from bert_jax import convert, evaluation, files, initialize, pretrain, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
@@ -26,7 +26,7 @@ def texts(tmp_path_factory):
 def trained(tmp_path_factory, texts):
     """Returns a finished run of six steps with several checkpoints."""
     directory = tmp_path_factory.mktemp("trained") / "run"
-    train.train(small_run(texts, **{"checkpoint.every_steps": 1}), directory)
+    pretrain.train(small_run(texts, **{"checkpoint.every_steps": 1}), directory)
     return directory
 
 
@@ -99,14 +99,14 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
     # Dropout is not part of the weights.
     overrides = vocab | {"model.hidden_dropout_prob": 0.2}
-    train.train(run_from(source, texts, **overrides), run)
+    pretrain.train(run_from(source, texts, **overrides), run)
     printed = capsys.readouterr().out
     assert "has no next-sentence head: initialized at random" in printed
     assert f"starting with the weights of {source} in {run}" in printed
     # The run resumes from its own checkpoint, so the initial weights may be missing.
     shutil.rmtree(source)
     config = small_run(texts, init_from=str(source), **overrides, **{"train.num_steps": 7})
-    assert train.train(config, run)["step"] == 7
+    assert pretrain.train(config, run)["step"] == 7
     assert "continuing from step 6" in capsys.readouterr().out
     # The model card names the initial weights.
     convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
@@ -129,7 +129,7 @@ def test_weights_determine_the_model_and_the_vocabulary(
         vocab = str(run / "initial_vocabulary")
     file = small_run(texts, **{"model.hidden_size": 64, "data.lowercase": False})
     config = small_run(texts, init_from=str(source), **{"model.num_hidden_layers": 3})
-    assert train.train(config, run, ConfigSource("x.py", file))["step"] == 6
+    assert pretrain.train(config, run, ConfigSource("x.py", file))["step"] == 6
     stored = workdir.load_config(run)
     assert (stored.model.num_hidden_layers, stored.data.vocab) == (1, vocab)
     assert (
@@ -140,7 +140,7 @@ def test_weights_determine_the_model_and_the_vocabulary(
     assert files.read_json(run / "config_differences.json")["data.lowercase"] == [False, True]
     # The weights are scored before training.
     assert [line["step"] for line in read_metrics(run) if "eval_mlm_loss" in line] == [0, 6]
-    train.train(config, run)
+    pretrain.train(config, run)
     assert "This run is finished" in capsys.readouterr().out
 
 
@@ -162,17 +162,19 @@ class TestRefusedWeights:
         ):
             config = run_from(huggingface, texts, **overrides)
             with pytest.raises(UserError, match=message):
-                train.train(config, tmp_path / "run", ConfigSource("x.py", config, set(overrides)))
+                pretrain.train(
+                    config, tmp_path / "run", ConfigSource("x.py", config, set(overrides))
+                )
         # A token store contains the vocabulary.
         store = {"data.vocab": "", "data.store": str(trained / "data")}
-        train.train(run_from(huggingface, texts, **store), tmp_path / "run")
+        pretrain.train(run_from(huggingface, texts, **store), tmp_path / "run")
 
 
 def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, tmp_path):
     converted = tmp_path / "converted"
     convert.convert(str(huggingface), str(converted), "bert_jax")
     with pytest.raises(UserError, match=f"--config.init_from={converted}"):
-        train.train(small_run(texts), converted)
+        pretrain.train(small_run(texts), converted)
     results = evaluation.evaluate_workdir(converted, texts)
     assert results["step"] == 0 and results["mlm_loss"] > 0
     with pytest.raises(UserError, match="give --data"):
@@ -202,7 +204,7 @@ class TestResumingAnotherRun:
 
     def test_result_is_bit_identical(self, earlier, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier))
-        assert train.train(config, tmp_path / "run")["step"] == 6
+        assert pretrain.train(config, tmp_path / "run")["step"] == 6
         assert same_weights(weights_of(tmp_path / "run"), weights_of(trained))
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4
@@ -210,7 +212,7 @@ class TestResumingAnotherRun:
     @pytest.mark.slow
     def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{"schedule.peak_learning_rate": 0.5})
-        train.train(config, tmp_path / "run")
+        pretrain.train(config, tmp_path / "run")
         assert not same_weights(weights_of(tmp_path / "run"), weights_of(trained))
 
     @pytest.mark.parametrize(
@@ -220,12 +222,12 @@ class TestResumingAnotherRun:
     def test_batches_model_and_optimizer_may_not_change(self, key, value, earlier, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{key: value})
         with pytest.raises(UserError, match=f"config.resume_from: in .* config.{key} is"):
-            train.train(config, tmp_path / "run")
+            pretrain.train(config, tmp_path / "run")
 
     def test_corpus_may_not_change(self, earlier, tmp_path):
         config = small_run(write_documents(tmp_path / "texts", 13), resume_from=str(earlier))
         with pytest.raises(UserError, match="config.data.input|another corpus"):
-            train.train(config, tmp_path / "run")
+            pretrain.train(config, tmp_path / "run")
 
     def test_runs_that_cannot_be_resumed(self, trained, huggingface, texts, tmp_path):
         for overrides, message in (
@@ -234,5 +236,5 @@ class TestResumingAnotherRun:
             ({"resume_from": str(tmp_path / "nothing")}, "is not the work directory of a run"),
         ):
             with pytest.raises(UserError, match=message):
-                train.train(small_run(texts, **overrides), tmp_path / "run")
+                pretrain.train(small_run(texts, **overrides), tmp_path / "run")
         assert not (tmp_path / "run" / "config.json").exists()

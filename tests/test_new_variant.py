@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import benchmark, evaluation, train
+from bert_jax import benchmark, evaluation, pretrain
 from bert_jax.batch import BatchField
 from bert_jax.config import default_config, stage
 from bert_jax.convert import convert
@@ -236,8 +236,8 @@ def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Recorder, "dispatched", interrupted)
-        train.train(run_config(texts), tmp_path)
-    train.train(run_config(texts), tmp_path)
+        pretrain.train(run_config(texts), tmp_path)
+    pretrain.train(run_config(texts), tmp_path)
     assert timeless(tmp_path) == timeless(finished[0])
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished[0]))
 

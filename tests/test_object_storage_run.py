@@ -7,7 +7,7 @@ import pytest
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import evaluation, train, workdir
+from bert_jax import evaluation, pretrain, workdir
 from bert_jax.convert import convert
 from bert_jax.data.prepare_store import prepare
 from bert_jax.interop import formats
@@ -62,7 +62,7 @@ def stores(texts, tmp_path_factory):
 @pytest.fixture(scope="module")
 def on_disk(stores, tmp_path_factory):
     directory = tmp_path_factory.mktemp("on_disk")
-    train.train(runs.tiny_run(**SHORT, data__store=stores[0]), directory)
+    pretrain.train(runs.tiny_run(**SHORT, data__store=stores[0]), directory)
     return directory
 
 
@@ -77,7 +77,7 @@ def in_bucket(stores, objects):
     process.communicate()
     assert workdir.newest_checkpoint(directory) < 16, "the run was killed too late"
     lines = [line["step"] for line in read_metrics(directory)]
-    train.train(runs.tiny_run(**SHORT, data__store=stores[1]), directory)
+    pretrain.train(runs.tiny_run(**SHORT, data__store=stores[1]), directory)
     return directory, lines
 
 

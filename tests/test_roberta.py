@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import bert_jax
-from bert_jax import benchmark, evaluation, tokenizers, train
+from bert_jax import benchmark, evaluation, pretrain, tokenizers
 from bert_jax import config as config_lib
 from bert_jax.convert import convert
 from bert_jax.finetuning.run import finetune
@@ -38,7 +38,7 @@ def texts(tmp_path_factory):
 def finished(tmp_path_factory, texts):
     """Returns the work directory of a finished run."""
     directory = tmp_path_factory.mktemp("roberta") / "run"
-    train.train(run_config(texts), directory)
+    assert bert_jax.train(run_config(texts), directory)["step"] == 6
     return directory
 
 
@@ -76,8 +76,8 @@ def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(evaluation, "evaluate", evaluate)
-        train.train(run_config(texts, eval__every_steps=3), tmp_path)
-    train.train(run_config(texts), tmp_path)
+        pretrain.train(run_config(texts, eval__every_steps=3), tmp_path)
+    pretrain.train(run_config(texts), tmp_path)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
@@ -120,7 +120,7 @@ def test_training_continues_from_relatives(texts, tmp_path, family, kind, specia
         init_from=str(tmp_path / "hf"),
         train__num_steps=2,
     )
-    train.train(config, tmp_path / "run")
+    pretrain.train(config, tmp_path / "run")
     convert(str(tmp_path / "run"), str(tmp_path / "again"), "huggingface")
     again = formats.read(tmp_path / "again")
     assert (again.family, again.tokenizer.fingerprint) == (family, tokenizer.fingerprint)

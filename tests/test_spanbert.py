@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import bert_jax
-from bert_jax import benchmark, convert, evaluation, train
+from bert_jax import benchmark, convert, evaluation, pretrain
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
@@ -45,7 +45,7 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, texts):
     directory = tmp_path_factory.mktemp("run") / "run"
-    train.train(own_config(texts), directory)
+    pretrain.train(own_config(texts), directory)
     return directory
 
 
@@ -79,8 +79,8 @@ def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Recorder, "dispatched", interrupted)
-        train.train(own_config(texts), tmp_path)
-    train.train(own_config(texts), tmp_path)
+        pretrain.train(own_config(texts), tmp_path)
+    pretrain.train(own_config(texts), tmp_path)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 
@@ -129,4 +129,4 @@ def test_the_boundary_term_needs_spans(texts, tmp_path):
     config = own_config(texts)
     config.data.corruption = "masked_lm"
     with pytest.raises(UserError, match="span_boundary, which needs span_left_positions"):
-        train.train(config, tmp_path)
+        pretrain.train(config, tmp_path)

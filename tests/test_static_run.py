@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax import benchmark, input_setup, train, workdir
+from bert_jax import benchmark, input_setup, pretrain, workdir
 from bert_jax import config as config_lib
 from bert_jax.data.record_store import RecordStore
 from bert_jax.errors import UserError
@@ -131,7 +131,7 @@ def small_config(records, **changes):
 )
 def test_records_that_a_stage_cannot_take(records, tmp_path, changes, words):
     with pytest.raises(UserError, match=words):
-        train.train(small_config(records, **changes), tmp_path)
+        pretrain.train(small_config(records, **changes), tmp_path)
     assert not (tmp_path / "config.json").exists(), "a refused start must not claim the directory"
 
 

@@ -27,7 +27,7 @@ LAYERS = (
     {"pretraining"},
     {"initialize", "divergence", "input_setup", "run_config", "inference", "tpu"},
     {"evaluation", "finetuning"},
-    {"train"},
+    {"pretrain"},
     {
         "__init__",
         "main",
@@ -124,7 +124,7 @@ def test_every_extra_that_is_named_can_be_installed():
 def test_training_loads_tensorflow_late_and_without_keras():
     """Importing TensorFlow takes seconds; Keras takes one more, and 80 MB."""
     code = (
-        "import os, sys, bert_jax.train\n"
+        "import os, sys, bert_jax.pretrain\n"
         "names = ('tensorflow', 'keras', 'pandas', 'matplotlib')\n"
         "print([m for m in names if m in sys.modules])\n"
         "import bert_jax.data.lean_tensorflow\n"

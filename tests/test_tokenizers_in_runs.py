@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import evaluation, tokenizers, train
+from bert_jax import evaluation, pretrain, tokenizers
 from bert_jax.data.corpus import built_in_files
 from tests.small_run import compiled_once, small_run  # noqa: F401  (a fixture)
 
@@ -46,7 +46,7 @@ KINDS = {
 def test_trained_on_the_corpus(kind, speeches, tmp_path):
     options = {f"data__{key}": value for key, value in KINDS[kind].items()}
     run = small_run(speeches, data__whole_word_masking=True, model__vocab_size=600, **options)
-    results = train.train(run, tmp_path / "run")
+    results = pretrain.train(run, tmp_path / "run")
     assert results["step"] == 6 and np.isfinite(results["mlm_loss"])
     again = evaluation.evaluate_workdir(tmp_path / "run")
     assert again["mlm_loss"] == pytest.approx(results["mlm_loss"], rel=1e-6)
@@ -63,7 +63,7 @@ def test_released_vocabulary(speeches, shared_data, tmp_path):
     if not vocab.exists():
         pytest.skip(f"no vocabulary at {vocab}")
     run = small_run(speeches, data__vocab=str(vocab), model__vocab_size=30522)
-    results = train.train(run, tmp_path / "run")
+    results = pretrain.train(run, tmp_path / "run")
     assert results["mlm_loss"] == pytest.approx(np.log(30522), rel=0.1)
     assert (tmp_path / "run" / "tokenizer" / "vocab.txt").read_bytes() == vocab.read_bytes()
     assert jax.tree.leaves(json.loads((tmp_path / "run" / "results.json").read_text()))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import evaluation, prepare, train, workdir
+from bert_jax import evaluation, prepare, pretrain, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.errors import UserError
 from bert_jax.pretraining import make_trainer
@@ -41,7 +41,7 @@ def uninterrupted(tmp_path_factory, store):
     """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        train.train(runs.tiny_run(data__store=str(store)), directory)
+        pretrain.train(runs.tiny_run(data__store=str(store)), directory)
     (directory / "output.txt").write_text(output.getvalue())
     return directory
 
@@ -95,7 +95,7 @@ class TestUninterruptedRun:
 
     def test_finished_run_reprints_the_results(self, uninterrupted, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()
-        results = train.train(workdir.load_config(uninterrupted), uninterrupted)
+        results = pretrain.train(workdir.load_config(uninterrupted), uninterrupted)
         assert results == json.loads((uninterrupted / "results.json").read_text())
         printed = capsys.readouterr().out
         assert "This run is finished" in printed and "masked-LM loss" in printed
@@ -146,14 +146,14 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
 
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "dispatched", signalled)
-        assert train.train(config, tmp_path) is None
+        assert pretrain.train(config, tmp_path) is None
     assert caplog.text.count("is damaged") == 1
     output = capsys.readouterr().out
     assert f"continuing from step {newest - 4} in {tmp_path}" in output
     assert "Stopped by SIGTERM" in output and "run the same command to continue" in output
     assert newest_checkpoint(tmp_path) == stop
 
-    train.train(config, tmp_path)
+    pretrain.train(config, tmp_path)
     assert_same_bits(final_state(tmp_path), final_state(uninterrupted))
     ours, theirs = (
         [{name: line[name] for name in TIMELESS} for line in training_lines(directory)]
@@ -175,7 +175,7 @@ def test_num_steps_may_change_within_a_stage(num_steps, step, stage, first_step,
     resume = {"stage": stage, "stage_first_step": first_step}
     expected = contextlib.nullcontext() if allowed else pytest.raises(UserError, match="another")
     with expected:
-        train._check_stage(config, make_trainer(config), step, resume)
+        pretrain._check_stage(config, make_trainer(config), step, resume)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_flags_that_contradict_the_store_are_refused(uninterrupted, tmp_path, ke
     config = workdir.load_config(uninterrupted)
     config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=message):
-        train.train(config, tmp_path / "run", ConfigSource("x.py", config, {key}))
+        pretrain.train(config, tmp_path / "run", ConfigSource("x.py", config, {key}))
 
 
 def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, mon
 
     monkeypatch.setattr(Trainer, "train_step", broken)
     with pytest.raises(UserError, match="step 6 is not finite .*peak_learning_rate"):
-        train.train(workdir.load_config(uninterrupted), tmp_path)
+        pretrain.train(workdir.load_config(uninterrupted), tmp_path)
     report = json.loads((tmp_path / "non_finite_step_6.json").read_text())
     assert len(report["batch"]["rows"]) == 8
     assert report["last_good_checkpoint"] == newest_checkpoint(tmp_path) == 4

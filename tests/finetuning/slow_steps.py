@@ -5,7 +5,8 @@ python -m tests.finetuning.slow_steps FLAGS
 
 import time
 
-from bert_jax import cli, finetune
+import bert_jax.finetune as command
+from bert_jax import cli
 from bert_jax.training.recorder import Recorder
 
 dispatched = Recorder.dispatched
@@ -18,5 +19,5 @@ def slowly(*args, **kwargs):
 
 if __name__ == "__main__":
     Recorder.dispatched = slowly
-    finetune.define_flags()
-    cli.run(finetune.main)
+    command.define_flags()
+    cli.run(command.main)

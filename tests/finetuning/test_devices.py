@@ -24,7 +24,8 @@ OVERRIDES = {
 # Runs the command and reports each file of predictions that it writes.
 REPORTING = """
 import sys
-from bert_jax import cli, finetune
+import bert_jax.finetune as command
+from bert_jax import cli
 from bert_jax.tasks.table import TableTask
 
 def report(task, split, outputs, path, write=TableTask.write_predictions):
@@ -33,8 +34,8 @@ def report(task, split, outputs, path, write=TableTask.write_predictions):
     write(task, split, outputs, path)
 
 TableTask.write_predictions = report
-finetune.define_flags()
-cli.run(finetune.main)
+command.define_flags()
+cli.run(command.main)
 """
 
 

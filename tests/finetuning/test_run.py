@@ -136,7 +136,7 @@ class TestUninterruptedRun:
 
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()
-        found = finetune(small.config(bert, data, eval__predict="test"), uninterrupted)
+        found = bert_jax.finetune(small.config(bert, data, eval__predict="test"), uninterrupted)
         assert found == results(uninterrupted)
         output = capsys.readouterr().out
         assert "This run is finished: step 80 is done." in output and "accuracy" in output

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax import tokenizers, train, workdir
+from bert_jax import pretrain, tokenizers, workdir
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream
 from bert_jax.input_setup import stream_spec
@@ -89,7 +89,7 @@ class TestTwoProcesses:
     def test_losses_match_one_process(self, two, tmp_path):
         config = workdir.load_config(two[0])
         config.data.store = str(two[0] / "data")
-        train.train(config, tmp_path)
+        pretrain.train(config, tmp_path)
         ours, theirs = losses(two[0]), losses(tmp_path)
         assert len(ours) == STEPS
         # Sums are computed in another order, and Adam amplifies the rounding differences.

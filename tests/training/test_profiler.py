@@ -6,7 +6,7 @@ import signal
 import jax
 import pytest
 
-from bert_jax import train, workdir
+from bert_jax import pretrain, workdir
 from bert_jax.progress import Progress
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import Recorder
@@ -72,7 +72,7 @@ def runs(config, tmp_path_factory):
         patch.setattr(Recorder, "dispatched", stopping)
         patch.setattr(Progress, "message", lambda _, text: printed.append(text))
         for _ in range(2):
-            assert train.train(config, directory) is None
+            assert pretrain.train(config, directory) is None
             results.append((traces(directory), [text for text in printed if "profile" in text]))
             printed.clear()
     return directory / workdir.PROFILE, results
