@@ -100,7 +100,10 @@ _MNLI_FILES = {
     "validation_mismatched": ("dev_mismatched.tsv",),
     "test_matched": ("test_matched.tsv",),
     "test_mismatched": ("test_mismatched.tsv",),
-    "test_ax": ("../AX/AX.tsv", "../AX/test.tsv", "../diagnostic/diagnostic.tsv"),
+    "test_ax": (
+        *("../AX/AX.tsv", "../AX/test.tsv", "../AX/diagnostic.tsv"),
+        "../diagnostic/diagnostic.tsv",
+    ),
 }
 _SUBMISSIONS = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"}
 

@@ -108,6 +108,8 @@ def _csv_fields(path: Path | epath.Path, stream: BinaryIO) -> Iterator[tuple[int
 
 
 def _check_columns(path: Path | epath.Path, columns: Sequence[str], needed: Sequence[str]) -> None:
+    if any("\0" in column for column in columns):
+        raise UserError(f"{path} has NUL bytes, as UTF-16 has; save it as UTF-8")
     for column in needed:
         if (count := columns.count(column)) != 1:
             # With old line endings, the first line is the whole file.

@@ -33,6 +33,8 @@ def test_defaults_are_valid(task):
     [
         ("mrpc", {"init_from": ""}, "config.init_from is missing"),
         ("mrpc", {"data__input": ""}, "config.data.input is missing"),
+        ("table", {"task": "rte"}, "use --config=configs/finetune/glue.py:rte"),
+        ("mrpc", {"task": "squad"}, "use --config=configs/finetune/squad.py"),
         ("mrpc", {"task": "squat"}, "config.task is 'squat'; it must be one of cola, "),
         ("mrpc", {"sweep__seeds": ()}, "config.sweep.seeds is .*at least one value"),
         ("mrpc", {"sweep__seeds": (1, 1)}, "config.sweep.seeds is .*no repeated value"),

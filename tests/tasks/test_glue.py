@@ -162,6 +162,9 @@ def test_mnli_has_matched_mismatched_and_diagnostic_sets(glue, tmp_path):
     assert "test_ax" not in make(tmp_path, "mnli").splits
     with pytest.raises(UserError, match=r"has no test_ax split \(../AX/AX.tsv"):
         make(tmp_path, "ax", "MNLI")
+    (tmp_path / "AX").mkdir()
+    (tmp_path / "AX" / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
+    assert len(make(tmp_path, "ax", "MNLI").rows("test_ax")) == 1
 
 
 def test_bad_rows_of_qqp_except_in_the_test_set(glue):

@@ -68,6 +68,8 @@ def test_columns_of_a_file_without_header(write):
         ("x.csv", "a,b,b\n1,2,3\n", "x.csv:1: 2 columns are named 'b'"),
         ("x.csv", 'a,b\nx,"y', "x.csv:2: not valid CSV"),
         ("x.txt", "a\tb\n", "must be named .tsv, .csv or .jsonl"),
+        ("x.tsv", "a\tb\n".encode("utf-16"), "x.tsv has NUL bytes, .* save it as UTF-8$"),
+        ("x.csv", "a,b\n".encode("utf-16-le"), "x.csv has NUL bytes"),
     ],
 )
 def test_files_that_are_not_tables(write, name, content, message):
