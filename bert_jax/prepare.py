@@ -23,7 +23,7 @@ from bert_jax.data.corpus import join_inputs
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import FORMAT, training_flags
 from bert_jax.data.store import TokenStore, read_metadata, store_path
-from bert_jax.data.store_manifest import given_tokenizer, tokenizer_flags
+from bert_jax.data.store_manifest import check_case, given_tokenizer, tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.progress import say
@@ -33,6 +33,8 @@ _FLAG_HELP = {
     "format": "Format: auto, documents, sentences, jsonl, csv, tsv, parquet or google_tfrecord.",
     "text_field": "Field of a JSON line or TFDS example, or column of a table, with the text.",
     "encoding": "Encoding of the files.",
+    "language": "Language whose rules divide text into sentences, such as de.",
+    "max_sentence_tokens": "Longer sentences are divided; 0 divides none.",
     "max_document_characters": "Longer documents are divided at blank lines; 0 divides none.",
     "tokenizer": "wordpiece, sentencepiece, byte_bpe or fastbpe.",
     "vocab": "The vocabulary: a file or a directory; if empty, one is trained.",
@@ -87,6 +89,9 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
     for key in _FLAG_HELP:
         data[key] = (values.input,) if key == "input" else values[key].value
     validate_data(data)
+    is_finished = (store_path(values.output) / "metadata.json").exists()
+    if data.vocab and not is_finished and not values["lowercase"].present:
+        check_case(data)
     started = time.monotonic()
     metadata = prepare(data, _vocab_size(data, values.vocab_size, values.output), values.output)
     if data.format == FORMAT:

@@ -12,7 +12,7 @@ from bert_jax.command_line import ConfigSource
 from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.data.corpus import join_inputs
 from bert_jax.data.store import read_metadata
-from bert_jax.data.store_manifest import given_tokenizer, tokenizer_flags
+from bert_jax.data.store_manifest import check_case, given_tokenizer, tokenizer_flags
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import TRAINING_ONLY
@@ -46,7 +46,12 @@ def complete(
         values = _of_weights(config, directory, pretrained)
     if config.data.store:
         metadata = read_metadata(workdir.store_directory(directory, config))
-        options = {"word_boundaries": "vocabulary", "special_tokens": "bert", **metadata["options"]}
+        defaults = {
+            "word_boundaries": "vocabulary",
+            "special_tokens": "bert",
+            "max_sentence_tokens": 0,
+        }
+        options = {**defaults, **metadata["options"]}
         values |= {"model.vocab_size": metadata["vocab_size"], **tokenizer_flags(options)}
         text = {f"data.{key}": value for key, value in options.items() if key in config.data}
         text["data.input"] = tuple(join_inputs([item]) for item in options["input"])
@@ -57,6 +62,9 @@ def complete(
     with config.unlocked():
         config.update_from_flattened_dict(values)
     config_lib.validate(config)
+    is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
+    if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *values}:
+        check_case(config.data)
     return config, pretrained
 
 

@@ -342,8 +342,8 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
     """Returns the first key that differs and its two values; for lists, one differing entry."""
-    # Older versions do not record the guessed formats.
-    before, now = ({k: v for k, v in d.items() if k != "formats"} for d in (before, now))
+    # Older stores have no report.
+    before, now = ({k: v for k, v in d.items() if k != "report"} for d in (before, now))
     for key, (old, new) in config_lib.differences(before, now).items():
         if isinstance(old, list) and isinstance(new, list):
             only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert_jax.data import store_manifest
-from bert_jax.data.store_manifest import check_store
+from bert_jax.data.store_manifest import check_case, check_store
 from bert_jax.errors import UserError
 from tests.refusals import command
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
@@ -103,6 +103,26 @@ def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
     monkeypatch.setattr(store_manifest, "open_corpus", lambda _: SimpleNamespace(sources=[now]))
     with pytest.raises(UserError, match="tfds:fake:text was version .*1.0.0, is version .*2.0.0"):
         check_store("store", data, 40)
+
+
+def test_a_store_without_the_key_has_undivided_sentences(store, speeches, monkeypatch):
+    metadata, output = store
+    del metadata["options"]["max_sentence_tokens"]
+    monkeypatch.setattr(store_manifest, "read_metadata", lambda _: metadata)
+    assert check_store(output, options(speeches, max_sentence_tokens=0), VOCAB_SIZE) is metadata
+    with pytest.raises(UserError, match="made with data.max_sentence_tokens=0, not 128"):
+        check_store(output, options(speeches), VOCAB_SIZE)
+
+
+def test_a_cased_vocabulary_is_refused_with_lower_casing(tmp_path):
+    path = tmp_path / "vocab.txt"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "##s", "a"]
+    path.write_text("".join(f"{piece}\n" for piece in pieces))
+    check_case(options(vocab=str(path)))
+    path.write_text("".join(f"{piece}\n" for piece in [*pieces, "The"]))
+    check_case(options(vocab=str(path), lowercase=False))
+    with pytest.raises(UserError, match="lowercase is True, but 25% of the pieces in .*vocab.txt"):
+        check_case(options(vocab=str(path)))
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,20 @@ PRETRAINING: Section = {
             "Field of a JSON line or TFDS example, or column of a table, that holds the text.",
         ),
         "encoding": Field("utf-8", "Encoding of the files, such as latin-1 or utf-16."),
+        "language": Field(
+            "",
+            "Language of the rules that divide text into sentences: a code such as de or pt. If "
+            "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
+            "sentence ends of all scripts. A code that the library sentencex does not know has "
+            "the same effect as en.",
+        ),
+        "max_sentence_tokens": Field(
+            128,
+            "Sentences with more tokens are divided into parts of about half as many or fewer: "
+            "after punctuation, else after a space, else anywhere. A row ends at the end of a "
+            "sentence, and what does not fit into the row is lost. 0 divides none, as in BERT.",
+            at_least=0,
+        ),
         "max_document_characters": Field(
             0,
             "Documents with more characters, such as whole books, are divided at blank lines into "
@@ -236,6 +250,8 @@ PRETRAINING: Section = {
 _NOT_OF_STATIC_DATA = (
     "text_field",
     "encoding",
+    "language",
+    "max_sentence_tokens",
     "max_document_characters",
     "bad_documents",
     "heldout_fraction",
@@ -278,7 +294,11 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
       UserError: There is an unknown key, or a value of the wrong type.
     """
     try:
-        return build(PRETRAINING, values)
+        config = build(PRETRAINING, values)
+        # Older versions divided no sentences.
+        if values.get("data") and "max_sentence_tokens" not in values["data"]:
+            config.data.max_sentence_tokens = 0
+        return config
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
 
@@ -382,8 +402,9 @@ def _check_data(data: ConfigDict) -> None:
         )
     for key in _NOT_OF_STATIC_DATA:
         default = PRETRAINING["data"][key].default
-        # Such a corpus has no held-out documents: both 0 and the default are right.
-        if data[key] != default and (key, data[key]) != ("heldout_fraction", 0):
+        # Such a corpus has no held-out documents and no sentences: 0 is right too.
+        zeros = ("heldout_fraction", "max_sentence_tokens")
+        if data[key] != default and (key not in zeros or data[key]):
             raise UserError(
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
                 f"records are trained on as they were written; leave it at {default}"

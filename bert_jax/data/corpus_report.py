@@ -119,7 +119,8 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch: "
             f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens, "
-            "and the rest of such a sentence is cut off; split them, or set a longer max_seq_length"
+            "and the rest of such a sentence is cut off; prepare the text with a smaller "
+            "config.data.max_sentence_tokens, such as half of max_seq_length"
         )
     if report["unknown"] > 0.01:
         found.append(

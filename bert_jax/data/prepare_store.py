@@ -12,11 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
-from bert_jax.data import record_store
+from bert_jax.data import preparation_report, record_store
 from bert_jax.data.bad_records import BadRecord, skipped_texts
 from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
 from bert_jax.data.heldout import HeldOut
@@ -31,8 +30,12 @@ from bert_jax.data.store_manifest import (
     store_options,
     tokenizer_options,
 )
-from bert_jax.data.text_format import FormatGuess
-from bert_jax.data.tokenization import TokenizedDocument, num_cores, tokenize_documents
+from bert_jax.data.tokenization import (
+    SentenceRules,
+    TokenizedDocument,
+    num_cores,
+    tokenize_documents,
+)
 from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress, say
@@ -40,10 +43,6 @@ from bert_jax.progress import Progress, say
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
-
-
-# A larger share of unknown words gets a warning.
-_MAX_UNKNOWN_SHARE = 0.02
 
 
 def prepare(
@@ -81,6 +80,7 @@ def prepare(
     ):
         tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout, show_progress)
         tokenizer.save(local / "tokenizer")
+        report: dict[str, Any] = {}
         if is_static:
             # This import loads TensorFlow, which takes seconds.
             from bert_jax.data.google_tfrecord import write_rows
@@ -88,11 +88,13 @@ def prepare(
             rows = write_rows(corpus.sources, tokenizer, local, show_progress=show_progress)
             splits = {"train": {"records": rows}}
         else:
-            documents = _tokenized(data, corpus, local / "tokenizer", show_progress)
+            counts: Counter[str] = Counter()
+            documents = _tokenized(data, corpus, local / "tokenizer", show_progress, counts)
             splits = _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local)
+            formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
+            report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
             if show_progress:
-                _report_formats(corpus.guesses)
-                _report_unknown(tokenizer, np.load(local / "train" / "token_counts.npy"))
+                preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             "vocab_size": tokenizer.vocab_size,
@@ -102,12 +104,8 @@ def prepare(
             "options": options,
             "sources": corpus.sources,
         }
-        if corpus.guesses:
-            formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
-            metadata["formats"] = [
-                {"format": format, "reason": reason, "files": number}
-                for (format, reason), number in formats.items()
-            ]
+        if report:
+            metadata["report"] = report
         write_metadata(local, metadata)
     return read_metadata(output)
 
@@ -140,7 +138,8 @@ def tokenize_corpus(
         SplitWriter(local, tokenizer.vocab_size) as split,
     ):
         tokenizer.save(tokenizer_dir)
-        for _, document in _tokenized(data, corpus, Path(tokenizer_dir), show_progress):
+        documents = _tokenized(data, corpus, Path(tokenizer_dir), show_progress, Counter())
+        for _, document in documents:
             _append(split, document)
         _check_number(split.counts["documents"], data.rows)
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
@@ -164,7 +163,7 @@ def _make_tokenizer(
         progress.message(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
         tokenizer = tokenizers.train(
             data.tokenizer,
-            sample.sentences(),
+            sample.sentences(data.language),
             vocab_size=vocab_size,
             sentencepiece_type=data.sentencepiece_type,
             **tokenizer_options(data),
@@ -213,33 +212,6 @@ def _write_splits(
     return splits
 
 
-def _report_formats(guesses: dict[str, FormatGuess]) -> None:
-    """Prints how the files were read with data.format=auto."""
-    groups: dict[FormatGuess, list[str]] = {}
-    for path, guess in guesses.items():
-        groups.setdefault(guess, []).append(path)
-    for guess, paths in groups.items():
-        others = f" and {len(paths) - 1:,} other files" if paths[1:] else ""
-        format = f"data.format={guess.format}"
-        say(f"data.format=auto read {paths[0]}{others} as {format}: {guess.reason}")
-        if guess.is_doubtful:
-            other = "documents" if guess.format == "sentences" else "sentences"
-            say(f"warning: this is a guess; if it is wrong, set data.format={other}")
-
-
-def _report_unknown(tokenizer: tokenizers.Tokenizer, token_counts_V: np.ndarray) -> None:
-    """Prints the share of unknown words in the training text."""
-    share = token_counts_V[tokenizer.unk_id] / token_counts_V.sum()
-    unk = tokenizer.special_tokens.unk
-    say(f"{share:.2%} of the training tokens are {unk}")
-    if share > _MAX_UNKNOWN_SHARE:
-        say(
-            f"warning: the vocabulary does not cover the text, and the model cannot see {unk} "
-            "words: give a vocabulary for this language in data.vocab, or train a larger one "
-            "(model.vocab_size) or one with data.tokenizer=byte_bpe"
-        )
-
-
 def _append(split: SplitWriter, document: TokenizedDocument) -> None:
     split.append(
         document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
@@ -247,16 +219,27 @@ def _append(split: SplitWriter, document: TokenizedDocument) -> None:
 
 
 def _tokenized(
-    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path, show_progress: bool
+    data: ConfigDict,
+    corpus: Corpus,
+    tokenizer_dir: Path,
+    show_progress: bool,
+    counts: Counter[str],
 ) -> Iterator[tuple[int, TokenizedDocument]]:
-    """Yields the tokenized documents with their indices; drops those without a token."""
+    """Yields the tokenized documents with their indices; drops those without a token.
+
+    The counts of each document are added to `counts`.
+    """
     processes = data.num_processes or num_cores()
     with _reading(corpus, "tokenizing", show_progress) as (_, advance):
         documents = tokenize_documents(
-            corpus.documents(), tokenizer_dir, processes, word_boundaries=data.word_boundaries
+            corpus.documents(),
+            tokenizer_dir,
+            processes,
+            SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries),
         )
         for index, document in enumerate(documents):
             advance()
+            counts.update(document.counts)
             if document.tokens.size:
                 yield index, document
             else:

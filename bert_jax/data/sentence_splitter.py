@@ -11,15 +11,19 @@ from sentencex import segment
 _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 # sentencex does not split a paragraph that begins with "(2)", "(b)" or a bullet.
 _ITEM_MARK = re.compile(r"(?:\(\w{1,4}\)|[•‣◦·]) +")
+_GREEK = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]")
 
 
-def split_sentences(text: str) -> list[str]:
+def split_sentences(text: str, language: str = "") -> list[str]:
     """Splits a document into sentences, in order and without losing words.
 
     A blank line always ends a sentence. A single line break is a space.
 
     Args:
       text: A document, with blank lines between paragraphs.
+      language: The code of the language, such as "de". If empty, Greek paragraphs get the rules of
+        Greek, whose question mark is ";", and all others those of English, which know the sentence
+        ends of all scripts.
 
     Returns:
       The sentences. None is empty, and each run of white space becomes one space.
@@ -27,14 +31,18 @@ def split_sentences(text: str) -> list[str]:
     sentences = []
     for paragraph in _PARAGRAPH_BREAK.split(text):
         if flat := " ".join(paragraph.split()):
-            sentences += _split_paragraph(flat)
+            sentences += _split_paragraph(flat, language or _language_of(flat))
     return sentences
 
 
-def _split_paragraph(text: str) -> list[str]:
+def _language_of(text: str) -> str:
+    return "el" if ";" in text and 2 * len(_GREEK.findall(text)) > len(text) else "en"
+
+
+def _split_paragraph(text: str, language: str) -> list[str]:
     item = _ITEM_MARK.match(text)
     mark, rest = (item[0], text[item.end() :]) if item else ("", text)
-    sentences = [s for s in map(str.strip, segment("en", rest)) if s]
+    sentences = [s for s in map(str.strip, segment(language, rest)) if s]
     if not sentences:
         return [text]
     return [mark + sentences[0], *sentences[1:]]

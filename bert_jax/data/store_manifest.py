@@ -20,6 +20,9 @@ from bert_jax.tokenizers import Tokenizer
 # Keys of `config.data` that a store records, besides `tokenizer`, if its tokenizer has them.
 _TOKENIZER_KEYS = ("special_tokens", "lowercase", "sentencepiece_rules", "add_prefix_space")
 
+# A vocabulary with more pieces that have upper-case letters is that of a cased model.
+_MAX_CASED_SHARE = 0.05
+
 
 def open_corpus(data: ConfigDict) -> Corpus:
     """Opens the corpus of the `data` section of a config."""
@@ -46,6 +49,23 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
             f"{tokenizer.vocab_size} entries: set model.vocab_size to {tokenizer.vocab_size}"
         )
     return tokenizer
+
+
+def check_case(data: ConfigDict) -> None:
+    """Refuses `data.lowercase` with the vocabulary of a cased model.
+
+    Raises:
+      UserError: The vocabulary cannot be used, or many of its pieces have upper-case letters.
+    """
+    # Those in brackets are special, such as [CLS] and [unused1].
+    tokens = [token for token in given_tokenizer(data).tokens if token[0] not in "[<"]
+    share = sum(token != token.lower() for token in tokens) / max(len(tokens), 1)
+    if data.lowercase and share > _MAX_CASED_SHARE:
+        raise UserError(
+            f"config.data.lowercase is True, but {share:.0%} of the pieces in {data.vocab} have "
+            "upper-case letters and would never be used; set it to False, or to True by a flag to "
+            "lower-case the text all the same"
+        )
 
 
 def tokenizer_options(data: ConfigDict) -> dict[str, Any]:
@@ -88,6 +108,10 @@ def store_options(
         "bad_documents": data.bad_documents,
         "heldout_fraction": data.heldout_fraction,
     }
+    if data.max_sentence_tokens:
+        options["max_sentence_tokens"] = data.max_sentence_tokens
+    if data.language:
+        options["language"] = data.language
     if data.vocab:
         try:
             path = files.open_path(data.vocab, "data.vocab")
@@ -137,8 +161,9 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
         options; the message names the difference.
     """
     metadata = read_metadata(output)
-    found = metadata["options"]
-    wanted = store_options(data, vocab_size, known=found)
+    undivided = {"max_sentence_tokens": 0}
+    found = undivided | metadata["options"]
+    wanted = undivided | store_options(data, vocab_size, known=found)
     for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
         if found.get(key) != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"

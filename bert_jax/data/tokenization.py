@@ -4,6 +4,7 @@
 over a corpus, as `tokenize_documents` does over processes.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -21,8 +22,10 @@ import numpy as np
 
 from bert_jax import tokenizers
 from bert_jax.data.corpus import Document
+from bert_jax.data.long_sentences import divide
 from bert_jax.data.sentence_splitter import split_sentences
 from bert_jax.errors import UserError
+from bert_jax.tokenizers.words import num_lost
 
 # The size of the chunks that are sent to workers. Messages of this size cost little, and the
 # chunks in flight need far less memory than a process.
@@ -39,6 +42,8 @@ class TokenizedDocument(NamedTuple):
       num_bytes: The size of the text in UTF-8.
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
+      counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
+        `num_lost`; and `divided_tokens`, those of the sentences that were divided.
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
         determines that.
     """
@@ -48,25 +53,70 @@ class TokenizedDocument(NamedTuple):
     num_bytes: int
     tokens: np.ndarray
     sentence_lengths: np.ndarray
+    counts: dict[str, int]
     begins_word: np.ndarray | None = None
 
 
-def sentences_of(text: str, is_split: bool) -> list[str]:
+class SentenceRules(NamedTuple):
+    """How a document is divided; the fields are keys of `config.data`."""
+
+    language: str = ""
+    max_sentence_tokens: int = 0
+    word_boundaries: str = "vocabulary"
+
+
+DEFAULT_RULES = SentenceRules()
+# The ids of a sentence, int32 [T], and whether each begins a word, bool [T], or None.
+_Sentence = tuple[np.ndarray, np.ndarray | None]
+
+
+def sentences_of(text: str, is_split: bool, language: str = "") -> list[str]:
     """Returns the sentences of a document. If `is_split`, each line is one."""
-    return text.split("\n") if is_split else split_sentences(text)
+    return text.split("\n") if is_split else split_sentences(text, language)
 
 
 def document_to_tokens(
-    text: str, tokenizer: tokenizers.Tokenizer, *, is_split: bool = False
+    text: str,
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    is_split: bool = False,
+    rules: SentenceRules = DEFAULT_RULES,
 ) -> list[np.ndarray]:
     """Returns the int32 ids of each sentence of a document that has any.
 
     Args:
       text: The document, with blank lines between paragraphs.
       is_split: Whether each line of `text` is a sentence.
+      rules: See `SentenceRules`.
     """
-    sentences = sentences_of(text, is_split)
-    return [tokens for tokens in tokenizer.encode_batch(sentences) if tokens.size]
+    sentences, _ = _encode(sentences_of(text, is_split, rules.language), tokenizer, rules)
+    return [ids for ids, _ in sentences]
+
+
+def _encode(
+    sentences: list[str], tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+) -> tuple[list[_Sentence], int]:
+    """Encodes sentences and divides those that are too long.
+
+    Returns:
+      The sentences with tokens, and the number of tokens in sentences that were divided.
+    """
+    if rules.word_boundaries == "spaces":
+        encoded = [words_of_spaces(text, tokenizer) for text in sentences]
+    else:
+        encoded = [(ids, None) for ids in tokenizer.encode_batch(sentences)]
+    limit, result, num_divided = rules.max_sentence_tokens or math.inf, [], 0
+    for text, sentence in zip(sentences, encoded, strict=True):
+        num_tokens = len(sentence[0])
+        if num_tokens > limit and len(text) > 1:
+            num_divided += num_tokens
+            # Several parts should fit into a row. They are measured by their characters, because
+            # encoding takes time.
+            parts = divide(text, len(text) * limit / (2 * num_tokens))
+            result += _encode(parts, tokenizer, rules)[0]
+        elif num_tokens:
+            result.append(sentence)
+    return result, num_divided
 
 
 def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -86,8 +136,7 @@ def tokenize_documents(
     documents: Iterable[Document],
     tokenizer_directory: str | os.PathLike,
     num_processes: int,
-    *,
-    word_boundaries: str = "vocabulary",
+    rules: SentenceRules = DEFAULT_RULES,
 ) -> Iterator[TokenizedDocument]:
     """Tokenizes a stream of documents, in order and in bounded memory.
 
@@ -95,12 +144,12 @@ def tokenize_documents(
       tokenizer_directory: A saved tokenizer, which every process loads.
       num_processes: The number of worker processes, which does not affect the result. With 1,
         the calling process does the work.
-      word_boundaries: As in `config.data`.
+      rules: See `SentenceRules`.
     """
     if num_processes == 1:
         tokenizer = tokenizers.load(tokenizer_directory)
         for document in documents:
-            yield _tokenize(document, tokenizer, word_boundaries)
+            yield _tokenize(document, tokenizer, rules)
         return
     with _workers(num_processes, str(tokenizer_directory)) as pool:
         waiting: deque[tuple[Future, int]] = deque()
@@ -108,7 +157,7 @@ def tokenize_documents(
         in_flight = 0
         for chunk in chunks(documents):
             size = sum(len(document.text) for document in chunk)
-            waiting.append((pool.submit(_tokenize_chunk, chunk, word_boundaries), size))
+            waiting.append((pool.submit(_tokenize_chunk, chunk, rules), size))
             in_flight += size
             # Two documents may be in flight, however long they are.
             while in_flight >= max_size and len(waiting) > 1:
@@ -144,20 +193,27 @@ def num_cores() -> int:
 
 
 def _tokenize(
-    document: Document, tokenizer: tokenizers.Tokenizer, word_boundaries: str
+    document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
 ) -> TokenizedDocument:
+    text = document.text
+    sentences, num_divided = _encode(
+        sentences_of(text, document.is_split, rules.language), tokenizer, rules
+    )
+    ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
     begins_word = None
-    if word_boundaries == "spaces":
-        texts = sentences_of(document.text, document.is_split)
-        pairs = [words_of_spaces(text, tokenizer) for text in texts]
-        sentences = [ids for ids, _ in pairs if ids.size]
-        begins_word = np.concatenate([flags for _, flags in pairs])
-    else:
-        sentences = document_to_tokens(document.text, tokenizer, is_split=document.is_split)
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    tokens = np.concatenate(sentences) if sentences else np.zeros(0, np.int32)
+    if rules.word_boundaries == "spaces":
+        begins_word = np.concatenate(flags) if flags else np.zeros(0, bool)
+    counts = {
+        "tokens": len(tokens),
+        "unknown_tokens": int(np.count_nonzero(tokens == tokenizer.unk_id)),
+        "characters": len(text),
+        "lost_characters": num_lost(text) if tokenizer.options.get("lowercase") else 0,
+        "divided_tokens": num_divided,
+    }
     return TokenizedDocument(
-        document.source, document.line, len(document.text.encode()), tokens, lengths, begins_word
+        *(document.source, document.line, len(text.encode()), tokens, lengths, counts, begins_word)
     )
 
 
@@ -206,5 +262,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _tokenize_chunk(chunk: list[Document], word_boundaries: str) -> list[TokenizedDocument]:
-    return [_tokenize(document, _tokenizer, word_boundaries) for document in chunk]
+def _tokenize_chunk(chunk: list[Document], rules: SentenceRules) -> list[TokenizedDocument]:
+    return [_tokenize(document, _tokenizer, rules) for document in chunk]

@@ -40,10 +40,10 @@ class DocumentSample:
         while self._num_bytes > self._max_bytes and len(self._kept) > 1:
             self._halve()
 
-    def sentences(self) -> Iterator[str]:
+    def sentences(self, language: str = "") -> Iterator[str]:
         """Yields the sentences of the sample in the order of the corpus."""
         for _, text, is_split in self._kept:
-            yield from sentences_of(text.decode(), is_split)
+            yield from sentences_of(text.decode(), is_split, language)
 
     def _halve(self) -> None:
         self._bound //= 2

@@ -15,7 +15,9 @@ tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
 * The `tokenizers` library (`transformers`' fast tokenizers) uses the tables of Unicode 8.
 """
 
+import functools
 import unicodedata
+from collections import Counter
 from typing import NamedTuple
 
 from bert_jax.tokenizers.alignment import decompose
@@ -30,6 +32,23 @@ _CJK = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
+
+
+def num_lost(text: str) -> int:
+    """Returns how many characters lose a vowel sign or another mark to lower-casing.
+
+    Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
+    accents.
+    """
+    counts = {} if text.isascii() else Counter(text)
+    return sum(number for character, number in counts.items() if _is_lost(character))
+
+
+@functools.cache
+def _is_lost(character: str) -> bool:
+    parts = unicodedata.normalize("NFD", character)
+    # U+0300 to U+036F are the accents of Latin, Greek and Cyrillic.
+    return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)
 
 
 class AlignedWord(NamedTuple):

@@ -19,10 +19,19 @@ from bert_jax.data.sentence_splitter import split_sentences
         ("(2) It is. So it is.", ["(2) It is.", "So it is."]),
         ("• It is. So it is.", ["• It is.", "So it is."]),
         ("(b)", ["(b)"]),
+        ("Τι κάνεις; Καλά. Ναι; Όχι.", ["Τι κάνεις;", "Καλά.", "Ναι;", "Όχι."]),
+        ("Բարեւ։ Ինչպես ես։ Լավ եմ։", ["Բարեւ։", "Ինչպես ես։", "Լավ եմ։"]),
+        ("It is so; Yes, it is.", ["It is so; Yes, it is."]),
     ],
 )
 def test_examples(text, expected):
     assert split_sentences(text) == expected
+
+
+def test_a_language_has_its_own_rules():
+    text = "Am 3. Mai war es warm. Im Juni nicht."
+    assert split_sentences(text, "de") == ["Am 3. Mai war es warm.", "Im Juni nicht."]
+    assert len(split_sentences(text)) == 3
 
 
 @given(st.text(st.sampled_from("ab.?! \n\t\"'()“”•A1,;…\u3000。"), max_size=80))
