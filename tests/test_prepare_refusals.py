@@ -1,5 +1,6 @@
 """Texts, options and stores that `prepare` refuses, and the messages."""
 
+import copy
 import re
 from types import SimpleNamespace
 
@@ -106,7 +107,7 @@ def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
 
 
 def test_a_store_without_the_key_has_undivided_sentences(store, speeches, monkeypatch):
-    metadata, output = store
+    metadata, output = copy.deepcopy(store[0]), store[1]
     del metadata["options"]["max_sentence_tokens"]
     monkeypatch.setattr(store_manifest, "read_metadata", lambda _: metadata)
     assert check_store(output, options(speeches, max_sentence_tokens=0), VOCAB_SIZE) is metadata

