@@ -11,6 +11,7 @@
     python -m bert_jax.predict --model=FINE_TUNED answer "Who came?" "Only Ada came to see us."
     python -m bert_jax.predict --model=FINE_TUNED tag "Ada lives in London."
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
+    python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
 PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face directory,
 or a Google checkpoint. FINE_TUNED is a work directory of fine-tuning (its best checkpoint), or a
@@ -155,6 +156,19 @@ def choose(bert: "FineTuned", context: str, choice: str, choice_b: str, *choices
     return {"choices": [x._asdict() for x in found]}
 
 
+def from_file(command: str, bert: "Bert") -> Values:
+    """Applies a command to the examples of a file."""
+    from bert_jax.inference.file_predictions import predict_file
+
+    args = flags.FLAGS
+    names = {"fill-mask": ("top_k",), "answer": ("n_best", "with_no_answer")}.get(command, ())
+    options = {name: args[name].value for name in names}
+    with Progress(command, None, "examples") as progress:
+        count = predict_file(command, bert, args.input, args.output, progress.advance, **options)
+    print(f"predictions for {count:,} examples are in {args.output}")
+    return {}
+
+
 class Command(NamedTuple):
     """A command of `predict`.
 
@@ -163,26 +177,28 @@ class Command(NamedTuple):
       flags: The flags that it takes in addition to --model and --step.
       required: The flags among these that must be given.
       has_head: Whether it needs a task head.
+      takes_file: Whether it takes --input and --output in place of texts.
     """
 
     run: Callable[..., Values]
     flags: tuple[str, ...]
     required: tuple[str, ...] = ()
     has_head: bool = False
+    takes_file: bool = False
 
 
 _FEATURES_FLAGS = ("input", "output", "layers", "pooling", "normalize", "max_length")
 COMMANDS = {
-    "fill-mask": Command(fill_mask, ("top_k", "json")),
+    "fill-mask": Command(fill_mask, ("top_k", "json"), takes_file=True),
     "next-sentence": Command(next_sentence, ("json",)),
-    "score": Command(score, ("json",)),
+    "score": Command(score, ("json",), takes_file=True),
     "detect": Command(detect, ("json",)),
     "features": Command(features, _FEATURES_FLAGS, required=("input", "output")),
     "attention": Command(attention, ("output", "top_k", "max_length"), required=("output",)),
-    "classify": Command(classify, ("json",), has_head=True),
-    "answer": Command(answer, ("n_best", "with_no_answer", "json"), has_head=True),
-    "tag": Command(tag, ("json",), has_head=True),
-    "choose": Command(choose, ("json",), has_head=True),
+    "classify": Command(classify, ("json",), has_head=True, takes_file=True),
+    "answer": Command(answer, ("n_best", "with_no_answer", "json"), has_head=True, takes_file=True),
+    "tag": Command(tag, ("json",), has_head=True, takes_file=True),
+    "choose": Command(choose, ("json",), has_head=True, takes_file=True),
 }
 
 
@@ -198,8 +214,17 @@ def define_flags() -> None:
         "answer: allow 'no answer'; by default only for models fine-tuned on SQuAD 2.0.",
     )
     flags.DEFINE_bool("json", False, "Print one JSON object; not for features and attention.")
-    flags.DEFINE_string("input", "", 'features: JSON lines, {"text": ..., "text_b": ...}.')
-    flags.DEFINE_string("output", "", "features: FILE.npz or FILE.jsonl; attention: FILE.html.")
+    flags.DEFINE_string(
+        "input",
+        "",
+        'features: JSON lines, {"text": ..., "text_b": ...}. classify, answer, tag, choose, score, '
+        "fill-mask: JSON lines or a file in a format that fine-tuning reads.",
+    )
+    flags.DEFINE_string(
+        "output",
+        "",
+        "features: FILE.npz or FILE.jsonl; attention: FILE.html; for predictions FILE.jsonl.",
+    )
     flags.DEFINE_list(
         "layers", ["-1"], "features: 0 is the embeddings' output, n the n-th block's, -1 the last."
     )
@@ -245,7 +270,10 @@ def main(argv: list[str]) -> None:
                 "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
                 "...MultipleChoice"
             )
-        values = command.run(bert, *texts)
+        if command.takes_file and args.input:
+            values = from_file(next(name for name, c in COMMANDS.items() if c is command), bert)
+        else:
+            values = command.run(bert, *texts)
     if args.json:
         # ASCII escapes are for terminals with a limited encoding.
         is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
@@ -264,16 +292,20 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {near[0]}?" if near else f"it must be one of {known}"
         raise cli.UsageError(f"there is no command {name!r}; {hint}")
-    command = COMMANDS[name]
+    command, args = COMMANDS[name], flags.FLAGS
+    reads_file = command.takes_file and bool(args.input)
+    taken = {*command.flags, "input", "output"} - {"json"} if reads_file else command.flags
+    for flag in sorted({flag for c in COMMANDS.values() for flag in c.flags}):
+        if args[flag].present and flag not in taken:
+            raise cli.UsageError(f"--{flag} has no effect on {name}; leave it out")
+    if reads_file and texts:
+        raise cli.UsageError(f"{name} takes texts or --input, not both")
     try:
-        inspect.signature(command.run).bind(None, *texts)
+        if not reads_file:
+            inspect.signature(command.run).bind(None, *texts)
     except TypeError as error:
         raise cli.UsageError(f"{name}: {error}; put each text in quotes") from None
-    args = flags.FLAGS
-    for flag in sorted({flag for c in COMMANDS.values() for flag in c.flags}):
-        if args[flag].present and flag not in command.flags:
-            raise cli.UsageError(f"--{flag} has no effect on {name}; leave it out")
-    for flag in command.required:
+    for flag in ("output",) if reads_file else command.required:
         if not args[flag].value:
             raise cli.UsageError(f"--{flag} is missing; see python -m bert_jax.predict --help")
     return command, texts

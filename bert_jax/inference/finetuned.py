@@ -79,6 +79,8 @@ class FineTuned(Bert):
       head: A key of `bert_jax.models.task_models.TASK_MODELS`.
       labels: The label names in the order of the logits.
       multi_label: Whether the labels are independent: any number of them may be right.
+      text_columns: The columns of the one or two sentences of a training example; empty if they
+        are not known.
     """
 
     def __init__(self, pretrained: Pretrained):
@@ -100,7 +102,7 @@ class FineTuned(Bert):
             "version": "",
         }
         self._answering = defaults | trained.get("squad", {})
-        self._texts = _texts_of(trained)
+        self.text_columns = _text_columns(trained)
         model = make_task_model(
             self.head, len(self.labels), self.config, pretrained.features, pretrained.bilstm_size
         )
@@ -131,8 +133,9 @@ class FineTuned(Bert):
         """
         self._require_head("classify")
         texts = as_texts(text, text_b)
-        if self._texts and any(isinstance(t, str) == (self._texts == 2) for t in texts):
-            what = "single sentences" if self._texts == 1 else "pairs of sentences"
+        size = len(self.text_columns)
+        if size and any(isinstance(t, str) == (size == 2) for t in texts):
+            what = "single sentences" if size == 1 else "pairs of sentences"
             warnings.warn(f"{self.source} was fine-tuned on {what}", stacklevel=2)
         found = [self._classes(logits_C) for (logits_C,) in self._outputs(self.rows(texts))]
         return one_or_all(text, found)
@@ -237,10 +240,7 @@ class FineTuned(Bert):
         """
         self._require_head("tag")
         if isinstance(text, str):
-            spans = word_spans(text)
-            tagged = self._tag([[text[start:end] for start, end in spans]])[0]
-            places = zip(tagged, spans, strict=True)
-            return [word._replace(start=start, end=end) for word, (start, end) in places]
+            return self.tag_texts([text])[0]
         words = list(text)
         if words and not any(isinstance(word, str) for word in words):
             return self._tag([list(sentence) for sentence in words])
@@ -252,7 +252,22 @@ class FineTuned(Bert):
         Raises:
           UserError: As for `tag`.
         """
-        words = self.tag(text)
+        return self.entities_of(text, self.tag(text))
+
+    def tag_texts(self, texts: Sequence[str]) -> list[list[TaggedWord]]:
+        """Returns the tag of every word of each text; see `tag`."""
+        self._require_head("tag")
+        for text in texts:
+            check_text(text, "the text")
+        spans = [word_spans(text) for text in texts]
+        words = [[t[a:b] for a, b in places] for t, places in zip(texts, spans, strict=True)]
+        return [
+            [word._replace(start=a, end=b) for word, (a, b) in zip(tagged, places, strict=True)]
+            for tagged, places in zip(self._tag(words), spans, strict=True)
+        ]
+
+    def entities_of(self, text: str, words: Sequence[TaggedWord]) -> list[Entity]:
+        """Returns the entities that the tagged words of a text form."""
         # A label without B or I is a type.
         tags = [ner_tags.parse(word.tag) or f"I-{word.tag}" for word in words]
         found = []
@@ -325,13 +340,15 @@ def load_bert(path: str, step: int | None = None) -> Bert:
     return (FineTuned if pretrained.head else Bert)(pretrained)
 
 
-def _texts_of(trained: dict[str, Any]) -> int:
-    """Returns how many sentences an example had in training, 1 or 2; 0 if not known."""
+def _text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the columns of the sentences in the training data; empty if they are not known."""
     if trained.get("task") in SPECS:
-        return len(SPECS[trained["task"]].texts)
+        return SPECS[trained["task"]].texts
     if trained.get("task") == "table":
-        return 2 if trained["table"]["text_b_column"] else 1
-    return 0
+        table = trained["table"]
+        columns = (table.get("text_column", "text"), table["text_b_column"])
+        return tuple(column for column in columns if column)
+    return ()
 
 
 def _ranked(probs_C: np.ndarray) -> list[int]:

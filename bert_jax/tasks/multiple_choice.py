@@ -62,13 +62,13 @@ class MultipleChoiceTask(ExampleTask):
                         "ending3; use JSON lines for more choices"
                     )
                 with bad_rows.catching(row.where, must_stay=is_test):
-                    yield self._example(str(row.number), *_swag(row.values), is_test)
+                    yield self._example(str(row.number), *swag(row.values), is_test)
         else:
             with open_text(path) as (_, stream):
                 for line in json_lines(stream):
                     with bad_rows.catching(f"{path}:{line.number}", must_stay=is_test):
                         values = line.parse()
-                        yield self._example(values.get("id"), *_commonsense_qa(values), is_test)
+                        yield self._example(values.get("id"), *commonsense_qa(values), is_test)
 
     def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Returns "accuracy", from 0 to 1."""
@@ -115,7 +115,7 @@ class MultipleChoiceTask(ExampleTask):
         return Example(id, [(context, text) for text in choices.values()], label)
 
 
-def _swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
+def swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
     """Returns the context, the choices and the answer of a row of SWAG."""
     endings = [values[column] for column in _SWAG_ENDINGS]
     choices = {
@@ -125,7 +125,7 @@ def _swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
     return values["sent1"], choices, values.get("label")
 
 
-def _commonsense_qa(values: Mapping[str, Any]) -> tuple[str, dict[str, str], Any]:
+def commonsense_qa(values: Mapping[str, Any]) -> tuple[str, dict[str, str], Any]:
     """Returns the question, the choices and the answer of a line of CommonsenseQA."""
     try:
         question, choices = values["question"], values.get("choices")

@@ -17,9 +17,9 @@ from bert_jax.tasks.ner_rows import TaggedRows
 from bert_jax.tasks.sources import TfdsSplit, split_names
 from bert_jax.tasks.task import Task
 
-_SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")
+SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")
 _FILES = {
-    split: (*(f"{name}.{suffix}" for name in names for suffix in _SUFFIXES), original)
+    split: (*(f"{name}.{suffix}" for name in names for suffix in SUFFIXES), original)
     for split, names, original in (
         ("train", ("train",), "eng.train"),
         ("validation", ("dev", "valid", "validation"), "eng.testa"),
@@ -132,7 +132,7 @@ class NerTask(Task):
 
     def _read(self, split: str, is_test: bool) -> list[TaggedSentence]:
         source = self._sources[split]
-        read = _read_tfds(source) if isinstance(source, TfdsSplit) else _read_file(source)
+        read = _read_tfds(source) if isinstance(source, TfdsSplit) else read_file(source)
         sentences = []
         for sentence in read:
             tags = [ner_tags.parse(tag) if tag else None for tag in sentence.tags]
@@ -183,7 +183,8 @@ class NerTask(Task):
         return sentence._replace(tags=ner_tags.tags_of(found, length, "iob2"))
 
 
-def _read_file(path: Any) -> Iterator[TaggedSentence]:
+def read_file(path: Any) -> Iterator[TaggedSentence]:
+    """Yields the sentences of a CoNLL file as they are spelled; tags are not checked."""
     where: list[str] = []
     cells: list[list[str]] = []
     for number, line in enumerate([*read_text(path).split("\n"), ""], 1):

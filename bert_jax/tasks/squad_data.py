@@ -48,8 +48,12 @@ class Question(NamedTuple):
     span: tuple[int, int] | None = None
 
 
-def read_file(path: Path | epath.Path, version: str) -> Iterator[tuple[str, Any, Any]]:
+def read_file(
+    path: Path | epath.Path, version: str | None = None
+) -> Iterator[tuple[str, Any, Any]]:
     """Yields the place, the context and the JSON of each question of a file, not yet checked.
+
+    The file must be of `version`, unless that is None.
 
     Raises:
       UserError: The file is not in the format of train-v1.1.json, or of another version.
@@ -69,9 +73,9 @@ def read_file(path: Path | epath.Path, version: str) -> Iterator[tuple[str, Any,
             f"`paragraphs` of objects with `context` and `qas`: {type(error).__name__}: {error}"
         ) from None
     raws = (raw for _, _, raws in paragraphs for raw in raws)
-    if any(_is_impossible(raw) for raw in raws):
+    if version and any(_is_impossible(raw) for raw in raws):
         check_version(path, "2.0", version)
-    elif str(content.get("version", "")).removeprefix("v").startswith("1"):
+    elif version and str(content.get("version", "")).removeprefix("v").startswith("1"):
         check_version(path, "1.1", version)
     # Otherwise every question has an answer, as in 1.1, and 2.0 allows that too.
     for where, context, raws in paragraphs:

@@ -1,0 +1,105 @@
+"""Predictions for every example of a file."""
+
+import json
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.inference.bert import Bert
+from bert_jax.inference.file_predictions import predict_file
+from bert_jax.inference.finetuned import FineTuned
+from tests.interop.small_bert import make_finetuned, make_pretrained
+
+
+def finetuned(head, labels=(), **config):
+    pretrained = make_finetuned(head, labels)
+    pretrained.training["config"] = {"init_from": "somewhere", **config} if config else {}
+    return FineTuned(pretrained)
+
+
+@pytest.fixture
+def predict(tmp_path):
+    """Returns a function that writes a file and returns the lines of its predictions."""
+
+    def predict(command, bert, name, content, **options):
+        (tmp_path / name).write_text(content)
+        output = tmp_path / "out.jsonl"
+        count = predict_file(command, bert, tmp_path / name, output, **options)
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        assert len(lines) == count
+        return lines
+
+    return predict
+
+
+def jsonl(*items):
+    return "".join(json.dumps(item) + "\n" for item in items)
+
+
+def test_classes_of_a_table(predict):
+    table = {"text_column": "review", "text_b_column": "reply"}
+    bert = finetuned("sequence_classification", ("no", "yes"), task="table", table=table)
+    content = 'review,reply,label\na b,c,no\n"the, a",d,\n'
+    first, second = predict("classify", bert, "x.csv", content)
+    assert (first["review"], first["label"], second["review"]) == ("a b", "no", "the, a")
+    expected = dict(bert.classify("a b", "c"))
+    assert first["probabilities"] == pytest.approx(expected, abs=1e-4)
+    assert first["prediction"] == max(expected, key=expected.get)
+    # Other files may have the names of `features`.
+    (line,) = predict("classify", bert, "x.jsonl", jsonl({"text": "a b", "text_b": "c"}))
+    assert line["prediction"] == first["prediction"]
+    with pytest.raises(UserError, match="x.jsonl:2: it has no text `text`; its fields are: line"):
+        predict("classify", bert, "x.jsonl", jsonl({"text": "a", "text_b": "b"}, {"line": "b"}))
+    with pytest.raises(UserError, match="x.csv:3: the text has no token in ' '"):
+        predict("classify", bert, "x.csv", "review,reply\na,b\n ,c\n")
+
+
+def test_answers_to_a_squad_file(predict):
+    bert = finetuned("question_answering")
+    asked = [{"id": 1, "question": "a"}, {"id": 2, "question": "the b"}]
+    content = {"version": "1.1", "data": [{"paragraphs": [{"context": "a b c", "qas": asked}]}]}
+    lines = predict("answer", bert, "x.json", json.dumps(content), n_best=2)
+    assert [line["id"] for line in lines] == [1, 2]
+    assert lines[1]["prediction"] == bert.answer("the b", "a b c")[0].text
+    assert len(lines[1]["answers"]) == 2
+    (line,) = predict("answer", bert, "x.jsonl", jsonl({"question": "the b", "context": "a b c"}))
+    assert line["prediction"] == lines[1]["prediction"]
+
+
+def test_tags_of_words_and_of_texts(predict):
+    bert = finetuned("token_classification", ("O", "B-X", "I-X"))
+    lines = predict("tag", bert, "x.conll", "a O\nbc O\n\nthe\n")
+    assert [line["words"] for line in lines] == [["a", "bc"], ["the"]]
+    assert lines[0]["prediction"] == [word.tag for word in bert.tag(["a", "bc"])]
+    (line,) = predict("tag", bert, "x.jsonl", jsonl({"text": "a bc"}))
+    assert [word["end"] for word in line["prediction"]] == [1, 4]
+    assert [tuple(e.values())[:4] for e in line["entities"]] == [
+        tuple(entity)[:4] for entity in bert.entities("a bc")
+    ]
+
+
+def test_choices(predict):
+    bert = finetuned("multiple_choice")
+    swag = "sent1,sent2,ending0,ending1,ending2,ending3\na b,the,c,d,e,f\n"
+    (line,) = predict("choose", bert, "x.csv", swag)
+    endings = ["the c", "the d", "the e", "the f"]
+    assert line["prediction"] == str(bert.choose("a b", endings)[0].index)
+    item = {"context": "a b", "choices": endings}
+    (same,) = predict("choose", bert, "x.jsonl", jsonl(item))
+    assert same["probabilities"] == pytest.approx(line["probabilities"], abs=1e-4)
+    with pytest.raises(UserError, match="x.jsonl:1: it must have `context` and `choices`, or be"):
+        predict("choose", bert, "x.jsonl", jsonl({"text": "a"}))
+
+
+def test_masks_and_scores(predict, tmp_path):
+    bert = Bert(make_pretrained())
+    items = jsonl({"text": "a [MASK]"}, {"text": "the", "text_b": "[MASK] [MASK]"})
+    lines = predict("fill-mask", bert, "x.jsonl", items, top_k=2)
+    assert [len(line["masks"]) for line in lines] == [1, 2]
+    assert lines[0]["masks"][0][0]["token"] == bert.fill_mask("a [MASK]")[0][0].token
+    (line,) = predict("score", bert, "x.tsv", "text\na b\n")
+    expected = bert.score("a b").log_likelihood
+    assert line["pseudo_log_likelihood"] == pytest.approx(expected, abs=1e-3)
+    for output, words in (("x.tsv", "must be FILE.jsonl"), ("x.jsonl", "would be overwritten")):
+        with pytest.raises(UserError, match=words):
+            predict_file("score", bert, tmp_path / "x.jsonl", tmp_path / output)
