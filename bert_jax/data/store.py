@@ -101,14 +101,24 @@ class TokenStore:
 
         Returns:
           int32 of the same shape: the ids at these positions.
+
+        Raises:
+          UserError: An id is outside the vocabulary.
         """
         if len(self._shards) == 1:
-            return self._shards[0][positions].astype(np.int32)
-        tokens = np.empty(np.shape(positions), np.int32)
-        shard_of = np.searchsorted(self._shard_starts, positions, side="right") - 1
-        for index in np.unique(shard_of):
-            inside = shard_of == index
-            tokens[inside] = self._shards[index][positions[inside] - self._shard_starts[index]]
+            tokens = self._shards[0][positions].astype(np.int32)
+        else:
+            tokens = np.empty(np.shape(positions), np.int32)
+            shard_of = np.searchsorted(self._shard_starts, positions, side="right") - 1
+            for index in np.unique(shard_of):
+                inside = shard_of == index
+                tokens[inside] = self._shards[index][positions[inside] - self._shard_starts[index]]
+        # Negative ids are large as unsigned ones.
+        if tokens.size and tokens.view(np.uint32).max() >= len(self.token_counts):
+            raise UserError(
+                f"{self.directory} is damaged: it has ids outside its vocabulary of "
+                f"{len(self.token_counts):,} entries; prepare the corpus again"
+            )
         return tokens
 
     def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
