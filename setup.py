@@ -7,7 +7,10 @@ setup(
     version="0.1.0",
     description="Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
-    package_data={"bert_jax": ["py.typed"], "bert_jax.inference": ["attention_page.html"]},
+    package_data={
+        "bert_jax": ["py.typed", "report.html"],
+        "bert_jax.inference": ["attention_page.html"],
+    },
     license="Apache-2.0",
     python_requires=">=3.11",
     install_requires=[

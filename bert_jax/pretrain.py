@@ -11,7 +11,7 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from bert_jax import evaluation, files, initialize, run_config, workdir
+from bert_jax import evaluation, files, initialize, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_batch, prediction_warnings, teacher_layers
 from bert_jax.data import corpus_report
@@ -49,7 +49,7 @@ def train(
         config.init_from determine are filled in.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
         config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
-        the end results.json and curves.png.
+        the end results.json, curves.png and report.html.
       source: The file and the flags that the config comes from, if any.
 
     Returns:
@@ -181,8 +181,7 @@ def _train(
     results |= {"step": num_steps, "train_sequences_per_second": speed, "corpus": reports}
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
-        panels = pretraining_panels(trainer.objective.terms)
-        write_curves(directory, path / workdir.CURVES, panels)
+        _write_pages(trainer, path)
         summarize(trainer, results, path)
     return results
 
@@ -251,6 +250,14 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
         )
 
 
+def _write_pages(trainer: Trainer, directory: epath.Path) -> None:
+    """Writes curves.png and report.html, from the files of the run."""
+    panels = pretraining_panels(trainer.objective.terms)
+    write_curves(directory, directory / workdir.CURVES, panels)
+    page = report.page([report.read_run(directory)])
+    files.write_whole(directory / workdir.REPORT, page.encode())
+
+
 def _finished(
     trainer: Trainer, directory: epath.Path, step: int, num_steps: int
 ) -> dict[str, Any] | None:
@@ -265,6 +272,9 @@ def _finished(
     except (UserError, KeyError):
         # The file is damaged; evaluating again rewrites it.
         return None
+    # A process may have been killed before it wrote them.
+    if not (directory / workdir.REPORT).exists():
+        _write_pages(trainer, directory)
     print(f"This run is finished: step {step:,} of {num_steps:,} is done.")
     summarize(trainer, results, directory)
     return results
@@ -327,6 +337,7 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
     if speed := results.get("train_sequences_per_second"):
         print(f"trained at {speed:,.0f} sequences/s")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
+    print(f"report       {path / workdir.REPORT}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
     quoted = shlex.quote(str(path))
     print("what next    evaluate it on your own text:")

@@ -33,6 +33,7 @@ TOKEN_COUNTS = "token_counts.npy"
 CORPUS = "corpus.json"
 RESULTS = "results.json"
 CURVES = "curves.png"
+REPORT = "report.html"
 # A sweep: its results, and the directory of its runs.
 SWEEP = "sweep.json"
 RUNS = "runs"

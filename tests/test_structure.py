@@ -26,7 +26,7 @@ LAYERS = (
     {"interop"},
     {"pretraining"},
     {"initialize", "divergence", "input_setup", "run_config", "inference", "tpu"},
-    {"evaluation", "finetuning"},
+    {"evaluation", "finetuning", "report"},
     {"pretrain"},
     {
         "__init__",

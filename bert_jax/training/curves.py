@@ -3,7 +3,7 @@
 import dataclasses
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -88,34 +88,63 @@ def finetuning_panels(
     )
 
 
+class RunCurves(NamedTuple):
+    """The curves of a run: its name, the lines of metrics.jsonl, and what is drawn of them."""
+
+    name: str
+    lines: list[dict[str, Any]]
+    panels: Sequence[Panel]
+
+
 def write_curves(workdir: epath.PathLike, output: epath.PathLike, panels: Sequence[Panel]) -> None:
     """Plots metrics.jsonl over the steps, two or three panels per row."""
+    files.write_whole(output, draw_curves([RunCurves("", read_metrics(workdir), panels)], "png"))
+
+
+def draw_curves(runs: Sequence[RunCurves], format: str) -> bytes:
+    """Returns an image of the curves of one or several runs, as "png" or "svg".
+
+    Panels with the same title become one. With several runs, labels begin with the name of the run,
+    and baselines are left out.
+    """
     # Imported late: matplotlib would delay the first step of a run.
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    lines = read_metrics(workdir)
-    columns = 2 if len(panels) <= 4 else 3
-    rows = -(-len(panels) // columns)
+    titles = list(dict.fromkeys(panel.title for run in runs for panel in run.panels))
+    columns = 2 if len(titles) <= 4 else 3
+    rows = -(-len(titles) // columns)
     figure = Figure(figsize=(5.5 * columns, 3.5 * rows))
     figure.subplots_adjust(left=0.07, right=0.98, bottom=0.08, top=0.95, wspace=0.2, hspace=0.35)
     # pyplot is not used, because its global state and display belong to the user's program.
     FigureCanvasAgg(figure)
     all_axes = list(figure.subplots(rows, columns).flat)
-    for axes, panel in zip(all_axes, panels, strict=False):
-        _draw(axes, panel, lines)
-    for axes in all_axes[len(panels) :]:
+    for axes, title in zip(all_axes, titles, strict=False):
+        parts = [(run, panel) for run in runs for panel in run.panels if panel.title == title]
+        for run, panel in parts:
+            _draw(axes, panel, run.lines, prefix=f"{run.name}: " if len(runs) > 1 else "")
+        _finish(axes, parts[0][1])
+    for axes in all_axes[len(titles) :]:
         axes.remove()
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=100)
-    files.write_whole(output, image.getvalue())
+    # An SVG keeps its text as text, and its bytes do not depend on the time.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_jax"}):
+        metadata = {"Date": None} if format == "svg" else None
+        figure.savefig(image, format=format, dpi=100, metadata=metadata)
+    return image.getvalue()
 
 
-def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]]) -> None:
+def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]], prefix: str) -> None:
     for name, (label, style) in panel.curves.items():
         points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=label, **style)
+        if points and not (prefix and style is _BASELINE):
+            axes.plot(*zip(*points, strict=True), label=prefix + label, **style)
+
+
+def _finish(axes: Any, panel: Panel) -> None:
+    if len(axes.lines) > 1:
+        axes.legend(fontsize="small")
     if panel.marked_step is not None:
         axes.axvline(panel.marked_step, color="gray", linestyle=":")
     bottom, top = panel.limits
@@ -123,6 +152,4 @@ def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]]) -> None:
         # matplotlib's own margin is a share of the data's range, which may not begin at `bottom`.
         top = bottom + 1.05 * (axes.dataLim.ymax - bottom)
     axes.set(title=panel.title, xlabel="step", ylabel=panel.unit, ylim=(bottom, top or None))
-    if len(panel.curves) > 1 and axes.has_data():
-        axes.legend(fontsize="small")
     axes.grid(alpha=0.3)

@@ -1,0 +1,216 @@
+"""Writes an HTML page about one or several pre-training runs, in one file without network access.
+
+    python -m bert_jax.report --workdir=DIR[,DIR2,...] --output=page.html \
+        [--fill_mask='The people of the United [MASK] are free.']
+
+The page has the results beside their baselines, the curves, the cost, the corpus report and the
+config of each run. With --fill_mask it also shows what each kept checkpoint predicts for a mask.
+Every pre-training run writes a page of its own at its end.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any, NamedTuple
+
+from absl import flags
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import cli, files, workdir
+from bert_jax import config as config_lib
+from bert_jax.command_line import UsageError
+from bert_jax.data import corpus_report
+from bert_jax.errors import UserError
+from bert_jax.objectives.term import Metric, Term
+from bert_jax.pretraining import make_objective
+from bert_jax.training.curves import RunCurves, draw_curves, pretraining_panels
+from bert_jax.training.metrics import read_metrics
+from bert_jax.training.stages import resolve_stages
+
+_PREDICTIONS = 3
+
+
+class Run(NamedTuple):
+    """What a work directory holds about its run."""
+
+    directory: epath.Path
+    config: ConfigDict
+    results: Mapping[str, Any]
+    lines: list[dict[str, Any]]
+    terms: Sequence[Term]
+
+
+def read_run(directory: epath.PathLike) -> Run:
+    """Reads a work directory; the results are empty before the run's end.
+
+    Raises:
+      UserError: It holds no pre-training run.
+    """
+    config = workdir.load_config(directory)
+    if workdir.is_finetuning(config):
+        raise UserError(f"{directory} holds a fine-tuning run; the report is for pre-training")
+    path = epath.Path(directory)
+    results = path / workdir.RESULTS
+    return Run(
+        path,
+        config,
+        files.read_json(results) if results.exists() else {},
+        read_metrics(path),
+        make_objective(config).terms,
+    )
+
+
+def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
+    """Returns the HTML of a page about these runs.
+
+    Args:
+      runs: The runs, side by side.
+      mask_texts: Texts with a mask, which every kept checkpoint fills.
+    """
+    names = _names(runs)
+    named = list(zip(names, runs, strict=True))
+    curves = draw_curves(
+        [RunCurves(name, run.lines, pretraining_panels(run.terms)) for name, run in named], "svg"
+    ).decode()
+    parts = [
+        _section("Results on held-out documents", _table(["", *names], _result_rows(runs))),
+        _section("Curves", curves[curves.index("<svg") :]),
+        _section("Cost", _table(["", *names], _cost_rows(runs))),
+    ]
+    for text in mask_texts:
+        parts.append(
+            _section(text, *(_filled(*pair, text) for pair in zip(names, runs, strict=True)))
+        )
+    for name, run in zip(names, runs, strict=True):
+        parts += _corpus(name, run)
+    if len(runs) > 1:
+        parts.append(_section("Differences of the configs", _differences(names, runs)))
+    for name, run in zip(names, runs, strict=True):
+        text = escape(json.dumps(config_lib.to_dict(run.config), indent=2))
+        parts.append(
+            f"<details><summary>Config of {escape(name)}</summary><pre>{text}</pre></details>"
+        )
+    template = resources.files("bert_jax").joinpath("report.html").read_text("utf-8")
+    title = escape(f"Pre-training: {', '.join(names)}")
+    return template.replace("__TITLE__", title).replace("__BODY__", "\n".join(parts))
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Returns the last parts of the directories, or the whole paths if those are not unique."""
+    names = [run.directory.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.directory) for run in runs]
+
+
+def _result_rows(runs: Sequence[Run]) -> list[list[str]]:
+    metrics: dict[str, Metric] = {}
+    for run in runs:
+        for term in run.terms:
+            for metric in term.metrics:
+                # ELECTRA's generator has the same metrics as a masked-LM term.
+                metrics.setdefault(metric.name, metric)
+    rows = [["step", *(f"{run.results['step']:,}" if run.results else "running" for run in runs)]]
+    for name, metric in metrics.items():
+        if any(name in run.results for run in runs):
+            rows.append([metric.label, *(_with_baseline(metric, run.results) for run in runs)])
+    return rows
+
+
+def _with_baseline(metric: Metric, results: Mapping[str, Any]) -> str:
+    if metric.name not in results:
+        return ""
+    baseline = results.get(metric.baseline)
+    text = metric.text(results[metric.name])
+    return text if baseline is None else f"{text} (baseline {metric.text(baseline)})"
+
+
+def _cost_rows(runs: Sequence[Run]) -> list[list[str]]:
+    costs = [_cost(run) for run in runs]
+    return [[name, *(cost[name] for cost in costs)] for name in costs[0]]
+
+
+def _cost(run: Run) -> dict[str, str]:
+    """Adds up the logged lines. Lines after an interruption count the time of their steps only."""
+    stages, before, seconds, sequences, flops = resolve_stages(run.config), 0, 0.0, 0, 0.0
+    for line in run.lines:
+        if rate := line.get("sequences_per_second"):
+            stage = next((s for s in stages if line["step"] <= s.end_step), stages[-1])
+            count = (line["step"] - before) * stage.batch_size
+            before, sequences = line["step"], sequences + count
+            seconds += count / rate
+            flops += line["flops_per_second"] * count / rate
+    return {
+        "training time": f"{seconds / 3600:,.2f} h",
+        "sequences": f"{sequences:,}",
+        "model FLOPs": f"{flops:.3g}",
+        "FLOP/s": f"{flops / seconds:.3g}" if seconds else "",
+    }
+
+
+def _filled(name: str, run: Run, text: str) -> str:
+    """Returns a table of the predictions of each kept checkpoint for the first mask of a text."""
+    import bert_jax
+
+    steps = sorted(
+        int(path.name)
+        for path in (run.directory / workdir.CHECKPOINTS).iterdir()
+        if path.name.isdecimal()
+    )
+    rows = []
+    for step in steps:
+        first, *_ = bert_jax.load(str(run.directory), step=step).fill_mask(text)
+        guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
+        rows.append([f"{step:,}", *guesses])
+    return _table([f"step of {name}", *[""] * _PREDICTIONS], rows)
+
+
+def _corpus(name: str, run: Run) -> list[str]:
+    reports = run.results.get("corpus")
+    if not reports:
+        return []
+    table = corpus_report.table(reports)
+    headers = [str(column.header) for column in table.columns]
+    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+    found = "".join(f"<p>Warning: {escape(text)}</p>" for text in corpus_report.warnings(reports))
+    return [_section(f"{table.title}: {name}", _table(headers, [list(row) for row in rows]), found)]
+
+
+def _differences(names: Sequence[str], runs: Sequence[Run]) -> str:
+    values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
+    keys = sorted({key for flat in values for key in flat})
+    rows = [[key, *(str(flat.get(key, "")) for flat in values)] for key in keys]
+    return _table(["", *names], [row for row in rows if len(set(row[1:])) > 1])
+
+
+def _section(title: str, *content: str) -> str:
+    return f"<h2>{escape(title)}</h2>\n" + "\n".join(content)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(tag: str) -> Callable[[Sequence[str]], str]:
+        return lambda cells: f"<tr>{''.join(f'<{tag}>{escape(c)}</{tag}>' for c in cells)}</tr>"
+
+    return f"<table>{line('th')(headers)}{''.join(map(line('td'), rows))}</table>"
+
+
+def define_flags() -> None:
+    """Defines the flags of the command line."""
+    flags.DEFINE_list("workdir", [], "Work directories of the runs, separated by commas.")
+    flags.DEFINE_string("output", "", "The HTML file to write.")
+    flags.DEFINE_multi_string("fill_mask", [], "A text with [MASK]; may be repeated.")
+
+
+def main(_) -> None:
+    args = flags.FLAGS
+    if not args.workdir or not args.output:
+        raise UsageError("--workdir=DIR and --output=FILE.html must be given")
+    path = files.open_path(args.output, "--output")
+    text = page([read_run(directory) for directory in args.workdir], args.fill_mask)
+    files.write_whole(path, text.encode())
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

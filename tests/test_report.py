@@ -1,0 +1,116 @@
+"""The page about one or several runs: its tables against the files of the runs."""
+
+import json
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+
+import bert_jax
+from bert_jax import config as config_lib
+from bert_jax import report, workdir
+from bert_jax.config import finetune_config
+from bert_jax.errors import UserError
+from tests.small_run import small_run
+
+
+class Tables(HTMLParser):
+    """Collects the cells of all rows, and the names of all elements."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.elements, self._in_cell = [], set(), False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        self._in_cell = tag in ("td", "th")
+        if self._in_cell:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self._in_cell = False
+
+    def handle_data(self, data):
+        if self._in_cell:
+            self.rows[-1][-1] += data
+
+
+def write_run(directory, results, **overrides):
+    """Writes the files of a run of six steps of four sequences; returns its directory."""
+    directory.mkdir()
+    config = small_run("texts/*.txt", **overrides)
+    (directory / "config.json").write_text(json.dumps(config_lib.to_dict(config)))
+    rates = {"sequences_per_second": 2.0, "flops_per_second": 5e9}
+    lines = [{"step": step, "loss": 9.0 - step, "mlm_loss": 8.0 - step} | rates for step in (3, 6)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if results:
+        (directory / "results.json").write_text(json.dumps({"step": 6} | results))
+    return directory
+
+
+RESULTS = {"mlm_loss": 2.5, "unigram_mlm_loss": 6.25, "mlm_accuracy": 0.5}
+
+
+def rows_of(runs, **kwargs):
+    return {row[0]: row[1:] for row in Tables(report.page(runs, **kwargs)).rows}
+
+
+def test_runs_side_by_side(tmp_path):
+    first = report.read_run(write_run(tmp_path / "a", RESULTS))
+    second = report.read_run(write_run(tmp_path / "b", {}, train__batch_size=8))
+    rows = rows_of([first, second])
+    assert rows["step"] == ["6", "running"]
+    assert rows["masked-LM loss (nats)"] == ["2.500 (baseline 6.250)", ""]
+    # 24 sequences at 2 per second; 5 GFLOP/s.
+    assert rows["training time"] == ["0.00 h", "0.01 h"]
+    assert rows["sequences"] == ["24", "48"] and rows["model FLOPs"] == ["6e+10", "1.2e+11"]
+    assert rows["train.batch_size"] == ["4", "8"] and "model.hidden_size" not in rows
+
+
+def test_page_is_the_same_each_time_and_runs_nothing(tmp_path):
+    run = report.read_run(write_run(tmp_path / "<script>alert(1)<x>", RESULTS))
+    text = report.page([run])
+    assert text == report.page([run])
+    elements = Tables(text).elements
+    assert "script" not in elements and "x" not in elements and "svg" in elements
+    assert "&lt;script&gt;alert(1)&lt;x&gt;" in text
+
+
+def test_corpus_report_and_its_warnings(tmp_path):
+    shares = {"seen": 0.25, "too_long": 0.5, "unknown": 0.0, "padding": 0.0, "epochs": 2.0}
+    numbers = {"max_seq_length": 16, "documents": 7, "sentences": 8, "tokens": 9}
+    quantiles = {"median": 2.0, "largest": 3}
+    corpus = [
+        shares
+        | numbers
+        | {"sentences_per_document": quantiles, "tokens_per_sentence": quantiles}
+        | {"label_shares": {}, "rows_per_epoch": 10, "tokens_per_epoch": 11}
+    ]
+    run = report.read_run(write_run(tmp_path / "a", RESULTS | {"corpus": corpus}))
+    rows = rows_of([run])
+    assert rows["documents"] == ["7"] and rows["tokens seen in an epoch"] == ["25.0%"]
+    assert "<p>Warning: 75% of the tokens are in no row" in report.page([run])
+
+
+def test_masks_are_filled_by_every_checkpoint(tmp_path, monkeypatch):
+    def load(path, step):
+        guess = SimpleNamespace(token=f"word{step}", probability=step / 100)
+        return SimpleNamespace(fill_mask=lambda text: [[guess] * 5])
+
+    monkeypatch.setattr(bert_jax, "load", load)
+    directory = write_run(tmp_path / "a", RESULTS)
+    for step in (10, 9):
+        (directory / "checkpoints" / str(step)).mkdir(parents=True)
+    rows = rows_of([report.read_run(directory)], mask_texts=["It is [MASK]."])
+    assert rows["9"] == ["word9 9.0%"] * 3 and rows["10"] == ["word10 10.0%"] * 3
+    assert list(rows).index("9") < list(rows).index("10")
+
+
+def test_fine_tuning_runs_are_refused(tmp_path):
+    config = finetune_config("mrpc")
+    (tmp_path / workdir.CONFIG).write_text(json.dumps(config_lib.to_dict(config)))
+    with pytest.raises(UserError, match="holds a fine-tuning run; the report is for pre-training"):
+        report.read_run(tmp_path)
