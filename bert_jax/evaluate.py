@@ -3,7 +3,10 @@
     python -m bert_jax.evaluate --workdir=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
 
 DIR is the work directory of a run or, with --data, any pre-trained model that `predict` can load.
+For a fine-tuning run, --data is a labelled file in the format of its validation split.
 """
+
+from typing import Any
 
 from absl import flags
 from rich.console import Console
@@ -15,7 +18,9 @@ from bert_jax.errors import UserError
 def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("workdir", "", "Work directory, or other directory of a pre-trained model.")
-    flags.DEFINE_string("data", "", "Globs of text to score; by default the held-out documents.")
+    flags.DEFINE_string(
+        "data", "", "Globs of text, or the labelled file of a task; by default held-out documents."
+    )
     flags.DEFINE_integer("step", None, "Step of the checkpoint; by default the newest.")
     flags.DEFINE_integer(
         "max_document_characters",
@@ -38,8 +43,15 @@ def main(_) -> None:
     for name in ("data", "output"):
         files.open_path(args[name].value, f"--{name}")
     with cli.joined_hosts():
+        if args.data and workdir.holds_finetuning(args.workdir):
+            from bert_jax.finetuning.scoring import score_file
+
+            results = score_file(args.workdir, args.data, args.step)
+            for name, value in results.items():
+                print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")
+            _write(results)
+            return
         from bert_jax.evaluation import as_workdir, evaluate_workdir, results_table
-        from bert_jax.parallel import multihost
         from bert_jax.pretraining import make_objective
 
         with as_workdir(args.workdir) as directory:
@@ -50,9 +62,17 @@ def main(_) -> None:
         source = args.data or "held-out documents"
         title = f"Step {results['step']:,} on {source}"
         Console().print(results_table(title, metrics, results))
-        if args.output and multihost.is_first():
-            files.write_json(args.output, results)
-            print(f"written to {args.output}")
+        _write(results)
+
+
+def _write(results: dict[str, Any]) -> None:
+    """Writes the results to the file of --output, if any."""
+    from bert_jax.parallel import multihost
+
+    output = flags.FLAGS.output
+    if output and multihost.is_first():
+        files.write_json(output, results)
+        print(f"written to {output}")
 
 
 if __name__ == "__main__":

@@ -266,6 +266,12 @@ def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
     return "task" in config
 
 
+def holds_finetuning(workdir: epath.PathLike) -> bool:
+    """Returns whether a directory is the work directory of a fine-tuning run."""
+    path = epath.Path(workdir) / CONFIG
+    return path.exists() and is_finetuning(files.read_json(path))
+
+
 def claim_corpus(
     workdir: epath.PathLike,
     metadata: dict[str, Any],

@@ -18,6 +18,7 @@ from bert_jax import convert, evaluation, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import run, task_setup
 from bert_jax.finetuning.run import finetune
+from bert_jax.finetuning.scoring import score_file
 from bert_jax.interop import formats
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
@@ -133,6 +134,20 @@ class TestUninterruptedRun:
         assert next(iter(found)) == best
         expected = [float(probability) for probability in probabilities]
         np.testing.assert_allclose([found["no"], found["yes"]], expected, atol=1e-4)
+
+    def test_scores_any_labelled_file(self, uninterrupted, data, tmp_path):
+        found = score_file(uninterrupted, data / "validation.tsv")
+        stored = results(uninterrupted)
+        assert found["step"] == stored["best_step"] and found["num_rows"] == 48
+        assert found["accuracy"] == stored["validation"]["accuracy"]
+        last = score_file(uninterrupted, data / "validation.tsv", step=STEPS)
+        lines = [line for line in read_metrics(uninterrupted) if "eval_accuracy" in line]
+        assert last["accuracy"] == lines[-1]["eval_accuracy"]
+        # A file with a single class has the labels of the run.
+        (tmp_path / "one.csv").write_text("text,label\na b,no\n")
+        assert score_file(uninterrupted, tmp_path / "one.csv")["num_rows"] == 1
+        with pytest.raises(UserError, match="--data is .*two.csv; it must be a labelled file"):
+            score_file(uninterrupted, tmp_path / "two.csv")
 
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()

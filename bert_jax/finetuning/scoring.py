@@ -1,0 +1,84 @@
+"""Scores a fine-tuned run on any labelled file."""
+
+from contextlib import closing
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import files, tokenizers, workdir
+from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.data.corpus import join_inputs
+from bert_jax.errors import UserError
+from bert_jax.finetuning import task_setup
+from bert_jax.finetuning.example_order import predict
+from bert_jax.tasks.factory import make_task
+from bert_jax.tasks.task import Task
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training.checkpoint import Checkpointer
+
+
+def score_file(
+    directory: epath.PathLike, file: epath.PathLike, step: int | None = None
+) -> dict[str, Any]:
+    """Returns the official scores of a run on a file in the format of its validation split.
+
+    Args:
+      directory: The work directory of a fine-tuning run.
+      file: The labelled file.
+      step: The step of the checkpoint; None for the best.
+
+    Returns:
+      The scores of the task, `step`, and `num_rows`, the number of sequences.
+
+    Raises:
+      UserError: The directory has no such checkpoint, or a row cannot be used.
+    """
+    directory = epath.Path(directory)
+    config = workdir.load_config(directory)
+    tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
+    task, split = _open_file(config, tokenizer, file)
+    rows = task.rows(split)
+    with config.unlocked():
+        # The trainer needs a stage of at least one step.
+        config.train.num_epochs = float(config.train.batch_size)
+    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
+    folders = (directory / workdir.BEST, directory / workdir.CHECKPOINTS)
+    folder = next((f for f in folders if (f / str(step)).is_dir()), folders[0])
+    with closing(Checkpointer(folder, read_only=True)) as checkpoints:
+        restored = checkpoints.restore_params(trainer.abstract_state().params, step)
+    if restored is None:
+        raise UserError(f"{directory} has no best checkpoint: its run has not been scored yet")
+    step, params = restored
+    outputs = predict(
+        trainer,
+        params,
+        rows,
+        batch_size=config.eval.batch_size,
+        length_multiple=config.data.length_multiple,
+    )
+    return {"step": step, "num_rows": len(rows), **task.score(split, outputs)}
+
+
+def _open_file(config: ConfigDict, tokenizer: Tokenizer, file: epath.PathLike) -> tuple[Task, str]:
+    """Returns the task of a run with a file as its validation split, and the split's name."""
+    if not files.open_path(file, "--data").is_file():
+        raise UserError(f"--data is {file}; it must be a labelled file that exists")
+    # The diagnostic set is scored by the labels of MNLI.
+    name = "mnli" if config.task == "ax" else config.task
+    split = "validation_matched" if name == "mnli" else "validation"
+    options = dict(config[name]) if name in TASK_SECTIONS else {}
+    # The labels are those of the run, whose training file may be gone.
+    if name == "table":
+        options["labels"] = tuple(join_inputs([label]) for label in config.labels)
+    elif name == "ner":
+        options["types"] = tuple(join_inputs([label[2:]]) for label in config.labels[1::2])
+    task = make_task(
+        name,
+        f"train={file},{split}={file}",
+        tokenizer,
+        options,
+        max_seq_length=config.data.max_seq_length,
+        bad_rows=config.data.bad_rows,
+    )
+    return task, split
