@@ -27,7 +27,7 @@ CHANGES = ("family", "objective", "data.rows", "data.corruption", "data.short_se
 def own_config(texts, **overrides):
     """Returns the config of a short run with the parts of configs/spanbert.py."""
     config = small_run(texts, **overrides)
-    values = config_lib.to_dict(spanbert.get_config("tiny"))
+    values = spanbert.get_config("tiny")
     with config.unlocked():
         for name in CHANGES:
             section, _, key = name.partition(".")

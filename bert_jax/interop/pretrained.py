@@ -168,7 +168,7 @@ class Pretrained:
         """
         positions = self.model["max_position_embeddings"]
         config = self.training.get("config")
-        if not config or config["init_from"] or config["resume_from"]:
+        if not config or config.get("init_from") or config.get("resume_from"):
             return positions
         stages = resolve_stages(workdir.parse_config(config))
         begun = [s.max_seq_length for s in stages if s.first_step < self.training.get("step", 0)]
