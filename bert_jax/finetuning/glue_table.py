@@ -58,7 +58,7 @@ def finetune_all(
         scores[task] = {
             split: 100 * values[results["metric"]]
             for split, values in results.items()
-            if isinstance(values, dict)
+            if split.startswith("validation")
         }
     summary = {"scores": scores, "average": average(scores)}
     if multihost.is_first():

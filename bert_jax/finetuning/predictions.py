@@ -10,6 +10,7 @@ from bert_jax import files, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.best import Predict
+from bert_jax.finetuning.scoring import score_test
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.tasks.task import Task
@@ -27,8 +28,10 @@ def write_predictions(
     task: Task,
     abstract_params: Any,
     predict: Predict,
-) -> None:
+) -> dict[str, dict[str, float]]:
     """Predicts the splits of `config.eval.predict` that are not yet predicted.
+
+    Adds the scores of test splits with labels to results.json.
 
     Args:
       config: The config of the run.
@@ -36,11 +39,15 @@ def write_predictions(
       task: The task.
       abstract_params: Shapes, dtypes and shardings of the parameters.
       predict: (params, rows) -> outputs, or None if the run must stop.
+
+    Returns:
+      The scores that were added, by split.
     """
     directory = epath.Path(directory)
     splits = multihost.run_on_process_zero(lambda: _unpredicted(config, directory, task))
+    scores: dict[str, dict[str, float]] = {}
     if not splits:
-        return
+        return scores
     with closing(Checkpointer(directory / workdir.BEST, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(abstract_params)
     if restored is None:
@@ -48,18 +55,25 @@ def write_predictions(
             f"warning: no predictions are written: the best weights of {directory} have been "
             "removed"
         )
-        return
+        return scores
     _, params = restored
     (directory / PREDICTIONS).mkdir(parents=True, exist_ok=True)
     for split, fingerprint in splits.items():
         outputs = predict(params, task.rows(split))
         if outputs is None:
-            return
+            return scores
+        scored = score_test(config, directory, task, split, outputs)
+        if scored:
+            scores[split] = scored
+            say(f"{split} {task.metric} {scored[task.metric]:.4f}")
         if multihost.is_first():
+            results = directory / workdir.RESULTS
+            files.write_json(results, files.read_json(results) | scores)
             path = directory / PREDICTIONS / task.predictions_name(split)
             task.write_predictions(split, outputs, path)
             files.write_json(directory / PREDICTED, _predicted(directory) | {split: fingerprint})
             say(f"predictions of the {split} split written to {path}")
+    return scores
 
 
 def _unpredicted(config: ConfigDict, directory: epath.Path, task: Task) -> dict[str, str]:

@@ -65,11 +65,11 @@ def finetune(
         if not results:
             return None
         params = run.trainer.abstract_state().params
-        write_predictions(run.config, run.directory, run.task, params, predict_rows)
+        scores = write_predictions(run.config, run.directory, run.task, params, predict_rows)
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
-        return results
+        return results | scores
 
 
 class _Run:

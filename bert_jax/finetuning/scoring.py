@@ -1,8 +1,10 @@
 """Scores a fine-tuned run on any labelled file."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -12,7 +14,9 @@ from bert_jax.data.corpus import join_inputs
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.example_order import predict
+from bert_jax.progress import say
 from bert_jax.tasks.factory import make_task
+from bert_jax.tasks.sources import TfdsSplit
 from bert_jax.tasks.task import Task
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
@@ -58,6 +62,37 @@ def score_file(
         length_multiple=config.data.length_multiple,
     )
     return {"step": step, "num_rows": len(rows), **task.score(split, outputs)}
+
+
+def score_test(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    task: Task,
+    split: str,
+    outputs: Mapping[str, np.ndarray],
+) -> dict[str, float]:
+    """Returns the scores of a test split from its outputs; empty if it has no labels.
+
+    Args:
+      config: The config of the run.
+      directory: The work directory.
+      task: The task of the run, which does not read the labels of a test split.
+      split: A split of the task.
+      outputs: The outputs for all of its rows.
+    """
+    source = task.source(split)
+    if not split.startswith("test") or isinstance(source, TfdsSplit):
+        return {}
+    tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
+    try:
+        labelled, name = _open_file(config, tokenizer, source)
+        if len(labelled.rows(name)) != len(task.rows(split)):
+            return {}
+    except UserError as error:
+        # A test split is complete or not scored; the advice to skip rows does not apply.
+        say(f"the {split} split is not scored: {str(error).partition(' (--config')[0]}")
+        return {}
+    return labelled.score(name, dict(outputs))
 
 
 def _open_file(config: ConfigDict, tokenizer: Tokenizer, file: epath.PathLike) -> tuple[Task, str]:

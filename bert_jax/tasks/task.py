@@ -118,6 +118,10 @@ class Task(abc.ABC):
             self._rows[split] = self.read_rows(split)
         return self._rows[split]
 
+    def source(self, split: str) -> Source:
+        """Returns the file or data set of a split."""
+        return self._sources[split]
+
     def class_counts(self) -> dict[str, int]:
         """Returns the number of training examples of each class; empty without classes."""
         return {}

@@ -127,6 +127,7 @@ class TestUninterruptedRun:
         rows = [line.split("\t") for line in (data / "test.tsv").read_text().splitlines()[1:]]
         right = [x.split(",")[1] == label for x, (_, label) in zip(lines[1:], rows, strict=True)]
         assert sum(right) >= 10
+        assert results(uninterrupted)["test"]["accuracy"] == sum(right) / 12
         command = [sys.executable, "-m", "bert_jax.predict", f"--model={uninterrupted}", "--json"]
         answer = json.loads(runs.succeed([*command, "classify", rows[0][0]]))
         found = {x["label"]: x["probability"] for x in answer["labels"]}
