@@ -13,7 +13,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import workdir
-from bert_jax.config import objective_terms, teacher_layers
+from bert_jax.config import objective_terms, teacher_layers, total_steps
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.model_keys import TRAINING_ONLY
@@ -102,11 +102,12 @@ def check(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained 
     if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_run(config.resume_from, config, _STEERING)
         step = workdir.newest_checkpoint(config.resume_from)
-        if step >= config.train.num_steps:
+        if step >= (num_steps := total_steps(config.train)):
             raise UserError(
-                f"config.resume_from: {config.resume_from} is already at step {step:,}, and "
-                f"config.train.num_steps is {config.train.num_steps:,}: nothing is left to do "
-                "(for a new run with its weights, set config.init_from)"
+                f"config.resume_from: {config.resume_from} is already at step {step:,}, and this "
+                f"run ends at step {num_steps:,}: nothing is left to do (set "
+                "--config.train.extra.steps=N to train it further, or config.init_from for a new "
+                "run with its weights)"
             )
     if not pretrained:
         return

@@ -45,10 +45,11 @@ def read_batch(
     Raises:
       UserError: There is no such step, or the corpus cannot be used.
     """
-    stage = next((s for s in resolve_stages(config) if s.first_step < step <= s.end_step), None)
+    stages = resolve_stages(config)
+    stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
     if stage is None:
         raise UserError(
-            f"--step is {step}, but the run has steps 1 to {config.train.num_steps:,} "
+            f"--step is {step}, but the run has steps 1 to {stages[-1].end_step:,} "
             "(config.train.num_steps)"
         )
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bert_jax import evaluation, files, initialize, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
-from bert_jax.config import check_batch, prediction_warnings, teacher_layers
+from bert_jax.config import check_batch, prediction_warnings, teacher_layers, total_steps
 from bert_jax.data import corpus_report
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
@@ -42,7 +42,7 @@ _SLOW = (
 def train(
     config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
 ) -> dict[str, Any] | None:
-    """Runs or resumes pre-training, up to `config.train.num_steps`.
+    """Runs or resumes pre-training, up to the last step of the config.
 
     Args:
       config: A validated config. Values that a given token store or the weights of
@@ -92,7 +92,7 @@ def _train(
         state, resume = _initialize(
             config, directory, trainer, checkpointer, run_input, teacher, pretrained
         )
-        step, num_steps = int(state.step), config.train.num_steps
+        step, num_steps = int(state.step), total_steps(config.train)
         _check_stage(config, trainer, step, resume)
         # The directory is claimed only now, because opening the input may fail.
         differences = None if source.is_stored else run_config.differences(config, source)
@@ -238,15 +238,16 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
     The examples of a stage are counted from its first step. If that step moved, examples would
     be repeated or skipped.
     """
-    if not resume or step > config.train.num_steps:
+    if not resume or step > total_steps(config.train):
         return
     # The stage of the last step under the current config.
     stage = next(stage for stage in trainer.stages if stage.first_step < step <= stage.end_step)
     if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
         raise UserError(
             f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
-            "of this run in another stage or at another place in its stage; choose a number with "
-            "which the current stage stays the same and begins at the same step"
+            "of this run in another stage or at another place in its stage; keep the number and "
+            "train the finished run further with --config.train.extra.steps=N, or choose a number "
+            "with which the current stage stays the same and begins at the same step"
         )
 
 
@@ -275,7 +276,10 @@ def _finished(
     # A process may have been killed before it wrote them.
     if not (directory / workdir.REPORT).exists():
         _write_pages(trainer, directory)
-    print(f"This run is finished: step {step:,} of {num_steps:,} is done.")
+    print(
+        f"This run is finished: step {step:,} of {num_steps:,} is done. To train it further, add "
+        "--config.train.extra.steps=N to the command."
+    )
     summarize(trainer, results, directory)
     return results
 

@@ -40,8 +40,8 @@ RUNS = "runs"
 PROFILE = "profile"
 
 # Keys, or prefixes of keys, that may differ from one start to the next. They change where and how
-# the run is computed, stored or monitored, but not its result. train.num_steps is an exception;
-# pretrain.py checks it.
+# the run is computed, stored or monitored, but not its result. train.num_steps and
+# train.extra are exceptions; pretrain.py checks them.
 _FREE = (
     "workdir",
     "sharding",
@@ -57,6 +57,7 @@ _FREE = (
     "data.num_threads",
     "data.prefetch_batches",
     "train.num_steps",
+    "train.extra.",
 )
 # Keys that a given token store determines. CORPUS identifies the store itself.
 _OF_STORE = (
@@ -128,12 +129,11 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
                 f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; choose "
                 "another --workdir or give the same value"
             )
-    if "train.num_steps" not in changed:
-        return []
-    old, new = changed["train.num_steps"]
     return [
-        f"config.train.num_steps was {old} and is now {new}: stages and learning rate follow the "
-        "new value from now on"
+        f"config.{key} was {old} and is now {new}: stages and learning rate follow the new value "
+        "from now on"
+        for key, (old, new) in changed.items()
+        if key == "train.num_steps" or key.startswith("train.extra.")
     ]
 
 

@@ -46,7 +46,9 @@ def finished(directory: epath.PathLike) -> bool:
     try:
         results = json.loads((path / "results.json").read_text())
         config = json.loads((path / "config.json").read_text())
-        return results["step"] >= config["train"]["num_steps"]
+        train = config["train"]
+        extra_steps = sum(train.get("extra", {}).get("steps", []))
+        return results["step"] >= train["num_steps"] + extra_steps
     except (OSError, ValueError, KeyError, TypeError):
         # A file is absent, or was half written when the machine was lost.
         return False

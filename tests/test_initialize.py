@@ -209,6 +209,22 @@ class TestResumingAnotherRun:
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4
 
+    def test_a_finished_run_is_trained_further(self, earlier, trained, texts, tmp_path, capsys):
+        extra = {"train.extra.steps": (3,), "train.extra.peak_learning_rate": 0.01}
+        uninterrupted = small_run(texts, resume_from=str(earlier), **extra)
+        train.train(uninterrupted, tmp_path / "uninterrupted")
+        for name, config in (
+            ("same", small_run(texts, **extra)),
+            ("other", small_run(texts, resume_from=str(trained), **extra)),
+        ):
+            if name == "same":
+                shutil.copytree(trained, tmp_path / name)
+                train.train(small_run(texts), tmp_path / name)
+                assert "add --config.train.extra.steps=N" in capsys.readouterr().out
+            assert train.train(config, tmp_path / name)["step"] == 9
+            assert same_weights(weights_of(tmp_path / name), weights_of(tmp_path / "uninterrupted"))
+            assert not same_weights(weights_of(tmp_path / name), weights_of(trained))
+
     @pytest.mark.slow
     def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{"schedule.peak_learning_rate": 0.5})

@@ -25,6 +25,7 @@ from bert_jax.config.stages import (
     max_predictions,
     prediction_warnings,
     stage,
+    total_steps,
 )
 from bert_jax.errors import UserError
 
@@ -46,6 +47,7 @@ __all__ = [
     "stage",
     "teacher_layers",
     "to_dict",
+    "total_steps",
     "validate",
     "validate_data",
 ]

@@ -16,7 +16,7 @@ from bert_jax.config.common import (
 from bert_jax.config.data import DATA, check_data
 from bert_jax.config.model import MODEL
 from bert_jax.config.schema import Field, Section, build, check
-from bert_jax.config.stages import STAGE, check_stages
+from bert_jax.config.stages import STAGE, check_stages, total_steps
 from bert_jax.errors import UserError
 
 PRETRAINING: Section = {
@@ -85,6 +85,26 @@ PRETRAINING: Section = {
             "with fraction 0 is skipped.",
             entries=STAGE,
         ),
+        "extra": {
+            "steps": Field(
+                (0,),
+                "Steps after num_steps, with which a finished run is trained further. They belong "
+                "to the last stage: same lengths, and its data continue. Each value is a part with "
+                "a warm-up and a decay to 0 of its own. Commas separate parts on the command line.",
+                at_least=0,
+            ),
+            "peak_learning_rate": Field(
+                0.0,
+                "Learning rate that the warm-up of each part of extra.steps rises toward. 0 means "
+                "the peak of the last stage.",
+                at_least=0,
+            ),
+            "warmup_steps": Field(
+                0.1,
+                "Warm-up of each part of extra.steps. A value below 1 is a share of its steps.",
+                at_least=0,
+            ),
+        },
     },
     "eval": {
         "every_steps": Field(
@@ -160,7 +180,7 @@ def validate(config: ConfigDict) -> None:
     check_data(config.data)
     check_mesh(config.mesh)
     check_stages(config.train.stages, config.model.max_position_embeddings)
-    check_profile(config.profile, config.train.num_steps)
+    check_profile(config.profile, total_steps(config.train))
 
 
 def validate_data(data: ConfigDict) -> None:

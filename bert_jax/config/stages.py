@@ -94,6 +94,11 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
     )
 
 
+def total_steps(train: ConfigDict) -> int:
+    """Returns the steps of a run, with those of `train.extra`."""
+    return train.num_steps + sum(train.extra.steps)
+
+
 def check_stages(stages: Sequence[ConfigDict], max_position_embeddings: int) -> None:
     """Refuses stages whose fractions do not add up to 1, or whose sequences are too long."""
     total = sum(entry.fraction for entry in stages)

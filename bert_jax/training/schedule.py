@@ -22,11 +22,12 @@ def make_schedule(
     optimization.py, it is `peak * min(1, s / warmup) * (1 - s / total)^power`.
 
     A stage with its own peak has its own curve, counted from its first step (the LAMB recipe, You
-    et al. 2020); all other stages share one curve.
+    et al. 2020); all other stages share one curve. Each part of a stage's extra steps has its own
+    curve too.
     """
     shared = [stage for stage in stages if not stage.peak_learning_rate]
     # Stages that share a curve need not be adjacent; the steps between them do not count.
-    shared_steps = sum(stage.num_steps for stage in shared)
+    shared_steps = sum(stage.num_planned_steps for stage in shared)
 
     def curve(step, peak, warmup, total):
         # A share is rounded down to whole steps, as in run_classifier.py.
@@ -47,7 +48,7 @@ def make_schedule(
             local = step - stage.first_step
             if stage.peak_learning_rate:
                 stage_rate = curve(
-                    local, stage.peak_learning_rate, stage.warmup_steps, stage.num_steps
+                    local, stage.peak_learning_rate, stage.warmup_steps, stage.num_planned_steps
                 )
             else:
                 stage_rate = curve(
@@ -56,8 +57,19 @@ def make_schedule(
                     schedule.warmup_steps,
                     shared_steps,
                 )
-                before += stage.num_steps
+                before += stage.num_planned_steps
             rate = jnp.where(step >= stage.first_step, stage_rate, rate)
+            first_step = stage.first_step + stage.num_planned_steps
+            peak = stage.peak_learning_rate or schedule.peak_learning_rate
+            for steps in stage.extra_steps:
+                extra_rate = curve(
+                    step - first_step,
+                    stage.extra_peak_learning_rate or peak,
+                    stage.extra_warmup_steps,
+                    steps,
+                )
+                rate = jnp.where(step >= first_step, extra_rate, rate)
+                first_step += steps
         return rate
 
     return learning_rate

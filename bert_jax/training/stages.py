@@ -10,7 +10,11 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Consecutive steps of one sequence length: `first_step` <= step < `end_step`."""
+    """Consecutive steps of one sequence length: `first_step` <= step < `end_step`.
+
+    The last steps may be divided into parts of `extra_steps` steps, each with a schedule of its
+    own. Its peak is `extra_peak_learning_rate`, or that of the stage if this is 0.
+    """
 
     index: int
     first_step: int
@@ -20,17 +24,25 @@ class Stage:
     batch_size: int
     peak_learning_rate: float
     warmup_steps: float
+    extra_steps: tuple[int, ...] = ()
+    extra_peak_learning_rate: float = 0.0
+    extra_warmup_steps: float = 0.0
 
     @property
     def num_steps(self) -> int:
         return self.end_step - self.first_step
+
+    @property
+    def num_planned_steps(self) -> int:
+        """The steps without the extra ones."""
+        return self.num_steps - sum(self.extra_steps)
 
 
 def resolve_stages(config: ConfigDict) -> list[Stage]:
     """Turns the fractions of `config.train.stages` into steps and drops empty stages.
 
     Boundaries are rounded from the running sum of the fractions; the stages always cover
-    `train.num_steps` exactly.
+    `train.num_steps` exactly. The steps of `train.extra` are added to the last stage.
     """
     train, stages, share = config.train, [], 0.0
     # The total may differ from 1 by rounding. It is summed like `share`, which makes the last
@@ -53,6 +65,14 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
                     warmup_steps=entry.warmup_steps,
                 )
             )
+    extra_steps = tuple(steps for steps in train.extra.steps if steps)
+    stages[-1] = dataclasses.replace(
+        stages[-1],
+        end_step=stages[-1].end_step + sum(extra_steps),
+        extra_steps=extra_steps,
+        extra_peak_learning_rate=train.extra.peak_learning_rate,
+        extra_warmup_steps=train.extra.warmup_steps,
+    )
     return stages
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.config import default_config, stage, validate
+from bert_jax.config import default_config, stage, total_steps, validate
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.stages import resolve_stages
 
@@ -33,6 +33,28 @@ def test_schedule_of_bert():
     np.testing.assert_allclose(rate(900_000), 1e-4 * 0.1, rtol=1e-5)
     np.testing.assert_allclose(rate(999_999), 1e-4 * 1e-6, rtol=0.05)
     assert rate(1_000_000) == 0 and rate(1_000_001) == 0
+
+
+def test_extra_steps_continue_the_last_stage_with_schedules_of_their_own():
+    config = default_config()
+    config.train.num_steps = 100
+    planned, (_, before) = schedule_of(config)
+    config.train.extra.steps = (50, 20)
+    rate, (first, last) = schedule_of(config)
+    assert total_steps(config.train) == last.end_step == 170
+    assert (last.index, last.first_step) == (before.index, before.first_step) == (1, 90)
+    for step in range(100):
+        assert rate(step) == planned(step)
+    # A tenth of each part is its warm-up; the schedule of the run has a peak of 1e-4.
+    for first_step, steps in ((100, 50), (150, 20)):
+        warmup = steps // 10
+        assert rate(first_step) == 0
+        np.testing.assert_allclose(rate(first_step + 1), 1e-4 / warmup, rtol=1e-6)
+        share = 1 - warmup / steps
+        np.testing.assert_allclose(rate(first_step + warmup), 1e-4 * share, rtol=1e-6)
+    assert rate(170) == 0
+    config.train.extra.peak_learning_rate = 2e-5
+    np.testing.assert_allclose(schedule_of(config)[0](105), 2e-5 * 0.9, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("power", "warmup"), [(1.0, 6.0), (2.0, 6.0), (1.0, 0.0)])
