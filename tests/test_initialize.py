@@ -209,21 +209,20 @@ class TestResumingAnotherRun:
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4
 
-    def test_a_finished_run_is_trained_further(self, earlier, trained, texts, tmp_path, capsys):
+    def test_a_finished_run_is_trained_further(self, texts, tmp_path, capsys):
         extra = {"train.extra.steps": (3,), "train.extra.peak_learning_rate": 0.01}
-        uninterrupted = small_run(texts, resume_from=str(earlier), **extra)
-        train.train(uninterrupted, tmp_path / "uninterrupted")
-        for name, config in (
-            ("same", small_run(texts, **extra)),
-            ("other", small_run(texts, resume_from=str(trained), **extra)),
+        first, other, straight = (tmp_path / name for name in ("first", "other", "straight"))
+        for _ in range(2):
+            train.train(small_run(texts), first)
+        assert "add --config.train.extra.steps=N" in capsys.readouterr().out
+        for config, directory in (
+            (small_run(texts, resume_from=str(first), **extra), other),
+            (small_run(texts, **extra), first),
+            (small_run(texts, **extra), straight),
         ):
-            if name == "same":
-                shutil.copytree(trained, tmp_path / name)
-                train.train(small_run(texts), tmp_path / name)
-                assert "add --config.train.extra.steps=N" in capsys.readouterr().out
-            assert train.train(config, tmp_path / name)["step"] == 9
-            assert same_weights(weights_of(tmp_path / name), weights_of(tmp_path / "uninterrupted"))
-            assert not same_weights(weights_of(tmp_path / name), weights_of(trained))
+            assert train.train(config, directory)["step"] == 9
+        assert same_weights(weights_of(first), weights_of(straight))
+        assert same_weights(weights_of(other), weights_of(straight))
 
     @pytest.mark.slow
     def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
