@@ -212,10 +212,11 @@ def load_config_file(path: str) -> ConfigDict:
 
 
 def config_files() -> dict[str, Path]:
-    """Returns the config files that come with the package, by name: "tiny", "finetune/glue"."""
-    package = Path(__file__).parent
-    # An installed wheel has them inside the package, a checkout beside it.
-    folder = next(f for f in (package / "configs", package.parent / "configs") if f.is_dir())
+    """Returns the config files of the checkout, by name: "tiny", "finetune/glue".
+
+    There are none beside an installed wheel.
+    """
+    folder = Path(__file__).parent.parent / "configs"
     return {
         file.relative_to(folder).with_suffix("").as_posix(): file
         for file in sorted(folder.rglob("*.py"))

@@ -209,20 +209,25 @@ class TestResumingAnotherRun:
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4
 
+    @pytest.mark.slow
     def test_a_finished_run_is_trained_further(self, texts, tmp_path, capsys):
         extra = {"train.extra.steps": (3,), "train.extra.peak_learning_rate": 0.01}
         first, other, straight = (tmp_path / name for name in ("first", "other", "straight"))
         for _ in range(2):
-            train.train(small_run(texts), first)
+            pretrain.train(small_run(texts), first)
         assert "add --config.train.extra.steps=N" in capsys.readouterr().out
         for config, directory in (
             (small_run(texts, resume_from=str(first), **extra), other),
             (small_run(texts, **extra), first),
             (small_run(texts, **extra), straight),
         ):
-            assert train.train(config, directory)["step"] == 9
-        assert same_weights(weights_of(first), weights_of(straight))
-        assert same_weights(weights_of(other), weights_of(straight))
+            assert pretrain.train(config, directory)["step"] == 9
+        assert same_weights(weights_of(first), weights_of(other))
+        # The first steps of the third run were compiled with another schedule, which may change the
+        # rounding.
+        expected = weights_of(straight)
+        for name, value in weights_of(first).items():
+            np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
 
     @pytest.mark.slow
     def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):

@@ -115,7 +115,7 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     length, sentences = report["max_seq_length"], report["sentences_per_document"]
     random_share = report["label_shares"].get("next_sentence_labels", {}).get("1", 0)
     found = []
-    if report["seen"] < 0.7:
+    if report["seen"] < 0.7 and report["too_long"] > 0.05:
         found.append(
             f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch: "
             f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens, "

@@ -42,7 +42,10 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     Raises:
       UserError: The file cannot be used, or does not have `vocab_size` entries.
     """
-    tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
+    try:
+        tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
+    except UserError as error:
+        raise UserError(f"config.data.vocab: {error}") from error
     if vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "

@@ -17,6 +17,7 @@ from bert_jax import cli, main
 
 
 def count_reads(file: str) -> None:
+    from bert_jax.data import corpus_report
     from bert_jax.data.store import TokenStore, token_dtype
 
     read = {"train": 0, "heldout": 0}
@@ -28,6 +29,10 @@ def count_reads(file: str) -> None:
         return tokens_at(store, positions)
 
     TokenStore.tokens_at = counted
+    # The report on the corpus reads a sample of it in the first process.
+    corpus_report._Recorder.tokens_at = lambda self, positions: (
+        self.positions.append(positions) or tokens_at(self._store, positions)
+    )
     atexit.register(lambda: Path(file).write_text(json.dumps(read)))
 
 

@@ -129,8 +129,8 @@ class TestTwoProcesses:
         first, second, whole = expected
         assert [read["train"] for read in reads] == [first, second]
         assert first + second == whole and first != second
-        # Three evaluations over 32 sequences.
-        assert all(0 < read["heldout"] < 2 * 3 * 16 * 24 for read in reads)
+        # Three evaluations over 32 sequences, and a part of one before the first step.
+        assert all(0 < read["heldout"] < 2 * 4 * 16 * 24 for read in reads)
 
 
 def test_stop_kill_and_damage_then_one_process_resumes(two, tmp_path):

@@ -8,16 +8,16 @@ import gzip
 import json
 import unicodedata
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from bert_jax import tokenizers
+from bert_jax import run_config, tokenizers
 from bert_jax.config import default_config, validate_data
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.initialize import _vocabulary_flags
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
@@ -221,16 +221,17 @@ def test_ids_match_xlm_roberta(golden):
 
 
 @pytest.mark.parametrize("given", ["directory", "file", "exported"])
-def test_suggested_flags_give_the_same_tokenizer(given, tokenizer, name, models, tmp_path):
+def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_path):
     source = models / SAME.get(name, name)
     if given == "exported":
         export(name, tokenizer, tmp_path)
         source = tmp_path
-    flags = _vocabulary_flags(source, tokenizer)
-    data = default_config().data
-    for flag in flags.split():
-        key, value = flag.removeprefix("--config.data.").split("=")
-        data[key] = value if isinstance(data[key], str) else value == "True"
+    config = default_config()
+    config.init_from = str(source)
+    pretrained = SimpleNamespace(model={}, family="bert", tokenizer=tokenizer)
+    values = run_config._of_weights(config, tmp_path, pretrained)
+    data = config.data
+    data.update({key.removeprefix("data."): values[key] for key in values if key != "family"})
     if given == "directory":
         data.vocab = str(source)
     validate_data(data)

@@ -179,8 +179,8 @@ def test_curves_of_pretraining(tmp_path):
 def test_curves_of_fine_tuning(tmp_path, monkeypatch):
     drawn = {}
 
-    def remember(axes, panel, lines):
-        draw(axes, panel, lines)
+    def remember(axes, panel, lines, prefix):
+        draw(axes, panel, lines, prefix)
         drawn[panel.title] = axes
 
     draw = curves._draw
