@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ from absl import flags
 from ml_collections import config_flags
 
 import bert_jax
-from bert_jax import cli
+from bert_jax import __main__, cli
 from bert_jax.command_line import config_source
 from bert_jax.config import default_config, to_dict
 from bert_jax.errors import UserError
@@ -202,7 +203,7 @@ def test_required_flags():
 PROGRAM = """
 import errno, sys
 from absl import logging
-from bert_jax import cli
+from bert_jax import __main__, cli
 from bert_jax.errors import UserError
 def main(argv):
     logging.info("chatter")
@@ -333,3 +334,15 @@ def test_configs_are_loaded_by_name():
     assert bert_jax.load_config("finetune/glue:mrpc").task == "mrpc"
     with pytest.raises(UserError, match="there is no config file 'tinny'; did you mean tiny"):
         bert_jax.load_config("tinny")
+
+
+def test_commands_and_configs_are_listed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bert_jax"])
+    __main__.main()
+    printed = capsys.readouterr().out
+    for name in ("main", "finetune", "predict", "inspect", "report", "tiny", "finetune/glue"):
+        assert re.search(rf"^ {name} +[A-Z]", printed, re.MULTILINE), name
+    assert "cpu_allocator" not in printed
+    monkeypatch.setattr(sys, "argv", ["bert_jax", "--version"])
+    __main__.main()
+    assert capsys.readouterr().out == f"bert_jax {bert_jax.__version__}\n"

@@ -30,6 +30,7 @@ LAYERS = (
     {"pretrain"},
     {
         "__init__",
+        "__main__",
         "main",
         "finetune",
         "predict",
