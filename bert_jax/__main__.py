@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax import __version__
+import bert_jax
 from bert_jax.command_line import config_files
 
 
@@ -29,7 +29,7 @@ def commands() -> dict[str, Path]:
 
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
-        print(f"bert_jax {__version__}")
+        print(f"bert_jax {bert_jax.__version__}")
         return
     console = Console()
     for title, found in (
