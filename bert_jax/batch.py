@@ -27,7 +27,7 @@ class BatchField(NamedTuple):
     high: int | str = "V"
 
     def shape(
-        self, *, batch_size: int, max_seq_length: int, max_predictions_per_seq: int
+        self, batch_size: int, max_seq_length: int, max_predictions_per_seq: int
     ) -> tuple[int, ...]:
         """Returns the shape of the array for these sizes."""
         sizes = {"B": batch_size, "L": max_seq_length, "M": max_predictions_per_seq}

@@ -122,15 +122,11 @@ def synthetic_batches(
     """Yields one batch of random values forever, drawn from the declared ranges."""
     rng = np.random.default_rng(0)
     highest = {"V": trainer.model_config.vocab_size, "L": stage.max_seq_length}
+    sizes = num_rows, stage.max_seq_length, stage.max_predictions_per_seq
     batch = {}
     for name, field in trainer.fields.items():
-        shape = field.shape(
-            batch_size=num_rows,
-            max_seq_length=stage.max_seq_length,
-            max_predictions_per_seq=stage.max_predictions_per_seq,
-        )
         high = highest.get(field.high, field.high)
-        batch[name] = rng.integers(field.low, high, shape).astype(field.dtype)
+        batch[name] = rng.integers(field.low, high, field.shape(*sizes)).astype(field.dtype)
     while True:
         yield batch
 

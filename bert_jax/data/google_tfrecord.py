@@ -116,14 +116,11 @@ def _lengths(record: bytes) -> dict[str, int]:
 def _features_like(record: bytes) -> dict[str, Any]:
     """Returns features for `tf.io.parse_example`, with the lengths of this record."""
     lengths = _lengths(record)
-    sizes = {
-        "batch_size": 1,
-        "max_seq_length": max(1, lengths.get("input_ids", 1)),
-        "max_predictions_per_seq": max(1, lengths.get("masked_lm_ids", 1)),
-    }
+    length, predictions = (max(1, lengths.get(n, 1)) for n in ("input_ids", "masked_lm_ids"))
     return {
         feature: tf.io.FixedLenFeature(
-            FIELDS[name].shape(**sizes)[1:] or [1], tf.float32 if _is_float(name) else tf.int64
+            FIELDS[name].shape(1, length, predictions)[1:] or [1],
+            tf.float32 if _is_float(name) else tf.int64,
         )
         for feature, name in FEATURES.items()
     }

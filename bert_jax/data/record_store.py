@@ -35,9 +35,7 @@ def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.
         limit = {"V": vocab_size, "L": max_seq_length}.get(field.high, field.high)
         is_float = field.dtype == "float32"
         dtype = np.dtype(np.float32) if is_float else np.min_scalar_type(limit - 1)
-        shape = field.shape(
-            batch_size=1, max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions
-        )
+        shape = field.shape(1, max_seq_length, max_predictions)
         columns.append((name, dtype.newbyteorder("<"), shape[1:]))
     return np.dtype(columns)
 
@@ -143,18 +141,9 @@ class RecordRows:
 
     def assemble(self, plan: RecordPlan) -> dict[str, np.ndarray]:
         """Reads the rows; records with fewer predictions are padded with 0."""
-        spec, num_rows = self._spec, len(plan.index_N)
-        batch = {
-            name: np.zeros(
-                field.shape(
-                    batch_size=num_rows,
-                    max_seq_length=spec.max_seq_length,
-                    max_predictions_per_seq=spec.max_predictions_per_seq,
-                ),
-                field.dtype,
-            )
-            for name, field in FIELDS.items()
-        }
+        spec = self._spec
+        sizes = len(plan.index_N), spec.max_seq_length, spec.max_predictions_per_seq
+        batch = {name: np.zeros(field.shape(*sizes), field.dtype) for name, field in FIELDS.items()}
         file_N, row_N = self._locate(plan)
         for file in np.unique(file_N):
             inside = np.flatnonzero(file_N == file)

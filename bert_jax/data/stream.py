@@ -179,17 +179,10 @@ class Stream:
         """Returns a function that makes the batches, and their shapes and dtypes."""
         if position is not None:
             self.examples.add_known(self._window(position, first_step))
-        spec = self.spec
+        num_rows, spec = len(self._host.row_R), self.spec
+        sizes = num_rows, spec.max_seq_length, spec.max_predictions_per_seq
         signature = {
-            name: (
-                field.shape(
-                    batch_size=len(self._host.row_R),
-                    max_seq_length=spec.max_seq_length,
-                    max_predictions_per_seq=spec.max_predictions_per_seq,
-                ),
-                field.dtype,
-            )
-            for name, field in self.fields.items()
+            name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
         }
         return functools.partial(self._make_batches, first_step, num_steps), signature
 

@@ -147,7 +147,7 @@ class Layout:
 
     @contextlib.contextmanager
     def in_scope(self) -> Iterator[None]:
-        """A context in which traced functions use the logical constraints of this layout."""
+        """A context, and a decorator, in which traced functions use this layout's constraints."""
         mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
         with mesh, nn.logical_axis_rules(self.rules):
             yield

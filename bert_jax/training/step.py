@@ -1,4 +1,4 @@
-"""The train and evaluation steps: pure functions of state and batch."""
+"""The train step: a pure function of state and batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,15 +73,6 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return train_step
-
-
-def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metrics]:
-    """Builds the function (params, batch, frozen, *operands) -> result of `Objective.evaluate`."""
-
-    def eval_step(params: Any, batch: Batch, frozen: Any, *operands: jax.Array) -> Metrics:
-        return objective.evaluate(model, params, batch, frozen, *operands)
-
-    return eval_step
 
 
 def _split(parts: int) -> Callable[[jax.Array], jax.Array]:

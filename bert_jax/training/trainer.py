@@ -24,7 +24,7 @@ from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedule import make_schedule
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState, abstract_params, init_params, state_shardings
-from bert_jax.training.step import make_eval_step, make_train_step
+from bert_jax.training.step import make_train_step
 
 # Number of batches that are on the devices before they are needed.
 DEVICE_PREFETCH = 2
@@ -119,7 +119,10 @@ class Trainer:
             accumulation_steps=config.train.gradient_accumulation_steps,
             rates=rates,
         )
-        eval_step = make_eval_step(model, objective)
+
+        def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Metrics:
+            return objective.evaluate(model, params, batch, frozen, *operands)
+
         return cls(
             model_config=model_config,
             model=model,
@@ -132,13 +135,13 @@ class Trainer:
             seed=config.seed,
             # jax.jit with shardings was formerly called pjit.
             compiled_train_step=jax.jit(
-                _with_layout(train_step, layout),
+                layout.in_scope()(train_step),
                 in_shardings=(shardings, rows, everywhere),
                 out_shardings=(shardings, everywhere),
                 donate_argnums=0,
             ),
             compiled_eval_step=jax.jit(
-                _with_layout(eval_step, layout),
+                layout.in_scope()(eval_step),
                 in_shardings=(
                     shardings.params,
                     rows,
@@ -203,16 +206,9 @@ class Trainer:
 
     def abstract_batch(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes, dtypes and shardings of the batches of a pre-training stage."""
+        sizes = stage.batch_size, stage.max_seq_length, stage.max_predictions_per_seq
         return {
-            name: jax.ShapeDtypeStruct(
-                field.shape(
-                    batch_size=stage.batch_size,
-                    max_seq_length=stage.max_seq_length,
-                    max_predictions_per_seq=stage.max_predictions_per_seq,
-                ),
-                field.dtype,
-                sharding=self.layout.batch,
-            )
+            name: jax.ShapeDtypeStruct(field.shape(*sizes), field.dtype, sharding=self.layout.batch)
             for name, field in self.fields.items()
         }
 
@@ -251,17 +247,6 @@ class Trainer:
             size = nn.unbox(box).size
             total += size * c.vocab_size // c.padded_vocab_size if is_padded else size
         return total
-
-
-def _with_layout(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
-    """Wraps a step to divide its activations according to the layout."""
-
-    @functools.wraps(step)
-    def wrapped(*args: Any) -> Any:
-        with layout.in_scope():
-            return step(*args)
-
-    return wrapped
 
 
 def _has_kernels(device: jax.Device) -> bool:
