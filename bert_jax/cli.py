@@ -34,15 +34,12 @@ _USER_ERRNOS = frozenset(
 CRASHED = 70
 
 
-def run(
-    main: Callable[[list[str]], int | None], *, words: bool = False, needs_config: bool = True
-) -> NoReturn:
+def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoReturn:
     """Parses the flags, calls `main` with the remaining arguments, and exits.
 
     Args:
       main: Takes the program's name and, with `words`, the arguments that are not flags.
       words: Whether arguments that are not flags are allowed, anywhere among the flags.
-      needs_config: Whether a flag for a config file is required.
     """
     # Escape characters that the output's encoding lacks.
     sys.stdout.reconfigure(errors="backslashreplace")
@@ -51,9 +48,7 @@ def run(
     try:
         app.run(
             main,
-            flags_parser=lambda argv: parse(
-                argv, words=words, needs_config=needs_config, load_stored=stored_config
-            ),
+            flags_parser=lambda argv: parse(argv, words=words, load_stored=stored_config),
         )
     except (Exception, KeyboardInterrupt) as error:
         ending = _ending(error)

@@ -58,7 +58,6 @@ def parse(
     values: flags.FlagValues = flags.FLAGS,
     *,
     words: bool = False,
-    needs_config: bool = True,
     load_stored: Callable[[str], ConfigDict | None] = lambda directory: None,
 ) -> list[str]:
     """Parses flags and returns the program's name and the remaining arguments.
@@ -67,7 +66,6 @@ def parse(
       argv: The program's name and its arguments.
       values: The defined flags.
       words: Whether arguments that are not flags are allowed.
-      needs_config: Whether a flag for a config file is required.
       load_stored: Returns the config of a work directory, or None if it has none. If the flag
         --workdir is given without --config, this config is used.
 
@@ -102,7 +100,7 @@ def parse(
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
     for name in config_names:
-        if needs_config and values[name].value is None:
+        if values[name].value is None:
             raise UsageError(
                 f"--{name} is missing: a config file, such as configs/tiny.py, unless --workdir is "
                 "that of a run to continue"

@@ -3,7 +3,7 @@
     python -m bert_jax.evaluate --workdir=DIR [--step=N] [--data=GLOB] [--output=FILE.json]
 
 DIR is the work directory of a run or, with --data, any pre-trained model that `predict` can load.
-For a fine-tuning run, --data is a labelled file in the format of its validation split.
+For a fine-tuning run, --data is a labeled file in the format of its validation split.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("workdir", "", "Work directory, or other directory of a pre-trained model.")
     flags.DEFINE_string(
-        "data", "", "Globs of text, or the labelled file of a task; by default held-out documents."
+        "data", "", "Globs of text, or the labeled file of a task; by default held-out documents."
     )
     flags.DEFINE_integer("step", None, "Step of the checkpoint; by default the newest.")
     flags.DEFINE_integer(

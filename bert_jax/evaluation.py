@@ -122,7 +122,7 @@ def evaluate_workdir(
     if workdir.is_finetuning(config):
         raise UserError(
             f"{directory} holds a fine-tuned model, which predicts no masked words; its scores "
-            f"are in {epath.Path(directory) / workdir.RESULTS}, and --data=FILE scores a labelled "
+            f"are in {epath.Path(directory) / workdir.RESULTS}, and --data=FILE scores a labeled "
             "file"
         )
     if max_sequences is not None:

@@ -17,7 +17,7 @@ from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
 from bert_jax.data.store import TokenStore, read_metadata
-from bert_jax.data.store_manifest import tokenizer_flags
+from bert_jax.data.store_manifest import recorded_options, tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
@@ -139,11 +139,8 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
     """Refuses a config that contradicts the metadata of a given store."""
     # A store records the other tokenizer keys only if they apply to its tokenizer.
-    recorded = {
-        "data.special_tokens": "bert",
-        "data.word_boundaries": metadata["options"].get("word_boundaries", "vocabulary"),
-        **tokenizer_flags(metadata["options"]),
-    }
+    options = recorded_options(metadata)
+    recorded = {"data.word_boundaries": options["word_boundaries"], **tokenizer_flags(options)}
     for flag, found in recorded.items():
         key = flag.removeprefix("data.")
         wanted = config.data[key]

@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax import cli, input_setup, workdir
-from bert_jax.command_line import UsageError
+from bert_jax import cli, input_setup
 from bert_jax.config import validate
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
@@ -160,18 +159,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 def main(_: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> None:
     """Runs the command `python -m bert_jax.inspect`."""
-    config = values.config
-    if config is None:
-        if not values.workdir:
-            raise UsageError("--config=FILE or --workdir=DIR is missing")
-        config = workdir.load_config(values.workdir)
-        if workdir.is_finetuning(config):
-            raise UserError(f"{values.workdir} holds a fine-tuning run; inspect shows pre-training")
-    validate(config)
-    batch, described, tokenizer = read_batch(config, values.step, values.workdir)
+    validate(values.config)
+    batch, described, tokenizer = read_batch(values.config, values.step, values.workdir)
     _print_rows(batch, described, values.rows, tokenizer)
 
 
 if __name__ == "__main__":
     define_flags()
-    cli.run(main, needs_config=False)
+    cli.run(main)

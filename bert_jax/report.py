@@ -150,6 +150,7 @@ def _cost(run: Run) -> dict[str, str]:
 
 def _filled(name: str, run: Run, text: str) -> str:
     """Returns a table of the predictions of each kept checkpoint for the first mask of a text."""
+    # The package's inference loads slowly, and most pages need none.
     import bert_jax
 
     steps = sorted(

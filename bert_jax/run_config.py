@@ -12,11 +12,17 @@ from bert_jax.command_line import ConfigSource
 from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.data.corpus import join_inputs
 from bert_jax.data.store import read_metadata
-from bert_jax.data.store_manifest import check_case, given_tokenizer, tokenizer_flags
+from bert_jax.data.store_manifest import (
+    check_case,
+    given_tokenizer,
+    recorded_options,
+    tokenizer_flags,
+)
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.parallel import multihost
 from bert_jax.progress import say
 
 
@@ -46,12 +52,7 @@ def complete(
         values = _of_weights(config, directory, pretrained)
     if config.data.store:
         metadata = read_metadata(workdir.store_directory(directory, config))
-        defaults = {
-            "word_boundaries": "vocabulary",
-            "special_tokens": "bert",
-            "max_sentence_tokens": 0,
-        }
-        options = {**defaults, **metadata["options"]}
+        options = recorded_options(metadata)
         values |= {"model.vocab_size": metadata["vocab_size"], **tokenizer_flags(options)}
         text = {f"data.{key}": value for key, value in options.items() if key in config.data}
         text["data.input"] = tuple(join_inputs([item]) for item in options["input"])
@@ -124,7 +125,12 @@ def differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any
 
 
 def describe(config: ConfigDict, source: ConfigSource) -> None:
-    """Prints the config, a section a line, and its differences from the config file."""
+    """Prints the config, one line per section, and its differences from the config file.
+
+    Only process 0 prints.
+    """
+    if not multihost.is_first():
+        return
     sections: dict[str, list[str]] = {}
     for key, value in config_lib.flatten(config_lib.to_dict(config)):
         section, _, name = key.rpartition(".")

@@ -64,6 +64,10 @@ _OF_STORE = (
     "data.input",
     "data.format",
     "data.text_field",
+    "data.encoding",
+    "data.language",
+    "data.max_sentence_tokens",
+    "data.max_document_characters",
     "data.vocab",
     "data.bad_documents",
     "data.heldout_fraction",
@@ -349,8 +353,9 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
     """Returns the first key that differs and its two values; for lists, one differing entry."""
-    # Older stores have no report.
-    before, now = ({k: v for k, v in d.items() if k != "report"} for d in (before, now))
+    # Stores that an older version wrote lack these.
+    lacking = ("report", "first_dropped")
+    before, now = ({k: v for k, v in d.items() if k not in lacking} for d in (before, now))
     for key, (old, new) in config_lib.differences(before, now).items():
         if isinstance(old, list) and isinstance(new, list):
             only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from absl import flags
 from rich.console import Console
 
 from bert_jax import config as config_lib
 from bert_jax import input_setup, inspect
-from bert_jax.command_line import UsageError, parse
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from bert_jax.training.stages import resolve_stages
@@ -68,10 +66,3 @@ def test_the_batch_is_that_of_the_training_step(tmp_path):
         np.testing.assert_array_equal(batch[name], value)
     with pytest.raises(UserError, match="--step is 10, but the run has steps 1 to 9"):
         inspect.read_batch(config, 10, str(tmp_path / "run"))
-
-
-def test_a_config_or_a_run_is_needed():
-    values = flags.FlagValues()
-    inspect.define_flags(values)
-    with pytest.raises(UsageError, match="--config=FILE or --workdir=DIR is missing"):
-        inspect.main(parse(["inspect"], values, needs_config=False), values)

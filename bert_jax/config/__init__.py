@@ -1,10 +1,10 @@
 """The configuration: every key with its default, its meaning and its range.
 
-The modules define the keys of their names; `common` defines those that pre-training and fine-tuning
-share. A file in configs/ starts from `default_config()` or `finetune_config(task)`, changes some
-values and returns the config locked. Flags override single values:
-`--config.model.num_hidden_layers=6`. A command validates the finished config once, before any work;
-all other code trusts the values.
+Each module defines a section or a group of keys; `common` defines those that pre-training and
+fine-tuning share. A file in configs/ starts from `default_config()` or `finetune_config(task)`,
+changes some values and returns the config locked. Flags override single values:
+`--config.model.num_hidden_layers=6`. A command validates the finished config once, before any
+work; all other code trusts the values.
 """
 
 from bert_jax.config.common import check_profile

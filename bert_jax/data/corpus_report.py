@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from bert_jax.batch import NEXT_SENTENCE_FIELDS
 from bert_jax.data.rows.windows import WindowedRows, select_rows
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream
 
+(_RANDOM_PAIR_LABELS,) = NEXT_SENTENCE_FIELDS
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
 _ROWS_AT_ONCE = 4096
@@ -113,7 +115,7 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     report = max(reports, key=lambda report: report["max_seq_length"])
     epochs = sum(report["epochs"] for report in reports)
     length, sentences = report["max_seq_length"], report["sentences_per_document"]
-    random_share = report["label_shares"].get("next_sentence_labels", {}).get("1", 0)
+    random_share = report["label_shares"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
     found = []
     if report["seen"] < 0.7 and report["too_long"] > 0.05:
         found.append(
@@ -179,6 +181,7 @@ def table(reports: Sequence[Mapping[str, Any]]) -> Table:
                     f"{report['label_shares'][name].get(label, 0):.1%}"
                 ),
             )
+    add("tokens in the rows of an epoch", lambda report: f"{report['tokens_per_epoch']:,}")
     add("rows in an epoch", lambda report: f"{report['rows_per_epoch']:,}")
     if first["epochs"]:
         add("epochs of this run", lambda report: f"{report['epochs']:,.1f}")

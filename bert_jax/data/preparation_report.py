@@ -1,4 +1,4 @@
-"""Tells how the text of a corpus was read and changed while it was prepared."""
+"""Prints how the text of a corpus was read and changed while it was prepared."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,17 @@ from bert_jax.tokenizers import Tokenizer
 
 # Keys of `config.data` that a store records, besides `tokenizer`, if its tokenizer has them.
 _TOKENIZER_KEYS = ("special_tokens", "lowercase", "sentencepiece_rules", "add_prefix_space")
-
-# A vocabulary with more pieces that have upper-case letters is that of a cased model.
+# Keys of `config.data` that a store records only if they differ from these values. Stores that an
+# older version wrote lack some of them.
+_UNRECORDED = {
+    "max_sentence_tokens": 0,
+    "language": "",
+    "encoding": "utf-8",
+    "max_document_characters": 0,
+    "special_tokens": "bert",
+    "word_boundaries": "vocabulary",
+}
+# A vocabulary belongs to a cased model if a larger share of its pieces has upper-case letters.
 _MAX_CASED_SHARE = 0.05
 
 
@@ -111,10 +120,6 @@ def store_options(
         "bad_documents": data.bad_documents,
         "heldout_fraction": data.heldout_fraction,
     }
-    if data.max_sentence_tokens:
-        options["max_sentence_tokens"] = data.max_sentence_tokens
-    if data.language:
-        options["language"] = data.language
     if data.vocab:
         try:
             path = files.open_path(data.vocab, "data.vocab")
@@ -126,14 +131,7 @@ def store_options(
             if not known or known["vocab_path"] != data.vocab:
                 raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
             options["vocab"] = known["vocab"]
-    if data.encoding != "utf-8":
-        options["encoding"] = data.encoding
-    if data.max_document_characters:
-        options["max_document_characters"] = data.max_document_characters
-    if data.special_tokens != "bert":
-        options["special_tokens"] = data.special_tokens
-    if data.word_boundaries != "vocabulary":
-        options["word_boundaries"] = data.word_boundaries
+    options |= {key: data[key] for key, value in _UNRECORDED.items() if data[key] != value}
     if data.tokenizer == "wordpiece":
         options["max_input_chars_per_word"] = data.max_input_chars_per_word
     elif data.tokenizer == "byte_bpe":
@@ -144,6 +142,11 @@ def store_options(
         if not data.vocab:
             options["sentencepiece_type"] = data.sentencepiece_type
     return options
+
+
+def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a finished store, with those that it has left out."""
+    return _UNRECORDED | metadata["options"]
 
 
 def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
@@ -164,9 +167,8 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
         options; the message names the difference.
     """
     metadata = read_metadata(output)
-    undivided = {"max_sentence_tokens": 0}
-    found = undivided | metadata["options"]
-    wanted = undivided | store_options(data, vocab_size, known=found)
+    found = recorded_options(metadata)
+    wanted = _UNRECORDED | store_options(data, vocab_size, known=found)
     for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
         if found.get(key) != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"

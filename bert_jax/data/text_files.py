@@ -102,8 +102,7 @@ def open_text(
 
 
 def _incomplete(path: Path | epath.Path) -> UserError:
-    kind = {".gz": "gzip"}.get(path.suffix.lower(), path.suffix)
-    return UserError(f"{path} is not a complete {kind} file")
+    return UserError(f"{path} is not a complete {path.suffix} file")
 
 
 class JsonLine(NamedTuple):

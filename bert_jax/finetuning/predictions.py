@@ -67,8 +67,9 @@ def write_predictions(
             scores[split] = scored
             say(f"{split} {task.metric} {scored[task.metric]:.4f}")
         if multihost.is_first():
-            results = directory / workdir.RESULTS
-            files.write_json(results, files.read_json(results) | scores)
+            if scored:
+                results = directory / workdir.RESULTS
+                files.write_json(results, files.read_json(results) | scores)
             path = directory / PREDICTIONS / task.predictions_name(split)
             task.write_predictions(split, outputs, path)
             files.write_json(directory / PREDICTED, _predicted(directory) | {split: fingerprint})

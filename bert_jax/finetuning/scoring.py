@@ -1,4 +1,4 @@
-"""Scores a fine-tuned run on any labelled file."""
+"""Scores a fine-tuned run on any labeled file."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -29,7 +29,7 @@ def score_file(
 
     Args:
       directory: The work directory of a fine-tuning run.
-      file: The labelled file.
+      file: The labeled file.
       step: The step of the checkpoint; None for the best.
 
     Returns:
@@ -85,20 +85,20 @@ def score_test(
         return {}
     tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     try:
-        labelled, name = _open_file(config, tokenizer, source)
-        if len(labelled.rows(name)) != len(task.rows(split)):
+        labeled, name = _open_file(config, tokenizer, source)
+        if len(labeled.rows(name)) != len(task.rows(split)):
             return {}
     except UserError as error:
         # A test split is complete or not scored; the advice to skip rows does not apply.
         say(f"the {split} split is not scored: {str(error).partition(' (--config')[0]}")
         return {}
-    return labelled.score(name, dict(outputs))
+    return labeled.score(name, dict(outputs))
 
 
 def _open_file(config: ConfigDict, tokenizer: Tokenizer, file: epath.PathLike) -> tuple[Task, str]:
     """Returns the task of a run with a file as its validation split, and the split's name."""
     if not files.open_path(file, "--data").is_file():
-        raise UserError(f"--data is {file}; it must be a labelled file that exists")
+        raise UserError(f"--data is {file}; it must be a labeled file that exists")
     # The diagnostic set is scored by the labels of MNLI.
     name = "mnli" if config.task == "ax" else config.task
     split = "validation_matched" if name == "mnli" else "validation"

@@ -195,11 +195,10 @@ def test_truncated_file_is_refused(tmp_path, suffix):
     content = json_lines("ok" * 1000).encode()
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(COMPRESS[suffix](content)[:-10])
-    kind = "gzip" if suffix == ".gz" else suffix
-    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {kind} file"):
+    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
         texts(str(path))
     path.write_bytes(b"This is plain text, and not compressed.")
-    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {kind} file"):
+    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
         texts(str(path))
 
 

@@ -136,7 +136,7 @@ class TestUninterruptedRun:
         expected = [float(probability) for probability in probabilities]
         np.testing.assert_allclose([found["no"], found["yes"]], expected, atol=1e-4)
 
-    def test_scores_any_labelled_file(self, uninterrupted, data, tmp_path):
+    def test_scores_any_labeled_file(self, uninterrupted, data, tmp_path):
         found = score_file(uninterrupted, data / "validation.tsv")
         stored = results(uninterrupted)
         assert found["step"] == stored["best_step"] and found["num_rows"] == 48
@@ -147,7 +147,7 @@ class TestUninterruptedRun:
         # A file with a single class has the labels of the run.
         (tmp_path / "one.csv").write_text("text,label\na b,no\n")
         assert score_file(uninterrupted, tmp_path / "one.csv")["num_rows"] == 1
-        with pytest.raises(UserError, match="--data is .*two.csv; it must be a labelled file"):
+        with pytest.raises(UserError, match="--data is .*two.csv; it must be a labeled file"):
             score_file(uninterrupted, tmp_path / "two.csv")
 
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
