@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 # Device files of NVIDIA's and AMD's GPUs and of TPUs.
@@ -24,7 +23,8 @@ def keep_freed_memory() -> None:
     or if the user has set `MALLOC_...` or `GLIBC_TUNABLES`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if _cpu_computes() and mallopt is not None and not _is_set(os.environ):
+    is_set = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if _cpu_computes() and mallopt is not None and not is_set:
         for setting in _SETTINGS.values():
             mallopt(*setting)
 
@@ -51,7 +51,3 @@ def _cpu_computes() -> bool:
 
 def _has_accelerator(devices: Path) -> bool:
     return any(next(devices.glob(pattern), None) for pattern in _ACCELERATORS)
-
-
-def _is_set(names: Iterable[str]) -> bool:
-    return any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in names)

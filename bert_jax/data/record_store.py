@@ -117,7 +117,6 @@ class RecordRows:
     fields: ClassVar[BatchFields] = FIELDS
 
     def __init__(self, store: RecordStore, tokenizer, spec):
-        del tokenizer
         self._spec = spec
         selected = store.select(spec.max_seq_length, spec.max_predictions_per_seq)
         self._paths = [source["path"] for source, _ in selected]
@@ -126,11 +125,9 @@ class RecordRows:
         self._size = int(self._starts[-1])
 
     def windows(self, epoch: int) -> range:
-        del epoch
         return range(-(-self._size // _WINDOW_ROWS))
 
     def count(self, epoch: int, window: int) -> int:
-        del epoch
         return min(_WINDOW_ROWS, self._size - window * _WINDOW_ROWS)
 
     def plan(self, epoch: int, window: int) -> RecordPlan:

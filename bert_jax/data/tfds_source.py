@@ -1,6 +1,6 @@
 """Opens data sets of TensorFlow Datasets. Opening the first one imports TensorFlow."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -66,11 +66,6 @@ def open_split(builder: Any, split: str) -> Any:
         return builder.as_dataset(split=split, shuffle_files=False)
     except ValueError as error:
         raise _cannot_load(builder.info.full_name, error) from None
-
-
-def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a split as NumPy values; texts are bytes."""
-    yield from open_split(builder, split).as_numpy_iterator()
 
 
 def check_features(builder: Any, needed: Iterable[str]) -> None:

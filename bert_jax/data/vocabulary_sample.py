@@ -26,7 +26,6 @@ class DocumentSample:
         self._bound = 2**64
         self._kept: list[tuple[int, bytes, bool]] = []
         self._num_bytes = 0
-        self.is_whole = True
 
     def offer(self, index: int, document: Document) -> None:
         """Adds a document to the sample if its hash is low enough."""
@@ -38,15 +37,11 @@ class DocumentSample:
         self._kept.append((key, text, document.is_split))
         self._num_bytes += len(text)
         while self._num_bytes > self._max_bytes and len(self._kept) > 1:
-            self._halve()
+            self._bound //= 2
+            self._kept = [kept for kept in self._kept if kept[0] < self._bound] or self._kept[:1]
+            self._num_bytes = sum(len(text) for _, text, _ in self._kept)
 
     def sentences(self, language: str = "") -> Iterator[str]:
         """Yields the sentences of the sample in the order of the corpus."""
         for _, text, is_split in self._kept:
             yield from sentences_of(text.decode(), is_split, language)
-
-    def _halve(self) -> None:
-        self._bound //= 2
-        self._kept = [kept for kept in self._kept if kept[0] < self._bound] or self._kept[:1]
-        self._num_bytes = sum(len(text) for _, text, _ in self._kept)
-        self.is_whole = False

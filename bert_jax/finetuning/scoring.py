@@ -80,7 +80,7 @@ def score_test(
       split: A split of the task.
       outputs: The outputs for all of its rows.
     """
-    source = task.source(split)
+    source = task.sources[split]
     if not split.startswith("test") or isinstance(source, TfdsSplit):
         return {}
     tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)

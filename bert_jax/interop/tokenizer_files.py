@@ -16,7 +16,7 @@ from tokenizers import models, normalizers
 from bert_jax import files, tokenizers
 from bert_jax.errors import UserError, naming
 from bert_jax.interop.family import Family
-from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES, TokenizerClass
+from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SPECIAL_TOKENS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.base import require_special_tokens
@@ -46,7 +46,9 @@ def write_huggingface_tokenizer(
     Raises:
       UserError: A SentencePiece model has features that Hugging Face's format lacks.
     """
-    class_name, tokenizer_class = _class_for(tokenizer, family)
+    names = [family.tokenizer, *TOKENIZER_CLASSES]
+    class_name = next(name for name in names if TOKENIZER_CLASSES[name].fits(tokenizer))
+    tokenizer_class = TOKENIZER_CLASSES[class_name]
     library = to_library(tokenizer) if tokenizer_class.is_fast else None
     directory.mkdir(parents=True, exist_ok=True)
     spellings = tokenizer.special_tokens.spellings
@@ -120,13 +122,6 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     )
 
 
-def _class_for(tokenizer: Tokenizer, family: Family) -> tuple[str, TokenizerClass]:
-    """Returns the name and the description of the class that fits a tokenizer."""
-    names = [family.tokenizer, *TOKENIZER_CLASSES]
-    name = next(name for name in names if TOKENIZER_CLASSES[name].fits(tokenizer))
-    return name, TOKENIZER_CLASSES[name]
-
-
 def _class_of(directory: Path, config: dict[str, Any]) -> str:
     """Returns the tokenizer class in a directory's configs, without "Fast"; empty if none."""
     name = config.get("tokenizer_class")
@@ -162,11 +157,6 @@ def _read_wordpiece(
                 f"{directory / CONFIG_FILE}: {key} is {config[key]!r}; it must be {value}"
             )
     return tokenizer
-
-
-def write_google_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes vocab.txt (or sentencepiece.model, which Google's program cannot read)."""
-    tokenizer.save(directory, OPTIONS_FILE)
 
 
 def read_google_tokenizer(

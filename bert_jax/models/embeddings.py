@@ -120,7 +120,6 @@ def _position_init(config: BertConfig):
         return weight_init(config, "position", "embed")
 
     def init(key: jax.Array, shape: tuple[int, int], dtype=jnp.float32):
-        del key
         # A constant: sines computed on different devices could differ in the last bit.
         return jnp.asarray(amplitude * _sinusoids(*shape), dtype)
 

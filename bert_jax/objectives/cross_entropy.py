@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.objectives.language_model import language_model_sums
 
 # Positions whose logits are in memory at once: 0.5 GB for 256 rows and a vocabulary of 30,522.
 SLICE_POSITIONS = 16
@@ -39,10 +40,8 @@ def sliced_cross_entropy(
 
     def sums(hidden_BxCxE, targets_BxC, weights_BxC):
         logits_BxCxW = vocabulary_logits(hidden_BxCxE, inputs.table_WxE, inputs.bias_W)
-        target_BxC = jnp.take_along_axis(logits_BxCxW, targets_BxC[..., None], axis=-1)[..., 0]
-        losses_BxC = jax.nn.logsumexp(logits_BxCxW, axis=-1) - target_BxC
-        correct_BxC = target_BxC >= jnp.max(logits_BxCxW, axis=-1)
-        return jnp.sum(weights_BxC * losses_BxC), jnp.sum(weights_BxC * correct_BxC)
+        scores = language_model_sums(logits_BxCxW, targets_BxC, weights_BxC)
+        return scores["loss"], scores["accuracy"]
 
     return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
 

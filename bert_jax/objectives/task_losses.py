@@ -36,14 +36,12 @@ class TaskLoss(abc.ABC):
         totals: jax.Array | int,
         frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
-        del frozen
         sums = self.sums(apply(model, params, batch, rngs), batch)
         means = {name: value / totals for name, value in sums.items()}
         return means["loss"], means
 
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Outputs:
         """Returns the model's outputs, float32."""
-        del frozen
         return apply(model, params, batch)
 
 

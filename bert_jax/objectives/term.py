@@ -86,7 +86,6 @@ class Term(abc.ABC):
           batch: All fields, as the terms before this one left them.
           deterministic: True for evaluation: no dropout.
         """
-        del model, deterministic
         return batch
 
     @abc.abstractmethod
@@ -127,7 +126,6 @@ class Term(abc.ABC):
 
     def baseline_sums(self, batch: Mapping[str, jax.Array], unigram_log_probs_V: jax.Array) -> Sums:
         """Returns the sums of a baseline without context over an evaluation batch."""
-        del batch, unigram_log_probs_V
         return {}
 
     @abc.abstractmethod
@@ -139,7 +137,6 @@ class Term(abc.ABC):
 
         Only the count of FLOPs uses them.
         """
-        del config
         return ()
 
     @abc.abstractmethod

@@ -71,7 +71,7 @@ class SentenceTask(ExampleTask):
         is_test = split.startswith("test")
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
-        path, bad_rows = self._sources[split], self.bad_rows(split)
+        path, bad_rows = self.sources[split], self.bad_rows(split)
         for row in read_rows(path, needed, bad_rows, must_stay=is_test, header=header):
             with bad_rows.catching(row.where, must_stay=is_test):
                 label = None if is_test else self._label(row.values)

@@ -145,7 +145,7 @@ class GlueTask(SentenceTask):
         return index
 
     def examples(self, split: str) -> Iterator[Example]:
-        source = self._sources[split]
+        source = self.sources[split]
         if not isinstance(source, TfdsSplit):
             yield from super().examples(split)
             return

@@ -51,7 +51,7 @@ class MultipleChoiceTask(ExampleTask):
         self.rows("train")
 
     def examples(self, split: str) -> Iterator[Example]:
-        path, is_test = self._sources[split], split.startswith("test")
+        path, is_test = self.sources[split], split.startswith("test")
         bad_rows = self.bad_rows(split)
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]

@@ -10,11 +10,12 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.data.bad_records import BadRecord
+from bert_jax.data.corpus import split_inputs
 from bert_jax.data.text_files import read_text
 from bert_jax.errors import UserError
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.ner_rows import TaggedRows
-from bert_jax.tasks.sources import TfdsSplit, split_names
+from bert_jax.tasks.sources import TfdsSplit
 from bert_jax.tasks.task import Task
 
 SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")
@@ -68,7 +69,7 @@ class NerTask(Task):
         super().__init__(*args, **kwargs)
         self._scheme = self._options["scheme"]
         self._sentences: dict[str, list[TaggedSentence]] = {}
-        types = split_names(self._options["types"])
+        types = split_inputs(self._options["types"])
         if not types:
             tags = {tag for sentence in self.sentences("train") for tag in sentence.tags}
             types = sorted({tag.partition("-")[2] for tag in tags} - {""})
@@ -131,7 +132,7 @@ class NerTask(Task):
         return [tags[a:b] for a, b in pairwise(ends)]
 
     def _read(self, split: str, is_test: bool) -> list[TaggedSentence]:
-        source = self._sources[split]
+        source = self.sources[split]
         read = _read_tfds(source) if isinstance(source, TfdsSplit) else read_file(source)
         sentences = []
         for sentence in read:

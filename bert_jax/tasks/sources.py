@@ -9,7 +9,6 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.data import tfds_source
-from bert_jax.data.corpus import split_inputs
 from bert_jax.errors import UserError
 
 
@@ -23,8 +22,8 @@ class TfdsSplit(NamedTuple):
         return f"{self.builder.info.full_name} {self.name}"
 
     def examples(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields the place of each example, NAME SPLIT:NUMBER, and its features."""
-        examples = tfds_source.examples(self.builder, self.name)
+        """Yields the place of each example, NAME SPLIT:NUMBER, and its NumPy features."""
+        examples = tfds_source.open_split(self.builder, self.name).as_numpy_iterator()
         yield from ((f"{self}:{number}", example) for number, example in enumerate(examples, 1))
 
 
@@ -105,8 +104,3 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, S
         if not found[split].is_file():
             raise UserError(f"config.data.input has {item!r}, but there is no such file")
     return found
-
-
-def split_names(names: Sequence[str]) -> tuple[str, ...]:
-    r"""Splits names at commas, as the command line joins them; "\," is a comma of a name."""
-    return tuple(split_inputs(names))

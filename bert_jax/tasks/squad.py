@@ -50,7 +50,7 @@ class SquadTask(Task):
         return found
 
     def read_rows(self, split: str) -> Windows:
-        source = self._sources[split]
+        source = self.sources[split]
         if isinstance(source, TfdsSplit):
             read = squad_data.read_tfds(source)
         else:

@@ -10,9 +10,9 @@ from etils import epath
 from scipy.special import softmax
 
 from bert_jax import files
+from bert_jax.data.corpus import split_inputs
 from bert_jax.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask
-from bert_jax.tasks.sources import split_names
 from bert_jax.tasks.table_files import FORMATS, as_number, read_rows
 
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
@@ -41,7 +41,7 @@ class TableTask(SentenceTask):
         self.text_columns = [column for column in columns if column]
         self.label_column = options["label_column"]
         known: Sequence[str] = _REGRESSION_METRICS
-        labels = split_names(options["labels"])
+        labels = tuple(split_inputs(options["labels"]))
         if options["regression"]:
             if labels:
                 raise UserError(
@@ -85,7 +85,7 @@ class TableTask(SentenceTask):
 
     def _inferred_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training file, sorted; numbers by their values."""
-        path, column = self._sources["train"], self.label_column
+        path, column = self.sources["train"], self.label_column
         bad_rows = self.bad_rows("train")
         rows = read_rows(path, [*self.text_columns, column], bad_rows)
         names = {name for row in rows if (name := row.values[column].strip())}

@@ -61,6 +61,7 @@ class Task(abc.ABC):
       metric: The score that selects the best checkpoint. Higher is better.
       file_names: The file names that each split may have in a folder.
       in_tfds: Whether TensorFlow Datasets has data that the task can read.
+      sources: The file or data set of each split.
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
@@ -91,8 +92,8 @@ class Task(abc.ABC):
         self._bad_rows_policy = bad_rows
         self._bad_rows: dict[str, BadRecords] = {}
         self._rows: dict[str, Rows] = {}
-        self._sources = self.open_sources(source)
-        self.splits = tuple(self._sources)
+        self.sources = self.open_sources(source)
+        self.splits = tuple(self.sources)
 
     def open_sources(self, source: str) -> dict[str, Source]:
         """Returns the source of each split."""
@@ -118,10 +119,6 @@ class Task(abc.ABC):
             self._rows[split] = self.read_rows(split)
         return self._rows[split]
 
-    def source(self, split: str) -> Source:
-        """Returns the file or data set of a split."""
-        return self._sources[split]
-
     def class_counts(self) -> dict[str, int]:
         """Returns the number of training examples of each class; empty without classes."""
         return {}
@@ -134,7 +131,7 @@ class Task(abc.ABC):
         """Refuses a split without examples."""
         if not len(examples):
             raise UserError(
-                f"config.data.input: the {split} split ({self._sources[split]}) has no rows that "
+                f"config.data.input: the {split} split ({self.sources[split]}) has no rows that "
                 "can be used"
             )
 

@@ -22,7 +22,9 @@ def decompose(text: str) -> tuple[str, list[int]]:
     first = 0
     for stop in range(len(characters) + 1):
         if stop == len(characters) or not unicodedata.combining(characters[stop][0]):
-            characters[first:stop] = sorted(characters[first:stop], key=_combining_class)
+            characters[first:stop] = sorted(
+                characters[first:stop], key=lambda part: unicodedata.combining(part[0])
+            )
             first = stop + 1
     return "".join(part for part, _ in characters), [index for _, index in characters]
 
@@ -35,7 +37,3 @@ def monotone(spans: Sequence[tuple[int, int]]) -> np.ndarray:
     spans_Tx2 = np.array(spans, np.int32).reshape(-1, 2)
     starts_T = np.minimum.accumulate(spans_Tx2[::-1, 0])[::-1]
     return np.stack([starts_T, np.maximum.accumulate(spans_Tx2[:, 1])], axis=1)
-
-
-def _combining_class(character: tuple[str, int]) -> int:
-    return unicodedata.combining(character[0])

@@ -118,10 +118,9 @@ def devices(topology: Topology) -> list[jax.Device]:
         # Both cores are one device, as on Cloud TPU VMs.
         options["chip_config_name"] = "megacore"
     try:
-        found = jax_topologies.get_topology_desc(
+        return jax_topologies.get_topology_desc(
             topology_name=topology.name, platform="tpu", **options
         ).devices
     except jax.errors.JaxRuntimeError as e:
         cause = str(e).splitlines()[0].partition(": ")[2] or str(e)
         raise UserError(f"the TPU compiler cannot describe {topology.name}: {cause}") from e
-    return found

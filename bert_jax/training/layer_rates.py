@@ -57,7 +57,6 @@ class LayerRates:
         """Returns a transformation that multiplies updates, with weight decay, by the factors."""
 
         def update(updates, state, params=None):
-            del params
             return jax.tree.map(lambda x, f: x * f, updates, self.factors(updates)), state
 
         return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -86,7 +86,6 @@ def scale_by_adam(
         return AdamMoments(jnp.zeros([], jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
 
     def update(updates, state, params=None):
-        del params
         mu = optax.tree_utils.tree_update_moment(updates, state.mu, b1, 1)
         nu = optax.tree_utils.tree_update_moment_per_elem_norm(updates, state.nu, b2, 2)
         count = optax.safe_increment(state.count)

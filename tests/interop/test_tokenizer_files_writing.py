@@ -72,7 +72,7 @@ def test_every_chain_of_conversions_keeps_the_fingerprint(tokenizer, tmp_path):
             files.write_huggingface_tokenizer(ours, folder, BERT, 512)
             ours = files.read_huggingface_tokenizer(folder, BERT)
         elif kind == "google":
-            files.write_google_tokenizer(ours, folder)
+            ours.save(folder, files.OPTIONS_FILE)
             ours = files.read_google_tokenizer(folder, BERT)
         else:
             ours.save(folder)
@@ -142,7 +142,7 @@ def test_a_model_without_token_types_gets_none(tokenizer, tmp_path):
 
 
 def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):
-    files.write_google_tokenizer(tokenizer, tmp_path)
+    tokenizer.save(tmp_path, files.OPTIONS_FILE)
     lowercase = tokenizer.options["lowercase"]
     again = files.read_google_tokenizer(tmp_path, BERT, lowercase)
     assert again.fingerprint == tokenizer.fingerprint

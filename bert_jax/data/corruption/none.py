@@ -13,7 +13,7 @@ class NoCorruption:
     fields: ClassVar[BatchFields] = {}
 
     def __init__(self, tokenizer, spec, store):
-        del tokenizer, spec, store
+        pass
 
     def corrupt(
         self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int

@@ -16,17 +16,13 @@ FAMILIES = {
 }
 
 
-def load_family(name: str, key: str = "config.family") -> Family:
-    """Returns the family that a config or flag names.
-
-    Args:
-      name: A key of FAMILIES, or MODULE:NAME of a `Family`.
-      key: The config key or flag, for messages.
+def load_family(name: str) -> Family:
+    """Returns the family with a name: a key of FAMILIES, or MODULE:NAME of a `Family`.
 
     Raises:
       UserError: There is no such family.
     """
-    return load_part(name, FAMILIES, key)
+    return load_part(name, FAMILIES, "config.family")
 
 
 def family_of_type(model_type: str) -> str:
