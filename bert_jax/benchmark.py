@@ -68,9 +68,7 @@ def benchmark_input(
     Each process makes its share of a batch. The figures count whole batches.
 
     Args:
-      config: A validated config.
       stage_number: Which of config.train.stages, counted from 1.
-      num_batches: The number of batches to time.
       directory: A work directory whose token store is read, or prepared if it is missing. If
         empty, the corpus is prepared in a temporary directory.
     """

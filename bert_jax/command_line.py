@@ -64,7 +64,6 @@ def parse(
 
     Args:
       argv: The program's name and its arguments.
-      values: The defined flags.
       words: Whether arguments that are not flags are allowed.
       load_stored: Returns the config of a work directory, or None if it has none. If the flag
         --workdir is given without --config, this config is used.

@@ -24,10 +24,7 @@ def diverged(
     """Writes non_finite_step_N.json and returns the error to raise.
 
     Args:
-      error: The step and its metrics.
-      directory: The work directory.
       batch: A JSON-able description of the rows in the step's batch.
-      checkpointer: The checkpointer of the run.
     """
     checkpointer.wait()
     steps = checkpointer.steps()

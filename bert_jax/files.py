@@ -88,7 +88,6 @@ def new_file(path: epath.PathLike, partial_suffix: str = PARTIAL) -> Iterator[Bi
     """Yields a seekable file that appears under its name once the block ends without an error.
 
     Args:
-      path: The file.
       partial_suffix: Added to the name of a local file while it is being written.
     """
     with contextlib.ExitStack() as stack:
@@ -191,7 +190,6 @@ def local_output(path: epath.PathLike, last: Sequence[str] = ()) -> Iterator[Pat
     """Yields the local directory, or a scratch one that is uploaded when the block ends.
 
     Args:
-      path: The directory to write.
       last: Names of files that are uploaded after all others.
     """
     if not is_remote(path):

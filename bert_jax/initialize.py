@@ -54,8 +54,6 @@ def initialize(
     """Returns the initial state, and the data that its checkpoint stores beside it.
 
     Args:
-      trainer: The trainer of the run.
-      checkpointer: The checkpointer of the run.
       other_run: The work directory of a run whose state this run continues from; empty for none.
       weights: A function that returns flat weights to start from; None to start without.
 

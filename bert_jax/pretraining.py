@@ -95,8 +95,6 @@ def make_trainer(
     """Builds the trainer of a validated config, on all devices by default.
 
     Args:
-      config: The config.
-      devices: The devices.
       teacher: The teacher; by default the one that the config names. If the config names none,
         the teacher's weights are zeros of the student's shape, with the layers that
         config.objective.teacher_layers needs. That is enough to compile or time the step.

@@ -117,7 +117,6 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
     """Makes an unlocked ConfigDict from a section.
 
     Args:
-      section: The fields.
       values: Values that replace defaults, nested like the section. Lists may stand for tuples,
         as in JSON.
       prefix: The path of the section, such as "train.", for messages.
@@ -146,11 +145,6 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
 
 def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None:
     """Refuses unknown keys, missing keys, and values out of range.
-
-    Args:
-      config: The values.
-      section: The fields that define them.
-      prefix: The path of the config, for messages.
 
     Raises:
       UserError: The message names the key and the allowed values.

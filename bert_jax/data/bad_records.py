@@ -44,7 +44,6 @@ class BadRecords:
         """Refuses or counts a bad record.
 
         Args:
-          bad: The problem.
           where: The place of the record, FILE:LINE.
           must_stay: Whether the record must not be skipped, such as a row of a test set.
 

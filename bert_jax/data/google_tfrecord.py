@@ -46,7 +46,6 @@ def write_rows(
     Args:
       sources: Dicts with the `path` of a TFRecord file. The number and shape of its records are
         added to each dict.
-      tokenizer: The tokenizer of the records.
       output: A local directory.
 
     Returns:

@@ -80,7 +80,6 @@ class Stream:
 
     Args:
       store: The `TokenStore` of a split, or a `RecordStore`, as the row builder requires.
-      tokenizer: The tokenizer of the store.
       spec: See `StreamSpec`.
       shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
         the parts `shards`, in ascending order.
@@ -125,7 +124,6 @@ class Stream:
 
         Args:
           first_step: A step of this stage, from 0.
-          num_steps: The number of batches.
           position: The result of `position` for `first_step` or an earlier step.
 
         Returns:

@@ -19,7 +19,6 @@ def read_column(stream: BinaryIO, format: str, column: str, path: str) -> Iterat
     Args:
       stream: The file. A Parquet file must be seekable.
       format: "csv", "tsv" or "parquet". The first row of a CSV or TSV file names the columns.
-      column: The name of the column.
       path: The name of the file, for messages.
 
     Raises:

@@ -80,7 +80,6 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
     """Removes columns in which all sequences of a batch are padded.
 
     Args:
-      batch: A batch from `Rows.take`.
       multiple: The batch is cut to its longest sequence, rounded up to a multiple of this. 0
         disables this.
     """
@@ -128,9 +127,7 @@ def predict(
     """Returns the model's outputs for all rows, in order.
 
     Args:
-      trainer: The trainer of a task's model.
       params: Parameters, sharded like those of the trainer.
-      rows: The rows of any split.
       batch_size: Rows at a time; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.
       length_multiple: See `cut`; outputs of padding that was cut are NO_PROBABILITY.

@@ -34,9 +34,6 @@ def write_predictions(
     Adds the scores of test splits with labels to results.json.
 
     Args:
-      config: The config of the run.
-      directory: The work directory.
-      task: The task.
       abstract_params: Shapes, dtypes and shardings of the parameters.
       predict: (params, rows) -> outputs, or None if the run must stop.
 

@@ -74,10 +74,7 @@ def score_test(
     """Returns the scores of a test split from its outputs; empty if it has no labels.
 
     Args:
-      config: The config of the run.
-      directory: The work directory.
       task: The task of the run, which does not read the labels of a test split.
-      split: A split of the task.
       outputs: The outputs for all of its rows.
     """
     source = task.sources[split]

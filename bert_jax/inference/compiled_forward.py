@@ -47,9 +47,6 @@ def features(
     """Returns float32 hidden states, [B, K, D], or [B, K, L, D] if pooling is "tokens".
 
     Args:
-      config: The encoder's hyperparameters.
-      params: The model's parameters.
-      inputs: The batch.
       layers: K layers; 0 is the embeddings' output, n the output of the n-th block.
       pooling: "cls" for the first token's state, "mean" for the mean over all tokens with
         [CLS] and [SEP], or "tokens" for every token's state.
@@ -82,9 +79,6 @@ def log_probs(
     """Returns the log-probabilities that a term's head predicts, float32 [..., classes].
 
     Args:
-      config: The encoder's hyperparameters.
-      params: The model's parameters.
-      inputs: The batch.
       term: The term, whose head returns logits.
       **fields: The batch fields that the head reads in addition to the inputs.
     """

@@ -25,7 +25,6 @@ def encode(
     """Tokenizes texts.
 
     Args:
-      tokenizer: The tokenizer of the model.
       texts: Sentences or pairs.
       max_length: The most tokens of a row; see `SequenceTemplate.join`.
       masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.

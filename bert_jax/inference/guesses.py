@@ -28,7 +28,6 @@ def guess_masks(
       rows: Rows of any length.
       top_k: The number of tokens for each position.
       vocab_size: The number of entries without padding.
-      tokenizer: The tokenizer of the model.
       run: Runs a compiled program on rows in batches.
       log_probs: (inputs, positions_BxM) -> log_probs_BxMxW.
     """

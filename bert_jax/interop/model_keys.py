@@ -78,10 +78,7 @@ def write_family_keys(
     """Returns the keys of a config.json that describe a model and its special tokens.
 
     Args:
-      model: The keys of `config.model`.
-      family: The family to write.
       source: The path of the model, for messages.
-      tokenizer: The model's tokenizer, if any.
 
     Raises:
       UserError: The family does not support such a model or tokenizer.

@@ -38,8 +38,6 @@ class Objective(Protocol):
         """Returns the loss and the metrics of a part of a batch; the parts' values add up.
 
         Args:
-          model: The model.
-          params: Its parameters.
           batch: A part of the batch.
           rngs: The keys "dropout" and "sample".
           totals: The result of `totals` for the whole batch.

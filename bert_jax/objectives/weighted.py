@@ -19,8 +19,6 @@ class WeightedTerms:
     A term of weight 0 is still computed and reported, but contributes no gradient.
 
     Attributes:
-      terms: The terms.
-      weights: The weight of each.
       teacher: The hyperparameters of the model whose weights are the `frozen` parameters; None
         if no term needs a teacher.
     """

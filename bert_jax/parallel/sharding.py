@@ -82,11 +82,8 @@ class Layout:
         """Builds the layout of a preset, with the user's own rules first.
 
         Args:
-          mesh: The devices.
-          preset: A key of `PRESETS`.
           prepended: Rules "NAME=AXIS", or "NAME=" for an axis that stays whole; one text may
             hold several, separated by commas.
-          max_replicated_share: See the class.
 
         Raises:
           UserError: A rule names an unknown axis, or the mesh has a single device along an axis

@@ -20,8 +20,6 @@ class TaggedRows(TokenRows):
     Args:
       sentences: The words of each sentence; a word without pieces becomes [UNK].
       labels: The label of every word of all sentences; None if they are not known.
-      tokenizer: The tokenizer of the model.
-      max_seq_length: The length of a row.
 
     Attributes:
       word_row_W, word_position_W: The row and the position of the label of each word of all

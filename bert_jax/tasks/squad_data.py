@@ -126,7 +126,6 @@ def tokenized_questions(
 
     Args:
       questions: From `read_file` or `read_tfds`.
-      tokenizer: The tokenizer of the model.
       bad_rows: Handles questions that lack a field, or have an answer that is not in the
         context, or not at its `answer_start`. An answer that occurs once is used where it occurs.
       version: "1.1"; or "2.0", in which questions may have no answer.

@@ -47,7 +47,6 @@ class Task(abc.ABC):
     Args:
       name: The value of `config.task`.
       source: The value of `config.data.input`; see `open_splits`.
-      tokenizer: The tokenizer of the model.
       options: The task's section of the config, such as `config.squad`; empty if it has none.
       max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.

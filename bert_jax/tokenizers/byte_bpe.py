@@ -150,7 +150,6 @@ def read_vocabulary(
     Args:
       path: A vocab.json, or a tokenizer.json of the `tokenizers` library.
       merges_path: The merges.txt of a vocab.json.
-      special_tokens: The special tokens of the vocabulary.
 
     Raises:
       UserError: The files cannot be read, are not of a byte-level BPE, or lack a special token.

@@ -114,7 +114,6 @@ def from_file(
         it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe).
       lowercase, max_input_chars_per_word, sentencepiece_rules, add_prefix_space: Options; each
         kind ignores those that it does not have.
-      special_tokens: The special tokens of the vocabulary.
 
     Raises:
       UserError: A file cannot be used; see `read_vocabulary` and `read_model`.

@@ -27,8 +27,6 @@ def check(
     """Compiles the train step of one stage for a slice and prints a report.
 
     Args:
-      config: A validated config.
-      topology: The slice or slices.
       stage_number: The stage, counted from 1.
       batch_size_per_chip: None for the largest that fits; 0 for the config's own batch.
       output: A JSON file for the results; none if empty.

@@ -58,7 +58,6 @@ class Recorder:
 
         Args:
           step: The number of the step, from 1.
-          stage: The stage of the step.
           metrics: The metrics, on the devices.
           length: The length of the step's sequences.
 
@@ -167,8 +166,6 @@ def recording(
     Args:
       task: The label of the progress bar, such as "train".
       config: The config of the run; `profile` is used.
-      trainer: The trainer of the run.
-      directory: The work directory.
       num_steps: The last step of the run.
       step: The number of steps already taken.
       resume: The data that the checkpoint of that step stores beside the state.

@@ -83,7 +83,6 @@ class Trainer:
         """Builds the trainer of a validated config of pre-training or fine-tuning.
 
         Args:
-          config: The config.
           make_model, objective, stages, flops_per_sequence, fields, frozen, rates: The attributes
             of these names, or functions of the `BertConfig` that return them. `fields` is needed
             only to compile without data.

@@ -152,7 +152,6 @@ class PairRows(WindowedRows):
         """Draws spans that begin at a random sentence of another document.
 
         Args:
-          rng: The random generator of the block.
           own_R: The documents to avoid.
           target_R: The number of tokens wanted. At least one sentence is taken.
 

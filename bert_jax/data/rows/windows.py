@@ -174,7 +174,6 @@ def gather_sentences(
     document therefore determines the number of iterations.
 
     Args:
-      block: The documents.
       target_D: int64 [D], at least 1: a chunk ends at the first sentence boundary at or beyond
         this many tokens, or with its document.
       divide: Takes the first sentence of each chunk and the sentence after its last; returns
