@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from bert_jax.batch import ENCODER_FIELDS, BatchFields
-from bert_jax.data.rows.assembly import Span, assemble_spans
+from bert_jax.data.rows.assembly import Span, join_spans
 from bert_jax.data.rows.windows import Block, WindowedRows, gather_sentences
 
 # The share of the rows that have no B.
@@ -56,31 +56,8 @@ class HalvesRows(WindowedRows):
         )
 
     def assemble(self, plan: HalvesPlan) -> dict[str, np.ndarray]:
-        """Reads the spans; token types are 1 from B to the last [SEP], or all 0 as in RoBERTa."""
-        template, width = self.tokenizer.template, self.spec.max_seq_length
-        special = len(template.between) + len(template.after)
-        input_ids_BxL, (_, b_first_B, end_B) = assemble_spans(
-            self.store,
-            (template.before, template.between, template.after),
-            (Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)),
-            # Leaves room for the special tokens of B, which a full row without B does not have.
-            width + special,
-            self.tokenizer.pad_id,
-        )
-        input_ids_BxL = input_ids_BxL[:, :width]
-        # `between` begins with `after`, so a row without B only ends earlier.
-        single_end_B = b_first_B - len(template.between) + len(template.after)
-        end_B = np.where(plan.b_length_N > 0, end_B, single_end_B)
-        column_L = np.arange(width)
-        is_real_BxL = column_L < end_B[:, None]
-        is_second_BxL = (column_L >= b_first_B[:, None]) & is_real_BxL
-        return {
-            "input_ids": np.where(is_real_BxL, input_ids_BxL, self.tokenizer.pad_id).astype(
-                np.int32
-            ),
-            "token_type_ids": (is_second_BxL * (template.num_segments - 1)).astype(np.int32),
-            "attention_mask": is_real_BxL.astype(np.int32),
-        }
+        a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
+        return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
 
     def describe(self, plan: HalvesPlan) -> list[list[int]]:
         """Returns [document, sentence in it] of each row's first token."""

@@ -16,7 +16,7 @@ from bert_jax.batch import (
     THREE_WAY_FIELDS,
     BatchFields,
 )
-from bert_jax.data.rows.assembly import Span, assemble_spans
+from bert_jax.data.rows.assembly import Span, join_spans
 from bert_jax.data.rows.windows import (
     Block,
     WindowedRows,
@@ -114,24 +114,10 @@ class PairRows(WindowedRows):
         )
 
     def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
-        """Reads the pairs; token types are 1 from B to the last [SEP], or all 0 as in RoBERTa."""
-        template, width = self.tokenizer.template, self.spec.max_seq_length
-        input_ids_BxL, (_, b_first_B, end_B) = assemble_spans(
-            self.store,
-            (template.before, template.between, template.after),
-            (Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)),
-            width,
-            self.tokenizer.pad_id,
-        )
-        column_L = np.arange(width)
-        is_real_BxL = column_L < end_B[:, None]
-        is_second_BxL = (column_L >= b_first_B[:, None]) & is_real_BxL
-        return {
-            "input_ids": input_ids_BxL,
-            "token_type_ids": (is_second_BxL * (template.num_segments - 1)).astype(np.int32),
-            "attention_mask": is_real_BxL.astype(np.int32),
-            self.label: plan.is_random_N * np.int32(self.random_label) + plan.is_swapped_N,
-        }
+        a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
+        batch = join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
+        label_N = plan.is_random_N * np.int32(self.random_label) + plan.is_swapped_N
+        return batch | {self.label: label_N}
 
     def describe(self, plan: PairPlan) -> list[list[int]]:
         """Returns [document of A, sentence in it, document of B, sentence in it] of each row."""

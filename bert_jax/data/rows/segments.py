@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from bert_jax.batch import ENCODER_FIELDS, BatchFields
-from bert_jax.data.rows.assembly import Span, assemble_spans
+from bert_jax.data.rows.assembly import Span, join_spans
 from bert_jax.data.rows.windows import (
     Block,
     WindowedRows,
@@ -43,20 +43,8 @@ class SegmentRows(WindowedRows):
         return SegmentPlan(start_N, kept_N.astype(np.int32))
 
     def assemble(self, plan: SegmentPlan) -> dict[str, np.ndarray]:
-        """Reads the segments; all token types are 0."""
-        template, width = self.tokenizer.template, self.spec.max_seq_length
-        input_ids_BxL, (_, end_B) = assemble_spans(
-            self.store,
-            (template.before, template.after),
-            (Span(plan.start_N, plan.length_N),),
-            width,
-            self.tokenizer.pad_id,
-        )
-        return {
-            "input_ids": input_ids_BxL,
-            "token_type_ids": np.zeros_like(input_ids_BxL),
-            "attention_mask": (np.arange(width) < end_B[:, None]).astype(np.int32),
-        }
+        span = Span(plan.start_N, plan.length_N)
+        return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, span)
 
     def describe(self, plan: SegmentPlan) -> list[list[int]]:
         """Returns [document, sentence in it] of each row's first token."""
