@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bert_jax import files
 from bert_jax.errors import UserError
@@ -65,7 +64,9 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
     pretrained.warnings += _differences(pretrained, family)
     names = foreign_names(family.names, "google", pretrained.model_config.num_groups)
     pretrained.drop_unnamed(names, "Google's format")
-    tensors, tf = {}, _tensorflow()
+    from bert_jax.data.lean_tensorflow import tf
+
+    tensors = {}
     with tf.device("cpu"):
         # Weights are converted one by one, to avoid two copies of all of them.
         while pretrained.weights:
@@ -112,7 +113,8 @@ def _differences(pretrained: Pretrained, family: Family) -> list[str]:
 @contextmanager
 def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
     """Yields the model's variables; raises UserError for damage, inside the block too."""
-    tf = _tensorflow()
+    from bert_jax.data.lean_tensorflow import tf
+
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         yield {
@@ -125,12 +127,6 @@ def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
         raise UserError(
             f"{prefix} is damaged or not a TensorFlow checkpoint: {files.first_line(error)}"
         ) from error
-
-
-def _tensorflow() -> Any:
-    from bert_jax.data.lean_tensorflow import tf
-
-    return tf
 
 
 def _index(prefix: Path) -> Path:

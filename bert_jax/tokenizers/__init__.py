@@ -1,15 +1,13 @@
 """Tokenizers behind one interface: WordPiece, SentencePiece, byte-level BPE and fastBPE."""
 
 from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
-from bert_jax.tokenizers.factory import KINDS, from_file, load, train, vocabulary_files
-from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
+from bert_jax.tokenizers.factory import from_file, load, train, vocabulary_files
+from bert_jax.tokenizers.sequence import TokenRow
 
 __all__ = [
     "CONVENTIONS",
-    "KINDS",
     "MASK",
     "SPECIAL_TOKENS",
-    "SequenceTemplate",
     "SpecialTokens",
     "TokenRow",
     "Tokenizer",

@@ -36,7 +36,7 @@ class _Kind(NamedTuple):
     companion: str = ""
 
 
-_KINDS = {
+KINDS = {
     "wordpiece": _Kind(
         (wordpiece.VOCABULARY_FILE,), frozenset({"lowercase", "max_input_chars_per_word"})
     ),
@@ -52,7 +52,6 @@ _KINDS = {
     ),
     "fastbpe": _Kind((fastbpe.VOCABULARY_FILE,), frozenset(), companion=fastbpe.CODES_FILE),
 }
-KINDS = tuple(_KINDS)
 
 
 def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokenizer:
@@ -73,7 +72,7 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
     else:
         special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
     kind = options.pop("kind", None)
-    known = _KINDS.get(kind)
+    known = KINDS.get(kind)
     if not known or not special_tokens or options.keys() - known.optional != known.options:
         raise UserError(
             f"{path} is damaged: it must have the `kind` of a tokenizer and its options"
@@ -88,7 +87,7 @@ def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Pa
       kind: One of KINDS.
       path: The main file, or a directory that has it under one of its usual names.
     """
-    known = _KINDS[kind]
+    known = KINDS[kind]
     if path.is_dir():
         path = next((path / n for n in known.names if (path / n).exists()), path / known.names[0])
     has_companion = known.companion and path.name == known.names[0]

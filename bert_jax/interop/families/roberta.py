@@ -4,9 +4,10 @@ PhoBERT is a RoBERTa with another tokenizer.
 """
 
 import dataclasses
+from typing import Any
 
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.family import Family, Names, PreTrainingClass, TaskClass, task_classes
+from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 from bert_jax.tokenizers import CONVENTIONS
 
 # Positions count from pad_token_id + 1, so the first two rows of the table are not used.
@@ -30,34 +31,28 @@ _ENCODER = tuple(
 )
 
 
-def _pretraining_classes(prefix: str) -> tuple[PreTrainingClass, ...]:
-    """Returns the classes whose names start with `prefix`."""
-    return (
-        PreTrainingClass(
-            f"{prefix}ForMaskedLM",
-            terms=("masked_lm",),
-            weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
-            pipeline="fill-mask",
-        ),
-        PreTrainingClass(f"{prefix}Model", terms=(), weights=("bert/",)),
+def _classes(prefix: str) -> dict[str, Any]:
+    """Returns the attributes of a `Family` whose class names start with `prefix`."""
+    masked_lm = PreTrainingClass(
+        f"{prefix}ForMaskedLM",
+        terms=("masked_lm",),
+        weights=("bert/embeddings/", "bert/encoder/", "mlm/"),
+        pipeline="fill-mask",
     )
-
-
-def _task_classes(prefix: str) -> dict[str, TaskClass]:
+    model = PreTrainingClass(f"{prefix}Model", terms=(), weights=("bert/",))
     # The head for sequences has the pooler's dense layer, which the encoder of this class lacks.
-    return task_classes(
-        prefix,
-        classifier="classifier.out_proj.",
-        poolers={"sequence_classification": "classifier.dense."},
-    )
+    poolers = {"sequence_classification": "classifier.dense."}
+    return {
+        "pretraining_classes": (masked_lm, model),
+        "task_classes": task_classes(prefix, classifier="classifier.out_proj.", poolers=poolers),
+    }
 
 
 ROBERTA = Family(
     title="RoBERTa",
     model_types=("roberta",),
     names=(*_ENCODER, Names("mlm/", "lm_head.", "-", _LANGUAGE_MODEL)),
-    pretraining_classes=_pretraining_classes("Roberta"),
-    task_classes=_task_classes("Roberta"),
+    **_classes("Roberta"),
     tokenizer="RobertaTokenizer",
     special_tokens=CONVENTIONS["roberta"],
     config_keys=BERT.config_keys,
@@ -83,15 +78,13 @@ XLM_ROBERTA = dataclasses.replace(
     title="XLM-RoBERTa",
     model_types=("xlm-roberta",),
     tokenizer="XLMRobertaTokenizer",
-    pretraining_classes=_pretraining_classes("XLMRoberta"),
-    task_classes=_task_classes("XLMRoberta"),
+    **_classes("XLMRoberta"),
 )
 CAMEMBERT = dataclasses.replace(
     ROBERTA,
     title="CamemBERT",
     model_types=("camembert",),
     tokenizer="CamembertTokenizer",
-    pretraining_classes=_pretraining_classes("Camembert"),
-    task_classes=_task_classes("Camembert"),
+    **_classes("Camembert"),
     special_tokens=CONVENTIONS["camembert"],
 )
