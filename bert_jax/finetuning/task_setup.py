@@ -160,9 +160,12 @@ def read_rows(config: ConfigDict, task: Task) -> None:
 
 
 def check_segments(config: ConfigDict, rows: Rows) -> None:
-    """Refuses sentence pairs if the weights have only one token type."""
+    """Refuses sentence pairs if the weights have only one token type.
+
+    A model without token types, such as DistilBERT, tells the sentences apart by [SEP] alone.
+    """
     # Either all examples of a task are pairs or none is.
-    if config.model.type_vocab_size < 2 and rows.take(np.arange(1))["token_type_ids"].any():
+    if config.model.type_vocab_size == 1 and rows.take(np.arange(1))["token_type_ids"].any():
         raise UserError(
             f"config.init_from is {config.init_from}, which has only one token type "
             f"(type_vocab_size is 1), but the examples of {config.task} are pairs"

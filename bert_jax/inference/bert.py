@@ -277,8 +277,8 @@ class Bert:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether the model has the token types of a pair of sentences."""
-        return self.tokenizer.template.num_segments <= max(1, self.config.type_vocab_size)
+        """Whether the model takes a pair of sentences: not with only one token type for two."""
+        return self.tokenizer.template.num_segments == 1 or self.config.type_vocab_size != 1
 
     def require_segments(self) -> None:
         """Raises UserError if the model does not take pairs of sentences."""

@@ -252,8 +252,9 @@ def test_data_identity_depends_on_the_data(files):
     assert after["sha256"]["validation"] == before["sha256"]["validation"]
 
 
-def test_pairs_are_refused_if_the_weights_have_one_token_type(tmp_path):
+def test_pairs_need_two_token_types_or_none(tmp_path):
     small.write_bert(tmp_path / "hf", type_vocab_size=1)
+    small.write_bert(tmp_path / "without_types", type_vocab_size=0)
     (tmp_path / "data").mkdir()
     for split in ("train", "validation"):
         path = tmp_path / "data" / f"{split}.tsv"
@@ -262,6 +263,9 @@ def test_pairs_are_refused_if_the_weights_have_one_token_type(tmp_path):
     config.table.text_b_column = "other"
     with pytest.raises(UserError, match="hf, which has only one token type .* of table are pairs"):
         finetune(config, tmp_path / "pairs")
+    with config.unlocked():
+        config.init_from = str(tmp_path / "without_types")
+    finetune(config, tmp_path / "pairs")
 
 
 def write_tagged(path, seed, count):
