@@ -1,9 +1,10 @@
 """Compares our train step with that of transformers' PyTorch models on the same CPU.
 
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
-        --torch_python=OTHER_VENV/bin/python
+        --torch_python=OTHER_VENV/bin/python [--config.KEY=VALUE ...]
 
 The class of transformers is the one that an export uses; config.family and the terms define it.
+ELECTRA's generator and DistilBERT's teacher, with random weights, are parts of both steps.
 The two sides run alternately in separate processes, with the same shapes, optimizer and clipping,
 all dropout, and float32. The speed of a machine drifts, so each turn (one run of each side) gives
 one ratio; the result is the median ratio.
@@ -11,7 +12,7 @@ torch and transformers may be installed in another virtual environment.
 """
 
 import argparse
-import importlib.util
+import dataclasses
 import json
 import os
 import statistics
@@ -20,11 +21,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ml_collections import ConfigDict
+from absl import flags
+from ml_collections import ConfigDict, config_flags
 
+from bert_jax import command_line
 from bert_jax.config import objective_terms
 from bert_jax.interop.families import load_family
+from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import write_family_keys
+from bert_jax.models.bert_config import BertConfig
+from bert_jax.pretraining import make_trainer
+from bert_jax.training.stages import Stage, resolve_stages
 
 BENCHMARKS = Path(__file__).parent
 
@@ -43,10 +50,10 @@ def main() -> None:
         "--steps", type=int, default=10, help="timed steps of each side in each turn"
     )
     parser.add_argument("--turns", type=int, default=3)
-    args = parser.parse_args()
+    args, args.overrides = parser.parse_known_args()
 
-    config = load_config(args.config)
-    stage = config.train.stages[args.stage - 1]
+    config = read_config(args)
+    stage = resolve_stages(config)[args.stage - 1]
     ratios = []
     for turn in range(args.turns):
         ours = run_ours(args)
@@ -58,41 +65,49 @@ def main() -> None:
             f"{theirs['attention']} attention), ratio {ratios[-1]:.2f}",
             flush=True,
         )
-    shape = f"{args.batch_size} x {stage['max_seq_length']}"
+    shape = f"{args.batch_size} x {stage.max_seq_length}"
     print(f"{args.config}, {shape}: median ratio {statistics.median(ratios):.2f}")
 
 
-def load_config(path: str) -> ConfigDict:
-    """Returns the config of `FILE` or `FILE:ARGUMENT`."""
-    path, _, argument = path.partition(":")
-    spec = importlib.util.spec_from_file_location("config_file", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(argument) if argument else module.get_config()
+def read_config(args: argparse.Namespace) -> ConfigDict:
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values)
+    command_line.parse([__file__, f"--config={args.config}", *args.overrides], values)
+    return values.config
 
 
 def run_ours(args: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "ours.json"
         command = [sys.executable, "-m", "bert_jax.benchmark", f"--config={args.config}"]
+        command += args.overrides
         command += [f"--stage={args.stage}", f"--steps={args.steps}", f"--output={output}"]
         command += [f"--config.train.batch_size={args.batch_size}", "--config.dtype=float32"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(output.read_text())
 
 
-def run_transformers(args: argparse.Namespace, config: ConfigDict, stage: dict) -> dict:
+def run_transformers(args: argparse.Namespace, config: ConfigDict, stage: Stage) -> dict:
     family = load_family(config.family)
+    model_config = BertConfig(**config.model)
     chosen = family.pretraining_class(config.model.causal, objective_terms(config))
-    keys = write_family_keys(config.model, family, args.config)
-    keys = {"model_type": family.model_types[0], **keys}
     command = [args.torch_python, str(BENCHMARKS / "transformers_step.py")]
-    command += [f"--model_class={chosen.name}", f"--model={json.dumps(keys)}"]
-    command += [f"--batch_size={args.batch_size}", f"--length={stage['max_seq_length']}"]
-    command += [f"--predictions={stage['max_predictions_per_seq']}", f"--steps={args.steps}"]
+    command += [f"--model_class={chosen.name}", f"--model={keys_json(model_config, family)}"]
+    if model_config.generator_size:
+        command.append(f"--generator={keys_json(model_config.generator, family)}")
+    if teacher := make_trainer(config).objective.teacher:
+        command.append(f"--teacher={keys_json(teacher, family)}")
+    command += [f"--batch_size={args.batch_size}", f"--length={stage.max_seq_length}"]
+    command += [f"--predictions={stage.max_predictions_per_seq}", f"--steps={args.steps}"]
     command += [f"--threads={os.cpu_count()}"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(output.splitlines()[-1])
+
+
+def keys_json(model_config: BertConfig, family: Family) -> str:
+    """Returns the contents of the config.json of transformers."""
+    keys = write_family_keys(dataclasses.asdict(model_config), family, "the config")
+    return json.dumps({"model_type": family.model_types[0]} | keys)
 
 
 if __name__ == "__main__":
