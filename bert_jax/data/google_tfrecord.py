@@ -15,6 +15,7 @@ from etils import epath
 from google.protobuf.message import DecodeError
 
 from bert_jax import files
+from bert_jax.data.checked_files import write_checksums
 from bert_jax.data.lean_tensorflow import tf
 from bert_jax.data.record_store import FIELDS, row_dtype, row_file
 from bert_jax.data.store_manifest import empty_directory
@@ -55,6 +56,7 @@ def write_rows(
       UserError: A record cannot be used; the message names the file and the record.
     """
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
+    item_bytes = {"token_counts.npy": 1}
     with Progress("reading TFRecords", len(sources), "files", enabled=show_progress) as progress:
         for number, source in enumerate(sources):
             source |= {"records": 0, "max_seq_length": 0, "max_predictions_per_seq": 0}
@@ -66,6 +68,7 @@ def write_rows(
                     rows = np.empty(num_rows, row_dtype(length, predictions, len(counts_V)))
                     for name, values in columns.items():
                         rows[name] = values
+                    item_bytes[path.name] = rows.itemsize
                     with naming(path):
                         file.write(rows.tobytes())
                     counts_V += _token_counts(columns, tokenizer)
@@ -74,6 +77,7 @@ def write_rows(
                     source["max_predictions_per_seq"] = predictions
             progress.advance()
     np.save(output / "token_counts.npy", counts_V)
+    write_checksums(output, item_bytes)
     total = sum(source["records"] for source in sources)
     if not total:
         raise UserError("the files of data.input have no records")

@@ -4,6 +4,7 @@ DIR/metadata.json       as in a token store; `sources` has the number and shape 
 DIR/tokenizer/          the tokenizer, self-contained
 DIR/rows-00000.bin ...  the rows of each source, see `row_dtype`
 DIR/token_counts.npy    int64 [V]: how often each token occurs, unmasked
+DIR/checksums.npz       of the two kinds of files above
 """
 
 import os
@@ -15,8 +16,9 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.batch import ENCODER_FIELDS, MASKED_LM_FIELDS, NEXT_SENTENCE_FIELDS, BatchFields
+from bert_jax.data.checked_files import CheckedVector, open_index, read_checksums
 from bert_jax.data.random_streams import RECORD_ORDER_TAG, permuted, random_key
-from bert_jax.data.store import open_index, open_vector, read_metadata, store_path
+from bert_jax.data.store import read_metadata, store_path
 from bert_jax.errors import UserError
 
 # The value of config.data.format for TFRecord files.
@@ -63,21 +65,24 @@ class RecordStore:
         self.directory = store_path(directory)
         sources = read_metadata(self.directory)["sources"]
         # Each source with its rows.
-        self._files: list[tuple[dict[str, Any], np.ndarray]] = []
+        self._files: list[tuple[dict[str, Any], CheckedVector]] = []
         with files.local_copy(self.directory) as local:
-            self.token_counts = open_index(self.directory, local, "token_counts.npy")
+            checksums = read_checksums(self.directory, local)
+            self.token_counts = open_index(self.directory, local, "token_counts.npy", checksums)
             for number, source in enumerate(sources):
                 if source["records"]:
                     shape = source["max_seq_length"], source["max_predictions_per_seq"]
                     dtype = row_dtype(*shape, len(self.token_counts))
                     path = self.directory / row_file(number)
-                    rows = open_vector(local / path.name, dtype, source["records"], path)
+                    rows = CheckedVector(
+                        local / path.name, dtype, source["records"], path, checksums
+                    )
                     self._files.append((source, rows))
         self.num_rows = sum(len(rows) for _, rows in self._files)
 
     def select(
         self, max_seq_length: int, max_predictions: int
-    ) -> list[tuple[dict[str, Any], np.ndarray]]:
+    ) -> list[tuple[dict[str, Any], CheckedVector]]:
         """Returns the sources whose records have `max_seq_length` tokens, each with its rows.
 
         Raises:

@@ -7,9 +7,10 @@
         sentence_starts.npy    int64 [S+1]: token at which each sentence begins, and the end
         document_starts.npy    int64 [D+1]: sentence at which each document begins, and the end
         shard_starts.npy       int64 [shards+1]: token at which each .bin begins, and the end
-        token_counts.npy       int64 [V]: how often each token occurs; written last
+        token_counts.npy       int64 [V]: how often each token occurs
         word_starts.bin        one bit per token: whether it begins a word; only with
                                data.word_boundaries=spaces
+        checksums.npz          of the files above; written last
 
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
 storage is copied to TMPDIR when it is opened, and uploaded from there after it is written.
@@ -24,6 +25,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax import files
+from bert_jax.data.checked_files import CheckedVector, open_index, read_checksums, write_checksums
 from bert_jax.errors import UserError, naming
 
 FORMAT_VERSION = 1
@@ -31,6 +33,8 @@ FORMAT_VERSION = 1
 # small enough for copies and object stores.
 SHARD_TOKENS = 2**26
 WORD_STARTS = "word_starts.bin"
+# The first is opened first and written last.
+INDEX = ("token_counts.npy", "sentence_starts.npy", "document_starts.npy", "shard_starts.npy")
 # Tokens are counted in batches of this size: a bincount over the vocabulary for each document
 # would cost more than writing it.
 _COUNT_TOKENS = 2**18
@@ -69,10 +73,9 @@ class TokenStore:
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)
         with files.local_copy(self.directory) as local:
-            # token_counts is written last, so it is checked first.
-            names = ("token_counts", "sentence_starts", "document_starts", "shard_starts")
+            checksums = read_checksums(self.directory, local)
             self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
-                open_index(self.directory, local, f"{name}.npy") for name in names
+                open_index(self.directory, local, name, checksums) for name in INDEX
             )
             self.num_documents = len(self.document_starts) - 1
             self.num_sentences = len(self.sentence_starts) - 1
@@ -85,13 +88,17 @@ class TokenStore:
                 )
             dtype = token_dtype(len(self.token_counts))
             self._shards = [
-                open_vector(local / shard_name(i), dtype, n, self.directory / shard_name(i))
+                CheckedVector(
+                    *(local / shard_name(i), dtype, n, self.directory / shard_name(i), checksums)
+                )
                 for i, n in enumerate(np.diff(self._shard_starts).tolist())
             ]
             self.has_words = (local / WORD_STARTS).exists()
             if self.has_words:
                 length, path = -(-self.num_tokens // 8), self.directory / WORD_STARTS
-                self._word_bits = open_vector(local / WORD_STARTS, np.dtype("u1"), length, path)
+                self._word_bits = CheckedVector(
+                    *(local / WORD_STARTS, np.dtype("u1"), length, path, checksums)
+                )
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:
         """Gathers tokens.
@@ -103,7 +110,7 @@ class TokenStore:
           int32 of the same shape: the ids at these positions.
 
         Raises:
-          UserError: An id is outside the vocabulary.
+          UserError: The file is damaged, or an id is outside the vocabulary.
         """
         if len(self._shards) == 1:
             tokens = self._shards[0][positions].astype(np.int32)
@@ -124,32 +131,6 @@ class TokenStore:
     def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
         """Returns whether the tokens at these positions begin a word, bool of the same shape."""
         return (self._word_bits[positions // 8] >> (7 - positions % 8) & 1).astype(bool)
-
-
-def open_index(directory: Path | epath.Path, local: Path, name: str) -> np.ndarray:
-    """Memory-maps an .npy file from `local`, the local copy of `directory`."""
-    try:
-        # A plain view: indexing np.memmap itself is several times slower.
-        return np.asarray(np.load(local / name, mmap_mode="r", allow_pickle=False))
-    except FileNotFoundError:
-        raise UserError(
-            f"{directory} is not a finished split of a token store: {name} is missing"
-        ) from None
-    except (ValueError, EOFError) as error:
-        raise UserError(
-            f"{directory / name} is damaged ({error}): prepare the corpus again"
-        ) from None
-
-
-def open_vector(local: Path, dtype: np.dtype, length: int, path: Path | epath.Path) -> np.ndarray:
-    """Memory-maps `local`, a file of `length` values; error messages name `path`."""
-    found = local.stat().st_size if local.exists() else 0
-    if found != length * dtype.itemsize:
-        raise UserError(
-            f"{path} should have {length * dtype.itemsize} bytes but has {found}: "
-            "prepare the corpus again in an empty directory"
-        )
-    return np.asarray(np.memmap(local, dtype, mode="r"))
 
 
 class WordStarts:
@@ -252,6 +233,11 @@ class SplitWriter:
                 shard_starts = np.array([*self._shard_starts, self.counts["tokens"]])
                 np.save(self._directory / "shard_starts.npy", shard_starts)
                 np.save(self._directory / "token_counts.npy", self._token_counts)
+                shards = map(shard_name, range(len(self._shard_starts)))
+                item_bytes = dict.fromkeys(INDEX, 1) | dict.fromkeys(shards, self._dtype.itemsize)
+                if self._word_bits:
+                    item_bytes[WORD_STARTS] = 1
+                write_checksums(self._directory, item_bytes)
 
     def _open_shard(self) -> None:
         if self._shard:

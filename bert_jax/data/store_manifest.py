@@ -208,11 +208,12 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
 
 # Regular expressions for the relative paths of files that an interrupted run may leave.
 SPLIT_FILES = (
-    r"(tokens-\d+\.bin|word_starts\.bin"
+    r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
     r"|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
 )
 STORE_FILES = (
-    rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|metadata\.json\.partial"
+    rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
+    r"|metadata\.json\.partial"
     r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
 )

@@ -140,7 +140,13 @@ class TestReading:
             RecordStore(tmp_path / "rows")
         rows = convert(vocab, path)[1]
         assert rows.num_rows == 4
-        (tmp_path / "rows" / "rows-00000.bin").write_bytes(b"cut")
+        file = tmp_path / "rows" / "rows-00000.bin"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(UserError, match="rows-00000.bin is damaged"):
+            list(stream(RecordStore(tmp_path / "rows")).batches(0, 1))
+        file.write_bytes(b"cut")
         with pytest.raises(UserError, match="rows-00000.bin should have"):
             RecordStore(tmp_path / "rows")
 

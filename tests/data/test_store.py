@@ -84,6 +84,7 @@ def test_an_unfinished_split_does_not_open(tmp_path):
 @pytest.mark.parametrize("vocab_size, dtype, bad", [(100, "<u2", 100), (65537, "<i4", -1)])
 def test_ids_outside_the_vocabulary_are_reported(vocab_size, dtype, bad, tmp_path):
     write(tmp_path, [[[1, 2, 3]]], vocab_size)
+    (tmp_path / "checksums.npz").unlink()
     np.array([1, 2, bad], dtype).tofile(tmp_path / "tokens-00000.bin")
     store = TokenStore(tmp_path)
     assert store.tokens_at(np.array([0, 1])).tolist() == [1, 2]
@@ -99,6 +100,7 @@ def test_damage_is_detected(tmp_path):
     with pytest.raises(UserError, match="should have 6 bytes but has 5"):
         TokenStore(tmp_path)
     path.write_bytes(content)
+    (tmp_path / "checksums.npz").unlink()
     np.save(tmp_path / "sentence_starts.npy", np.array([0, 2]))
     with pytest.raises(UserError, match="do not agree"):
         TokenStore(tmp_path)
@@ -107,6 +109,38 @@ def test_damage_is_detected(tmp_path):
         TokenStore(tmp_path)
     np.save(tmp_path / "sentence_starts.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(UserError, match="sentence_starts.npy is damaged.*Python objects"):
+        TokenStore(tmp_path)
+
+
+def test_changed_bytes_are_detected_where_they_are_read(tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 100, 70_000)
+    with SplitWriter(tmp_path, 100, shard_tokens=1) as writer:
+        for _ in range(2):
+            writer.append(tokens, np.array([70_000]), begins_word=tokens > 50)
+
+    def change(name, at):
+        content = bytearray((tmp_path / name).read_bytes())
+        content[at] ^= 1
+        (tmp_path / name).write_bytes(content)
+
+    change("tokens-00001.bin", 2 * 69_999)
+    store = TokenStore(tmp_path)
+    assert store.tokens_at(np.arange(70_000, 130_000)).tolist() == tokens[:60_000].tolist()
+    with pytest.raises(UserError, match="tokens-00001.bin is damaged .its checksum is wrong.: rem"):
+        store.tokens_at(np.array([0, 139_000]))
+    # Stores of older versions have no checksums.
+    (tmp_path / "checksums.npz").rename(tmp_path / "sums")
+    assert TokenStore(tmp_path).tokens_at(np.array([139_999])) != tokens[-1]
+    (tmp_path / "sums").rename(tmp_path / "checksums.npz")
+    change("word_starts.bin", 0)
+    store = TokenStore(tmp_path)
+    with pytest.raises(UserError, match="word_starts.bin is damaged"):
+        store.word_starts_at(np.array([9]))
+    change("token_counts.npy", 200)
+    with pytest.raises(UserError, match="token_counts.npy is damaged"):
+        TokenStore(tmp_path)
+    change("checksums.npz", 200)
+    with pytest.raises(UserError, match="checksums.npz is damaged"):
         TokenStore(tmp_path)
 
 
