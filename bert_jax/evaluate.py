@@ -27,6 +27,12 @@ def define_flags() -> None:
         None,
         "Longer documents are divided at blank lines; by default as in config.data.",
     )
+    flags.DEFINE_enum(
+        "bad_documents",
+        None,
+        ["refuse", "skip"],
+        "What to do with unreadable documents of --data; by default as in config.data.",
+    )
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_integer(
         "max_sequences",
@@ -56,7 +62,12 @@ def main(_) -> None:
 
         with as_workdir(args.workdir) as directory:
             results = evaluate_workdir(
-                directory, args.data, args.max_sequences, args.step, args.max_document_characters
+                directory,
+                args.data,
+                args.max_sequences,
+                args.step,
+                max_document_characters=args.max_document_characters,
+                bad_documents=args.bad_documents,
             )
             metrics = make_objective(workdir.load_config(directory)).metrics
         source = args.data or "held-out documents"

@@ -101,7 +101,7 @@ def evaluate_workdir(
     data: str = "",
     max_sequences: int | None = None,
     step: int | None = None,
-    max_document_characters: int | None = None,
+    **data_options: Any,
 ) -> dict[str, Any]:
     """Evaluates a checkpoint of a work directory.
 
@@ -110,7 +110,7 @@ def evaluate_workdir(
       data: Globs of other text; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
       step: The step of the checkpoint; None for the newest.
-      max_document_characters: Overrides `config.data.max_document_characters`.
+      data_options: Values of `config.data` for `data`, instead of the run's; None changes nothing.
 
     Returns:
       The results of `evaluate`, and `step`.
@@ -127,8 +127,7 @@ def evaluate_workdir(
         )
     if max_sequences is not None:
         config.eval.max_sequences = max_sequences
-    if max_document_characters is not None:
-        config.data.max_document_characters = max_document_characters
+    config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     # The devices may differ from those of training.
     config.sharding, config.sharding_rules = "dp", ()

@@ -128,8 +128,11 @@ class TestFewAndShortDocuments:
         message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))
         assert "held out no documents" in message and "--data=GLOB" in message
 
-    def test_evaluates_other_text(self, finished, texts):
-        results = evaluation.evaluate_workdir(finished[0], data=texts, max_sequences=8)
+    def test_evaluates_other_text(self, finished, texts, tmp_path):
+        (tmp_path / "bad.txt").write_bytes(b"\xff")
+        results = evaluation.evaluate_workdir(
+            finished[0], f"{texts},{tmp_path}/bad.txt", max_sequences=8, bad_documents="skip"
+        )
         assert results["step"] == 6 and results["num_sequences"] == 8
 
     @pytest.mark.parametrize("text, words", [(None, "no file matches"), (TEXT, "single document")])

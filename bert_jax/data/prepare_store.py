@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -230,13 +230,13 @@ def _tokenized(
     The counts of each document are added to `counts`.
     """
     processes = data.num_processes or num_cores()
-    with _reading(corpus, "tokenizing", show_progress) as (_, advance):
-        documents = tokenize_documents(
-            corpus.documents(),
-            tokenizer_dir,
-            processes,
-            SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries),
-        )
+    rules = SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
+    with (
+        _reading(corpus, "tokenizing", show_progress) as (_, advance),
+        closing(
+            tokenize_documents(corpus.documents(), tokenizer_dir, processes, rules)
+        ) as documents,
+    ):
         for index, document in enumerate(documents):
             advance()
             counts.update(document.counts)

@@ -241,7 +241,8 @@ def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPo
         yield pool
     finally:
         sys.modules["__main__"] = main
-        pool.shutdown(wait=False, cancel_futures=True)
+        # A worker that still starts needs the tokenizer, whose directory may be temporary.
+        pool.shutdown(cancel_futures=True)
 
 
 # The tokenizer of a worker process.

@@ -1,3 +1,6 @@
+import multiprocessing
+import shutil
+
 import numpy as np
 import pytest
 
@@ -5,6 +8,7 @@ from bert_jax import tokenizers
 from bert_jax.data.corpus import Document
 from bert_jax.data.long_sentences import divide
 from bert_jax.data.tokenization import SentenceRules, document_to_tokens, tokenize_documents
+from bert_jax.errors import UserError
 from bert_jax.tokenizers.words import num_lost
 
 WORDS = [f"w{i}" for i in range(1000)]
@@ -65,3 +69,19 @@ def test_counts_of_a_document(tokenizer, tmp_path):
 )
 def test_marks_that_lower_casing_strips(text, lost):
     assert num_lost(text) == lost
+
+
+def test_a_bad_document_leaves_no_traceback_of_workers(tokenizer, tmp_path, capfd):
+    def documents():
+        for number in range(3):
+            yield Document("a.txt", number, "one two " * 2**17, is_split=False)
+        raise UserError("bad")
+
+    tokenizer.save(tmp_path / "tokenizer")
+    with pytest.raises(UserError, match="bad"):
+        list(tokenize_documents(documents(), tmp_path / "tokenizer", 2))
+    # A command removes a temporary tokenizer now.
+    shutil.rmtree(tmp_path / "tokenizer")
+    for process in multiprocessing.active_children():
+        process.join()
+    assert capfd.readouterr().err == ""
