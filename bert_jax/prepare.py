@@ -29,7 +29,8 @@ from bert_jax.errors import UserError
 from bert_jax.progress import say
 
 _FLAG_HELP = {
-    "input": 'Globs or directories of text, separated by commas; "sotu"; or tfds:NAME[:FIELD].',
+    "input": "Globs or directories of text, separated by commas; sotu; tfds:NAME[:FIELD]; or - for "
+    "standard input.",
     "format": "Format: auto, documents, sentences, jsonl, csv, tsv, parquet or google_tfrecord.",
     "text_field": "Field of a JSON line or TFDS example, or column of a table, with the text.",
     "encoding": "Encoding of the files.",

@@ -1,5 +1,6 @@
 """The token stores that `prepare` writes."""
 
+import io
 import os
 import subprocess
 import sys
@@ -227,6 +228,20 @@ def test_sample_is_bounded_even_and_repeatable():
 def run(*arguments):
     command = [sys.executable, "-m", "bert_jax.prepare", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_text_on_standard_input(tmp_path, monkeypatch, capsys):
+    text = "One fish. Two fish.\n\nRed fish here.\n" * 20
+    (tmp_path / "a.txt").write_text(text)
+    changes = {"rows": "segments", "heldout_fraction": 0.0, "language": "xx"}
+    make(options(tmp_path / "a.txt", **changes), tmp_path / "file", 80)
+    assert "warning: data.language is 'xx'" in capsys.readouterr().out
+    piped = options("-", **changes)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    metadata = make(piped, tmp_path / "piped", 80)
+    assert make(piped, tmp_path / "piped", 80) == metadata
+    assert digest(tmp_path / "piped" / "train") == digest(tmp_path / "file" / "train")
+    assert sorted(os.listdir(tmp_path / "piped")) == ["metadata.json", "tokenizer", "train"]
 
 
 def test_command(store, speeches, tmp_path):

@@ -14,7 +14,7 @@ DATA: Section = {
         ("sotu",),
         "Text to train on: one or several globs of files or directories (separated by commas "
         'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
-        'addresses, installed with the package) or "tfds:NAME[:FIELD]".',
+        'addresses, installed with the package), "tfds:NAME[:FIELD]" or "-" (standard input).',
         is_path=True,
     ),
     "format": Field(
@@ -46,8 +46,8 @@ DATA: Section = {
         "",
         "Language of the rules that divide text into sentences: a code such as de or pt. If "
         "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
-        "sentence ends of all scripts. A code that the library sentencex does not know has "
-        "the same effect as en.",
+        "sentence ends of all scripts. A language without rules in the library sentencex gets "
+        "those of a related language or of English, and a warning.",
     ),
     "max_sentence_tokens": Field(
         128,

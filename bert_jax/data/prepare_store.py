@@ -5,10 +5,12 @@ exists.
 """
 
 import os
+import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from ml_collections import ConfigDict
 from bert_jax import files, tokenizers
 from bert_jax.data import preparation_report, record_store
 from bert_jax.data.bad_records import BadRecord, skipped_texts
-from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, split_inputs
+from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, join_inputs, split_inputs
 from bert_jax.data.heldout import HeldOut
+from bert_jax.data.sentence_splitter import LANGUAGES
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
 from bert_jax.data.store_manifest import (
     SPLIT_FILES,
@@ -40,6 +43,8 @@ from bert_jax.data.vocabulary_sample import DocumentSample
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress, say
 
+# The value of data.input for the text on standard input.
+STANDARD_INPUT = "-"
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
@@ -73,10 +78,18 @@ def prepare(
         return check_store(output, data, vocab_size)
     options = store_options(data, vocab_size)
     heldout = HeldOut(data.heldout_fraction)
-    corpus = open_corpus(data)
+    is_piped = split_inputs(data.input) == [STANDARD_INPUT]
+    corpus = None if is_piped else open_corpus(data)
+    if data.language and data.language not in LANGUAGES:
+        say(
+            f"warning: data.language is {data.language!r}, which has no rules of its own: those of "
+            "a related language or of English are used (the languages with rules: "
+            f"{', '.join(LANGUAGES)})"
+        )
     with (
         empty_directory(output, STORE_FILES),
         files.local_output(output, last=("metadata.json",)) as local,
+        _standard_input(data, local) if is_piped else nullcontext(corpus) as corpus,
     ):
         tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout, show_progress)
         tokenizer.save(local / "tokenizer")
@@ -108,6 +121,23 @@ def prepare(
             metadata["report"] = report
         write_metadata(local, metadata)
     return read_metadata(output)
+
+
+@contextmanager
+def _standard_input(data: ConfigDict, local: Path) -> Iterator[Corpus]:
+    """Yields the corpus of the text on standard input, copied to a temporary file in `local`.
+
+    Training a vocabulary and tokenizing both read the text from its beginning.
+    """
+    path = local / "standard_input.txt"
+    try:
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        data = data.copy_and_resolve_references()
+        data.input = (join_inputs([str(path)]),)
+        yield open_corpus(data)
+    finally:
+        path.unlink()
 
 
 def tokenize_corpus(

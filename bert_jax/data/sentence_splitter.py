@@ -7,6 +7,12 @@ import re
 
 from sentencex import segment
 
+# The languages for which sentencex has rules.
+LANGUAGES = (
+    *("am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy"),
+    *("it", "ja", "kk", "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te"),
+    "uk",
+)
 # A blank line may contain spaces.
 _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 # sentencex does not split a paragraph that begins with "(2)", "(b)" or a bullet.
@@ -21,7 +27,8 @@ def split_sentences(text: str, language: str = "") -> list[str]:
 
     Args:
       text: A document, with blank lines between paragraphs.
-      language: The code of the language, such as "de". If empty, Greek paragraphs get the rules of
+      language: The code of the language, one of `LANGUAGES`. For another code, sentencex takes the
+        rules of a related language or of English. If empty, Greek paragraphs get the rules of
         Greek, whose question mark is ";", and all others those of English, which know the sentence
         ends of all scripts.
 

@@ -213,7 +213,7 @@ SPLIT_FILES = (
 )
 STORE_FILES = (
     rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
-    r"|metadata\.json\.partial"
+    r"|metadata\.json\.partial|standard_input\.txt"
     r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
 )
