@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -52,6 +54,8 @@ _FREE = (
     "eval.",
     "log.",
     "profile.",
+    # CORPUS identifies the data, which may have moved.
+    "data.input",
     "data.store",
     "data.num_processes",
     "data.num_threads",
@@ -61,7 +65,6 @@ _FREE = (
 )
 # Keys that a given token store determines. CORPUS identifies the store itself.
 _OF_STORE = (
-    "data.input",
     "data.format",
     "data.text_field",
     "data.encoding",
@@ -356,9 +359,20 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, 
     # Stores that an older version wrote lack these.
     lacking = ("report", "first_dropped")
     before, now = ({k: v for k, v in d.items() if k not in lacking} for d in (before, now))
+    if _without_directories(before) == _without_directories(now):
+        return None
     for key, (old, new) in config_lib.differences(before, now).items():
         if isinstance(old, list) and isinstance(new, list):
             only_old, only_new = ([e for e in a if e not in b] for a, b in ((old, new), (new, old)))
             old, new = only_old[:1] or "missing", only_new[:1] or "missing"
         return key, old, new
     return None
+
+
+def _without_directories(corpus: dict[str, Any]) -> dict[str, Any]:
+    """Returns a store's metadata without the directories of its files, which may have moved."""
+    if "sources" not in corpus:
+        return corpus
+    sources = [{**s, "path": os.path.basename(s.get("path", ""))} for s in corpus["sources"]]
+    options = corpus["options"] | {"input": "", "vocab_path": ""}
+    return corpus | {"options": options, "sources": sorted(sources, key=json.dumps)}

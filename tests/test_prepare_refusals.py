@@ -2,6 +2,7 @@
 
 import copy
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +79,12 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
         check_store(output, data, VOCAB_SIZE + 1)
     with pytest.raises(UserError, match="made from other texts"):
         check_store(output, options("sotu", heldout_fraction=0.0), VOCAB_SIZE)
+    moved = shutil.copytree(tmp_path / "texts", tmp_path / "moved")
+    moved_data = options(f"{moved}/*.txt", heldout_fraction=0.0)
+    assert check_store(output, moved_data, VOCAB_SIZE) == metadata
+    max(moved.iterdir()).write_text("Other text.")
+    with pytest.raises(UserError, match="made from other texts"):
+        check_store(output, moved_data, VOCAB_SIZE)
     first = min((tmp_path / "texts").iterdir())
     content = first.read_text()
     first.write_text(content + "More.")

@@ -45,7 +45,7 @@ def test_the_same_config_claims_it_again(tmp_path):
     ("path", "value"),
     [
         ("model.hidden_size", 96),
-        ("data.input", ("other/*.txt",)),
+        ("data.format", "jsonl"),
         ("seed", 1),
         ("train.batch_size", 512),
         ("scan_layers", True),

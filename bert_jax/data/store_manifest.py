@@ -158,9 +158,9 @@ def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
 def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
     """Returns the metadata of the finished store at `output`, if it matches the config.
 
-    The input is compared by its files and their sizes. If these files no longer exist,
-    `data.input` itself is compared, because training does not need the texts. A vocabulary
-    whose file no longer exists is compared by its path.
+    The input is compared by the names and sizes of its files, which may have moved to another
+    directory. If these files no longer exist, `data.input` itself is compared, because training
+    does not need the texts. A vocabulary whose file no longer exists is compared by its path.
 
     Raises:
       UserError: There is no finished store, or it was made from other texts or with other
@@ -184,6 +184,8 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
         if found["input"] != wanted["input"]:
             difference = f"data.input was {join_inputs(found['input'])}"
     before, now = _states(metadata["sources"]), _states(sources)
+    if _without_directories(before) == _without_directories(now):
+        before = now
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             difference = f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
@@ -204,6 +206,10 @@ def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
         )
         for s in sources
     }
+
+
+def _without_directories(states: dict[str, str]) -> list[tuple[str, str]]:
+    return sorted((os.path.basename(name), state) for name, state in states.items())
 
 
 # Regular expressions for the relative paths of files that an interrupted run may leave.

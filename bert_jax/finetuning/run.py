@@ -172,8 +172,8 @@ def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str
         step = int(state.step)
 
         def claim() -> None:
-            workdir.claim(directory, config)
             run.claim_data()
+            workdir.claim(directory, config)
             # A killed process may have left best checkpoints of later steps.
             remove_later(directory, step)
 

@@ -279,10 +279,12 @@ class TestRefusals:
             shutil.rmtree(directory / "predictions")
         other = tmp_path / "data"
         small.write_rows(other, seed=5)
-        text = (directory / "config.json").read_text()
-        (directory / "config.json").write_text(text.replace(str(data), str(other)))
+        config = (directory / "config.json").read_text()
         with pytest.raises(UserError, match="began with another corpus"):
             finetune(small.config(bert, other, eval__predict="test"), directory)
+        assert (directory / "config.json").read_text() == config
+        moved = shutil.copytree(data, tmp_path / "moved")
+        assert finetune(small.config(bert, moved, eval__predict="test"), directory)["step"] == 80
 
     def test_evaluation_and_pretraining_are_refused(self, uninterrupted):
         with pytest.raises(UserError, match="fine-tuned.*results.json"):
