@@ -98,7 +98,8 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
     if data.format == FORMAT:
         _print_records(metadata, values.output)
     else:
-        _print_summary(metadata, values.output, time.monotonic() - started)
+        seconds = None if is_finished else time.monotonic() - started
+        _print_summary(metadata, values.output, seconds)
         if values.report:
             _print_report(values.output, values.max_seq_length)
 
@@ -112,7 +113,8 @@ def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
     return given_tokenizer(data).vocab_size
 
 
-def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> None:
+def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None) -> None:
+    """Prints the sizes and the next command; `seconds` is None for a store from earlier."""
     console = Console(soft_wrap=True)
     table = Table("split", "documents", "sentences", "tokens", "MB of text")
     for name, counts in metadata["splits"].items():
@@ -122,15 +124,17 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float) -> Non
     for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
         say(f"warning: {text}")
     splits = metadata["splits"].values()
-    tokens = sum(s["tokens"] for s in splits) / seconds
-    megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds
+    speed = "finished earlier; "
+    if seconds is not None:
+        tokens = sum(s["tokens"] for s in splits) / seconds
+        megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds
+        speed = f"{seconds:.1f} s, {tokens:,.0f} tokens/s, {megabytes:.2f} MB/s in all; "
     sources = join_inputs(metadata["options"]["input"])
     defaults = default_config().data
     keys = tokenizer_flags(metadata["options"]).items()
     flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
     console.print(
-        f"{seconds:.1f} s, {tokens:,.0f} tokens/s, {megabytes:.2f} MB/s, vocabulary "
-        f"included; vocabulary of {metadata['vocab_size']:,}; the token store is in {output}\n"
+        f"{speed}vocabulary of {metadata['vocab_size']:,}; the token store is in {output}\n"
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
         f"--config.data.store={shlex.quote(output)} --config.data.input={shlex.quote(sources)} "
         f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}",
