@@ -37,11 +37,13 @@ class RunInput:
       train: The training split, or rows that were converted from TFRecord files.
       heldout: The held-out split; None if no document was held out.
       tokenizer: The tokenizer of both.
+      metadata: The metadata of the store.
     """
 
     train: TokenStore | RecordStore
     heldout: TokenStore | None
     tokenizer: tokenizers.Tokenizer
+    metadata: dict[str, Any]
 
     def stream(
         self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
@@ -59,7 +61,9 @@ class RunInput:
         if isinstance(self.train, RecordStore):
             return []
         return [
-            corpus_report.measure(self.stream(stream_spec(config, stage)), stage.num_steps)
+            corpus_report.measure(
+                self.stream(stream_spec(config, stage)), stage.num_steps, self.metadata
+            )
             for stage in stages
         ]
 
@@ -123,17 +127,16 @@ def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> Ru
 
 def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     """Opens a store or rows, and checks that they fit the config."""
-    tokenizer = tokenizers.load(path / "tokenizer")
+    tokenizer, metadata = tokenizers.load(path / "tokenizer"), read_metadata(path)
     check_vocabulary(config, tokenizer.vocab_size, str(path))
     if config.data.format == record_store.FORMAT:
         rows = RecordStore(path)
         for stage in resolve_stages(config):
             rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
-        return RunInput(rows, None, tokenizer)
+        return RunInput(rows, None, tokenizer, metadata)
     heldout = path / "heldout"
-    return RunInput(
-        TokenStore(path / "train"), TokenStore(heldout) if heldout.exists() else None, tokenizer
-    )
+    heldout_store = TokenStore(heldout) if heldout.exists() else None
+    return RunInput(TokenStore(path / "train"), heldout_store, tokenizer, metadata)
 
 
 def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:

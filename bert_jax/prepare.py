@@ -101,7 +101,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
         seconds = None if is_finished else time.monotonic() - started
         _print_summary(metadata, values.output, seconds)
         if values.report:
-            _print_report(values.output, values.max_seq_length)
+            _print_report(metadata, values.output, values.max_seq_length)
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -143,11 +143,11 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
     )
 
 
-def _print_report(output: str, max_seq_length: int) -> None:
+def _print_report(metadata: dict[str, Any], output: str, max_seq_length: int) -> None:
     spec = StreamSpec(max_seq_length, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0)
     path = store_path(output)
     stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
-    reports = [corpus_report.measure(stream, num_steps=0)]
+    reports = [corpus_report.measure(stream, num_steps=0, metadata=metadata)]
     Console().print(corpus_report.table(reports))
     for warning in corpus_report.warnings(reports):
         say(f"warning: {warning}")

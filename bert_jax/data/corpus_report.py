@@ -31,7 +31,7 @@ class _Recorder:
         return self._store.tokens_at(positions)
 
 
-def measure(stream: Stream, num_steps: int) -> dict[str, Any]:
+def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Measures the rows of a stage.
 
     Statistics of rows and sentences come from a sample of consecutive documents with about two
@@ -41,9 +41,11 @@ def measure(stream: Stream, num_steps: int) -> dict[str, Any]:
     Args:
       stream: The stream of the stage. Its rows must be made from a token store.
       num_steps: The number of training steps of the stage; 0 if there is no run.
+      metadata: The metadata of the token store.
 
     Returns:
-      Values that JSON can hold: `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
+      Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
+      `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
       `sentences_per_document` and `tokens_per_sentence` (median, largest); the shares `unknown`
       of all tokens, `too_long` of the sentences that are longer than a row, `seen` of the tokens
       that an epoch has in its rows, `padding` of the places in rows; `label_shares` for each
@@ -81,7 +83,10 @@ def measure(stream: Stream, num_steps: int) -> dict[str, Any]:
     rows_per_epoch = max(1, round(num_rows / share))
     places = max(1, num_rows * spec.max_seq_length)
     unknown = int(store.token_counts[rows.tokenizer.unk_id])
+    guesses = metadata.get("report", {}).get("formats", [])
     return {
+        "formats": sorted({format for format, *_ in guesses}) or [metadata["options"]["format"]],
+        "language": metadata["options"].get("language", ""),
         "max_seq_length": spec.max_seq_length,
         "documents": int(store.num_documents),
         "sentences": int(len(store.sentence_starts) - 1),
@@ -163,6 +168,9 @@ def table(reports: Sequence[Mapping[str, Any]]) -> Table:
     def of_corpus(name: str, text: str) -> None:
         result.add_row(name, text, *[""] * (len(reports) - 1))
 
+    # Runs of older versions lack these two.
+    of_corpus("format", ", ".join(first.get("formats", ())))
+    of_corpus("rules for sentences", first.get("language") or "en, or el in Greek text")
     for name in ("documents", "sentences", "tokens"):
         of_corpus(name, f"{first[name]:,}")
     for name in ("sentences_per_document", "tokens_per_sentence"):

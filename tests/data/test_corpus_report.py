@@ -22,7 +22,8 @@ def report_of(documents, num_steps=6, **spec):
     stream = Stream(
         store, make_tokenizer(VOCAB_SIZE), StreamSpec(**values, batch_size=2, seed=0, stage=0)
     )
-    return corpus_report.measure(stream, num_steps)
+    metadata = {"options": {"format": "auto"}, "report": {"formats": [["jsonl", "its name", 3]]}}
+    return corpus_report.measure(stream, num_steps, metadata)
 
 
 def test_shares_are_those_counted_by_hand():
@@ -85,5 +86,6 @@ def test_good_text_has_no_problem_and_the_table_shows_every_stage():
     console.print(corpus_report.table(reports))
     text = console.export_text()
     assert "rows of 16" in text and "rows of 32" in text and "tokens seen in an epoch" in text
+    assert "jsonl" in text and "el in Greek text" in text
     many = report_of(documents, num_steps=100_000)
     assert "the run repeats the text" in corpus_report.warnings([many])[0]
