@@ -97,8 +97,11 @@ class CheckedVector:
         """
         if self._checksum_C is not None:
             chunks = indices // self._chunk_items
-            if (is_new := self._is_new_C[chunks]).any():
-                for chunk in np.unique(chunks[is_new]).tolist():
+            if self._is_new_C[chunks].any():
+                # np.unique would take longer than the checksums.
+                is_read_C = np.zeros_like(self._is_new_C)
+                is_read_C[chunks] = True
+                for chunk in np.flatnonzero(is_read_C & self._is_new_C).tolist():
                     self._verify(chunk)
         return self._values[indices]
 
