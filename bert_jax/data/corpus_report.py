@@ -13,6 +13,10 @@ from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream
 
 (_RANDOM_PAIR_LABELS,) = NEXT_SENTENCE_FIELDS
+_PAIR_NAMES = {
+    (_RANDOM_PAIR_LABELS, "0"): "pairs in order",
+    (_RANDOM_PAIR_LABELS, "1"): "random pairs",
+}
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
 _ROWS_AT_ONCE = 4096
@@ -119,7 +123,7 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     report = max(reports, key=lambda report: report["max_seq_length"])
     epochs = sum(report["epochs"] for report in reports)
-    length, sentences = report["max_seq_length"], report["sentences_per_document"]
+    length, median = report["max_seq_length"], report["sentences_per_document"]["median"]
     random_share = report["label_shares"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
     found = []
     if report["seen"] < 0.7 and report["too_long"] > 0.05:
@@ -135,10 +139,10 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             "this text, with more entries (config.model.vocab_size), or as "
             "config.data.tokenizer=byte_bpe, which knows every character"
         )
-    if random_share > 0.7 and sentences["median"] < 10:
+    if random_share > 0.7 and median < 10:
         found.append(
             f"{random_share:.0%} of the pairs are random, because half of the documents have at "
-            f"most {sentences['median']:g} sentences: join them to longer documents, or use "
+            f"most {median:g} sentence{'s' * (median > 1)}: join them to longer documents, or use "
             "config.data.rows=full_sentences without next-sentence prediction"
         )
     if report["padding"] > 0.4:
@@ -184,7 +188,7 @@ def table(reports: Sequence[Mapping[str, Any]]) -> Table:
     for name, shares in first["label_shares"].items():
         for label in shares:
             add(
-                f"{name} {label}",
+                _PAIR_NAMES.get((name, label), f"{name} {label}"),
                 lambda report, name=name, label=label: (
                     f"{report['label_shares'][name].get(label, 0):.1%}"
                 ),
