@@ -109,7 +109,7 @@ def evaluate_workdir(
       directory: The work directory.
       data: Globs of other text; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
-      step: The step of the checkpoint; None for the newest.
+      step: The step of the checkpoint; None for the best if it was kept, otherwise the newest.
       data_options: Values of `config.data` for `data`, instead of the run's; None changes nothing.
 
     Returns:
@@ -133,9 +133,9 @@ def evaluate_workdir(
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
-    checkpointer = Checkpointer(epath.Path(directory) / workdir.CHECKPOINTS, read_only=True)
-    restored = checkpointer.restore_params(trainer.abstract_state().params, step)
-    checkpointer.close()
+    folder = workdir.checkpoint_folder(directory, step)
+    with contextlib.closing(Checkpointer(folder, read_only=True)) as checkpointer:
+        restored = checkpointer.restore_params(trainer.abstract_state().params, step)
     if restored is None:
         raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored

@@ -25,9 +25,11 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer, read_teacher
 from bert_jax.progress import say
+from bert_jax.training.best import Evaluations, open_best, remove_later, save_best
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
+from bert_jax.training.metrics import read_metrics
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import NonFiniteError, recording
 from bert_jax.training.state import TrainState
@@ -83,6 +85,13 @@ def _train(
     is_first = multihost.is_first()
     with ExitStack() as stack:
         run_input = open_run_input(config, directory)
+        patience, keeps_best = config.train.early_stopping_patience, config.checkpoint.keep_best
+        if (patience or keeps_best) and not run_input.heldout:
+            raise UserError(
+                "config.checkpoint.keep_best and config.train.early_stopping_patience need "
+                "held-out documents, but there are none: the corpus is too small or consists of "
+                "TFRecord files, or config.data.heldout_fraction is 0"
+            )
         if teacher:
             initialize.check_tokenizer(teacher, run_input.tokenizer)
         guard = stack.enter_context(PreemptionGuard())
@@ -96,8 +105,17 @@ def _train(
         _check_stage(config, trainer, step, resume)
         # The directory is claimed only now, because opening the input may fail.
         differences = None if source.is_stored else run_config.differences(config, source)
-        multihost.run_on_process_zero(lambda: workdir.claim(directory, config, differences))
-        finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, num_steps))
+
+        def claim() -> list[dict[str, Any]]:
+            workdir.claim(directory, config, differences)
+            remove_later(directory, step)
+            # A run that begins again evaluates step 0 again.
+            return [line for line in read_metrics(directory) if line["step"] <= step > 0]
+
+        lines = multihost.run_on_process_zero(claim)
+        evaluations = Evaluations(trainer.objective, trainer.stages, patience, lines)
+        end_step = step if evaluations.has_stalled() else num_steps
+        finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, end_step))
         if finished:
             return finished
         reports = run_input.reports(config, trainer.stages) if is_first else []
@@ -119,6 +137,7 @@ def _train(
         )
         batches = TrainingBatches(config, trainer, run_input, step, resume)
         stack.enter_context(closing(batches))
+        best = stack.enter_context(closing(open_best(directory))) if keeps_best else None
 
         def is_evaluated(step: int) -> bool:
             # The last step is evaluated after its checkpoint is saved.
@@ -132,7 +151,7 @@ def _train(
             results = evaluation.evaluate(
                 trainer,
                 state.params,
-                batches.stage,
+                evaluations.stage(step),
                 store=run_input.heldout,
                 tokenizer=run_input.tokenizer,
                 token_counts_V=run_input.train.token_counts,
@@ -140,7 +159,13 @@ def _train(
                 stop=stop,
             )
             if results:
+                evaluations.results[step] = results
                 text = evaluation.progress_text(trainer.objective.metrics, results)
+                best_step, _ = evaluations.best()
+                if best_step < step:
+                    text += f" (lowest loss: step {best_step:,})"
+                elif best:
+                    save_best(best, state)
                 recorder.log_evaluation(step, results, text)
             return results
 
@@ -148,12 +173,17 @@ def _train(
             # Given weights are scored before training. In any case, one batch is evaluated now, to
             # find out before training if the batch is too large for the memory.
             evaluate(0, state, guard.poll if pretrained else lambda: True)
+        elif is_evaluated(step) and step not in evaluations.results:
+            # The run was stopped between this step and its evaluation.
+            evaluate(step, state)
+        # If the run is stopped again, the next start evaluates the step.
+        is_over = guard.poll() or evaluations.has_stalled()
         try:
             state = train_loop(
                 config,
                 trainer,
                 state,
-                batches,
+                () if is_over else batches,
                 num_steps=num_steps,
                 recorder=recorder,
                 profiler=profiler,
@@ -162,23 +192,27 @@ def _train(
                 is_evaluated=is_evaluated,
                 evaluate=evaluate,
                 resume_point=batches.resume_point,
+                is_over=evaluations.has_stalled,
             )
         except NonFiniteError as error:
             batch = batches.describe(error.step)
             raise diverged(error, directory, batch, checkpointer) from error
 
-        results: dict[str, Any] = {}
+        step, results = int(state.step), {}
         if run_input.heldout and not guard.requested:
-            results = evaluate(num_steps, state)
+            results = evaluations.results.get(step) or evaluate(step, state)
         if guard.requested:
             recorder.message(
-                f"Stopped by {guard.signal_name}: the checkpoint of step {int(state.step):,} is "
+                f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is "
                 "saved; run the same command to continue."
             )
             return None
 
     speed = recorder.run_sequences_per_second()
-    results |= {"step": num_steps, "train_sequences_per_second": speed, "corpus": reports}
+    ending = {"step": step, "stopped_early": step < num_steps}
+    if lowest := evaluations.best():
+        ending["best_step"], ending["best_loss"] = lowest
+    results = results | ending | {"train_sequences_per_second": speed, "corpus": reports}
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
         _write_pages(trainer, path)
@@ -260,11 +294,11 @@ def _write_pages(trainer: Trainer, directory: epath.Path) -> None:
 
 
 def _finished(
-    trainer: Trainer, directory: epath.Path, step: int, num_steps: int
+    trainer: Trainer, directory: epath.Path, step: int, end_step: int
 ) -> dict[str, Any] | None:
     """Reprints and returns the results of a finished run; None if it is not finished."""
     path = directory / workdir.RESULTS
-    if step < num_steps or not path.exists():
+    if step < end_step or not path.exists():
         return None
     try:
         results = files.read_json(path)
@@ -276,9 +310,12 @@ def _finished(
     # A process may have been killed before it wrote them.
     if not (directory / workdir.REPORT).exists():
         _write_pages(trainer, directory)
+    further = "--config.train.extra.steps=N"
+    if results.get("stopped_early"):
+        further = "a larger --config.train.early_stopping_patience, or 0,"
     print(
-        f"This run is finished: step {step:,} of {num_steps:,} is done. To train it further, add "
-        "--config.train.extra.steps=N to the command."
+        f"This run is finished: step {step:,} of {end_step:,} is done. To train it further, add "
+        f"{further} to the command."
     )
     summarize(trainer, results, directory)
     return results
@@ -338,9 +375,14 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
             "too small or consists of TFRecord files, or config.data.heldout_fraction is 0)"
         )
+    if results.get("stopped_early"):
+        print("ended early: the latest evaluations brought no lower held-out loss")
     if speed := results.get("train_sequences_per_second"):
         print(f"trained at {speed:,.0f} sequences/s")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
+    best = path / workdir.BEST / str(results.get("best_step"))
+    if best.exists():
+        print(f"best         {best} (held-out loss {results['best_loss']:.3f})")
     print(f"report       {path / workdir.REPORT}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
     quoted = shlex.quote(str(path))

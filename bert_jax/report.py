@@ -27,7 +27,7 @@ from bert_jax.objectives.term import Metric, Term
 from bert_jax.pretraining import make_objective
 from bert_jax.training.curves import RunCurves, draw_curves, pretraining_panels
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.stages import resolve_stages
+from bert_jax.training.stages import resolve_stages, stage_of
 
 _PREDICTIONS = 3
 
@@ -110,11 +110,23 @@ def _result_rows(runs: Sequence[Run]) -> list[list[str]]:
             for metric in term.metrics:
                 # ELECTRA's generator has the same metrics as a masked-LM term.
                 metrics.setdefault(metric.name, metric)
-    rows = [["step", *(f"{run.results['step']:,}" if run.results else "running" for run in runs)]]
+    rows = [["step", *map(_last_step, runs)]]
+    if any("best_step" in run.results for run in runs):
+        best = (run.results.get("best_step") for run in runs)
+        rows.append(
+            ["step with the lowest held-out loss", *("" if x is None else f"{x:,}" for x in best)]
+        )
     for name, metric in metrics.items():
         if any(name in run.results for run in runs):
             rows.append([metric.label, *(_with_baseline(metric, run.results) for run in runs)])
     return rows
+
+
+def _last_step(run: Run) -> str:
+    if not run.results:
+        return "running"
+    early = " (stopped early)" if run.results.get("stopped_early") else ""
+    return f"{run.results['step']:,}{early}"
 
 
 def _with_baseline(metric: Metric, results: Mapping[str, Any]) -> str:
@@ -135,8 +147,7 @@ def _cost(run: Run) -> dict[str, str]:
     stages, before, seconds, sequences, flops = resolve_stages(run.config), 0, 0.0, 0, 0.0
     for line in run.lines:
         if rate := line.get("sequences_per_second"):
-            stage = next((s for s in stages if line["step"] <= s.end_step), stages[-1])
-            count = (line["step"] - before) * stage.batch_size
+            count = (line["step"] - before) * stage_of(stages, line["step"]).batch_size
             before, sequences = line["step"], sequences + count
             seconds += count / rate
             flops += line["flops_per_second"] * count / rate

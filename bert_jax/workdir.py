@@ -27,7 +27,7 @@ INITIAL_VOCABULARY = "initial_vocabulary"
 # How the config differs from the config file.
 CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"
-# Fine-tuning: the parameters with the best dev metric.
+# The parameters with the best dev metric or, in pre-training, with the lowest held-out loss.
 BEST = "best"
 # int64 [V]: how often each token occurs in the training text; evaluation's unigram baseline.
 TOKEN_COUNTS = "token_counts.npy"
@@ -42,8 +42,8 @@ RUNS = "runs"
 PROFILE = "profile"
 
 # Keys, or prefixes of keys, that may differ from one start to the next. They change where and how
-# the run is computed, stored or monitored, but not its result. train.num_steps and
-# train.extra are exceptions; pretrain.py checks them.
+# the run is computed, stored or monitored, but not its result. The exceptions are
+# train.num_steps and train.extra, which pretrain.py checks, and train.early_stopping_patience.
 _FREE = (
     "workdir",
     "sharding",
@@ -62,6 +62,7 @@ _FREE = (
     "data.prefetch_batches",
     "train.num_steps",
     "train.extra.",
+    "train.early_stopping_patience",
 )
 # Keys that a given token store determines. CORPUS identifies the store itself.
 _OF_STORE = (
@@ -163,6 +164,17 @@ def _check_directory(path: epath.Path) -> None:
 def has_checkpoints(workdir: epath.PathLike) -> bool:
     """Returns whether a step has been saved in a directory."""
     return newest_checkpoint(workdir) is not None
+
+
+def checkpoint_folder(workdir: epath.PathLike, step: int | None = None) -> epath.Path:
+    """Returns the folder of the best checkpoints if there are any, or else of the run's own.
+
+    With `step`, the folder of the best is returned only if it has this step.
+    """
+    path = epath.Path(workdir)
+    names = [entry.name for entry in (path / BEST).iterdir()] if (path / BEST).is_dir() else []
+    found = any(map(str.isdecimal, names)) if step is None else str(step) in names
+    return path / (BEST if found else CHECKPOINTS)
 
 
 def newest_checkpoint(workdir: epath.PathLike) -> int | None:

@@ -85,6 +85,13 @@ PRETRAINING: Section = {
             "with fraction 0 is skipped.",
             entries=STAGE,
         ),
+        "early_stopping_patience": Field(
+            0,
+            "Number of successive evaluations without a lower held-out loss after which the run "
+            "ends. The loss is the sum of the terms' losses with objective.weights. A change of "
+            "the sequence length starts a new count. 0 trains to the last step.",
+            at_least=0,
+        ),
         "extra": {
             "steps": Field(
                 (0,),
@@ -105,6 +112,15 @@ PRETRAINING: Section = {
                 at_least=0,
             ),
         },
+    },
+    "checkpoint": {
+        **COMMON["checkpoint"],
+        "keep_best": Field(
+            False,
+            "Whether the parameters with the lowest held-out loss are kept too, in WORKDIR/best. "
+            "predict, evaluate, convert and init_from then use these. When the sequence length "
+            "changes, the search for the best begins anew.",
+        ),
     },
     "eval": {
         "every_steps": Field(
@@ -176,6 +192,16 @@ def validate(config: ConfigDict) -> None:
         raise UserError(
             "config.init_from and config.resume_from are both set; set only the one to start from"
         )
+    if not config.eval.every_steps:
+        for key, value in (
+            ("checkpoint.keep_best", config.checkpoint.keep_best),
+            ("train.early_stopping_patience", config.train.early_stopping_patience),
+        ):
+            if value:
+                raise UserError(
+                    f"config.{key} is {value}, but config.eval.every_steps is 0; set it to the "
+                    "number of steps between evaluations"
+                )
     _check_parts(config)
     check_data(config.data)
     check_mesh(config.mesh)

@@ -5,10 +5,9 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files, workdir
 from bert_jax.parallel import multihost
 from bert_jax.tasks.task import Rows, Task
-from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.best import open_best, save_best
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.state import TrainState
 
@@ -27,8 +26,7 @@ class BestKeeper:
     def __init__(self, task: Task, directory: epath.PathLike, resume: dict[str, Any]):
         """Continues from `resume`, an earlier result of `state`; empty for a new run."""
         self._task = task
-        # Keeps two, because a killed process may continue from a step before the newer one.
-        self._checkpoints = Checkpointer(epath.Path(directory) / workdir.BEST, keep=2)
+        self._checkpoints = open_best(directory)
         self.step: int = resume.get("step", -1)
         self.scores: dict[str, dict[str, float]] = resume.get("scores", {})
         self.last_step: int = resume.get("last_step", -1)
@@ -71,11 +69,7 @@ class BestKeeper:
             scores[split] = self._task.score(split, outputs)
         score = scores[self.splits[0]][self._task.metric]
         if self.step < 0 or score > self.score:
-            if step not in self._checkpoints.steps():
-                without_moments = TrainState(state.step, state.params, opt_state=())
-                self._checkpoints.save(step, without_moments, {})
-                # The best checkpoint must be complete before the run's own checkpoint refers to it.
-                self._checkpoints.wait()
+            save_best(self._checkpoints, state)
             self.step, self.scores = step, scores
         self.last_step = step
         line = {
@@ -100,12 +94,3 @@ class BestKeeper:
 
     def close(self) -> None:
         self._checkpoints.close()
-
-
-def remove_later(directory: epath.PathLike, step: int) -> None:
-    """Removes the best checkpoints that a killed process left after `step`."""
-    folder = epath.Path(directory) / workdir.BEST
-    for path in folder.iterdir() if folder.exists() else ():
-        # The newest checkpoint in this folder counts as the best.
-        if path.name.isdecimal() and int(path.name) > step:
-            files.remove_directory(path)

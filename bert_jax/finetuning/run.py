@@ -13,7 +13,7 @@ from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.best import BestKeeper, Predict, remove_later
+from bert_jax.finetuning.best import BestKeeper, Predict
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
@@ -23,6 +23,7 @@ from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.tasks.task import Rows
 from bert_jax.training import curves
+from bert_jax.training.best import remove_later
 from bert_jax.training.loop import train_loop
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import NonFiniteError, recording

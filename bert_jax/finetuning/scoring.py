@@ -47,12 +47,11 @@ def score_file(
         # The trainer needs a stage of at least one step.
         config.train.num_epochs = float(config.train.batch_size)
     trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
-    folders = (directory / workdir.BEST, directory / workdir.CHECKPOINTS)
-    folder = next((f for f in folders if (f / str(step)).is_dir()), folders[0])
+    folder = workdir.checkpoint_folder(directory, step)
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:
         restored = checkpoints.restore_params(trainer.abstract_state().params, step)
     if restored is None:
-        raise UserError(f"{directory} has no best checkpoint: its run has not been scored yet")
+        raise UserError(f"{directory} has no checkpoint yet")
     step, params = restored
     outputs = predict(
         trainer,

@@ -15,7 +15,7 @@ from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.workdir import BEST, CHECKPOINTS, CONFIG, SWEEP, TOKENIZER
+from bert_jax.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
 _CONFIGS = ("config.json", "bert_config.json")
 # Such as bert-base-uncased or google/electra-small-discriminator.
@@ -56,9 +56,7 @@ def read(
             raise UserError(
                 f"{path} has no step {step}: it is not a work directory with checkpoints"
             )
-        # The best checkpoint of fine-tuning has its own folder.
-        kept = path / BEST / str(step)
-        path = kept if kept.is_dir() else path / CHECKPOINTS / str(step)
+        path = checkpoint_folder(path, step) / str(step)
     if files.is_remote(path):
         return _read_remote(_directory_or_prefix(path), lowercase, family)
     return _read(_directory_or_prefix(path.absolute()), lowercase, family)

@@ -21,11 +21,10 @@ from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.stages import resolve_stages
+from bert_jax.training.stages import resolve_stages, stage_of
 from bert_jax.training.state import TrainState, abstract_params
 
 _EVALUATION = "eval_"
-# In the order of preference: fine-tuning's best checkpoint is its result.
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
@@ -113,10 +112,7 @@ def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, Path | epath.Pat
     """Returns the work directory, the folder of its checkpoints, and the step if one is named."""
     if path.parent.name in _CHECKPOINTS and path.name.isdecimal():
         return path.parent.parent, path.parent, int(path.name)
-    folders = [path / name for name in _CHECKPOINTS]
-    # A fine-tuning run has no best checkpoint before its first evaluation.
-    used = (f for f in folders if f.is_dir() and any(p.name.isdecimal() for p in f.iterdir()))
-    return path, next(used, folders[-1]), None
+    return path, workdir.checkpoint_folder(path), None
 
 
 def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
@@ -136,8 +132,6 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
             results = {key.removeprefix(_EVALUATION): line[key] for key in scores}
     if results and not workdir.is_finetuning(config):
         # The scores depend on the stage's sequence length.
-        stages = resolve_stages(config)
-        stage = next((stage for stage in stages if step <= stage.end_step), stages[-1])
-        results["max_seq_length"] = stage.max_seq_length
+        results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length
     values = config_lib.to_dict(config)
     return {"step": step, "config": values, "corpus": corpus, "results": results}

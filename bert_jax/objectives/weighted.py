@@ -104,6 +104,11 @@ class WeightedTerms:
             results |= term.results(sums[term.name])
         return results | {"num_sequences": int(sums["num_sequences"])}
 
+    def held_out_loss(self, results: Mapping[str, float]) -> float:
+        """Returns the weighted sum of the terms' losses in the results of an evaluation."""
+        pairs = zip(self.terms, self.weights, strict=True)
+        return sum(weight * results[term.metrics[0].name] for term, weight in pairs)
+
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
         """Returns the teacher's model, with the dtype and the execution options of `config`."""
         shared = ("dtype", "scan_layers", "fused_attention")

@@ -29,6 +29,7 @@ def train_loop(
     is_evaluated: Callable[[int], bool],
     evaluate: Callable[[int, TrainState], None],
     resume_point: Callable[[int], dict[str, Any]],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Trains until the batches end or the run must stop.
 
@@ -45,6 +46,7 @@ def train_loop(
       is_evaluated: Returns whether to evaluate after a step.
       evaluate: Evaluates the state after a step and records the results.
       resume_point: Returns the data that a checkpoint stores beside the state.
+      is_over: Returns whether the evaluations end the run early.
 
     Returns:
       The state after the last step, which is saved.
@@ -66,7 +68,7 @@ def train_loop(
         if is_evaluated(step) and not guard.poll():
             with recorder.paused():
                 evaluate(step, state)
-        stop = guard.poll()
+        stop = guard.poll() or is_over()
         if step % config.checkpoint.every_steps == 0 or is_last or stop:
             with recorder.paused():
                 # The log lines of a step are written before its checkpoint.

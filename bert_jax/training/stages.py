@@ -1,6 +1,7 @@
 """Divides the steps of a run between sequence lengths (paper, section A.2)."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
@@ -74,6 +75,11 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
         extra_warmup_steps=train.extra.warmup_steps,
     )
     return stages
+
+
+def stage_of(stages: Sequence[Stage], step: int) -> Stage:
+    """Returns the stage of a step, counted from 1; the last stage for later steps."""
+    return next((stage for stage in stages if step <= stage.end_step), stages[-1])
 
 
 def numbered_stage(config: ConfigDict, number: int) -> Stage:
