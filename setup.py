@@ -1,6 +1,21 @@
 """Installs bert_jax: `pip install -e .`, or `pip install -e '.[test]'` to run the tests too."""
 
+import shutil
+
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithConfigs(build_py):
+    """Copies configs/ into the package of a wheel; an editable installation reads the checkout."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            ignore = shutil.ignore_patterns("__pycache__")
+            target = f"{self.build_lib}/bert_jax/configs"
+            shutil.copytree("configs", target, ignore=ignore, dirs_exist_ok=True)
+
 
 setup(
     name="bert_jax",
@@ -11,6 +26,7 @@ setup(
         "bert_jax": ["py.typed", "report.html"],
         "bert_jax.inference": ["attention_page.html"],
     },
+    cmdclass={"build_py": BuildWithConfigs},
     license="Apache-2.0",
     python_requires=">=3.11",
     install_requires=[

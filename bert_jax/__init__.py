@@ -74,7 +74,8 @@ def load(path: str, step: int | None = None) -> "Bert | FineTuned":
 
     Args:
       path: A work directory of bert_jax, a Hugging Face directory, or a Google checkpoint.
-      step: The step of the checkpoint in a work directory; by default the newest.
+      step: The step of the checkpoint in a work directory; by default the best, if
+        it was kept, or the newest.
 
     Returns:
       A `bert_jax.inference.bert.Bert`, or a `bert_jax.inference.finetuned.FineTuned` for a model

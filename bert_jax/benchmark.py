@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
@@ -146,7 +146,7 @@ def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+    cli.define_config_flag()
     flags.DEFINE_enum("what", "step", ["step", "input"], "What to time.")
     flags.DEFINE_integer("stage", 1, "Which of config.train.stages, counted from 1.")
     flags.DEFINE_integer("steps", 20, "Steps, or batches, to time.", lower_bound=2)

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags
 
 from bert_jax import config, cpu_allocator, files
 from bert_jax.command_line import UsageError, parse
@@ -32,6 +33,9 @@ _USER_ERRNOS = frozenset(
 # The status of one of several processes after an unexpected error. The usual cause is that
 # another process died, and a restart continues the run; status 1 would mean a mistake.
 CRASHED = 70
+
+# --help shows the flags of the main module. The flags defined here belong to the module that calls.
+flags.disclaim_key_flags()
 
 
 def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoReturn:
@@ -83,6 +87,19 @@ def end_on_sigterm() -> None:
     effect; its sender must then repeat it.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def define_config_flag(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines --config and, through it, a flag for each key of the config."""
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "A config: its name (tiny, roberta:base) or FILE.py. Its keys are flags too: "
+        "--config.train.num_steps=200. `python -m bert_jax` lists the names; the files in "
+        f"{os.path.dirname(config.__file__)} describe the keys.",
+        lock_config=True,
+        flag_values=values,
+    )
 
 
 def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:

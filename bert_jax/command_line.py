@@ -209,11 +209,13 @@ def load_config_file(path: str) -> ConfigDict:
 
 
 def config_files() -> dict[str, Path]:
-    """Returns the config files of the checkout, by name: "tiny", "finetune/glue".
+    """Returns the config files by name: "tiny", "finetune/glue".
 
-    There are none beside an installed wheel.
+    A wheel has them inside the package, a checkout beside it.
     """
-    folder = Path(__file__).parent.parent / "configs"
+    package = Path(__file__).parent
+    parent = package if (package / "configs").is_dir() else package.parent
+    folder = parent / "configs"
     return {
         file.relative_to(folder).with_suffix("").as_posix(): file
         for file in sorted(folder.rglob("*.py"))

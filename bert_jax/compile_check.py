@@ -13,7 +13,6 @@ Exit status: 0 if the step fits; 1 if it does not, or for a mistake in the confi
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from bert_jax import cli
 from bert_jax import config as config_lib
@@ -21,7 +20,7 @@ from bert_jax import config as config_lib
 
 def define_flags() -> None:
     """Defines this command's flags."""
-    config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+    cli.define_config_flag()
     flags.DEFINE_string(
         "topology",
         None,

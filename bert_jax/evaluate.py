@@ -21,7 +21,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "data", "", "Globs of text, or the labeled file of a task; by default held-out documents."
     )
-    flags.DEFINE_integer("step", None, "Step of the checkpoint; by default the newest.")
+    flags.DEFINE_integer(
+        "step", None, "Step of the checkpoint; by default the best, if it was kept, or the newest."
+    )
     flags.DEFINE_integer(
         "max_document_characters",
         None,

@@ -10,7 +10,6 @@ fine-tunes on all of GLUE.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from bert_jax import cli
 from bert_jax.command_line import config_source
@@ -20,7 +19,7 @@ from bert_jax.errors import UserError
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+    cli.define_config_flag()
     flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     flags.DEFINE_bool("sweep", False, "Run all rates, batch sizes and seeds of config.sweep.")
     cli.define_host_flags()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -149,9 +149,7 @@ def _print_rows(
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of the command line."""
-    config_flags.DEFINE_config_file(
-        "config", None, "The config file.", lock_config=True, flag_values=values
-    )
+    cli.define_config_flag(values)
     flags.DEFINE_string("workdir", "", "Work directory of a run.", flag_values=values)
     flags.DEFINE_integer("step", 1, "The training step, from 1.", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("rows", 4, "Rows to show.", lower_bound=0, flag_values=values)

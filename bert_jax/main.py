@@ -5,7 +5,6 @@ Flags override single values of the config: `--config.train.num_steps=200`. The 
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from bert_jax import cli
 from bert_jax.command_line import config_source
@@ -15,7 +14,7 @@ from bert_jax.errors import UserError
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+    cli.define_config_flag()
     flags.DEFINE_string("workdir", "", "Work directory; overrides config.workdir.")
     cli.define_host_flags()
 

@@ -13,9 +13,10 @@
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
     python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
-PATH is a work directory (its newest checkpoint, or that of --step), a Hugging Face directory,
-or a Google checkpoint. FINE_TUNED is a work directory of fine-tuning (its best checkpoint), or a
-Hugging Face directory with a task head. `bert_jax.load(PATH)` has the same methods in Python.
+PATH is a work directory (its best checkpoint if one was kept, otherwise the newest, or that of
+--step), a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
+fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
+same methods.
 """
 
 import difflib
@@ -205,7 +206,9 @@ COMMANDS = {
 def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("model", "", "Work directory, Hugging Face directory or Google checkpoint.")
-    flags.DEFINE_integer("step", None, "Step of the checkpoint in a work directory.")
+    flags.DEFINE_integer(
+        "step", None, "Step of a work directory's checkpoint; by default the best, or the newest."
+    )
     flags.DEFINE_integer("top_k", 5, "fill-mask, attention: number of guesses for each mask.")
     flags.DEFINE_integer("n_best", 5, "answer: number of answers.")
     flags.DEFINE_bool(

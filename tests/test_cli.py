@@ -260,6 +260,13 @@ def test_help_and_verbosity():
     assert "chatter" in run("pass", "--verbosity=0").stderr
 
 
+def test_help_shows_the_flags_of_the_command_and_where_the_keys_are():
+    command = [sys.executable, "-m", "bert_jax.main", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True).stdout
+    for text in ("--config: ", "bert_jax/config", "--workdir: ", "--coordinator: "):
+        assert text in shown, text
+
+
 def test_closed_stdout_gives_no_error():
     body = "[print('line' * 100) for _ in range(100000)]"
     command = [sys.executable, "-c", PROGRAM.format(body=body)]

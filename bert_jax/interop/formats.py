@@ -38,7 +38,7 @@ def read(
         google-research/bert or its directory.
       lowercase: Whether the vocabulary of a Google checkpoint is uncased; None to guess from
         its entries.
-      step: The step of a work directory's checkpoint; None for the newest.
+      step: The step of a work directory's checkpoint; None for the best or newest.
       family: The family of the model, as `config.family`; by default the one its config names.
 
     Raises:

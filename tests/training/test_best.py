@@ -78,6 +78,7 @@ def outcome(directory):
     return results, evaluations, sorted(path.name for path in (directory / workdir.BEST).iterdir())
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_run_takes_the_same_decisions(tmp_path, monkeypatch, capsys):
     texts = write_documents(tmp_path / "texts", 12)
     pretrain.train(run_config(texts), tmp_path / "whole")
