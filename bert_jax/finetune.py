@@ -41,7 +41,7 @@ def main(_) -> None:
         elif args.sweep:
             sweep.sweep(args.config, workdir)
         else:
-            run.finetune(args.config, workdir)
+            run.finetune(args.config, workdir, source=source)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Writes an HTML page about one or several pre-training runs, in one file without network access.
+"""Writes an HTML page about one or several runs, in one file without network access.
 
     python -m bert_jax.report --workdir=DIR[,DIR2,...] --output=page.html \
         [--fill_mask='The people of the United [MASK] are free.']
 
 The page has the results beside their baselines, the curves, the cost, the corpus report and the
-config of each run. With --fill_mask it also shows what each kept checkpoint predicts for a mask.
-Every pre-training run writes a page of its own at its end.
+config of each run, of pre-training or fine-tuning. With --fill_mask it also shows what each kept
+checkpoint predicts for a mask. Every pre-training run writes a page of its own at its end.
 """
 
 import json
@@ -22,10 +22,15 @@ from bert_jax import cli, files, workdir
 from bert_jax import config as config_lib
 from bert_jax.command_line import UsageError
 from bert_jax.data import corpus_report
-from bert_jax.errors import UserError
-from bert_jax.objectives.term import Metric, Term
+from bert_jax.objectives.term import Metric
 from bert_jax.pretraining import make_objective
-from bert_jax.training.curves import RunCurves, draw_curves, pretraining_panels
+from bert_jax.training.curves import (
+    Panel,
+    RunCurves,
+    draw_curves,
+    finetuning_panels,
+    pretraining_panels,
+)
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages, stage_of
 
@@ -39,27 +44,44 @@ class Run(NamedTuple):
     config: ConfigDict
     results: Mapping[str, Any]
     lines: list[dict[str, Any]]
-    terms: Sequence[Term]
+    scores: Mapping[str, str]
+    panels: Sequence[Panel]
 
 
 def read_run(directory: epath.PathLike) -> Run:
     """Reads a work directory; the results are empty before the run's end.
 
     Raises:
-      UserError: It holds no pre-training run.
+      UserError: It holds no run.
     """
-    config = workdir.load_config(directory)
+    config, path = workdir.load_config(directory), epath.Path(directory)
+    lines, results = read_metrics(path), {}
+    if (path / workdir.RESULTS).exists():
+        results = files.read_json(path / workdir.RESULTS)
     if workdir.is_finetuning(config):
-        raise UserError(f"{directory} holds a fine-tuning run; the report is for pre-training")
-    path = epath.Path(directory)
-    results = path / workdir.RESULTS
-    return Run(
-        path,
-        config,
-        files.read_json(results) if results.exists() else {},
-        read_metrics(path),
-        make_objective(config).terms,
-    )
+        of_splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+        panels = finetuning_panels(
+            results.get("metric", ""),
+            [split for split in of_splits if split.startswith("validation")],
+            results.get("best_step", 0),
+            has_accuracy=any("accuracy" in line for line in lines),
+        )
+        scores = {
+            f"{split} {name}": f"{value:.4f}"
+            for split, values in of_splits.items()
+            for name, value in values.items()
+        }
+    else:
+        terms = make_objective(config).terms
+        panels = pretraining_panels(terms)
+        # ELECTRA's generator has the same metrics as a masked-LM term.
+        scores = {
+            metric.label: _with_baseline(metric, results)
+            for term in terms
+            for metric in term.metrics
+            if metric.name in results
+        }
+    return Run(path, config, results, lines, scores, panels)
 
 
 def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
@@ -72,10 +94,10 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
     names = _names(runs)
     named = list(zip(names, runs, strict=True))
     curves = draw_curves(
-        [RunCurves(name, run.lines, pretraining_panels(run.terms)) for name, run in named], "svg"
+        [RunCurves(name, run.lines, run.panels) for name, run in named], "svg"
     ).decode()
     parts = [
-        _section("Results on held-out documents", _table(["", *names], _result_rows(runs))),
+        _section("Results on held-out data", _table(["", *names], _result_rows(runs))),
         _section("Curves", curves[curves.index("<svg") :]),
         _section("Cost", _table(["", *names], _cost_rows(runs))),
     ]
@@ -93,7 +115,7 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
             f"<details><summary>Config of {escape(name)}</summary><pre>{text}</pre></details>"
         )
     template = resources.files("bert_jax").joinpath("report.html").read_text("utf-8")
-    title = escape(f"Pre-training: {', '.join(names)}")
+    title = escape(f"Report: {', '.join(names)}")
     return template.replace("__TITLE__", title).replace("__BODY__", "\n".join(parts))
 
 
@@ -104,22 +126,14 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _result_rows(runs: Sequence[Run]) -> list[list[str]]:
-    metrics: dict[str, Metric] = {}
-    for run in runs:
-        for term in run.terms:
-            for metric in term.metrics:
-                # ELECTRA's generator has the same metrics as a masked-LM term.
-                metrics.setdefault(metric.name, metric)
     rows = [["step", *map(_last_step, runs)]]
     if any("best_step" in run.results for run in runs):
         best = (run.results.get("best_step") for run in runs)
         rows.append(
-            ["step with the lowest held-out loss", *("" if x is None else f"{x:,}" for x in best)]
+            ["best step by the held-out score", *("" if x is None else f"{x:,}" for x in best)]
         )
-    for name, metric in metrics.items():
-        if any(name in run.results for run in runs):
-            rows.append([metric.label, *(_with_baseline(metric, run.results) for run in runs)])
-    return rows
+    labels = dict.fromkeys(label for run in runs for label in run.scores)
+    return rows + [[label, *(run.scores.get(label, "") for run in runs)] for label in labels]
 
 
 def _last_step(run: Run) -> str:
@@ -130,8 +144,6 @@ def _last_step(run: Run) -> str:
 
 
 def _with_baseline(metric: Metric, results: Mapping[str, Any]) -> str:
-    if metric.name not in results:
-        return ""
     baseline = results.get(metric.baseline)
     text = metric.text(results[metric.name])
     return text if baseline is None else f"{text} (baseline {metric.text(baseline)})"
@@ -144,10 +156,12 @@ def _cost_rows(runs: Sequence[Run]) -> list[list[str]]:
 
 def _cost(run: Run) -> dict[str, str]:
     """Adds up the logged lines. Lines after an interruption count the time of their steps only."""
-    stages, before, seconds, sequences, flops = resolve_stages(run.config), 0, 0.0, 0, 0.0
+    before, seconds, sequences, flops = 0, 0.0, 0, 0.0
+    stages = [] if workdir.is_finetuning(run.config) else resolve_stages(run.config)
     for line in run.lines:
         if rate := line.get("sequences_per_second"):
-            count = (line["step"] - before) * stage_of(stages, line["step"]).batch_size
+            of_step = stage_of(stages, line["step"]) if stages else run.config.train
+            count = (line["step"] - before) * of_step.batch_size
             before, sequences = line["step"], sequences + count
             seconds += count / rate
             flops += line["flops_per_second"] * count / rate

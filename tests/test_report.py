@@ -10,6 +10,7 @@ import bert_jax
 from bert_jax import config as config_lib
 from bert_jax import report, workdir
 from bert_jax.config import finetune_config
+from bert_jax.config.finetuning import filled_in
 from bert_jax.errors import UserError
 from tests.small_run import small_run
 
@@ -59,10 +60,12 @@ def rows_of(runs, **kwargs):
 
 
 def test_runs_side_by_side(tmp_path):
-    first = report.read_run(write_run(tmp_path / "a", RESULTS))
+    early = RESULTS | {"best_step": 4, "stopped_early": True}
+    first = report.read_run(write_run(tmp_path / "a", early))
     second = report.read_run(write_run(tmp_path / "b", {}, train__batch_size=8))
     rows = rows_of([first, second])
-    assert rows["step"] == ["6", "running"]
+    assert rows["step"] == ["6 (stopped early)", "running"]
+    assert rows["best step by the held-out score"] == ["4", ""]
     assert rows["masked-LM loss (nats)"] == ["2.500 (baseline 6.250)", ""]
     # 24 sequences at 2 per second; 5 GFLOP/s.
     assert rows["training time"] == ["0.00 h", "0.01 h"]
@@ -109,8 +112,29 @@ def test_masks_are_filled_by_every_checkpoint(tmp_path, monkeypatch):
     assert list(rows).index("9") < list(rows).index("10")
 
 
-def test_fine_tuning_runs_are_refused(tmp_path):
-    config = finetune_config("mrpc")
-    (tmp_path / workdir.CONFIG).write_text(json.dumps(config_lib.to_dict(config)))
-    with pytest.raises(UserError, match="holds a fine-tuning run; the report is for pre-training"):
+def test_fine_tuning_run_has_the_scores_of_its_splits(tmp_path):
+    directory = write_run(tmp_path / "a", {})
+    config = finetune_config("mnli")
+    config.train.batch_size = 8
+    config = filled_in(config, small_run("texts").model, "classification", ("yes", "no"))
+    (directory / workdir.CONFIG).write_text(json.dumps(config_lib.to_dict(config)))
+    unfinished = rows_of([report.read_run(directory)])
+    assert unfinished["step"] == ["running"] and unfinished["sequences"] == ["48"]
+    with (directory / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 6, "eval_accuracy": 0.75, "eval_mismatched_accuracy": 0.5}\n')
+    scores = {"validation_matched": {"accuracy": 0.75}, "validation_mismatched": {"accuracy": 0.5}}
+    results = {"task": "mnli", "metric": "accuracy", "best_step": 6, "step": 6} | scores
+    (directory / workdir.RESULTS).write_text(json.dumps(results))
+    run = report.read_run(directory)
+    assert "accuracy; the best: step 6" in report.page([run])
+    drawn = [name for panel in run.panels for name in panel.curves]
+    assert {"eval_accuracy", "eval_mismatched_accuracy"} <= set(drawn)
+    rows = rows_of([run])
+    assert rows["validation_matched accuracy"] == ["0.7500"]
+    assert rows["validation_mismatched accuracy"] == ["0.5000"]
+    assert rows["best step by the held-out score"] == ["6"]
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="it has no config.json"):
         report.read_run(tmp_path)

@@ -8,6 +8,7 @@ from etils import epath
 from bert_jax.parallel import multihost
 from bert_jax.tasks.task import Rows, Task
 from bert_jax.training.best import open_best, save_best
+from bert_jax.training.curves import score_name
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.state import TrainState
 
@@ -73,7 +74,7 @@ class BestKeeper:
             self.step, self.scores = step, scores
         self.last_step = step
         line = {
-            self.logged_name(split, name): value
+            score_name(self.splits, split, name): value
             for split, values in scores.items()
             for name, value in values.items()
         }
@@ -81,12 +82,6 @@ class BestKeeper:
         recorder.log_evaluation(
             step, line, f"validation {metric} {score:.4f} (best: step {self.step:,})"
         )
-
-    def logged_name(self, split: str, name: str) -> str:
-        """Returns the name of a score in metrics.jsonl; only the first split has no prefix."""
-        if split == self.splits[0]:
-            return name
-        return f"{split.removeprefix('validation_')}_{name}"
 
     def state(self) -> dict[str, Any]:
         """Returns the JSON-able values that each checkpoint of the run stores."""

@@ -1,13 +1,15 @@
 """A single run of fine-tuning."""
 
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, workdir
+from bert_jax import files, run_config, workdir
+from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_profile
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.divergence import diverged
@@ -31,7 +33,10 @@ from bert_jax.training.state import TrainState
 
 
 def finetune(
-    config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None = None
+    config: ConfigDict,
+    directory: epath.PathLike,
+    setup: TaskSetup | None = None,
+    source: ConfigSource | None = None,
 ) -> dict[str, Any] | None:
     """Runs or resumes fine-tuning, up to the end of the last epoch.
 
@@ -40,6 +45,7 @@ def finetune(
       directory: The work directory. It receives config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
       setup: The result of `task_setup.open_task_setup`, if several runs share it.
+      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The contents of results.json, or None if the run was stopped before its end.
@@ -62,7 +68,10 @@ def finetune(
             )
 
         results = multihost.run_on_process_zero(lambda: _finished_results(run))
-        results = results or _train(run, guard, predict_rows)
+        differences = None
+        if source and not source.is_stored:
+            differences = run_config.differences(config, source)
+        results = results or _train(run, guard, predict_rows, differences)
         if not results:
             return None
         params = run.trainer.abstract_state().params
@@ -155,7 +164,12 @@ def _finished_results(run: _Run) -> dict[str, Any] | None:
     return results
 
 
-def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str, Any] | None:
+def _train(
+    run: _Run,
+    guard: PreemptionGuard,
+    predict_rows: Predict,
+    differences: Mapping[str, Any] | None,
+) -> dict[str, Any] | None:
     """Trains and scores; returns None if the run was stopped."""
     config, directory, trainer = run.config, run.directory, run.trainer
     is_first = multihost.is_first()
@@ -174,7 +188,7 @@ def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str
 
         def claim() -> None:
             run.claim_data()
-            workdir.claim(directory, config)
+            workdir.claim(directory, config, differences)
             # A killed process may have left best checkpoints of later steps.
             remove_later(directory, step)
 
@@ -246,8 +260,6 @@ def _train(run: _Run, guard: PreemptionGuard, predict_rows: Predict) -> dict[str
 
 def _draw(run: _Run, best: BestKeeper) -> None:
     """Writes curves.png."""
-    metric = run.task.metric
-    scores = {f"eval_{best.logged_name(split, metric)}": split for split in best.splits}
     has_accuracy = "accuracy" in run.trainer.objective.averaged
-    panels = curves.finetuning_panels(metric, scores, best.step, has_accuracy)
+    panels = curves.finetuning_panels(run.task.metric, best.splits, best.step, has_accuracy)
     curves.write_curves(run.directory, run.directory / workdir.CURVES, panels)

@@ -63,29 +63,38 @@ def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
 
 
 def finetuning_panels(
-    metric: str, scores: Mapping[str, str], best_step: int, has_accuracy: bool
+    metric: str, splits: Sequence[str], best_step: int, has_accuracy: bool
 ) -> tuple[Panel, ...]:
     """Returns the panels of a fine-tuning run.
 
     Args:
       metric: The metric that decides which checkpoint is best.
-      scores: The name of each validation split, by the name of its score in metrics.jsonl.
+      splits: The validation splits; empty if none was scored.
       best_step: The step of the best checkpoint.
       has_accuracy: Whether there is a training accuracy; a regression has none.
     """
+    scores = Panel(
+        f"{metric}; the best: step {best_step:,}",
+        {f"eval_{score_name(splits, x, metric)}": (x, _HELD_OUT) for x in splits},
+        marked_step=best_step,
+    )
     accuracy = Panel("Accuracy, training", {"accuracy": ("training", {})}, limits=(0, 1.02))
     return (
         Panel("Loss, training", {"loss": ("training", {})}, limits=(0, None)),
         *([accuracy] if has_accuracy else []),
-        Panel(
-            f"{metric}; the best: step {best_step:,}",
-            {name: (label, _HELD_OUT) for name, label in scores.items()},
-            marked_step=best_step,
-        ),
+        *([scores] if splits else []),
         _RATE,
         Panel("Gradient norm", {"grad_norm": ("gradient norm", {})}, limits=(0, None)),
         _SPEED,
     )
+
+
+def score_name(splits: Sequence[str], split: str, name: str) -> str:
+    """Returns the name of a validation split's score in metrics.jsonl.
+
+    Only the scores of the first split have no prefix.
+    """
+    return name if split == splits[0] else f"{split.removeprefix('validation_')}_{name}"
 
 
 class RunCurves(NamedTuple):
