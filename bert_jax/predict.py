@@ -87,7 +87,7 @@ def features(bert: "Bert") -> Values:
     # Arguments are checked before the file is read.
     check_output(args.output, args.input)
     bert.layers(layers)
-    how = bert.embedding_with(args.pooling, args.normalize, args.max_length)
+    how = bert.embedding_with(args.pooling, args.normalize, args.max_length, args.stride)
     with Progress("features", count_texts(bert, args.input), "texts") as progress:
         summary = write_features(
             bert,
@@ -97,6 +97,7 @@ def features(bert: "Bert") -> Values:
             pooling=how.pooling,
             max_length=how.max_length,
             normalize=how.normalize,
+            stride=how.stride,
             advance=progress.advance,
         )
     if summary.num_cut:
@@ -188,7 +189,7 @@ class Command(NamedTuple):
     takes_file: bool = False
 
 
-_FEATURES_FLAGS = ("input", "output", "layers", "pooling", "normalize", "max_length")
+_FEATURES_FLAGS = ("input", "output", "layers", "pooling", "normalize", "max_length", "stride")
 COMMANDS = {
     "fill-mask": Command(fill_mask, ("top_k", "json"), takes_file=True),
     "next-sentence": Command(next_sentence, ("json",)),
@@ -241,6 +242,12 @@ def define_flags() -> None:
         None,
         "features: scale each vector to length 1; by default only as in a directory of "
         "sentence-transformers.",
+    )
+    flags.DEFINE_integer(
+        "stride",
+        None,
+        "features: divide longer texts into windows that begin this many tokens apart, and average "
+        "their vectors; by default longer texts are cut.",
     )
     flags.DEFINE_integer(
         "max_length",

@@ -1,7 +1,6 @@
 """A trained model in memory: masked words, next sentences, scores, features and attention."""
 
 import math
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference import POOLINGS, compiled_forward
+from bert_jax.inference import compiled_forward, embeddings
 from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Seconds, Text, Texts, as_texts, encode, one_or_all
@@ -134,6 +133,7 @@ class Bert:
         layers: int | Sequence[int] = -1,
         max_length: int | None = None,
         normalize: bool | None = None,
+        stride: int | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Returns contextual features of texts, or of their tokens.
 
@@ -147,6 +147,8 @@ class Bert:
           max_length: The length at which texts are cut off; None means that of `embedding`.
           normalize: Whether to scale vectors to length 1; None means as in `embedding`, except for
             "tokens".
+          stride: If given, longer texts are not cut, but divided into windows of `max_length` that
+            begin this many tokens apart, and the vectors of the windows are averaged.
 
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
@@ -157,14 +159,17 @@ class Bert:
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
-        how = self.embedding_with(pooling, normalize, max_length)
-        pooling = how.pooling
+        how = self.embedding_with(pooling, normalize, max_length, stride)
         if isinstance(texts, str):
             raise UserError("encode takes a list of texts; put one text in brackets")
-        features = self.features(self.rows(texts, how.max_length), chosen, how)
+        if stride:
+            rows = encode(self.tokenizer, list(texts), None, pairs_allowed=False)
+        else:
+            rows = self.rows(texts, how.max_length)
+        features = self.features(rows, chosen, how)
         if one_layer:
             features = [x[..., 0, :] for x in features]
-        if pooling == "tokens":
+        if how.pooling == "tokens":
             return features
         if not features:
             width = () if one_layer else (len(chosen),)
@@ -301,37 +306,26 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """Returns layers as numbers that are not negative; 0 is the embeddings.
-
-        Raises:
-          UserError: The model does not have one of them.
-        """
-        count = self.config.num_hidden_layers + 1
-        layers = [operator.index(layer) for layer in layers]
-        if not layers or not all(-count <= layer < count for layer in layers):
-            raise UserError(
-                f"layers is {layers}; for {self.source} it must be one or more numbers from 0 "
-                f"(embeddings) to {count - 1}, or from -{count} to -1 (the last)"
-            )
-        return tuple(layer % count for layer in layers)
+        """Returns layers as numbers that are not negative; see `embeddings.numbered`."""
+        return embeddings.numbered(layers, self.config.num_hidden_layers + 1, self.source)
 
     def embedding_with(
-        self, pooling: str | None, normalize: bool | None, max_length: int | None
+        self,
+        pooling: str | None,
+        normalize: bool | None,
+        max_length: int | None,
+        stride: int | None = None,
     ) -> Embedding:
         """Returns `embedding` with the given values in place of its own.
 
         Raises:
-          UserError: There is no such pooling, or the length is out of range.
+          UserError: There is no such pooling, or the length or the stride is out of range.
         """
-        own = self.embedding
-        pooling = own.pooling if pooling is None else pooling
-        if pooling not in POOLINGS:
-            raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
-        if normalize is None:
-            normalize = own.normalize and pooling != "tokens"
-        if max_length is None and own.max_length:
-            max_length = min(own.max_length, self.max_length)
-        return Embedding(pooling, normalize, self.length(max_length))
+        if max_length is None and self.embedding.max_length:
+            max_length = min(self.embedding.max_length, self.max_length)
+        num_special = self.tokenizer.template.num_special(is_pair=False)
+        length = self.length(max_length)
+        return embeddings.choose(self.embedding, pooling, normalize, length, stride, num_special)
 
     def features(
         self, rows: Sequence[TokenRow], layers: tuple[int, ...], how: Embedding
@@ -340,7 +334,11 @@ class Bert:
         program = partial(
             compiled_forward.features, self.config, self._params, layers=layers, pooling=how.pooling
         )
-        features = self._run(rows, program)
+        run = partial(self._run, program=program)
+        if how.stride:
+            features = embeddings.mean_over_windows(run, rows, self.tokenizer, how)
+        else:
+            features = run(rows)
         if how.normalize:
             features = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in features]
         if how.pooling != "tokens":

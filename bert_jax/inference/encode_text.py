@@ -21,6 +21,7 @@ def encode(
     *,
     masks: bool = False,
     places: Sequence[str] | None = None,
+    pairs_allowed: bool = True,
 ) -> list[TokenRow]:
     """Tokenizes texts.
 
@@ -29,9 +30,11 @@ def encode(
       max_length: The most tokens of a row; see `SequenceTemplate.join`.
       masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
       places: The place of each text, for messages.
+      pairs_allowed: Whether a text may be a pair.
 
     Raises:
-      UserError: A text is neither a sentence nor a pair, or a sentence is empty or not Unicode.
+      UserError: A text is neither a sentence nor an allowed pair, or a sentence is empty or not
+        Unicode.
     """
     if places is None:
         count = len(texts)
@@ -41,6 +44,8 @@ def encode(
     for sides, place in zip(pairs, places, strict=True):
         if len(sides) > 2:
             raise UserError(f"{place} is a tuple of {len(sides)}; a pair has two")
+        if len(sides) == 2 and not pairs_allowed:
+            raise UserError(f"{place} is a pair; a stride divides only single texts")
         for side in sides:
             check_text(side, place)
     sentences = [side for sides in pairs for side in sides]

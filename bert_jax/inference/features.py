@@ -105,6 +105,7 @@ def write_features(
     pooling: str | None = None,
     max_length: int | None = None,
     normalize: bool | None = None,
+    stride: int | None = None,
     advance: Callable[[int], None] = lambda texts: None,
 ) -> Summary:
     """Writes the features of every line of a file, in the same order.
@@ -118,7 +119,7 @@ def write_features(
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
-      layers, pooling, max_length, normalize: See `Bert.encode`.
+      layers, pooling, max_length, normalize, stride: See `Bert.encode`.
       advance: Called with the number of texts just written.
 
     Raises:
@@ -126,7 +127,8 @@ def write_features(
         refuse an argument.
     """
     check_output(output, source)
-    chosen, how = bert.layers(layers), bert.embedding_with(pooling, normalize, max_length)
+    chosen = bert.layers(layers)
+    how = bert.embedding_with(pooling, normalize, max_length, stride)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""
@@ -168,7 +170,13 @@ def _windows(
     num_bytes = 0
     while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
         places = [where for where, _ in chunk]
-        rows = encode(bert.tokenizer, [text for _, text in chunk], how.max_length, places=places)
+        rows = encode(
+            bert.tokenizer,
+            [text for _, text in chunk],
+            None if how.stride else how.max_length,
+            places=places,
+            pairs_allowed=not how.stride,
+        )
         for where, row in zip(places, rows, strict=True):
             window.append((where, row))
             num_bytes += 4 * vector_size * (len(row.input_ids_L) if how.pooling == "tokens" else 1)

@@ -19,11 +19,14 @@ class Embedding(NamedTuple):
       pooling: "cls" or "mean".
       normalize: Whether vectors are scaled to length 1.
       max_length: The most tokens of a text; None for the limit of the model.
+      stride: If given, longer texts are divided into windows of `max_length` that begin this many
+        tokens apart, and their vectors are averaged. None cuts longer texts.
     """
 
     pooling: str = "mean"
     normalize: bool = False
     max_length: int | None = None
+    stride: int | None = None
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:

@@ -227,6 +227,20 @@ def test_a_long_text_is_cut_off_with_a_warning(bert):
         bert.encode(["a b"])
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "starts"), [(1, [0]), (6, [0]), (7, [0, 4]), (10, [0, 4]), (11, [0, 4, 8])]
+)
+def test_a_stride_averages_the_windows_of_a_long_text(bert, num_tokens, starts):
+    words = [*"abcdefghij", "a"][:num_tokens]
+    windows = [" ".join(words[start : start + 6]) for start in starts]
+    for options in ({"pooling": "cls", "layers": [1, -1]}, {"pooling": "mean"}):
+        expected = bert.encode(windows, max_length=8, **options).mean(0)
+        found = bert.encode([" ".join(words)], max_length=8, stride=4, **options)
+        np.testing.assert_allclose(found[0], expected, atol=1e-5)
+    unit = bert.encode([" ".join(words)], max_length=8, stride=4, normalize=True)
+    np.testing.assert_allclose(unit[0], expected / np.linalg.norm(expected), atol=1e-5)
+
+
 def test_max_length_covers_only_stages_that_have_begun():
     pretrained = make_pretrained()
     config = bert_jax.config.default_config()
@@ -261,6 +275,8 @@ def test_max_length_covers_only_stages_that_have_begun():
         (lambda b: b.encode(["a"], layers=4), r"layers is \[4\]; .* 0 \(embeddings\) to 3"),
         (lambda b: b.encode(["a"], layers=[]), r"layers is \[\]"),
         (lambda b: b.encode(["a"], max_length=41), "from 5 to 40"),
+        (lambda b: b.encode(["a"], stride=39), "stride is 39; it must be from 1 to 38"),
+        (lambda b: b.encode([("a", "b")], stride=3), "a pair; a stride divides only single texts"),
     ],
 )
 def test_mistakes(bert, call, words):

@@ -43,6 +43,19 @@ def read_npz(path):
         return dict(file)
 
 
+def test_stride(bert, tmp_path):
+    texts = ["a b c d e f g h i j", "a b"]
+    source = write_texts(tmp_path / "texts.jsonl", texts)
+    options = {"max_length": 6, "stride": 3}
+    summary = write_features(bert, source, tmp_path / "f.npz", layers=(-1,), **options)
+    assert summary == (2, 0, "")
+    expected = bert.encode(texts, **options)
+    np.testing.assert_allclose(read_npz(tmp_path / "f.npz")["features"], expected, atol=1e-5)
+    pairs = write_texts(tmp_path / "pairs.jsonl", [("a", "b")])
+    with pytest.raises(UserError, match="pairs.jsonl:1 is a pair; a stride divides only single"):
+        write_features(bert, pairs, tmp_path / "f.npz", layers=(-1,), **options)
+
+
 @pytest.mark.parametrize(
     ("layers", "pooling"), [((-1,), "cls"), ((0, -1), "mean"), ((0, -1), "tokens")]
 )

@@ -58,7 +58,7 @@ def test_encode_follows_the_settings_unless_told_otherwise(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     write(tmp_path / "hf", OLD_POOLING, "Normalize", settings={"max_seq_length": 6})
     bert = bert_jax.load(tmp_path / "hf")
-    assert bert.embedding_with("mean", False, 20) == ("mean", False, 20)
+    assert bert.embedding_with("mean", False, 20) == Embedding("mean", False, 20)
     with pytest.warns(UserWarning, match="truncated to 6 tokens"):
         (found,) = bert.encode(["a b c d e f g"])
     (states,) = bert.encode(["a b c d"], pooling="tokens")
