@@ -32,6 +32,7 @@ from bert_jax.training.loop import train_loop
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import NonFiniteError, recording
+from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -344,13 +345,7 @@ def announce(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
             f"of {stage.max_seq_length} tokens per step"
         )
-    warmup = config.schedule.warmup_steps
-    if warmup >= config.train.num_steps and not trainer.stages[0].peak_learning_rate:
-        warnings = [
-            *warnings,
-            f"config.schedule.warmup_steps is {warmup:g}: in {config.train.num_steps:,} steps "
-            "the learning rate never reaches its peak",
-        ]
+    warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
     if reports and not step:
         Console().print(corpus_report.table(reports))
         warnings = [*warnings, *corpus_report.warnings(reports)]

@@ -29,7 +29,11 @@ from bert_jax.training.best import remove_later
 from bert_jax.training.loop import train_loop
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import NonFiniteError, recording
+from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.state import TrainState
+
+# A run with a larger share of unknown tokens gets a warning.
+_MOST_UNKNOWN = 0.1
 
 
 def finetune(
@@ -105,6 +109,12 @@ class _Run:
         self.num_steps = self.stage.num_steps
         check_profile(self.config.profile, self.num_steps)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
+        self.warnings += warmup_warnings(self.config.schedule, [self.stage])
+        if self.rows.unknown_share > _MOST_UNKNOWN:
+            self.warnings.append(
+                f"{self.rows.unknown_share:.0%} of the tokens of the training examples are unknown "
+                f"to the vocabulary of {config.init_from}; take a model for this language"
+            )
         self.order = ExampleOrder(
             self.rows,
             batch_size=config.train.batch_size,
@@ -252,8 +262,9 @@ def _train(
         "train_sequences_per_second": recorder.run_sequences_per_second(),
     }
     if is_first:
-        files.write_json(directory / workdir.RESULTS, results)
+        # The results are written last, because a run that has them is not started again.
         _draw(run, best)
+        files.write_json(directory / workdir.RESULTS, results)
         run.summarize(results)
     return results
 

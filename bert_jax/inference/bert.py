@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference import compiled_forward, embeddings
+from bert_jax.inference import compiled_forward, embeddings, encode_text
 from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Seconds, Text, Texts, as_texts, encode, one_or_all
@@ -245,6 +245,8 @@ class Bert:
           UserError: A sentence is empty.
         """
         texts = as_texts(text, text_b)
+        if not isinstance(text, str):
+            raise UserError("attention takes one text or pair, not a list")
         (row,) = self.rows(texts, max_length, masks=True)
         missing = self._missing[self._mlm]
         guesses = {} if missing else self._guesses([row], top_k)[0]
@@ -278,6 +280,7 @@ class Bert:
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)
+        encode_text.warn_of_unknown(self.tokenizer, rows, self.source)
         return rows
 
     @property

@@ -1,7 +1,10 @@
 """Converts texts to token sequences, and refuses values that are not texts."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from bert_jax.data.text_files import is_unicode
 from bert_jax.errors import UserError
@@ -61,6 +64,15 @@ def encode(
                 raise UserError(f"{place} has no token in {side[:40]!r}; give it some text")
         rows.append(tokenizer.join(*parts, max_length=max_length))
     return rows
+
+
+def warn_of_unknown(tokenizer: Tokenizer, rows: Sequence[TokenRow], source: str) -> None:
+    """Warns if half of the tokens are unknown."""
+    share = tokenizer.unknown_share(np.concatenate([row.input_ids_L for row in rows] or [[]]))
+    if share >= 0.5:
+        warnings.warn(
+            f"{share:.0%} of the tokens are unknown to the vocabulary of {source}", stacklevel=4
+        )
 
 
 def as_texts(text: Texts, text_b: Seconds = None) -> list[Text]:

@@ -27,7 +27,7 @@ from bert_jax.data.bad_records import BadRecord
 from bert_jax.data.text_files import json_lines, open_text
 from bert_jax.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import Text, check_text, encode
+from bert_jax.inference.encode_text import Text, check_text, encode, warn_of_unknown
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
 
@@ -140,6 +140,8 @@ def write_features(
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, how.pooling)
         for window in _windows(bert, source, how, math.prod(vector)):
             rows = [row for _, row in window]
+            if not num_texts:
+                warn_of_unknown(bert.tokenizer, rows, bert.source)
             features = bert.features(rows, chosen, how)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)

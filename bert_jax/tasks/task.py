@@ -15,7 +15,13 @@ from bert_jax.tokenizers import Tokenizer
 
 
 class Rows(Protocol):
-    """The tokenized examples of one split, which `take` pads."""
+    """The tokenized examples of one split, which `take` pads.
+
+    Attributes:
+      unknown_share: The share of their tokens that are unknown to the vocabulary.
+    """
+
+    unknown_share: float
 
     def __len__(self) -> int:
         """Returns the number of examples."""

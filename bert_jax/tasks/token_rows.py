@@ -19,6 +19,9 @@ class TokenRows:
       rows: Sequences of at most `max_seq_length` tokens.
       tokenizer: Provides the padding id.
       max_seq_length: The length of padded sequences.
+
+    Attributes:
+      unknown_share: The share of unknown tokens.
     """
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
@@ -29,6 +32,7 @@ class TokenRows:
             first_lengths.append(row.num_first)
         # Row i is ids[starts[i] : starts[i + 1]].
         self._ids = np.concatenate(ids)
+        self.unknown_share = tokenizer.unknown_share(self._ids)
         self._starts = np.cumsum([len(row) for row in ids], dtype=np.int64)
         self._num_first_N = np.array(first_lengths, np.int32)
 

@@ -171,6 +171,12 @@ class Tokenizer(abc.ABC):
         """Puts the special tokens around one text or two; see `SequenceTemplate.join`."""
         return self.template.join(a, b, max_length=max_length)
 
+    def unknown_share(self, input_ids: np.ndarray) -> float:
+        """Returns the share of unknown tokens; special tokens do not count."""
+        special = [id_ for id_ in self.special_ids if id_ != self.unk_id]
+        text = input_ids[~np.isin(input_ids, special)]
+        return float(np.mean(text == self.unk_id)) if len(text) else 0.0
+
     def encode_masked(self, sentence: str) -> np.ndarray:
         """Returns the ids of a sentence, int32 [T], with masks converted to `mask_id`.
 

@@ -73,3 +73,14 @@ def make_schedule(
         return rate
 
     return learning_rate
+
+
+def warmup_warnings(schedule: ConfigDict, stages: Sequence[Stage]) -> list[str]:
+    """Returns a sentence if the warm-up is longer than the run, or else nothing."""
+    num_steps = sum(stage.num_planned_steps for stage in stages)
+    if stages[0].peak_learning_rate or schedule.warmup_steps < num_steps:
+        return []
+    return [
+        f"config.schedule.warmup_steps is {schedule.warmup_steps:g}: in {num_steps:,} steps the "
+        "learning rate never reaches its peak"
+    ]

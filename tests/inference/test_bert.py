@@ -227,6 +227,14 @@ def test_a_long_text_is_cut_off_with_a_warning(bert):
         bert.encode(["a b"])
 
 
+def test_text_that_the_vocabulary_does_not_know(bert):
+    with pytest.warns(UserWarning, match="60% of the tokens are unknown to the vocabulary of"):
+        bert.encode(["a ж", "ж ж a"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bert.encode(["a b ж", "b"])
+
+
 @pytest.mark.parametrize(
     ("num_tokens", "starts"), [(1, [0]), (6, [0]), (7, [0, 4]), (10, [0, 4]), (11, [0, 4, 8])]
 )
@@ -275,6 +283,7 @@ def test_max_length_covers_only_stages_that_have_begun():
         (lambda b: b.encode(["a"], layers=4), r"layers is \[4\]; .* 0 \(embeddings\) to 3"),
         (lambda b: b.encode(["a"], layers=[]), r"layers is \[\]"),
         (lambda b: b.encode(["a"], max_length=41), "from 5 to 40"),
+        (lambda b: b.attention(["a", "b"]), "attention takes one text or pair"),
         (lambda b: b.encode(["a"], stride=39), "stride is 39; it must be from 1 to 38"),
         (lambda b: b.encode([("a", "b")], stride=3), "a pair; a stride divides only single texts"),
     ],

@@ -44,3 +44,9 @@ def test_numbers_and_unknown_labels():
 def test_a_text_without_tokens():
     rows = ExampleRows([example("\u200b", "\u200b"), example("\u200b")], TOKENIZER, 8)
     assert rows.take(np.arange(2))["attention_mask"].sum(1).tolist() == [3, 2]
+
+
+def test_share_of_unknown_tokens():
+    rows = ExampleRows([example("a b ж"), example("c", "ж")], TOKENIZER, 8)
+    assert rows.unknown_share == 2 / 5
+    assert ExampleRows([], TOKENIZER, 8).unknown_share == 0

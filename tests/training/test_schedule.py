@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.config import default_config, stage, total_steps, validate
-from bert_jax.training.schedule import make_schedule
+from bert_jax.training.schedule import make_schedule, warmup_warnings
 from bert_jax.training.stages import resolve_stages
 
 
@@ -160,3 +160,13 @@ def test_fractions_rounded_by_hand_still_cover_every_step(fractions):
     config.train.stages = tuple(stage_of(fraction) for fraction in fractions)
     validate(config)
     assert resolve_stages(config)[-1].end_step == 10_000_000
+
+
+def test_a_warmup_that_is_longer_than_the_run_is_reported():
+    config = default_config()
+    for num_steps, expected in ((10_001, []), (10_000, ["10000: in 10,000 steps the learning"])):
+        config.train.num_steps = num_steps
+        found = warmup_warnings(config.schedule, resolve_stages(config))
+        assert len(found) == len(expected) and all(map(str.__contains__, found, expected))
+    config.schedule.warmup_steps = 0.5
+    assert not warmup_warnings(config.schedule, resolve_stages(config))
