@@ -102,7 +102,7 @@ def test_hidden_states_match_torch():
         name: bert.encode(SENTENCES, pooling=name, normalize=False) for name in ("cls", "mean")
     }
     # The directory is one of sentence-transformers.
-    assert bert.embedding == ("mean", True, 256)
+    assert bert.embedding[:3] == ("mean", True, 256)
     lengths = np.linalg.norm(pooled["mean"], axis=1, keepdims=True)
     np.testing.assert_allclose(bert.encode(SENTENCES), pooled["mean"] / lengths, atol=1e-6)
     for row, x in enumerate(states):
