@@ -1,6 +1,5 @@
 """Finds the parts of a variant (terms, row builders, corruptions, families) by name."""
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -22,10 +21,9 @@ def load_part(name: str, builtin: Mapping[str, str], key: str) -> Any:
     path = builtin.get(name, name)
     module, separator, attribute = path.partition(":")
     if not separator:
-        nearest = difflib.get_close_matches(name, builtin, n=1, cutoff=0.0)
         raise UserError(
-            f"{key} is {name!r}; it must be one of {', '.join(builtin)} (the nearest is "
-            f"{nearest[0]}) or MODULE:NAME of a part of your own"
+            f"{key} is {name!r}; it must be one of {', '.join(builtin)}, or MODULE:NAME of a part "
+            "of your own"
         )
     try:
         return getattr(importlib.import_module(module), attribute)

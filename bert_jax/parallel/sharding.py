@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -208,10 +207,9 @@ def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
         )
     for value, known, what in ((name, names, "logical axis"), (axis or axes[0], axes, "mesh axis")):
         if value not in known:
-            near = difflib.get_close_matches(value, known, n=1, cutoff=0.0)
             raise UserError(
-                f"config.sharding_rules has {rule!r}, but {value!r} is not a {what}; did you mean "
-                f"{near[0]!r}? (known: {', '.join(known)})"
+                f"config.sharding_rules has {rule!r}, but {value!r} is not a {what}; known: "
+                f"{', '.join(known)}"
             )
     return name, axis or None
 

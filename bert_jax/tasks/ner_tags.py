@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
-SCHEMES = ("iob1", "iob2", "iobes")
 # BILOU prefixes and their equivalents in IOBES.
 _BILOU = {"L": "E", "U": "S"}
 

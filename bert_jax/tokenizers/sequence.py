@@ -19,11 +19,6 @@ class TokenRow(NamedTuple):
     num_first: int
     num_cut: int = 0
 
-    @property
-    def token_type_ids_L(self) -> np.ndarray:
-        """int32: 0 in the first segment, 1 in the second."""
-        return (np.arange(len(self.input_ids_L)) >= self.num_first).astype(np.int32)
-
 
 @dataclasses.dataclass(frozen=True)
 class SequenceTemplate:

@@ -89,14 +89,12 @@ def scale_by_adam(
         mu = optax.tree_utils.tree_update_moment(updates, state.mu, b1, 1)
         nu = optax.tree_utils.tree_update_moment_per_elem_norm(updates, state.nu, b2, 2)
         count = optax.safe_increment(state.count)
-        mu_hat, nu_hat = mu, nu
+        mu_hat, nu_hat, scaled_eps = mu, nu, eps
         if bias_correction:
             mu_hat, nu_hat = _corrected(mu, b1, count), _corrected(nu, b2, count)
-        if bias_correction and eps_before_correction:
-            # The same quotient, with the factor sqrt(1 - b2^t) moved into eps.
-            scaled_eps = eps / jnp.sqrt(_share(b2, count))
-        else:
-            scaled_eps = eps
+            if eps_before_correction:
+                # The same quotient, with the factor sqrt(1 - b2^t) moved into eps.
+                scaled_eps = eps / jnp.sqrt(_share(b2, count))
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + scaled_eps), mu_hat, nu_hat)
         return updates, AdamMoments(count, mu, nu)
 

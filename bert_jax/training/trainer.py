@@ -48,7 +48,6 @@ class Trainer:
       fields: The declared fields of a training batch.
       frozen: Parameters that the objective reads but that are not trained. They are an argument
         of the steps, are never donated and are in no checkpoint.
-      rates: The learning rates of layers; None if all layers have the same rate.
     """
 
     model_config: BertConfig
@@ -64,7 +63,6 @@ class Trainer:
     compiled_eval_step: Any
     fields: BatchFields
     frozen: Any
-    rates: LayerRates | None
 
     @classmethod
     def create(
@@ -83,9 +81,10 @@ class Trainer:
         """Builds the trainer of a validated config of pre-training or fine-tuning.
 
         Args:
-          make_model, objective, stages, flops_per_sequence, fields, frozen, rates: The attributes
-            of these names, or functions of the `BertConfig` that return them. `fields` is needed
-            only to compile without data.
+          make_model, objective, stages, flops_per_sequence, fields, frozen: The attributes of these
+            names, or functions of the `BertConfig` that return them. `fields` is needed only to
+            compile without data.
+          rates: The learning rates of layers; None if all layers have the same rate.
           devices: The devices of the mesh; by default all.
 
         Raises:
@@ -151,7 +150,6 @@ class Trainer:
             ),
             fields=fields or {},
             frozen=frozen(model_config),
-            rates=rates,
         )
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:

@@ -275,5 +275,5 @@ def test_parts_from_outside_the_package():
     assert batch.keys() == fields.keys()
     starts = STORE.sentence_starts[STORE.document_starts[:-1]]
     assert sorted(batch["first_token"] - 5) == starts.tolist()
-    with pytest.raises(UserError, match="config.data.rows is 'pears'.*the nearest is pairs"):
+    with pytest.raises(UserError, match="config.data.rows is 'pears'; it must be one of pairs"):
         stream(rows="pears")

@@ -13,8 +13,8 @@ def tokens(row):
 def test_one_sentence_and_two():
     one, two = encode(TOKENIZER, ["a b", ("a", "b c")], 40)
     assert (tokens(one), tokens(two)) == ("[CLS] a b [SEP]", "[CLS] a [SEP] b c [SEP]")
-    assert one.token_type_ids_L.tolist() == [0, 0, 0, 0]
-    assert two.token_type_ids_L.tolist() == [0, 0, 0, 1, 1, 1]
+    assert one.num_first == len(one.input_ids_L) == 4
+    assert (two.num_first, len(two.input_ids_L)) == (3, 6)
 
 
 def test_texts_are_cut():

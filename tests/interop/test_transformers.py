@@ -85,7 +85,7 @@ def assert_same_logits(theirs, pretrained, weights):
         hidden_BxLxE, table_WxE, bias_W = ours["lm"]
         ours["lm"] = hidden_BxLxE @ table_WxE.T + bias_W
     if "rtd" in ours:
-        logits_BxL = ours["rtd"].logits_BxL
+        logits_BxL = ours["rtd"][0]
         np.testing.assert_allclose(logits_BxL[real], output.logits.numpy()[real], atol=1e-4)
         return
     tokens = ours["mlm" if "mlm" in ours else "lm"][..., : config.vocab_size]

@@ -68,7 +68,7 @@ def test_samples_replace_tokens_and_equal_samples_count_as_real(electra):
     assert 0 < expected.sum() < real.sum()
     # The discriminator applied directly to the row that it should read.
     alone = PreTrainingModel(CONFIG, make_terms(NAMES[1:]))
-    read = apply(alone, params, BATCH | {"input_ids": expected_ids})["rtd"].logits_BxL
+    read = apply(alone, params, BATCH | {"input_ids": expected_ids})["rtd"][0]
     np.testing.assert_allclose(logits, read, rtol=1e-5, atol=1e-5)
 
 
@@ -78,11 +78,11 @@ def test_samples_depend_on_the_key_and_are_fixed_in_evaluation(electra):
     @jax.jit
     def logits(seed):
         rngs = {"sample": jax.random.key(seed), "dropout": jax.random.key(0)}
-        return apply(model, params, BATCH, rngs)["rtd"].logits_BxL
+        return apply(model, params, BATCH, rngs)["rtd"][0]
 
     one, other = logits(1), logits(2)
     assert (one == logits(1)).all() and (one != other).any()
-    evaluated = jax.jit(lambda: apply(model, params, BATCH)["rtd"].logits_BxL)
+    evaluated = jax.jit(lambda: apply(model, params, BATCH)["rtd"][0])
     assert (evaluated() == evaluated()).all()
 
 

@@ -121,8 +121,8 @@ class TestRules:
     @pytest.mark.parametrize(
         ("rule", "words"),
         [
-            ("mpl=fsdp", "'mpl' is not a logical axis; did you mean 'mlp'?"),
-            ("mlp=fdsp", "'fdsp' is not a mesh axis; did you mean 'fsdp'? (known: data, fsdp, mod"),
+            ("mpl=fsdp", "'mpl' is not a logical axis; known: vocab, embed"),
+            ("mlp=fdsp", "'fdsp' is not a mesh axis; known: data, fsdp, mod"),
             ("mlp", "config.sharding_rules has 'mlp'; a rule is NAME=AXIS"),
             ("=fsdp", "'' is not a logical axis"),
             (

@@ -51,7 +51,7 @@ def sentences(draw):
     return found, at + draw(st.integers(0, 2))
 
 
-@given(sentences(), st.sampled_from(ner_tags.SCHEMES))
+@given(sentences(), st.sampled_from(("iob1", "iob2", "iobes")))
 def test_every_scheme_represents_the_same_entities(sentence, scheme):
     found, length = sentence
     tags = ner_tags.tags_of(found, length, scheme)

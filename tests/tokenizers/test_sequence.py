@@ -17,10 +17,10 @@ def test_templates():
     assert row.input_ids_L.dtype == np.int32
     row = BERT.join(A, B)
     assert row.input_ids_L.tolist() == [101, 11, 12, 13, 102, 21, 22, 102]
-    assert row.token_type_ids_L.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert (row.num_first, len(row.input_ids_L)) == (5, 8)
     row = ROBERTA.join(A, B)
     assert row.input_ids_L.tolist() == [0, 11, 12, 13, 2, 2, 21, 22, 2]
-    assert not row.token_type_ids_L.any()
+    assert row.num_first == len(row.input_ids_L)
 
 
 def test_truncation_to_max_length():

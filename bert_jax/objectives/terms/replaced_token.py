@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,6 @@ import jax.numpy as jnp
 from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
 from bert_jax.objectives.term import Metric, Term, example_weights
-
-
-class ReplacedTokenOutputs(NamedTuple):
-    """The prediction and the label of every token.
-
-    Attributes:
-      logits_BxL: float32.
-      is_replaced_BxL: bool. A sample that equals the original token is not replaced.
-    """
-
-    logits_BxL: jax.Array
-    is_replaced_BxL: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +53,8 @@ class ReplacedToken(Term):
         return {"rtd": ReplacedTokenHead(config)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        return ReplacedTokenOutputs(model.rtd(hidden_BxLxD), _is_replaced(batch))
+        """Returns logits_BxL, float32, and is_replaced_BxL, bool."""
+        return model.rtd(hidden_BxLxD), _is_replaced(batch)
 
     def total(self, batch):
         return jnp.sum(batch["attention_mask"])
@@ -105,7 +93,10 @@ class ReplacedToken(Term):
 
 
 def _is_replaced(batch):
-    """Returns which tokens differ from the original ones, bool [B, L]."""
+    """Returns which tokens differ from the original ones, bool [B, L].
+
+    A sample that equals the original token is not replaced.
+    """
     ids_BxL, positions_BxM = batch["input_ids"], batch["masked_lm_positions"]
     new_BxM = jnp.take_along_axis(ids_BxL, positions_BxM, axis=1)
     is_changed_BxM = (new_BxM != batch["masked_lm_ids"]) & (batch["masked_lm_weights"] > 0)
