@@ -38,7 +38,7 @@ data = default_config().data
 data.update(input=(text,), format=format, vocab=vocab, num_processes=1)
 size = len(open(vocab, encoding="utf-8").read().rstrip("\\n").split("\\n"))
 times = time.perf_counter(), time.process_time()
-prepare(data, size, output, show_progress=False)
+prepare(data, size, output)
 report(*times)
 """
 )

@@ -52,7 +52,7 @@ _FLAG_HELP = {
 }
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags() -> None:
     """Defines the flags of the command: `config.data`'s keys, --output and --vocab_size."""
     define = {
         bool: flags.DEFINE_boolean,
@@ -63,26 +63,20 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     data = default_config().data
     for key, text in _FLAG_HELP.items():
         default = ",".join(data.input) if key == "input" else data[key]
-        define[type(default)](key, default, text, flag_values=values)
-    flags.DEFINE_string("output", None, "Directory of the token store.", flag_values=values)
-    flags.DEFINE_boolean(
-        "report", False, "Also show what sentence pairs see of the text.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "max_seq_length", 128, "Length of the rows of --report.", lower_bound=8, flag_values=values
-    )
+        define[type(default)](key, default, text)
+    flags.DEFINE_string("output", None, "Directory of the token store.")
+    flags.DEFINE_boolean("report", False, "Also show what sentence pairs see of the text.")
+    flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
     flags.DEFINE_integer(
         "vocab_size",
         None,
         "Entries of the vocabulary; by default those of the given vocabulary, or "
         f"{default_config().model.vocab_size} to train.",
-        flag_values=values,
     )
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Runs the command `python -m bert_jax.prepare`."""
-    del argv
+def main(_) -> None:
+    values = flags.FLAGS
     if not values.output:
         raise UserError("--output=DIR is missing: the directory of the token store")
     files.open_path(values.output, "--output")

@@ -19,7 +19,7 @@ def options(inputs="", **changes):
 
 
 def make(data, output, vocab_size=VOCAB_SIZE):
-    return prepare(data, vocab_size, output, show_progress=False)
+    return prepare(data, vocab_size, output)
 
 
 def digest(directory):

@@ -73,14 +73,14 @@ class TestOthersDirectories:
     def test_another_corpus_is_refused(self, copy, texts, tmp_path, refusal):
         other = tmp_path / "store"
         data = small_run(write_documents(tmp_path / "other", 5)).data
-        prepare.prepare(data, 200, other, show_progress=False)
+        prepare.prepare(data, 200, other)
         sentence = refusal(lambda: pretrain.train(small_run(texts, data__store=str(other)), copy))
         assert "another corpus" in sentence and str(tmp_path / "other") in sentence
 
     def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
         folder = tmp_path / "texts"
         run = small_run(write_documents(folder, 5))
-        prepare.prepare(run.data, 200, tmp_path / "store", show_progress=False)
+        prepare.prepare(run.data, 200, tmp_path / "store")
         (folder / "3.txt").write_text("Other text. It is short.")
         sentence = refusal(lambda: prepare.prepare(run.data, 200, tmp_path / "store"))
         assert f"({folder}/3.txt was " in sentence and "same data.input" in sentence

@@ -55,7 +55,7 @@ def stores(texts, tmp_path_factory):
     for inputs, store in zip(texts, where, strict=True):
         data = config_lib.default_config().data
         data.input, data.num_processes, data.heldout_fraction = (inputs,), 1, 0.3
-        prepare(data, VOCAB_SIZE, store, show_progress=False)
+        prepare(data, VOCAB_SIZE, store)
     return where
 
 

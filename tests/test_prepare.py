@@ -202,7 +202,7 @@ def test_dropped_documents_do_not_change_the_held_out_ones(store, tmp_path):
 def test_tokenize_corpus(store, speeches, tmp_path):
     tokenizer = tokenizers.load(store[1] / "tokenizer")
     for _ in range(2):
-        counts = tokenize_corpus(options(speeches), tokenizer, tmp_path / "x", show_progress=False)
+        counts = tokenize_corpus(options(speeches), tokenizer, tmp_path / "x")
     split = TokenStore(tmp_path / "x")
     assert counts["documents"] == split.num_documents == 60
     assert counts["tokens"] == sum(s["tokens"] for s in store[0]["splits"].values())

@@ -32,7 +32,7 @@ def store(tmp_path_factory):
     data = config_lib.default_config().data
     data.input = (runs.write_speeches(tmp_path_factory.mktemp("texts")),)
     data.num_processes, data.heldout_fraction = 1, 0.2
-    prepare.prepare(data, runs.TINY_RUN["model.vocab_size"], directory, show_progress=False)
+    prepare.prepare(data, runs.TINY_RUN["model.vocab_size"], directory)
     return directory
 
 

@@ -39,9 +39,7 @@ FEATURES = {
 _BATCH = 1024
 
 
-def write_rows(
-    sources: list[dict[str, Any]], tokenizer: Tokenizer, output: Path, *, show_progress: bool = True
-) -> int:
+def write_rows(sources: list[dict[str, Any]], tokenizer: Tokenizer, output: Path) -> int:
     """Writes the rows and token counts of a `RecordStore`.
 
     Args:
@@ -57,7 +55,7 @@ def write_rows(
     """
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
     item_bytes = {"token_counts.npy": 1}
-    with Progress("reading TFRecords", len(sources), "files", enabled=show_progress) as progress:
+    with Progress("reading TFRecords", len(sources), "files") as progress:
         for number, source in enumerate(sources):
             source |= {"records": 0, "max_seq_length": 0, "max_predictions_per_seq": 0}
             path = output / row_file(number)
@@ -201,7 +199,6 @@ def write_tfrecords(
     *,
     dupe_factor: int = 10,
     num_shards: int = 1,
-    show_progress: bool = True,
 ) -> int:
     """Writes epochs of a token store as TFRecord files, and their vocabulary beside them.
 
@@ -226,7 +223,7 @@ def write_tfrecords(
     with (
         empty_directory(output, r"examples-\d+-of-\d+\.tfrecord\.partial"),
         files.local_output(output, last=("vocab.txt", MODEL_FILE)) as folder,
-        Progress("writing", total, "records", enabled=show_progress) as progress,
+        Progress("writing", total, "records") as progress,
     ):
         names = (f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards))
         paths = [folder / name for name in names]

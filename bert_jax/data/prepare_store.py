@@ -50,9 +50,7 @@ STANDARD_INPUT = "-"
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
 
 
-def prepare(
-    data: ConfigDict, vocab_size: int, output: str | os.PathLike, *, show_progress: bool = True
-) -> dict[str, Any]:
+def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dict[str, Any]:
     """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
 
     Args:
@@ -91,23 +89,22 @@ def prepare(
         files.local_output(output, last=("metadata.json",)) as local,
         _standard_input(data, local) if is_piped else nullcontext(corpus) as corpus,
     ):
-        tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout, show_progress)
+        tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout)
         tokenizer.save(local / "tokenizer")
         report: dict[str, Any] = {}
         if is_static:
             # This import loads TensorFlow, which takes seconds.
             from bert_jax.data.google_tfrecord import write_rows
 
-            rows = write_rows(corpus.sources, tokenizer, local, show_progress=show_progress)
+            rows = write_rows(corpus.sources, tokenizer, local)
             splits = {"train": {"records": rows}}
         else:
             counts: Counter[str] = Counter()
-            documents = _tokenized(data, corpus, local / "tokenizer", show_progress, counts)
+            documents = _tokenized(data, corpus, local / "tokenizer", counts)
             splits = _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local)
             formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
             report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
-            if show_progress:
-                preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
+            preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             "vocab_size": tokenizer.vocab_size,
@@ -141,11 +138,7 @@ def _standard_input(data: ConfigDict, local: Path) -> Iterator[Corpus]:
 
 
 def tokenize_corpus(
-    data: ConfigDict,
-    tokenizer: tokenizers.Tokenizer,
-    output_dir: str | os.PathLike,
-    *,
-    show_progress: bool = True,
+    data: ConfigDict, tokenizer: tokenizers.Tokenizer, output_dir: str | os.PathLike
 ) -> dict[str, Any]:
     """Writes all of `data.input` as one split, with nothing held out.
 
@@ -168,7 +161,7 @@ def tokenize_corpus(
         SplitWriter(local, tokenizer.vocab_size) as split,
     ):
         tokenizer.save(tokenizer_dir)
-        documents = _tokenized(data, corpus, Path(tokenizer_dir), show_progress, Counter())
+        documents = _tokenized(data, corpus, Path(tokenizer_dir), Counter())
         for _, document in documents:
             _append(split, document)
         _check_number(split.counts["documents"], data.rows)
@@ -178,12 +171,12 @@ def tokenize_corpus(
 
 
 def _make_tokenizer(
-    data: ConfigDict, vocab_size: int, corpus: Corpus, heldout: HeldOut, show_progress: bool
+    data: ConfigDict, vocab_size: int, corpus: Corpus, heldout: HeldOut
 ) -> tokenizers.Tokenizer:
     if data.vocab:
         return given_tokenizer(data, vocab_size)
     sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
-    with _reading(corpus, "reading for the vocabulary", show_progress) as (progress, advance):
+    with _reading(corpus, "reading for the vocabulary") as (progress, advance):
         index = -1
         for index, document in enumerate(corpus.documents()):
             if index not in heldout:
@@ -249,11 +242,7 @@ def _append(split: SplitWriter, document: TokenizedDocument) -> None:
 
 
 def _tokenized(
-    data: ConfigDict,
-    corpus: Corpus,
-    tokenizer_dir: Path,
-    show_progress: bool,
-    counts: Counter[str],
+    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path, counts: Counter[str]
 ) -> Iterator[tuple[int, TokenizedDocument]]:
     """Yields the tokenized documents with their indices; drops those without a token.
 
@@ -262,7 +251,7 @@ def _tokenized(
     processes = data.num_processes or num_cores()
     rules = SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
     with (
-        _reading(corpus, "tokenizing", show_progress) as (_, advance),
+        _reading(corpus, "tokenizing") as (_, advance),
         closing(
             tokenize_documents(corpus.documents(), tokenizer_dir, processes, rules)
         ) as documents,
@@ -278,12 +267,10 @@ def _tokenized(
 
 
 @contextmanager
-def _reading(
-    corpus: Corpus, name: str, enabled: bool
-) -> Iterator[tuple[Progress, Callable[[], None]]]:
+def _reading(corpus: Corpus, name: str) -> Iterator[tuple[Progress, Callable[[], None]]]:
     """Yields the progress bar for reading a corpus, and a function that updates it."""
     total = corpus.fetch()
-    with Progress(name, total, corpus.unit, enabled=enabled) as progress:
+    with Progress(name, total, corpus.unit) as progress:
         shown = 0.0
 
         def advance(least: float = 100 if corpus.unit == "documents" else 0.1) -> None:

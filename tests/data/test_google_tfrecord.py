@@ -31,7 +31,7 @@ def vocab(tmp_path):
 def convert(vocab, data_input, output=None, **changes):
     output = output or vocab.parent / "rows"
     data = data_of(vocab, data_input, **changes)
-    metadata = prepare(data, VOCAB, output, show_progress=False)
+    metadata = prepare(data, VOCAB, output)
     return metadata, RecordStore(output)
 
 
@@ -221,7 +221,7 @@ def store(tmp_path_factory):
 def export(store, output, **options):
     tokenizer = tokenizers.load(store / "tokenizer")
     split = TokenStore(store / "train")
-    google_tfrecord.write_tfrecords(split, tokenizer, SPEC, output, show_progress=False, **options)
+    google_tfrecord.write_tfrecords(split, tokenizer, SPEC, output, **options)
     return Stream(split, tokenizer, SPEC)
 
 
@@ -231,7 +231,7 @@ class TestWriting:
         original = export(store, out, dupe_factor=3, num_shards=2)
         assert (out / "vocab.txt").read_bytes() == (store / "tokenizer/vocab.txt").read_bytes()
         data = data_of(out / "vocab.txt", out / "*.tfrecord")
-        metadata = prepare(data, 100, tmp_path / "rows", show_progress=False)
+        metadata = prepare(data, 100, tmp_path / "rows")
         written = metadata["splits"]["train"]["records"]
         assert original.position(written // 16)["epoch"] in (2, 3), "three epochs"
         rows = [

@@ -220,7 +220,7 @@ def test_texts_prepared_in_a_bucket(bucket, tmp_path):
         data.num_processes, data.heldout_fraction = 2, 0.2
         if files.is_remote(root):
             files.write_whole(root / "store" / "train" / "tokens-00007.bin", b"left by a kill")
-        made[root] = prepare(data, len(vocabulary), root / "store", show_progress=False)
+        made[root] = prepare(data, len(vocabulary), root / "store")
         # A second call returns the existing store.
         assert prepare(data, len(vocabulary), root / "store") == made[root]
     disk, remote = made
@@ -234,6 +234,6 @@ def test_texts_prepared_in_a_bucket(bucket, tmp_path):
     assert np.array_equal(ours.tokens_at(positions), theirs.tokens_at(positions))
     files.write_whole(remote / "other" / "notes.txt", b"mine")
     with pytest.raises(UserError, match="other holds notes.txt, which is not part of an"):
-        prepare(data, len(vocabulary), remote / "other", show_progress=False)
+        prepare(data, len(vocabulary), remote / "other")
     with pytest.raises(UserError, match="but no object matches it"):
         Corpus(f"gs://{bucket}/none/*.txt")
