@@ -178,13 +178,8 @@ def _filled(name: str, run: Run, text: str) -> str:
     # The package's inference loads slowly, and most pages need none.
     import bert_jax
 
-    steps = sorted(
-        int(path.name)
-        for path in (run.directory / workdir.CHECKPOINTS).iterdir()
-        if path.name.isdecimal()
-    )
     rows = []
-    for step in steps:
+    for step in workdir.saved_steps(run.directory / workdir.CHECKPOINTS):
         first, *_ = bert_jax.load(str(run.directory), step=step).fill_mask(text)
         guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
         rows.append([f"{step:,}", *guesses])

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -172,16 +173,20 @@ def checkpoint_folder(workdir: epath.PathLike, step: int | None = None) -> epath
     With `step`, the folder of the best is returned only if it has this step.
     """
     path = epath.Path(workdir)
-    names = [entry.name for entry in (path / BEST).iterdir()] if (path / BEST).is_dir() else []
-    found = any(map(str.isdecimal, names)) if step is None else str(step) in names
+    best = saved_steps(path / BEST)
+    found = best if step is None else step in best
     return path / (BEST if found else CHECKPOINTS)
 
 
 def newest_checkpoint(workdir: epath.PathLike) -> int | None:
     """Returns the last step that was saved in a directory, even if it is damaged."""
-    folder = epath.Path(workdir) / CHECKPOINTS
-    names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    return max((int(name) for name in names if name.isdecimal()), default=None)
+    return max(saved_steps(epath.Path(workdir) / CHECKPOINTS), default=None)
+
+
+def saved_steps(folder: Path | epath.Path) -> list[int]:
+    """Returns the steps in a folder of checkpoints in order, damaged ones too."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit, softmax
 
+from bert_jax.config.finetuning import TASK_SECTIONS
 from bert_jax.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.compiled_forward import Inputs
@@ -93,12 +94,9 @@ class FineTuned(Bert):
             self.max_length, trained.get("data", {}).get("max_seq_length", self.max_length)
         )
         # Weights without a config get the values of configs/finetune/squad.py.
-        defaults = {
+        defaults = {key: field.default for key, field in TASK_SECTIONS["squad"].items()} | {
             "doc_stride": min(128, self.max_length // 4),
             "max_query_length": min(64, self.max_length // 2),
-            "n_best": 20,
-            "max_answer_length": 30,
-            "null_threshold": 0.0,
             "version": "",
         }
         self._answering = defaults | trained.get("squad", {})

@@ -17,12 +17,7 @@ from bert_jax.batch import (
     BatchFields,
 )
 from bert_jax.data.rows.assembly import Span, join_spans
-from bert_jax.data.rows.windows import (
-    Block,
-    WindowedRows,
-    gather_sentences,
-    target_lengths,
-)
+from bert_jax.data.rows.windows import Block, WindowedRows, gather_sentences, target_lengths
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.sequence import truncated_lengths
 

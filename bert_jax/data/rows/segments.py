@@ -6,12 +6,7 @@ import numpy as np
 
 from bert_jax.batch import ENCODER_FIELDS, BatchFields
 from bert_jax.data.rows.assembly import Span, join_spans
-from bert_jax.data.rows.windows import (
-    Block,
-    WindowedRows,
-    gather_sentences,
-    target_lengths,
-)
+from bert_jax.data.rows.windows import Block, WindowedRows, gather_sentences, target_lengths
 
 
 class SegmentPlan(NamedTuple):
@@ -58,10 +53,7 @@ class SegmentRows(WindowedRows):
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Returns the first sentence of each chunk and the one after its last."""
         target_D = target_lengths(
-            rng,
-            block.num_documents,
-            self._max_num_tokens,
-            self.spec.short_seq_prob,
+            rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
         )
         _, first_N, end_N = gather_sentences(block, target_D, lambda first, end: (end, ()))
         return first_N, end_N

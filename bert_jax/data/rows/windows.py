@@ -14,12 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from bert_jax.batch import BatchFields
-from bert_jax.data.random_streams import (
-    BLOCK_ORDER_TAG,
-    PLAN_TAG,
-    SHUFFLE_TAG,
-    keyed_generator,
-)
+from bert_jax.data.random_streams import BLOCK_ORDER_TAG, PLAN_TAG, SHUFFLE_TAG, keyed_generator
 
 BLOCKS_PER_WINDOW = 16
 
