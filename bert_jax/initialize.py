@@ -27,6 +27,7 @@ from bert_jax.interop.weights import (
     unflatten,
 )
 from bert_jax.parallel import multihost
+from bert_jax.progress import say
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
@@ -125,9 +126,7 @@ def check(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained 
         check_tokenizer(pretrained, given_tokenizer(config.data, config.model.vocab_size))
 
 
-def take_weights(
-    config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer, say: Callable[[str], None]
-) -> Weights:
+def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:
     """Takes the weights for pre-training from the model that `check` returned.
 
     Missing heads are initialized from the seed, with a warning.

@@ -26,7 +26,6 @@ from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer, read_teacher
 from bert_jax.progress import say
 from bert_jax.training.best import Evaluations, open_best, remove_later, save_best
-from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
 from bert_jax.training.metrics import read_metrics
@@ -99,8 +98,16 @@ def _train(
         checkpointer = stack.enter_context(closing(initialize.open_checkpoints(config, directory)))
 
         # Start or continue.
-        state, resume = _initialize(
-            config, directory, trainer, checkpointer, run_input, teacher, pretrained
+        if config.resume_from and not workdir.has_checkpoints(directory):
+            workdir.check_same_corpus(config.resume_from, directory)
+        weights = None
+        if pretrained:
+            tokenizer = run_input.tokenizer
+            weights = functools.partial(initialize.take_weights, config, pretrained, tokenizer)
+        elif teacher and teacher_layers(config):
+            weights = functools.partial(initialize.take_layers, config, teacher, trainer.model)
+        state, resume = initialize.initialize(
+            trainer, checkpointer, other_run=config.resume_from, weights=weights
         )
         step, num_steps = int(state.step), total_steps(config.train)
         _check_stage(config, trainer, step, resume)
@@ -243,28 +250,6 @@ def _checked(
     stack.enter_context(workdir.lock(directory))
     initialize.check(config, directory, pretrained)
     return config, trainer, teacher, pretrained, warnings
-
-
-def _initialize(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    trainer: Trainer,
-    checkpointer: Checkpointer,
-    run_input: RunInput,
-    teacher: Pretrained | None,
-    pretrained: Pretrained | None,
-) -> tuple[TrainState, dict[str, Any]]:
-    if config.resume_from and not workdir.has_checkpoints(directory):
-        workdir.check_same_corpus(config.resume_from, directory)
-    weights = None
-    if pretrained:
-        tokenizer = run_input.tokenizer
-        weights = functools.partial(initialize.take_weights, config, pretrained, tokenizer, say)
-    elif teacher and teacher_layers(config):
-        weights = functools.partial(initialize.take_layers, config, teacher, trainer.model)
-    return initialize.initialize(
-        trainer, checkpointer, other_run=config.resume_from, weights=weights
-    )
 
 
 def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def begin(config, trained):
     tokenizer, _ = workdir.load_vocabulary(trained)
     trainer = make_trainer(config)
     pretrained = formats.read(config.init_from)
-    weights = initialize.take_weights(config, pretrained, tokenizer, print)
+    weights = initialize.take_weights(config, pretrained, tokenizer)
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 
