@@ -27,11 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.parts import load_part
 
 # Evaluation always uses these masks, so that runs trained with different masks are comparable.
-EVALUATION_MASKS = {
-    "masked_lm_prob": 0.15,
-    "mask_shares": (0.8, 0.1, 0.1),
-    "held_out": True,
-}
+EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1), "held_out": True}
 
 
 @dataclasses.dataclass(frozen=True)

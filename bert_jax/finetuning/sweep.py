@@ -175,11 +175,7 @@ def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
     for rate, size, seed in itertools.product(grid.learning_rates, grid.batch_sizes, grid.seeds):
         yield (
             f"rate_{rate:.12g}_batch_{size}_seed_{seed}",
-            {
-                "schedule.peak_learning_rate": float(rate),
-                "train.batch_size": size,
-                "seed": seed,
-            },
+            {"schedule.peak_learning_rate": float(rate), "train.batch_size": size, "seed": seed},
         )
 
 

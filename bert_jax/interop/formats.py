@@ -25,10 +25,7 @@ _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 
 
 def read(
-    path: str | Path,
-    lowercase: bool | None = None,
-    step: int | None = None,
-    family: str = "",
+    path: str | Path, lowercase: bool | None = None, step: int | None = None, family: str = ""
 ) -> Pretrained:
     """Reads a model of any known kind.
 

@@ -78,10 +78,7 @@ def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
 
 
 def _part(
-    pretrained: Pretrained,
-    weights: Weights,
-    model: dict[str, Any],
-    terms: tuple[str, ...],
+    pretrained: Pretrained, weights: Weights, model: dict[str, Any], terms: tuple[str, ...]
 ) -> Pretrained:
     """Returns one of the two models, with its share of the objective."""
     training = pretrained.training

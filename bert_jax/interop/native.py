@@ -52,11 +52,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
             "bilstm_size": config.train.bilstm_size,
         }
         model = make_task_model(
-            config.head,
-            len(config.labels),
-            model_config,
-            head["features"],
-            head["bilstm_size"],
+            config.head, len(config.labels), model_config, head["features"], head["bilstm_size"]
         )
     abstract = nn.unbox(abstract_params(model))
     with closing(Checkpointer(folder, read_only=True)) as checkpoints:

@@ -183,9 +183,7 @@ def _albert_normalizers(lowercase: bool) -> list[normalizers.Normalizer]:
     ]
 
 
-def _model_normalizers(
-    model: sentencepiece_model_pb2.ModelProto,
-) -> list[normalizers.Normalizer]:
+def _model_normalizers(model: sentencepiece_model_pb2.ModelProto) -> list[normalizers.Normalizer]:
     steps = []
     if model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))

@@ -77,12 +77,7 @@ class WeightedTerms:
         return loss, {"loss": loss} | metrics
 
     def evaluate(
-        self,
-        model: Any,
-        params: Any,
-        batch: Batch,
-        frozen: Any,
-        unigram_log_probs_V: jax.Array,
+        self, model: Any, params: Any, batch: Batch, frozen: Any, unigram_log_probs_V: jax.Array
     ) -> Metrics:
         """Returns sums over the batch.
 

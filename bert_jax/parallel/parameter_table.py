@@ -52,9 +52,7 @@ def parameter_rows(params: Any) -> list[Row]:
         key = (name, leaf.shape, divided_by(leaf.sharding, len(leaf.shape)), str(leaf.dtype))
         row = rows.get(key, Row(*key, count=0, bytes_per_device=0))
         rows[key] = dataclasses.replace(
-            row,
-            count=row.count + 1,
-            bytes_per_device=row.bytes_per_device + bytes_per_device(leaf),
+            row, count=row.count + 1, bytes_per_device=row.bytes_per_device + bytes_per_device(leaf)
         )
     return list(rows.values())
 

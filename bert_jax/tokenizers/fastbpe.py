@@ -16,12 +16,7 @@ from etils import epath
 from tokenizers import models
 
 from bert_jax.errors import UserError
-from bert_jax.tokenizers.base import (
-    CONVENTIONS,
-    SpecialTokens,
-    Tokenizer,
-    read_vocabulary_file,
-)
+from bert_jax.tokenizers.base import CONVENTIONS, SpecialTokens, Tokenizer, read_vocabulary_file
 
 VOCABULARY_FILE, CODES_FILE = "vocab.txt", "bpe.codes"
 CONTINUED = "@@"

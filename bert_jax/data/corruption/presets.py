@@ -8,11 +8,7 @@ BERT = MaskingRules()
 # fairseq's MaskTokensDataset. Any position may be chosen, and random tokens are never special.
 # With whole words, a share of the words is chosen; each is masked, kept or replaced as a whole.
 ROBERTA = MaskingRules(
-    specials=True,
-    rate_of="groups",
-    rounding="random",
-    coin="group",
-    random_ids="no_specials",
+    specials=True, rate_of="groups", rounding="random", coin="group", random_ids="no_specials"
 )
 
 # `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training

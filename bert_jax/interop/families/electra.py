@@ -65,8 +65,6 @@ ELECTRA = Family(
     encoder_prefixes=("electra.",),
     base_prefixes=("embeddings.", "embeddings_project.", "encoder."),
     renamed=BERT.renamed,
-    tied={
-        "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
-    },
+    tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     buffers=("electra.embeddings.position_ids",),
 )

@@ -105,10 +105,7 @@ class HiddenCosine(Term):
         # As in torch.nn.CosineEmbeddingLoss.
         squares_BxL = (jnp.sum(ours_BxLxD**2, -1) + 1e-12) * (jnp.sum(theirs_BxLxD**2, -1) + 1e-12)
         cosines_BxL = jnp.sum(ours_BxLxD * theirs_BxLxD, axis=-1) / jnp.sqrt(squares_BxL)
-        return {
-            "loss": jnp.sum(weights_BxL * (1 - cosines_BxL)),
-            "weight": jnp.sum(weights_BxL),
-        }
+        return {"loss": jnp.sum(weights_BxL * (1 - cosines_BxL)), "weight": jnp.sum(weights_BxL)}
 
     def results(self, sums):
         return {"hidden_cosine_loss": sums["loss"] / sums["weight"]}
