@@ -151,25 +151,8 @@ DATA: Section = {
     "prefetch_batches": Field(4, "Number of batches kept ready in host memory.", above=0),
 }
 
-# Keys of `data` that have no effect on rows with fixed pairs and masks.
-_NOT_OF_STATIC_DATA = (
-    "text_field",
-    "encoding",
-    "language",
-    "max_sentence_tokens",
-    "max_document_characters",
-    "bad_documents",
-    "heldout_fraction",
-    "rows",
-    "pair_labels",
-    "corruption",
-    "masked_lm_prob",
-    "mask_shares",
-    "word_boundaries",
-    "whole_word_masking",
-    "short_seq_prob",
-    "shuffle_sentences",
-)
+# The keys beside the tokenizer's that have an effect on rows with fixed pairs and masks.
+_OF_STATIC_DATA = ("input", "format", "store", "num_processes", "num_threads", "prefetch_batches")
 
 
 def check_data(data: ConfigDict) -> None:
@@ -203,7 +186,9 @@ def check_data(data: ConfigDict) -> None:
             "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "
             "vocab.txt that the records were written with"
         )
-    for key in _NOT_OF_STATIC_DATA:
+    for key in DATA:
+        if key in TOKENIZER or key in _OF_STATIC_DATA:
+            continue
         default = DATA[key].default
         # Such a corpus has no held-out documents and no sentences: 0 is right too.
         zeros = ("heldout_fraction", "max_sentence_tokens")
