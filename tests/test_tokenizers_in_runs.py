@@ -58,6 +58,7 @@ def test_trained_on_the_corpus(kind, speeches, tmp_path):
     assert text == (expected if kind in ("cased", "byte_bpe") else expected.lower())
 
 
+@pytest.mark.slow
 def test_released_vocabulary(speeches, shared_data, tmp_path):
     vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
     if not vocab.exists():

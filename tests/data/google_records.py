@@ -1,8 +1,7 @@
 """Small TFRecord files in google-research/bert's format, and the config of a run on them."""
 
-import tensorflow as tf
-
 from bert_jax.config import default_config
+from bert_jax.data.lean_tensorflow import tf
 
 VOCAB = 40
 

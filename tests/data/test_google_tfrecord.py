@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bert_jax import tokenizers
 from bert_jax.data import google_tfrecord, record_store
+from bert_jax.data.lean_tensorflow import tf
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import PARTS, RecordStore
 from bert_jax.data.store import TokenStore

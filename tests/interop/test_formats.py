@@ -67,7 +67,7 @@ def test_the_layout_of_transformers(tmp_path):
 
 
 def test_the_variables_of_google(tmp_path):
-    import tensorflow as tf
+    from bert_jax.data.lean_tensorflow import tf
 
     formats.write(make_pretrained(), tmp_path / "google", "google")
     shapes = dict(tf.train.list_variables(str(tmp_path / "google" / "bert_model.ckpt")))

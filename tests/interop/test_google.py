@@ -23,7 +23,7 @@ def google(checkpoint, tmp_path):
 
 
 def edit_variables(directory, change):
-    import tensorflow as tf
+    from bert_jax.data.lean_tensorflow import tf
 
     prefix = str(directory / "bert_model.ckpt")
     reader = tf.train.load_checkpoint(prefix)

@@ -53,7 +53,7 @@ def relative(found, expected):
     return np.abs(found - expected).max() / np.abs(expected).max()
 
 
-@pytest.mark.parametrize("rate", [0.0, RATE])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), RATE])
 def test_output_and_gradients_match_plain_attention(case, rate):
     depth, heads, (query, key, value, weight), bias, keys = case
 

@@ -92,22 +92,25 @@ def test_each_choice_is_scored_as_its_own_sequence():
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_features_concatenate_the_chosen_layers_without_gradients():
-    for head, at, scan_layers in (
-        ("sequence_classification", 0, False),
+@pytest.mark.parametrize(
+    ("head", "at", "scan_layers"),
+    [
+        pytest.param("sequence_classification", 0, False, marks=pytest.mark.slow),
         ("token_classification", slice(None), True),
-    ):
-        model, params = built(head, features=(-1, 0), scan_layers=scan_layers)
-        encoder = BertEncoder(dataclasses.replace(CONFIG, scan_layers=scan_layers), False)
-        layers = jax.jit(
-            functools.partial(encoder.apply, deterministic=True, method=BertEncoder.hidden_states)
-        )({"params": params["bert"]}, *INPUTS.values())
-        assert len(layers) == 3
-        expected = affine(jnp.concatenate([layers[2], layers[0]], axis=-1)[:, at], params)
-        np.testing.assert_allclose(run(model, params)["logits"], expected, rtol=1e-5, atol=1e-6)
-        gradients = gradient(model, params)
-        assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients["bert"]))
-        assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["classifier"]))
+    ],
+)
+def test_features_concatenate_the_chosen_layers_without_gradients(head, at, scan_layers):
+    model, params = built(head, features=(-1, 0), scan_layers=scan_layers)
+    encoder = BertEncoder(dataclasses.replace(CONFIG, scan_layers=scan_layers), False)
+    layers = jax.jit(
+        functools.partial(encoder.apply, deterministic=True, method=BertEncoder.hidden_states)
+    )({"params": params["bert"]}, *INPUTS.values())
+    assert len(layers) == 3
+    expected = affine(jnp.concatenate([layers[2], layers[0]], axis=-1)[:, at], params)
+    np.testing.assert_allclose(run(model, params)["logits"], expected, rtol=1e-5, atol=1e-6)
+    gradients = gradient(model, params)
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients["bert"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["classifier"]))
 
 
 def lstm(states_LxE, cell, size):

@@ -37,7 +37,6 @@ ACCUMULATED = {
     "train.gradient_accumulation_steps": 2,
 }
 CASES = {
-    "dp": SMALL,
     "fsdp=8": SMALL | {"sharding": "fsdp", "mesh.data": 1, "mesh.fsdp": 8},
     "fsdp_tp": SMALL | {"sharding": "fsdp_tp", "mesh.fsdp": 2, "mesh.model": 2},
     "accumulated, fsdp=4": ACCUMULATED | {"sharding": "fsdp", "mesh.fsdp": 4},

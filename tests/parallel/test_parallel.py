@@ -75,7 +75,6 @@ def test_the_state_is_donated_without_a_warning(results, case):
 @pytest.mark.parametrize(
     ("case", "name", "parts"),
     [
-        ("dp", "bert/embeddings/word_embeddings", (1, 1)),
         ("fsdp=8", "bert/embeddings/word_embeddings", (1, 8)),
         ("fsdp=8", "bert/encoder/layer_0/attention/query_kernel", (8, 1, 1)),
         ("fsdp=8", "bert/encoder/layer_0/attention/output_kernel", (1, 1, 8)),
@@ -105,10 +104,9 @@ def test_hidden_states_are_not_exchanged_between_devices(results, case):
     """Devices exchange parameters and sums, never hidden states [B, L, ...]."""
     moved = results["cases"][case]["moved"]
     assert not [shape for shape in moved if len(shape) > 2 and LENGTH in shape]
-    if "fsdp" in case:
-        # The word embeddings are exchanged.
-        rows = 64 if "tp" in case else 128
-        assert [rows, 24] in moved
+    # The word embeddings are exchanged.
+    rows = 64 if "tp" in case else 128
+    assert [rows, 24] in moved
 
 
 def test_no_array_is_fully_replicated_to_reshard_it(folder):
