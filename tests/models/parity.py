@@ -181,7 +181,8 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
             capture_intermediates=lambda module, _: module.name == "pooler",
         )
         outputs = {
-            f"{term}_logits": getattr(logits, "logits_BxL", logits)
+            # ELECTRA's discriminator also returns its labels.
+            f"{term}_logits": logits[0] if isinstance(logits, tuple) else logits
             for term, logits in output.items()
         }
         for key in outputs.keys() & {"mlm_logits", "sbo_logits"}:

@@ -191,8 +191,8 @@ def test_curves_of_fine_tuning(tmp_path, monkeypatch):
         writer.write(step, line | {"grad_norm": 2.0, "sequences_per_second": None})
         writer.write(step, {"eval_f1": 80 + step, "eval_mismatched_f1": 70 + step})
     writer.close()
-    names = {"eval_f1": "matched", "eval_mismatched_f1": "mismatched"}
-    write_curves(tmp_path, tmp_path / "a.png", finetuning_panels("f1", names, 40, True))
+    splits = ("validation_matched", "validation_mismatched")
+    write_curves(tmp_path, tmp_path / "a.png", finetuning_panels("f1", splits, 40, True))
     assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (1650, 700)
     assert [len(axes.lines) for axes in drawn.values()] == [1, 1, 3, 1, 1, 0]
     matched, mismatched, best = drawn["f1; the best: step 40"].lines
@@ -204,5 +204,5 @@ def test_curves_of_fine_tuning(tmp_path, monkeypatch):
     assert bottom == 0 and top > 50.5
     assert list(drawn["Accuracy, training"].lines[0].get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
     drawn.clear()
-    write_curves(tmp_path, tmp_path / "b.png", finetuning_panels("f1", names, 40, False))
+    write_curves(tmp_path, tmp_path / "b.png", finetuning_panels("f1", splits, 40, False))
     assert len(drawn) == 5 and "Accuracy, training" not in drawn
