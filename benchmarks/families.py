@@ -68,7 +68,8 @@ def main() -> None:
 def pretrain(args: argparse.Namespace) -> None:
     store = args.workdir / "store"
     command = [sys.executable, "-m", "bert_jax.prepare", f"--input={args.corpus}"]
-    subprocess.run([*command, f"--vocab_size={VOCAB_SIZE}", f"--output={store}"], check=True)
+    command += [f"--vocab_size={VOCAB_SIZE}", "--max_sentence_tokens=0", f"--output={store}"]
+    subprocess.run(command, check=True)
     for name in MODELS:
         command = [sys.executable, "-m", "bert_jax.main"]
         command += [f"--config=configs/comparison.py:{name}", f"--workdir={args.workdir / name}"]
