@@ -8,6 +8,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.browser import NAMES, Browser, find_browser
+
 # Compilation takes much of the time of these tests. All processes of a session, including those of
 # pytest-xdist, share the programs that take long to compile.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -41,6 +43,15 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no data at {path}; set BERT_JAX_DATA to where they are")
     return path
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory) -> Browser:
+    """Returns a real browser; skips the test if there is none."""
+    program = find_browser()
+    if program is None:
+        pytest.skip(f"no browser here: none of {', '.join(NAMES)} is on the PATH")
+    return Browser(program, tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,8 @@
 """The attention page, as text and in a real browser."""
 
 import base64
-import html
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import jax.numpy as jnp
@@ -61,56 +58,6 @@ def test_page_loads_nothing_from_elsewhere(view):
     assert not re.search(
         r"https?:|//cdn|@import|url\(|<link (?!rel=\"icon\" href=\"data:,\")", page
     )
-
-
-class Browser:
-    """Opens a page in a headless browser, runs a script in it, and returns the script's result."""
-
-    def __init__(self, program, folder):
-        self._command = [program, "--headless", "--no-sandbox", "--disable-gpu"]
-        self._command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
-        self._folder = folder
-
-    def __call__(self, page, script="null"):
-        path = self._folder / "page.html"
-        probe = """<script>
-        const errors = [];
-        addEventListener("error", (event) => errors.push(event.message));
-        addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
-        </script>"""
-        ask = f"""<script>
-        const point = (node) => node.dispatchEvent(new PointerEvent("pointerenter"));
-        const choose = (id, value) => {{
-            $(id).value = value; $(id).dispatchEvent(new Event("change")); }};
-        const all = (selector) => [...document.querySelectorAll(selector)];
-        const texts = (selector) => all(selector).map((node) => node.textContent);
-        const buttons = all(".token");
-        const found = (() => {{ return {script}; }})();
-        document.body.replaceChildren(Object.assign(document.createElement("pre"), {{
-            id: "found", textContent: JSON.stringify({{ found, errors }}) }}));
-        </script>"""
-        page = page.replace("<body>", f"<body>{probe}").replace("</body>", f"{ask}</body>")
-        path.write_text(page, encoding="utf-8")
-        finished = subprocess.run(
-            [*self._command, "--dump-dom", path.as_uri()],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        found = re.search(r'<pre id="found">(.*?)</pre>', finished.stdout, re.DOTALL)
-        assert found, finished.stderr + finished.stdout[-2000:]
-        result = json.loads(html.unescape(found[1]))
-        assert result["errors"] == []
-        return result["found"]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip(f"no browser here: none of {', '.join(names)} is on the PATH")
-    return Browser(program, tmp_path_factory.mktemp("browser"))
 
 
 def percents(values):
