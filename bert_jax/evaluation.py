@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from bert_jax import files, workdir
+from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.data.prepare_store import tokenize_corpus
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import evaluation_batches
@@ -25,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.input_setup import evaluation_spec
 from bert_jax.interop import formats
 from bert_jax.interop.native import is_native
+from bert_jax.objectives.language_model import FILLED_MASKS
 from bert_jax.objectives.term import Metric
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -34,6 +36,10 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
+
+# Examples in the results of an evaluation.
+_NUM_FILLED_MASKS = 4
+_CONTEXT_TOKENS = 8
 
 
 def evaluate(
@@ -47,7 +53,7 @@ def evaluate(
     config: ConfigDict,
     advance: Callable[[int], None] = lambda sequences: None,
     stop: Callable[[], bool] = lambda: False,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Scores `params` on a split of a token store.
 
     Args:
@@ -62,8 +68,8 @@ def evaluate(
       stop: Called after every batch; True ends the evaluation without results.
 
     Returns:
-      The metrics and baselines of all terms (see `Term.results`) and `num_sequences`; empty if
-      stopped.
+      The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
+      model that fills masks, some `filled_masks`; empty if stopped.
 
     Raises:
       UserError: The text yields no sequence.
@@ -78,8 +84,11 @@ def evaluate(
     )
     log_probs_V = unigram_log_probs(token_counts_V)
     totals: dict[str, Any] = {}
+    masks: list[dict[str, Any]] = []
     for batch in trainer.put(batches):
-        sums = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
+        sums, guesses = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
+        if guesses and not totals:
+            masks = filled_masks(guesses, tokenizer)
         sums = jax.tree.map(float, sums)
         totals = jax.tree.map(operator.add, totals, sums) if totals else sums
         advance(int(sums["num_sequences"]))
@@ -87,7 +96,41 @@ def evaluate(
             return {}
     if not totals or not totals["num_sequences"]:
         raise UserError(f"{store.directory} yields no sequence to evaluate")
-    return trainer.objective.results(totals)
+    results = trainer.objective.results(totals)
+    return results | {FILLED_MASKS: masks} if masks else results
+
+
+def filled_masks(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Returns the guess for the first mask of each of a few rows.
+
+    Each has the `text` around the mask, the `original` token, the `guess` and its `probability`.
+
+    Args:
+      guesses: The result of `MaskedTokenPrediction.guesses`.
+      tokenizer: The tokenizer of the rows.
+    """
+    found: list[dict[str, Any]] = []
+    for ids_L, positions_M, originals_M, weights_M, guesses_M, probabilities_M in zip(
+        *(guesses[name] for name in ("input_ids", *MASKED_LM_FIELDS)),
+        *(guesses["guessed_ids"], guesses["probabilities"]),
+        strict=True,
+    ):
+        # Some of the tokens to predict are not masked, but kept or replaced by others.
+        masks = np.flatnonzero((weights_M > 0) & (ids_L[positions_M] == tokenizer.mask_id))
+        if len(found) == _NUM_FILLED_MASKS or not masks.size:
+            continue
+        i = masks[0]
+        start, end = positions_M[i] - _CONTEXT_TOKENS, positions_M[i] + _CONTEXT_TOKENS + 1
+        window = ids_L[max(start, 0) : end]
+        found.append(
+            {
+                "text": tokenizer.decode(window[window != tokenizer.pad_id]),
+                "original": tokenizer.id_to_token(int(originals_M[i])),
+                "guess": tokenizer.id_to_token(int(guesses_M[i])),
+                "probability": float(probabilities_M[i]),
+            }
+        )
+    return found
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:

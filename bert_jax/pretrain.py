@@ -275,8 +275,7 @@ def _write_pages(trainer: Trainer, directory: epath.Path) -> None:
     """Writes curves.png and report.html, from the files of the run."""
     panels = pretraining_panels(trainer.objective.terms)
     write_curves(directory, directory / workdir.CURVES, panels)
-    page = report.page([report.read_run(directory)])
-    files.write_whole(directory / workdir.REPORT, page.encode())
+    report.write_page(directory)
 
 
 def _finished(

@@ -4,8 +4,9 @@
         [--fill_mask='The people of the United [MASK] are free.']
 
 The page has the results beside their baselines, the curves, the cost, the corpus report and the
-config of each run, of pre-training or fine-tuning. With --fill_mask it also shows what each kept
-checkpoint predicts for a mask. Every pre-training run writes a page of its own at its end.
+config of each run, of pre-training or fine-tuning. Pre-training runs also have guesses for masked
+words of held-out text over time. With --fill_mask, the page shows what each kept checkpoint
+predicts for a mask of your own. Every run writes a page of its own at its end.
 """
 
 import json
@@ -22,6 +23,7 @@ from bert_jax import cli, files, workdir
 from bert_jax import config as config_lib
 from bert_jax.command_line import UsageError
 from bert_jax.data import corpus_report
+from bert_jax.objectives.language_model import FILLED_MASKS
 from bert_jax.objectives.term import Metric
 from bert_jax.pretraining import make_objective
 from bert_jax.training.curves import (
@@ -35,6 +37,7 @@ from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages, stage_of
 
 _PREDICTIONS = 3
+_ROWS_OF_MASKS = 12
 
 
 class Run(NamedTuple):
@@ -84,6 +87,12 @@ def read_run(directory: epath.PathLike) -> Run:
     return Run(path, config, results, lines, scores, panels)
 
 
+def write_page(directory: epath.PathLike) -> None:
+    """Writes report.html into a work directory."""
+    text = page([read_run(directory)])
+    files.write_whole(epath.Path(directory) / workdir.REPORT, text.encode())
+
+
 def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
     """Returns the HTML of a page about these runs.
 
@@ -106,7 +115,7 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
             _section(text, *(_filled(*pair, text) for pair in zip(names, runs, strict=True)))
         )
     for name, run in zip(names, runs, strict=True):
-        parts += _corpus(name, run)
+        parts += _masks_over_time(name, run) + _corpus(name, run)
     if len(runs) > 1:
         parts.append(_section("Differences of the configs", _differences(names, runs)))
     for name, run in zip(names, runs, strict=True):
@@ -184,6 +193,31 @@ def _filled(name: str, run: Run, text: str) -> str:
         guesses = [f"{x.token} {x.probability:.1%}" for x in first[:_PREDICTIONS]]
         rows.append([f"{step:,}", *guesses])
     return _table([f"step of {name}", *[""] * _PREDICTIONS], rows)
+
+
+def _masks_over_time(name: str, run: Run) -> list[str]:
+    """Returns tables of the held-out masks that evaluations filled, one for each sequence length.
+
+    The rows of text, and with them the masks, depend on the sequence length.
+    """
+    tables: dict[tuple[str, ...], dict[int, list[str]]] = {}
+    for line in run.lines:
+        masks = line.get(f"eval_{FILLED_MASKS}", ())
+        titles = tuple(f"{mask['text']} ({mask['original']})" for mask in masks)
+        guesses = [f"{mask['guess']} {mask['probability']:.1%}" for mask in masks]
+        tables.setdefault(titles, {})[line["step"]] = guesses
+    caption = (
+        "<p>The guess for the first mask and its probability. The original is in parentheses.</p>"
+    )
+    parts = []
+    for titles, guesses in tables.items():
+        if titles:
+            rows = [[f"{step:,}", *cells] for step, cells in guesses.items()]
+            # The last one and some of those before it, evenly spaced.
+            stride = -(-len(rows) // _ROWS_OF_MASKS)
+            table = _table(["step", *titles], rows[::-stride][::-1])
+            parts.append(_section(f"Masks of held-out text: {name}", caption, table))
+    return parts
 
 
 def _corpus(name: str, run: Run) -> list[str]:

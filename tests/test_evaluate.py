@@ -84,14 +84,16 @@ def by_hand(trainer, params, store, counts):
         num_threads=1,
         prefetch_batches=1,
     )
-    (batch,) = evaluation_batches(store, make_tokenizer(VOCAB_SIZE), spec, MAX_SEQUENCES)
+    tokenizer = make_tokenizer(VOCAB_SIZE)
+    (batch,) = evaluation_batches(store, tokenizer, spec, MAX_SEQUENCES)
     output = apply(trainer.model, params, batch)
     # The rows that pad the vocabulary have no probability.
     log_probs = log_softmax(np.asarray(output["mlm"]))
     nsp_log_probs = log_softmax(np.asarray(output["nsp"]))
     unigram = np.log((counts + 1) / (counts + 1).sum())
-    mlm, right, unigram_mlm, unigram_right = [], [], [], []
+    mlm, right, unigram_mlm, unigram_right, filled = [], [], [], [], []
     for row in range(MAX_SEQUENCES):
+        ids, masks = batch["input_ids"][row], []
         for slot, weight in enumerate(batch["masked_lm_weights"][row]):
             if weight:
                 token = batch["masked_lm_ids"][row, slot]
@@ -99,6 +101,16 @@ def by_hand(trainer, params, store, counts):
                 right.append(log_probs[row, slot].argmax() == token)
                 unigram_mlm.append(-unigram[token])
                 unigram_right.append(counts.argmax() == token)
+                at, guess = batch["masked_lm_positions"][row, slot], log_probs[row, slot].argmax()
+                if ids[at] == tokenizer.mask_id:
+                    near = [i for i in ids[max(at - 8, 0) : at + 9] if i != tokenizer.pad_id]
+                    sure = pytest.approx(math.exp(log_probs[row, slot, guess]), rel=1e-4)
+                    masks.append(
+                        {"text": tokenizer.decode(near), "probability": sure}
+                        | {"original": tokenizer.id_to_token(token)}
+                        | {"guess": tokenizer.id_to_token(guess)}
+                    )
+        filled += [(row, mask) for mask in masks[:1]]
     labels = batch["next_sentence_labels"]
     return {
         "mlm_loss": np.mean(mlm),
@@ -111,6 +123,7 @@ def by_hand(trainer, params, store, counts):
         "unigram_mlm_accuracy": np.mean(unigram_right),
         "unigram_mlm_perplexity": math.exp(np.mean(unigram_mlm)),
         "num_sequences": MAX_SEQUENCES,
+        "filled_masks": filled,
     }
 
 
@@ -121,6 +134,9 @@ def test_scores_match_those_computed_by_hand(batch_size, trainer, params, store,
     assert 0 < expected["mlm_accuracy"] < 1 and 0 < expected["unigram_mlm_accuracy"] < 1
     results = score(trainer, params, store, counts, batch_size)
     assert set(results) == set(expected)
+    # Four rows with a mask, of the first sixteen rows of the first batch.
+    filled = [mask for row, mask in expected.pop("filled_masks") if row < min(batch_size, 16)]
+    assert results["filled_masks"] == filled[:4] and filled
     for name, value in expected.items():
         assert results[name] == pytest.approx(value, rel=2e-5), name
     assert isinstance(results["num_sequences"], int)

@@ -82,6 +82,18 @@ def test_page_is_the_same_each_time_and_runs_nothing(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;x&gt;" in text
 
 
+def test_page_in_a_browser(tmp_path, browser):
+    """The cells are as written, the curves are drawn, and nothing is wider than the window."""
+    runs = [report.read_run(write_run(tmp_path / name, RESULTS)) for name in ("a", "<b>")]
+    page = report.page(runs)
+    script = """[all("tr").map((row) => [...row.cells].map((cell) => cell.textContent)),
+        all("svg path").filter((path) => path.getBoundingClientRect().width > 100).length,
+        document.documentElement.scrollWidth <= innerWidth]"""
+    cells, curves, fits = browser(page, script)
+    assert cells == Tables(page).rows
+    assert curves and fits
+
+
 def test_corpus_report_and_its_warnings(tmp_path):
     shares = {"seen": 0.25, "too_long": 0.5, "unknown": 0.0, "padding": 0.0, "epochs": 2.0}
     numbers = {"max_seq_length": 16, "documents": 7, "sentences": 8, "tokens": 9}
@@ -96,6 +108,22 @@ def test_corpus_report_and_its_warnings(tmp_path):
     rows = rows_of([run])
     assert rows["documents"] == ["7"] and rows["tokens seen in an epoch"] == ["25.0%"]
     assert "<p>Warning: 75% of the tokens are in no row" in report.page([run])
+
+
+def test_masks_of_held_out_text_over_time(tmp_path):
+    """At most a dozen evaluations are shown, the last among them; each length has a table."""
+    directory = write_run(tmp_path / "a", RESULTS)
+    with (directory / "metrics.jsonl").open("a") as lines:
+        for step in range(1, 32):
+            mask = {"text": "it is [MASK]" if step < 30 else "we [MASK] it", "original": "so"}
+            mask |= {"guess": f"word{step}", "probability": step / 100}
+            lines.write(json.dumps({"step": step, "eval_filled_masks": [mask]}) + "\n")
+    rows = Tables(report.page([report.read_run(directory)])).rows
+    first, second = (
+        rows.index(["step", f"{text} (so)"]) for text in ("it is [MASK]", "we [MASK] it")
+    )
+    assert rows[first + 1 : second] == [[str(i), f"word{i} {i:.1f}%"] for i in range(2, 30, 3)]
+    assert rows[second + 1 : second + 3] == [["30", "word30 30.0%"], ["31", "word31 31.0%"]]
 
 
 def test_masks_are_filled_by_every_checkpoint(tmp_path, monkeypatch):

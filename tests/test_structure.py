@@ -25,8 +25,8 @@ LAYERS = (
     {"training"},
     {"interop"},
     {"pretraining"},
-    {"initialize", "divergence", "input_setup", "run_config", "inference", "tpu"},
-    {"evaluation", "finetuning", "report"},
+    {"initialize", "divergence", "input_setup", "report", "run_config", "inference", "tpu"},
+    {"evaluation", "finetuning"},
     {"pretrain"},
     {
         "__init__",

@@ -8,7 +8,7 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, run_config, workdir
+from bert_jax import files, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_profile
 from bert_jax.config.finetuning import filled_in, validate
@@ -47,7 +47,7 @@ def finetune(
     Args:
       config: A config like those of configs/finetune/.
       directory: The work directory. It receives config.json, tokenizer/, checkpoints/, best/,
-        metrics.jsonl, tensorboard/, and at the end results.json and curves.png.
+        metrics.jsonl, tensorboard/, and at the end curves.png, results.json and report.html.
       setup: The result of `task_setup.open_task_setup`, if several runs share it.
       source: The file and the flags that the config comes from, if any.
 
@@ -97,7 +97,7 @@ class _Run:
         self, config: ConfigDict, directory: epath.PathLike, setup: TaskSetup, is_in_sweep: bool
     ):
         self.setup, self.task = setup, setup.task
-        # In a sweep, only the sweep itself prints advice for the best run.
+        # Runs of a sweep write no report, and the sweep itself prints advice for the best one.
         self.is_in_sweep = is_in_sweep
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)
@@ -139,8 +139,11 @@ class _Run:
         return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
 
     def summarize(self, results: dict[str, Any]) -> None:
+        """Prints the results and writes report.html from the files of the run."""
         summarize(results, self.directory)
         if not self.is_in_sweep:
+            report.write_page(self.directory)
+            print(f"report       {self.directory / workdir.REPORT}")
             advise(self.config, self.directory)
 
 

@@ -11,6 +11,8 @@ from bert_jax.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.models import BertConfig
 from bert_jax.objectives.term import Metric, Sums, Term, example_weights
 
+# The key of examples in the results of an evaluation.
+FILLED_MASKS = "filled_masks"
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
 DENOMINATOR_EPSILON = 1e-5
 # math.exp overflows above 709.
@@ -94,6 +96,20 @@ class MaskedTokenPrediction(Term):
 
     def results(self, sums):
         return language_model_results(self.name, sums)
+
+    def guesses(
+        self, logits_BxMxW: jax.Array, batch: Mapping[str, jax.Array], rows: int
+    ) -> dict[str, jax.Array]:
+        """Returns the first rows with the most likely token at each position.
+
+        The arrays of the batch keep their names; `guessed_ids` and `probabilities` are [rows, M].
+        """
+        logits_RxMxW = logits_BxMxW[:rows]
+        best_RxM = jnp.max(logits_RxMxW, axis=-1)
+        return {name: batch[name][:rows] for name in ("input_ids", *self.fields)} | {
+            "guessed_ids": jnp.argmax(logits_RxMxW, axis=-1),
+            "probabilities": jnp.exp(best_RxM - jax.nn.logsumexp(logits_RxMxW, axis=-1)),
+        }
 
     def _weights(self, batch: Mapping[str, jax.Array]) -> jax.Array:
         return batch[self.weights_field] * example_weights(batch)[:, None]

@@ -45,9 +45,7 @@ class Objective(Protocol):
         """
         ...
 
-    def evaluate(
-        self, model: Any, params: Any, batch: Batch, frozen: Any, *operands: Any
-    ) -> Metrics:
+    def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
         """Returns sums over a batch, or the model's outputs, without dropout."""
         ...
 

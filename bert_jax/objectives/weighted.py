@@ -8,8 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.language_model import MaskedTokenPrediction
 from bert_jax.objectives.objective import Batch, Metrics, apply
 from bert_jax.objectives.term import Metric, Term
+
+# Rows of an evaluation batch whose guesses are returned.
+_GUESSED_ROWS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +82,12 @@ class WeightedTerms:
 
     def evaluate(
         self, model: Any, params: Any, batch: Batch, frozen: Any, unigram_log_probs_V: jax.Array
-    ) -> Metrics:
-        """Returns sums over the batch.
+    ) -> tuple[Metrics, dict[str, jax.Array]]:
+        """Returns sums over the batch, and guesses for the masked tokens of its first rows.
 
-        Each term's name maps to its sums and its baseline's. `num_sequences` is a number.
+        Each term's name maps to its sums and its baseline's. `num_sequences` is a number. The
+        guesses are those of the first term that has any (`MaskedTokenPrediction.guesses`); they are
+        empty if no term has any.
         """
         outputs = apply(model, params, batch)
         teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
@@ -90,7 +96,13 @@ class WeightedTerms:
             | term.baseline_sums(batch, unigram_log_probs_V)
             for term in self.terms
         }
-        return sums | {"num_sequences": jnp.sum(batch["example_weights"])}
+        guesses = [
+            term.guesses(outputs[term.name], batch, _GUESSED_ROWS)
+            for term in self.terms
+            if isinstance(term, MaskedTokenPrediction)
+        ]
+        sums["num_sequences"] = jnp.sum(batch["example_weights"])
+        return sums, guesses[0] if guesses else {}
 
     def results(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Turns sums over the held-out data into the metrics and baselines of all terms."""

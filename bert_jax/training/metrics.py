@@ -57,15 +57,18 @@ class MetricsWriter:
         )
         self.flush()
 
-    def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Writes one line; its upload to object storage may follow later."""
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Writes one line; its upload to object storage may follow later.
+
+        TensorBoard gets the numbers only.
+        """
         if not self._enabled:
             return
         with naming(self._path), self._path.open("a") as stream:
             stream.write(json.dumps({"step": step, **_finite(values)}) + "\n")
         with naming(self._directory / TENSORBOARD_DIRECTORY):
             for name, value in values.items():
-                if value is not None:
+                if isinstance(value, int | float):
                     prefix = "eval/" if name.startswith("eval_") else "train/"
                     self._tensorboard.add_scalar(prefix + name.removeprefix("eval_"), value, step)
             self._tensorboard.flush()
@@ -102,10 +105,10 @@ class MetricsWriter:
                 self._scratch.cleanup()
 
 
-def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces NaN and infinity, which JSON does not have, by None."""
     return {
-        name: None if value is None or not math.isfinite(value) else value
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }
 

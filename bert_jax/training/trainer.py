@@ -118,7 +118,7 @@ class Trainer:
             rates=rates,
         )
 
-        def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Metrics:
+        def eval_step(params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
             return objective.evaluate(model, params, batch, frozen, *operands)
 
         return cls(
@@ -156,7 +156,7 @@ class Trainer:
         """Takes one step; the given state is donated. Compiled once for each batch shape."""
         return self.compiled_train_step(state, batch, self._placed_frozen)
 
-    def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Metrics:
+    def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Any:
         """Returns the result of the objective's `evaluate`, whole on every device."""
         return self.compiled_eval_step(params, batch, self._placed_frozen, *operands)
 

@@ -65,4 +65,6 @@ def make_tokenizer(vocab_size, seed=0):
         sep_id=SEP,
         mask_id=MASK,
         is_word_start_V=starts,
+        id_to_token=str,
+        decode=lambda ids: " ".join(map(str, ids)),
     )

@@ -111,7 +111,8 @@ def test_detection_is_counted_over_all_real_tokens(electra):
     batch = jax.tree.map(jnp.asarray, BATCH | {"example_weights": example_weights})
     objective = WeightedTerms(model.terms, (1.0, 50.0))
     log_probs = jnp.full(98, -np.log(98.0))
-    sums = jax.tree.map(float, objective.evaluate(model, params, batch, {}, log_probs))
+    sums, _ = objective.evaluate(model, params, batch, {}, log_probs)
+    sums = jax.tree.map(float, sums)
     results = objective.results(sums)
 
     logits, is_replaced = (np.asarray(x, np.float64) for x in apply(model, params, batch)["rtd"])

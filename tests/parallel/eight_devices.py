@@ -115,7 +115,7 @@ def evaluate(trainer, state):
     """Returns the sums of the evaluation step over one batch."""
     weights = (np.arange(16) < 13).astype(np.float32)
     (batch,) = trainer.put([random_batch(2) | {"example_weights": weights}])
-    sums = trainer.eval_step(state.params, batch, np.log(np.full(98, 1 / 98, np.float32)))
+    sums, _ = trainer.eval_step(state.params, batch, np.log(np.full(98, 1 / 98, np.float32)))
     return {name: float(value) for name, value in flat(sums).items()}
 
 

@@ -150,7 +150,7 @@ def run_eval(params, batch, rows=None, unigram=None):
     """Returns the sums of the evaluation step, {"mlm/loss": ...}."""
     rows = np.ones(16, np.float32) if rows is None else rows
     unigram = np.full(98, -np.log(98.0), np.float32) if unigram is None else unigram
-    sums = trainer().eval_step(params, batch | {"example_weights": rows}, unigram)
+    sums, _ = trainer().eval_step(params, batch | {"example_weights": rows}, unigram)
     return {name: np.float64(value) for name, value in flat(sums).items()}
 
 
