@@ -27,7 +27,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_document_characters",
         None,
-        "Longer documents are divided at blank lines; by default as in config.data.",
+        "Longer documents, such as books, are divided; by default as in config.data.",
     )
     flags.DEFINE_enum(
         "bad_documents",

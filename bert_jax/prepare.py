@@ -36,7 +36,7 @@ _FLAG_HELP = {
     "encoding": "Encoding of the files.",
     "language": "Language whose rules divide text into sentences, such as de.",
     "max_sentence_tokens": "Longer sentences are divided; 0 divides none.",
-    "max_document_characters": "Longer documents are divided at blank lines; 0 divides none.",
+    "max_document_characters": "Longer documents, such as books, are divided; 0 divides none.",
     "tokenizer": "wordpiece, sentencepiece, byte_bpe or fastbpe.",
     "vocab": "The vocabulary: a file or a directory; if empty, one is trained.",
     "special_tokens": "Special tokens: bert, roberta, camembert or albert.",

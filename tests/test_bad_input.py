@@ -64,7 +64,8 @@ class TestCorpus:
 
     def test_one_document(self, tmp_path):
         message = self.message(tmp_path, ".txt", TEXT.encode())
-        assert "single document" in message and "two or more" in message
+        assert "single document (read as --format=documents: most lines stand" in message
+        assert "or divide the one with --max_document_characters=" in message
 
     def test_broken_json(self, tmp_path):
         message = self.message(tmp_path, ".jsonl", b'{"text": "a b c"}\n{"text": \n')

@@ -58,8 +58,8 @@ DATA: Section = {
     ),
     "max_document_characters": Field(
         0,
-        "Documents with more characters, such as whole books, are divided at blank lines into "
-        "parts of at most this size; 0 divides none.",
+        "Documents with more characters, such as whole books, are divided into parts of at most "
+        "this size: at blank lines, else at the ends of lines, sentences or words. 0 divides none.",
         at_least=0,
     ),
     **TOKENIZER,

@@ -18,7 +18,7 @@ from bert_jax.data import text_files, tfds_source
 from bert_jax.data.bad_records import BadRecord, BadRecords
 from bert_jax.data.table_columns import read_column
 from bert_jax.data.text_files import json_lines, open_text, read_line
-from bert_jax.data.text_format import FormatGuess, format_of, is_text
+from bert_jax.data.text_format import SENTENCE_END, FormatGuess, format_of, is_text
 from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
 
@@ -26,6 +26,9 @@ BUILT_IN = "sotu"
 _SPLIT_FILE = (
     "split the file, or set --config.data.format=sentences if blank lines separate the documents"
 )
+
+# Where a long document is divided, the best places first.
+_GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
 
 
 class Document(NamedTuple):
@@ -54,7 +57,7 @@ class Corpus:
       text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
         the text.
       encoding: The encoding of the files, as Python names it. Parquet has its own.
-      max_document_characters: Longer documents are divided at blank lines; 0 divides none.
+      max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
 
@@ -223,22 +226,36 @@ class Corpus:
 
 
 def _divided(document: Document, max_characters: int) -> Iterator[Document]:
-    """Divides a document at blank lines into parts of at most `max_characters` (0: no limit).
+    """Divides a document into parts of at most `max_characters` (0: no limit).
 
-    A paragraph is never divided. In a document of one sentence per line, each line counts as a
-    paragraph.
+    A part ends at a blank line. A longer paragraph is divided at the ends of lines, and a longer
+    line after a sentence or at least a word. A document of one sentence per line is only divided
+    between lines.
     """
     if not max_characters or len(document.text) <= max_characters:
         yield document
         return
-    gap = "\n" if document.is_split else r"\n\s*\n"
-    ends = [match.end() for match in re.finditer(gap, document.text)]
+    gaps = ("\n",) if document.is_split else _GAPS
+    ends = _part_ends(document.text, 0, len(document.text), max_characters, gaps)
     first = 0
-    for end, next_end in itertools.pairwise([*ends, len(document.text), math.inf]):
+    for end, next_end in itertools.pairwise([*ends, math.inf]):
         if next_end - first > max_characters and document.text[first:end].strip():
             line = document.line + document.text.count("\n", 0, first)
             yield document._replace(line=line, text=document.text[first:end])
             first = end
+
+
+def _part_ends(
+    text: str, first: int, stop: int, max_characters: int, gaps: Sequence[str]
+) -> Iterator[int]:
+    """Yields the places between `first` and `stop` where a text may be divided, and `stop`."""
+    ends = (match.end() for match in re.compile(gaps[0]).finditer(text, first, stop))
+    for end in itertools.chain(ends, [stop]):
+        if gaps[1:] and len(text[first:end].rstrip()) > max_characters:
+            yield from _part_ends(text, first, end, max_characters, gaps[1:])
+        else:
+            yield end
+        first = end
 
 
 def _text_of(content: bytes) -> str:

@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from bert_jax.batch import NEXT_SENTENCE_FIELDS
+from bert_jax.batch import NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
 from bert_jax.data.rows.windows import WindowedRows, select_rows
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream
 
-(_RANDOM_PAIR_LABELS,) = NEXT_SENTENCE_FIELDS
+(_RANDOM_PAIR_LABELS,), (_ORDER_LABELS,) = NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
 _PAIR_NAMES = {
     (_RANDOM_PAIR_LABELS, "0"): "pairs in order",
     (_RANDOM_PAIR_LABELS, "1"): "random pairs",
+    (_ORDER_LABELS, "0"): "pairs in order",
+    # Pairs of a chunk of one sentence are random, but have this label too.
+    (_ORDER_LABELS, "1"): "swapped or random pairs",
+    (_ORDER_LABELS, "2"): "random pairs",
 }
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
@@ -130,8 +134,8 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch: "
             f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens, "
-            "and the rest of such a sentence is cut off; prepare the text with a smaller "
-            "config.data.max_sentence_tokens, such as half of max_seq_length"
+            "and the rest of such a sentence is cut off; begin again in another directory with "
+            f"config.data.max_sentence_tokens={length // 2}"
         )
     if report["unknown"] > 0.01:
         found.append(

@@ -101,7 +101,9 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
         else:
             counts: Counter[str] = Counter()
             documents = _tokenized(data, corpus, local / "tokenizer", counts)
-            splits = _write_splits(documents, heldout, tokenizer.vocab_size, data.rows, local)
+            splits = _write_splits(
+                documents, corpus, heldout, tokenizer.vocab_size, data.rows, local
+            )
             formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
             report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
             preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
@@ -164,7 +166,7 @@ def tokenize_corpus(
         documents = _tokenized(data, corpus, Path(tokenizer_dir), Counter())
         for _, document in documents:
             _append(split, document)
-        _check_number(split.counts["documents"], data.rows)
+        _check_number(split.counts["documents"], data.rows, corpus)
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")
     return {**split.counts, "dropped_documents": dict(corpus.bad.dropped)}
@@ -182,7 +184,7 @@ def _make_tokenizer(
             if index not in heldout:
                 sample.offer(index, document)
             advance()
-        _check_number(index + 1, data.rows)
+        _check_number(index + 1, data.rows, corpus)
         progress.message(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
         tokenizer = tokenizers.train(
             data.tokenizer,
@@ -201,6 +203,7 @@ def _make_tokenizer(
 
 def _write_splits(
     documents: Iterator[tuple[int, TokenizedDocument]],
+    corpus: Corpus,
     chosen: HeldOut,
     vocab_size: int,
     rows: str,
@@ -226,7 +229,7 @@ def _write_splits(
             _append(train, first_heldout)
     splits = {"train": train.counts} | ({"heldout": heldout.counts} if heldout else {})
     total = sum(counts["documents"] for counts in splits.values())
-    _check_number(total, rows)
+    _check_number(total, rows, corpus)
     if train.counts["documents"] < 2 and rows == "pairs":
         raise UserError(
             f"data.heldout_fraction={chosen.fraction} leaves 1 of {total} documents "
@@ -283,12 +286,19 @@ def _reading(corpus: Corpus, name: str) -> Iterator[tuple[Progress, Callable[[],
         advance(0)
 
 
-def _check_number(documents: int, rows: str) -> None:
+def _check_number(documents: int, rows: str, corpus: Corpus) -> None:
     if documents == 0:
         raise UserError("data.input has no document with text in it")
     if documents == 1 and rows == "pairs":
+        read = remedy = ""
+        for guess in list(corpus.guesses.values())[:1]:
+            read = f" (read as data.format={guess.format}: {guess.reason})"
+            if guess.format == "documents":
+                remedy = "set data.format=sentences if it has a sentence per line, "
+        # About forty parts, of which one or more are held out.
+        size = sum(source.get("bytes", 0) for source in corpus.sources)
         raise UserError(
-            "data.input has a single document, but data.rows=pairs needs sentences of another "
-            "document: give it two or more, or divide the one with "
-            "data.max_document_characters=20000"
+            f"data.input has a single document{read}, but data.rows=pairs needs sentences of "
+            f"another document: give it two or more, {remedy}or divide the one with "
+            f"data.max_document_characters={min(20_000, size // 40 + 1)}"
         )

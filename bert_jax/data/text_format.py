@@ -30,8 +30,9 @@ _PUNCTUATED_SHARE = 0.2
 _WRAPPED_LENGTH = 0.75
 _ENDS = ".!?;:…。．｡！？؟۔।॥։።။។៕"
 _CLOSERS = "\"'”’»)\\]*_」』）】〉》"
-_SENTENCE_END = re.compile(f"[{_ENDS}][{_CLOSERS}]*$")
-_ANY_END = re.compile(f"[{_ENDS}][{_CLOSERS}]*(?= |$)")
+SENTENCE_END = f"[{_ENDS}][{_CLOSERS}]*"
+_LINE_END = re.compile(f"{SENTENCE_END}$")
+_ANY_END = re.compile(f"{SENTENCE_END}(?= |$)")
 
 
 class FormatGuess(NamedTuple):
@@ -89,16 +90,17 @@ def format_of_text(text: str) -> FormatGuess:
     def share(rule: Callable[[str], object]) -> float:
         return sum(bool(rule(line)) for line in in_blocks) / len(in_blocks)
 
-    ending = share(_SENTENCE_END.search)
+    ending = share(_LINE_END.search)
     if share(lambda line: len(split_sentences(line)) == 1) < _SHARE:
         return FormatGuess("documents", "many lines have several sentences")
     if ending >= _SHARE:
         return FormatGuess("sentences", "most lines are one sentence, with its end")
     inner = sorted(len(line) for block in long_blocks for line in block[:-1])
     widest = inner[int(0.95 * len(inner))]
+    is_clear = share(_ANY_END.search) >= _PUNCTUATED_SHARE or len(long_blocks) == 1
     if sum(length >= _WRAPPED_LENGTH * widest for length in inner) >= _SHARE * len(inner):
-        return FormatGuess("documents", "the lines are wrapped at a width")
-    if share(_ANY_END.search) >= _PUNCTUATED_SHARE or len(long_blocks) == 1:
+        return FormatGuess("documents", "the lines are wrapped at a width", not is_clear)
+    if is_clear:
         return FormatGuess("documents", "many lines end within a sentence", ending > 0.5)
     return FormatGuess(
         "sentences",

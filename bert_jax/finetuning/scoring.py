@@ -85,8 +85,7 @@ def score_test(
         if len(labeled.rows(name)) != len(task.rows(split)):
             return {}
     except UserError as error:
-        # A test split is complete or not scored; the advice to skip rows does not apply.
-        say(f"the {split} split is not scored: {str(error).partition(' (--config')[0]}")
+        say(f"the {split} split is not scored: {error}")
         return {}
     return labeled.score(name, dict(outputs))
 
@@ -112,4 +111,9 @@ def _open_file(config: ConfigDict, tokenizer: Tokenizer, file: epath.PathLike) -
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
     )
+    try:
+        task.rows(split)
+    except UserError as error:
+        # The advice to skip rows names a key of fine-tuning.
+        raise UserError(str(error).partition(" (--config")[0]) from None
     return task, split

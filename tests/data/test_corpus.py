@@ -123,6 +123,7 @@ WRAPPED = (
 
 HINDI = "मैं घर गया।\nवह बाज़ार से आया।\n\nयह एक किताब है।\nकिताब अच्छी है।\n"
 THAI = "อากาศดี\nวันนี้ฉันไปตลาดกับแม่และพี่\n\nเขาชอบอ่านหนังสือมาก\nแมวดำ\nฝนตกหนักเมื่อวานนี้ตอนเย็น\n"
+EQUALLY_LONG = "the dog ran off\nit was too late\nnobody came by\n\nthey went home\nthat night\n"
 UNPUNCTUATED = "the dog ran off\nit was late and nobody came\n\nso\nthey went home that night\n"
 
 
@@ -132,6 +133,7 @@ UNPUNCTUATED = "the dog ran off\nit was late and nobody came\n\nso\nthey went ho
         (HINDI, True),
         (THAI, True),
         (UNPUNCTUATED, True),
+        (EQUALLY_LONG, False),
         (SENTENCES, True),
         ("One sentence.\nOne more sentence.", True),
         ('"Oh!" she said.\nHe went (home).\nThey said “no.”\n\nIt was late.', True),
@@ -147,7 +149,7 @@ UNPUNCTUATED = "the dog ran off\nit was late and nobody came\n\nso\nthey went ho
 def test_sentence_per_line_format_is_detected(text, expected):
     guess = format_of_text(text)
     assert (guess.format == "sentences") == expected
-    assert guess.is_doubtful == (text in (THAI, UNPUNCTUATED))
+    assert guess.is_doubtful == (text in (THAI, UNPUNCTUATED, EQUALLY_LONG))
 
 
 BAD = [
@@ -262,7 +264,7 @@ def test_encodings(tmp_path, encoding):
         texts(path, encoding="utf-16")
 
 
-def test_long_documents_are_divided_at_blank_lines(tmp_path):
+def test_long_documents_are_divided(tmp_path):
     paragraphs = ["a" * 30, "b" * 30 + "\n" + "c" * 20, "d" * 90, "e" * 10, "f" * 10]
     path = write(tmp_path / "book.txt", "\n\n".join(paragraphs))
     documents = list(Corpus(path, format="documents", max_document_characters=90).documents())
@@ -274,6 +276,10 @@ def test_long_documents_are_divided_at_blank_lines(tmp_path):
     lines = write(tmp_path / "lines.txt", "One.\nTwo.\nThree.\n\nFour.\n")
     divided = texts(lines, format="sentences", max_document_characters=10)
     assert divided == ["One.\nTwo.\n", "Three.\n", "Four.\n"]
+    text = "So it is. Or so.\nand no end here\nnot even one\n"
+    path = write(tmp_path / "no_blank_line.txt", text)
+    parts = ["So it is. ", "Or so.\n", "and no ", "end here\n", "not even ", "one\n"]
+    assert texts(path, format="documents", max_document_characters=10) == parts
 
 
 def test_a_directory_stands_for_its_text_files(tmp_path):
