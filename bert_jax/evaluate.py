@@ -52,6 +52,9 @@ def main(_) -> None:
         files.open_path(args[name].value, f"--{name}")
     with cli.joined_hosts():
         if args.data and workdir.holds_finetuning(args.workdir):
+            for name in ("max_document_characters", "bad_documents", "max_sequences"):
+                if args[name].present:
+                    raise UserError(f"--{name} is for pre-trained models, not for {args.workdir}")
             from bert_jax.finetuning.scoring import score_file
 
             results = score_file(args.workdir, args.data, args.step)

@@ -47,6 +47,12 @@ def test_no_config_at_all(tmp_path):
     assert "--workdir is missing" in command("evaluate")
 
 
+def test_flags_for_pretrained_models_are_refused_for_finetuned_ones(tmp_path):
+    (tmp_path / "config.json").write_text('{"task": "table"}')
+    message = command("evaluate", f"--workdir={tmp_path}", "--data=x.tsv", "--max_sequences=9")
+    assert "--max_sequences is for pre-trained models, not for" in message
+
+
 class TestCorpus:
     """`prepare` refuses a corpus that cannot be trained on."""
 

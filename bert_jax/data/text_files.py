@@ -32,8 +32,7 @@ _BLOCK_BYTES = 2**20
 def _open_zst(stored: BinaryIO) -> BinaryIO:
     if not zstandard:
         raise UserError("reading .zst files needs pip install -e '.[zst]' (zstandard)")
-    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-    return io.BufferedReader(decompressor.stream_reader(stored, read_across_frames=True))
+    return io.BufferedReader(_ZstReader(stored), _BLOCK_BYTES)
 
 
 # Readers of compressed files, by the suffix of their names.
@@ -47,6 +46,34 @@ _DAMAGED = (
     *(EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError),
     *((zstandard.ZstdError,) if zstandard else ()),
 )
+
+
+class _ZstReader(io.RawIOBase):
+    """Unpacks a .zst file. Unlike zstandard's own reader, it notices that the file was cut off."""
+
+    def __init__(self, stored: BinaryIO):
+        self._stored = stored
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+        self._frame, self._packed, self._unpacked = None, b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._unpacked:
+            packed = self._packed or self._stored.read(_BLOCK_BYTES // 8)
+            if not packed and self._frame:
+                raise EOFError
+            if not packed:
+                return 0
+            # A file may have several frames, one after the other.
+            self._frame = self._frame or self._decompressor.decompressobj()
+            self._unpacked, self._packed = memoryview(self._frame.decompress(packed)), b""
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._unpacked))
+        buffer[:size], self._unpacked = self._unpacked[:size], self._unpacked[size:]
+        return size
 
 
 class _AsUtf8(io.RawIOBase):

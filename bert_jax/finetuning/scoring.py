@@ -41,7 +41,9 @@ def score_file(
     directory = epath.Path(directory)
     config = workdir.load_config(directory)
     tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
-    task, split = _open_file(config, tokenizer, file)
+    if not files.open_path(file, "--data").is_file():
+        raise UserError(f"--data is {file}; it must be a labeled file that exists")
+    task, split = _open_labeled(config, tokenizer, file)
     rows = task.rows(split)
     with config.unlocked():
         # The trainer needs a stage of at least one step.
@@ -76,12 +78,11 @@ def score_test(
       task: The task of the run, which does not read the labels of a test split.
       outputs: The outputs for all of its rows.
     """
-    source = task.sources[split]
-    if not split.startswith("test") or isinstance(source, TfdsSplit):
+    if not split.startswith("test"):
         return {}
     tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     try:
-        labeled, name = _open_file(config, tokenizer, source)
+        labeled, name = _open_labeled(config, tokenizer, task.sources[split])
         if len(labeled.rows(name)) != len(task.rows(split)):
             return {}
     except UserError as error:
@@ -90,13 +91,15 @@ def score_test(
     return labeled.score(name, dict(outputs))
 
 
-def _open_file(config: ConfigDict, tokenizer: Tokenizer, file: epath.PathLike) -> tuple[Task, str]:
-    """Returns the task of a run with a file as its validation split, and the split's name."""
-    if not files.open_path(file, "--data").is_file():
-        raise UserError(f"--data is {file}; it must be a labeled file that exists")
+def _open_labeled(
+    config: ConfigDict, tokenizer: Tokenizer, source: epath.PathLike | TfdsSplit
+) -> tuple[Task, str]:
+    """Returns the task of a run with other data as its validation split, and the split's name."""
     # The diagnostic set is scored by the labels of MNLI.
-    name = "mnli" if config.task == "ax" else config.task
-    split = "validation_matched" if name == "mnli" else "validation"
+    split = "validation_matched" if config.task in ("mnli", "ax") else "validation"
+    name, data = "mnli" if config.task == "ax" else config.task, f"train={source},{split}={source}"
+    if isinstance(source, TfdsSplit):
+        name, data = config.task, config.data.input
     options = dict(config[name]) if name in TASK_SECTIONS else {}
     # The labels are those of the run, whose training file may be gone.
     if name == "table":
@@ -105,12 +108,14 @@ def _open_file(config: ConfigDict, tokenizer: Tokenizer, file: epath.PathLike) -
         options["types"] = tuple(join_inputs([label[2:]]) for label in config.labels[1::2])
     task = make_task(
         name,
-        f"train={file},{split}={file}",
+        data,
         tokenizer,
         options,
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
     )
+    if isinstance(source, TfdsSplit):
+        task.sources[split] = source
     try:
         task.rows(split)
     except UserError as error:

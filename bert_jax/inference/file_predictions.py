@@ -72,8 +72,10 @@ def predict_file(
                 stream.write(line.encode("utf-8", "backslashreplace") + b"\n")
             count += len(chunk)
             advance(len(chunk))
-    if not count:
-        raise UserError(f"{source} has no example")
+        if not count:
+            is_table = path.suffix in (".tsv", ".csv")
+            hint = " (the first line of a table names its columns)" if is_table else ""
+            raise UserError(f"{source} has no example{hint}")
     return count
 
 
@@ -98,7 +100,8 @@ def read_examples(command: str, path: Any) -> Iterator[tuple[str, Item]]:
                 try:
                     yield where, line.parse()
                 except BadRecord as bad:
-                    raise UserError(f"{where}: {bad.detail}") from None
+                    known = "--input must be JSON lines, or a table named .tsv or .csv"
+                    raise UserError(f"{where}: {bad.detail}; {known}") from None
 
 
 def _value(item: Item, name: str, kind: type = str) -> Any:

@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.data import tfds_source
+from bert_jax.data.bad_records import BadRecord
 from bert_jax.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, sentence_example
 from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
@@ -156,13 +157,13 @@ class GlueTask(SentenceTask):
         for example in sorted(examples, key=lambda e: int(e["idx"])):
             index = str(int(example["idx"]))
             texts = [example[column].decode() for column in spec.tfds or spec.texts]
-            label = None
-            if not is_test:
-                label = float(example["label"])
-                if spec.labels:
+            with self.bad_rows(split).catching(f"{source}:{index}", must_stay=is_test):
+                label = None if is_test else float(example["label"])
+                if label is not None and label < 0:
+                    raise BadRecord("missing label", "it has no label")
+                if label is not None and spec.labels:
                     # The order of MNLI's labels differs in TensorFlow Datasets.
                     label = spec.labels.index(names.int2str(int(label)))
-            with self.bad_rows(split).catching(f"{source}:{index}", must_stay=is_test):
                 yield sentence_example(index, texts, label, is_test)
 
     def write_predictions(

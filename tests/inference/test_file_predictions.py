@@ -36,7 +36,7 @@ def jsonl(*items):
     return "".join(json.dumps(item) + "\n" for item in items)
 
 
-def test_classes_of_a_table(predict):
+def test_classes_of_a_table(predict, tmp_path):
     table = {"text_column": "review", "text_b_column": "reply"}
     bert = finetuned("sequence_classification", ("no", "yes"), task="table", table=table)
     content = 'review,reply,label\na b,c,no\n"the, a",d,\n'
@@ -52,6 +52,12 @@ def test_classes_of_a_table(predict):
         predict("classify", bert, "x.jsonl", jsonl({"text": "a", "text_b": "b"}, {"line": "b"}))
     with pytest.raises(UserError, match="x.csv:3: the text has no token in ' '"):
         predict("classify", bert, "x.csv", "review,reply\na,b\n ,c\n")
+    with pytest.raises(UserError, match="x.txt:1: not a JSON object.*; --input must be JSON lines"):
+        predict("classify", bert, "x.txt", "a b\n")
+    before = (tmp_path / "out.jsonl").read_text()
+    with pytest.raises(UserError, match="has no example .the first line of a table names its"):
+        predict("classify", bert, "x.csv", "review,reply\n")
+    assert (tmp_path / "out.jsonl").read_text() == before
 
 
 def test_answers_to_a_squad_file(predict):

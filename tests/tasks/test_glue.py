@@ -215,6 +215,9 @@ def test_tfds_labels_are_matched_by_name(data_set):
     assert task.rows("test_matched").labels_N.tolist() == [-1] * 3
     # The diagnostic set is on disk too.
     assert task.splits[-1] == "test_ax" and len(task.rows("test_ax")) == 3
+    examples[0]["label"] = -1
+    with pytest.raises(UserError, match="validation_matched:3: it has no label"):
+        task.rows("validation_matched")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import tokenizers
+from bert_jax.config import finetune_config
+from bert_jax.config.finetuning import filled_in
 from bert_jax.errors import UserError
+from bert_jax.finetuning.scoring import score_test
 from bert_jax.tasks.ner_rows import TaggedRows
 from tests.tasks.conftest import open_task
 
@@ -229,6 +232,27 @@ def test_tfds(data_set, tokenizer):
     del info.features["ner"]
     with pytest.raises(UserError, match="has no `tokens` with `ner` or `tags`"):
         open_task("ner", "tfds:conll2003", tokenizer)
+
+
+def test_a_labeled_test_split_of_tfds_is_scored(data_set, tokenizer, tmp_path, capsys):
+    sentence = {"tokens": np.array([b"Ann", b"met"], object), "ner": np.array([1, 0])}
+    feature = SimpleNamespace(feature=SimpleNamespace(names=["O", "B-PER", "I-PER"]))
+    splits = {split: [sentence] for split in ("train", "validation", "test")}
+    data_set("conll2003/1.0.0", {"tokens": None, "ner": feature}, splits)
+    task = open_task("ner", "tfds:conll2003", tokenizer)
+    labels_NxL = task.rows("test").take(np.arange(1))["labels"]
+    outputs = {"logits": np.eye(3)[np.maximum(labels_NxL, 0)]}
+    config = finetune_config("ner")
+    config.data.update({"input": "tfds:conll2003", "max_seq_length": 16})
+    config = filled_in(config, {}, task.head, task.labels)
+    tokenizer.save(tmp_path / "tokenizer")
+    assert score_test(config, tmp_path, task, "test", outputs)["f1"] == 1
+    # The advice to skip rows would not apply.
+    splits["test"] = [sentence | {"tokens": np.array([b"", b"met"], object)}]
+    assert score_test(config, tmp_path, task, "test", outputs) == {}
+    output = capsys.readouterr().out
+    assert "the test split is not scored: conll2003/1.0.0 test:1, word 1" in output
+    assert "bad_rows" not in output
 
 
 def test_the_real_wnut_17(shared_data, real_tokenizer):
