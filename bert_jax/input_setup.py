@@ -10,14 +10,14 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import tokenizers, workdir
+from bert_jax import files, tokenizers, workdir
 from bert_jax.config import check_vocabulary
 from bert_jax.data import corpus_report, record_store
 from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
 from bert_jax.data.store import TokenStore, read_metadata
-from bert_jax.data.store_manifest import recorded_options, tokenizer_flags
+from bert_jax.data.store_manifest import check_metadata, recorded_options, tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
@@ -102,6 +102,10 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
         metadata = read_metadata(path)
         _check_options(config, metadata, path)
     else:
+        corpus = epath.Path(directory) / workdir.CORPUS
+        if corpus.exists() and not (path / "metadata.json").exists():
+            # The store was removed. Other texts are refused before they are prepared.
+            check_metadata(files.read_json(corpus), path, config.data, config.model.vocab_size)
         # Returns at once if the store exists and matches the config.
         metadata = prepare(config.data, config.model.vocab_size, path)
     for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):

@@ -25,10 +25,10 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer, read_teacher
 from bert_jax.progress import say
-from bert_jax.training.best import Evaluations, open_best, remove_later, save_best
+from bert_jax.training.best import Evaluations, open_best, remove_later, restore_best, save_best
 from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
-from bert_jax.training.metrics import read_metrics
+from bert_jax.training.metrics import METRICS_FILE, read_metrics
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import NonFiniteError, recording
 from bert_jax.training.schedule import warmup_warnings
@@ -122,6 +122,11 @@ def _train(
 
         lines = multihost.run_on_process_zero(claim)
         evaluations = Evaluations(trainer.objective, trainer.stages, patience, lines)
+        if patience and step >= config.eval.every_steps > 0 and not evaluations.results:
+            warnings.append(
+                f"{path / METRICS_FILE} has no evaluation of the steps up to {step:,}: early "
+                "stopping begins anew"
+            )
         end_step = step if evaluations.has_stalled() else num_steps
         finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, end_step))
         if finished:
@@ -177,6 +182,10 @@ def _train(
                 recorder.log_evaluation(step, results, text)
             return results
 
+        for kept in best.steps()[-1:] if best else ():
+            if kept not in evaluations.results:
+                # metrics.jsonl was lost, but later evaluations are compared with this one.
+                evaluate(kept, restore_best(directory, trainer.abstract_state().params, kept))
         if run_input.heldout and not step:
             # Given weights are scored before training. In any case, one batch is evaluated now, to
             # find out before training if the batch is too large for the memory.

@@ -156,17 +156,25 @@ def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """Returns the metadata of the finished store at `output`, if it matches the config.
+    """Returns the metadata of the finished store at `output`; raises like `check_metadata`."""
+    metadata = read_metadata(output)
+    check_metadata(metadata, output, data, vocab_size)
+    return metadata
+
+
+def check_metadata(
+    metadata: Mapping[str, Any], output: str | os.PathLike, data: ConfigDict, vocab_size: int
+) -> None:
+    """Checks that the store with this metadata, at `output`, matches the config.
 
     The input is compared by the names and sizes of its files, which may have moved to another
     directory. If these files no longer exist, `data.input` itself is compared, because training
     does not need the texts. A vocabulary whose file no longer exists is compared by its path.
 
     Raises:
-      UserError: There is no finished store, or it was made from other texts or with other
-        options; the message names the difference.
+      UserError: The store was made from other texts or with other options; the message names the
+        difference.
     """
-    metadata = read_metadata(output)
     found = recorded_options(metadata)
     wanted = _UNRECORDED | store_options(data, vocab_size, known=found)
     for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
@@ -195,7 +203,6 @@ def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) ->
             f"the token store {output} was made from other texts ({difference}): "
             "use another directory or the same data.input"
         )
-    return metadata
 
 
 def _states(sources: list[dict[str, Any]]) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
+import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import files, workdir
@@ -88,6 +90,14 @@ def save_best(checkpoints: Checkpointer, state: TrainState) -> None:
         checkpoints.save(step, TrainState(state.step, state.params, opt_state=()), {})
         # They must be complete before the run's own checkpoint is saved.
         checkpoints.wait()
+
+
+def restore_best(directory: epath.PathLike, abstract_params: Any, step: int) -> TrainState:
+    """Returns a state with the parameters that `save_best` saved."""
+    folder = epath.Path(directory) / workdir.BEST
+    with closing(Checkpointer(folder, read_only=True)) as checkpoints:
+        _, params = checkpoints.restore_params(abstract_params, step)
+    return TrainState(jnp.asarray(step), params, opt_state=())
 
 
 def remove_later(directory: epath.PathLike, step: int) -> None:

@@ -125,7 +125,15 @@ def test_stopped_and_killed_run_takes_the_same_decisions(tmp_path, monkeypatch, 
     pretrain.train(run_config(texts), tmp_path / "killed")
     assert "a larger --config.train.early_stopping_patience" in capsys.readouterr().out
     longer = run_config(texts, **{"train.early_stopping_patience": 3})
-    assert pretrain.train(longer, tmp_path / "killed")["step"] > last_step
+    # Without metrics.jsonl, the best checkpoint is evaluated again.
+    (tmp_path / "killed" / "metrics.jsonl").unlink()
+    ending = pretrain.train(longer, tmp_path / "killed")
+    assert "has no evaluation of the steps up to" in capsys.readouterr().out
+    assert ending["step"] > last_step
+    again = outcome(tmp_path / "killed")[1]
+    assert [line["step"] for line in again[:2]] == [best_step, last_step]
+    for name in ("eval_mlm_loss", "eval_nsp_loss"):
+        assert again[0][name] == pytest.approx(lowest[name], rel=1e-6)
 
 
 def test_keys_without_evaluations_are_refused(tmp_path):
