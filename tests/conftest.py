@@ -1,5 +1,6 @@
 """Fixtures and settings of all tests."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -28,6 +29,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 # A shell's background jobs ignore SIGINT, and the processes of these tests would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# JAX's traces consist of many long-lived objects, which the collector would visit all the time.
+gc.set_threshold(100_000, 50, 100)
 
 # A busy machine must not fail a property test.
 hypothesis.settings.register_profile("no_deadline", deadline=None)

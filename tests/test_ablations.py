@@ -43,6 +43,7 @@ def test_an_unknown_ablation_is_refused():
         ablations.get_config("no_mlm")
 
 
+@pytest.mark.slow
 def test_single_segments_do_not_need_a_second_document(tmp_path):
     changes = ablations.ABLATIONS["single_segment"] | {"data.heldout_fraction": 0.0}
     text = write_documents(tmp_path / "text", 1)

@@ -30,7 +30,9 @@ def files_of(directory):
     return {path.name for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("moment", ["tokens-00000.bin", "token_counts.npy"])
+@pytest.mark.parametrize(
+    "moment", ["tokens-00000.bin", pytest.param("token_counts.npy", marks=pytest.mark.slow)]
+)
 def test_killed_command_can_be_restarted(moment, long_speeches, uninterrupted, tmp_path):
     output = tmp_path / "store"
     command = [*COMMAND, f"--input={long_speeches}", f"--output={output}"]

@@ -122,28 +122,20 @@ def test_every_extra_that_is_named_can_be_installed():
     assert {"test", "tpu", "gcs"} <= named <= extras
 
 
-def test_training_loads_tensorflow_late_and_without_keras():
+@pytest.mark.parametrize(
+    ("module", "loaded"),
+    [
+        ("pretrain, bert_jax.finetuning.run, bert_jax.finetuning.glue_table", "[] False"),
+        pytest.param("data.lean_tensorflow", "['tensorflow'] False", marks=pytest.mark.slow),
+    ],
+)
+def test_training_loads_tensorflow_late_and_without_keras(module, loaded):
     """Importing TensorFlow takes seconds; Keras takes one more, and 80 MB."""
     code = (
-        "import os, sys, bert_jax.pretrain\n"
-        "names = ('tensorflow', 'keras', 'pandas', 'matplotlib')\n"
-        "print([m for m in names if m in sys.modules])\n"
-        "import bert_jax.data.lean_tensorflow\n"
+        f"import os, sys, bert_jax.{module}\n"
+        "names = ('tensorflow', 'tensorflow_datasets', 'keras', 'pandas', 'matplotlib')\n"
         "print([m for m in names if m in sys.modules], 'TF_USE_LEGACY_KERAS' in os.environ)"
     )
-    assert printed_by(code).splitlines() == ["[]", "['tensorflow'] False"]
-
-
-def test_the_models_load_no_tensorflow():
-    code = (
-        "import sys, bert_jax.objectives.terms.masked_lm, bert_jax.training.trainer\n"
-        "import bert_jax.finetuning.run, bert_jax.finetuning.glue_table\n"
-        "print(sorted(m for m in sys.modules if m.split('.')[0].startswith('tensorflow')))"
-    )
-    assert printed_by(code) == "[]"
-
-
-def printed_by(code):
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -152,4 +144,4 @@ def printed_by(code):
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert done.stdout.strip() == loaded

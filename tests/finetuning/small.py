@@ -29,7 +29,7 @@ OVERRIDES = {
 
 def write_bert(directory, **model) -> None:
     """Writes a Hugging Face directory of a random BERT that can learn."""
-    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 48}
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 48}
     pretrained = make_pretrained(**sizes | model)
     for name in pretrained.weights:
         pretrained.weights[name] *= 0.2

@@ -27,7 +27,7 @@ from tests.tasks.conftest import both, open_task
 
 @pytest.fixture
 def files(tmp_path):
-    small.write_bert(tmp_path / "hf")
+    small.write_bert(tmp_path / "hf", num_hidden_layers=2)
     small.write_rows(tmp_path / "data", train=24)
     return tmp_path
 
@@ -253,19 +253,24 @@ def test_data_identity_depends_on_the_data(files):
 
 
 def test_pairs_need_two_token_types_or_none(tmp_path):
-    small.write_bert(tmp_path / "hf", type_vocab_size=1)
-    small.write_bert(tmp_path / "without_types", type_vocab_size=0)
     (tmp_path / "data").mkdir()
     for split in ("train", "validation"):
         path = tmp_path / "data" / f"{split}.tsv"
         path.write_text("text\tother\tlabel\n" + "a b\tc\tyes\nd\te f\tno\n" * 8)
-    config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)
-    config.table.text_b_column = "other"
-    with pytest.raises(UserError, match="hf, which has only one token type .* of table are pairs"):
-        finetune(config, tmp_path / "pairs")
-    with config.unlocked():
-        config.init_from = str(tmp_path / "without_types")
-    finetune(config, tmp_path / "pairs")
+
+    def check(types):
+        small.write_bert(tmp_path / f"{types}_types", type_vocab_size=types)
+        config = small.config(tmp_path / f"{types}_types", tmp_path / "data")
+        config.table.text_b_column = "other"
+        setup = task_setup.open_task_setup(config)
+        config = filled_in(config, setup.model, setup.task.head, setup.task.labels)
+        task_setup.read_rows(config, setup.task)
+        task_setup.check_segments(config, setup.task.rows("train"))
+
+    with pytest.raises(UserError, match="1_types, which has only one token type .* are pairs"):
+        check(1)
+    check(0)
+    check(2)
 
 
 def write_tagged(path, seed, count):

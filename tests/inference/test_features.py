@@ -57,7 +57,12 @@ def test_stride(bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layers", "pooling"), [((-1,), "cls"), ((0, -1), "mean"), ((0, -1), "tokens")]
+    ("layers", "pooling"),
+    [
+        pytest.param((-1,), "cls", marks=pytest.mark.slow),
+        ((0, -1), "mean"),
+        pytest.param((0, -1), "tokens", marks=pytest.mark.slow),
+    ],
 )
 def test_files_contain_the_results_of_encode(bert, source, tmp_path, monkeypatch, layers, pooling):
     # Two and a half windows.

@@ -17,7 +17,7 @@ from bert_jax.models.dropout import keeps, mask_keys
 RATE = 0.1
 
 
-@pytest.fixture(params=[(64, 4, 128), (32, 4, 128)], ids=str)
+@pytest.fixture(params=[pytest.param((64, 4, 128), marks=pytest.mark.slow), (32, 4, 128)], ids=str)
 def case(request):
     """Returns projections for (depth, heads, length); one sequence ends with padding."""
     depth, heads, length = request.param

@@ -69,6 +69,8 @@ def test_trained_weights_give_the_same_hidden_states(name, scan_layers):
     assert parity.states_error(model, parity.golden(f"real_{name}")) < STATES
 
 
+# Their hidden states, and the gradients of random weights, are compared in every run.
+@pytest.mark.slow
 @real_models
 @scanned_or_not
 def test_trained_weights_give_the_same_outputs_and_gradients(name, scan_layers):

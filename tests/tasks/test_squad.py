@@ -324,6 +324,7 @@ def test_tfds(data_set, tokenizer):
         make()
 
 
+@pytest.mark.slow
 def test_the_real_dev_set(shared_data, real_tokenizer, write):
     """Reads six articles, because the whole file takes too long."""
     content = json.loads((shared_data / "squad" / "squad-v1.1" / "dev-v1.1.json").read_text())

@@ -145,7 +145,11 @@ def file_kinds(saved):
 
 @pytest.mark.parametrize(
     "damage",
-    [damage_truncate, pytest.param(damage_delete, marks=pytest.mark.slow), damage_flip],
+    [
+        pytest.param(damage_truncate, marks=pytest.mark.slow),
+        pytest.param(damage_delete, marks=pytest.mark.slow),
+        damage_flip,
+    ],
 )
 def test_damage_of_any_file_is_detected_or_harmless(
     saved, trainer, states, tmp_path, caplog, damage

@@ -99,6 +99,7 @@ class TestSamples:
         assert len({round(value, 5) for value in drawn}) == 6
         assert self.steps(trainer()) == steps
 
+    @pytest.mark.slow
     def test_they_differ_between_microbatches(self):
         (one,), (four,) = self.steps(trainer(), 1), self.steps(trainer(4), 1)
         variance = four["toy_sample_squared"] - four["toy_sample"] ** 2
