@@ -127,7 +127,7 @@ class Bert:
 
     def encode(
         self,
-        texts: Iterable[Text],
+        texts: str | Iterable[Text],
         *,
         pooling: str | None = None,
         layers: int | Sequence[int] = -1,
@@ -138,7 +138,7 @@ class Bert:
         """Returns contextual features of texts, or of their tokens.
 
         Args:
-          texts: Sentences, or pairs of sentences.
+          texts: Sentences, or pairs of sentences; or one sentence, for the features of it alone.
           pooling: "cls" takes the first token's hidden state; "mean" averages the states of all
             tokens, with [CLS] and [SEP]; "tokens" takes every token's state. None means that of
             `embedding`.
@@ -160,15 +160,16 @@ class Bert:
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
         how = self.embedding_with(pooling, normalize, max_length, stride)
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts; put one text in brackets")
+        several = [texts] if isinstance(texts, str) else list(texts)
         if stride:
-            rows = encode(self.tokenizer, list(texts), None, pairs_allowed=False)
+            rows = encode(self.tokenizer, several, None, pairs_allowed=False)
         else:
-            rows = self.rows(texts, how.max_length)
+            rows = self.rows(several, how.max_length)
         features = self.features(rows, chosen, how)
         if one_layer:
             features = [x[..., 0, :] for x in features]
+        if isinstance(texts, str):
+            return features[0]
         if how.pooling == "tokens":
             return features
         if not features:
