@@ -153,7 +153,10 @@ def check(config: ConfigDict, section: Section, prefix: str = "config.") -> None
     _refuse_unknown(values, fields, prefix)
     for path, field in fields.items():
         if path not in values:
-            raise UserError(f"{prefix}{path} is missing; start from default_config()")
+            raise UserError(
+                f"{prefix}{path} is missing; a section needs all its keys, but a flag can change "
+                f"one alone: --{prefix}{path}={field.default}"
+            )
         field.check(prefix + path, values[path])
 
 

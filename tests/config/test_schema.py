@@ -145,7 +145,7 @@ def test_check_names_unknown_missing_and_nested_keys():
         check(config, SECTION)
     config = build(SECTION, {})
     del config.model.hidden_size
-    with pytest.raises(UserError, match="config.model.hidden_size is missing"):
+    with pytest.raises(UserError, match="hidden_size is missing; .* --config.model.hidden_size="):
         check(config, SECTION)
 
 
