@@ -74,12 +74,13 @@ def evaluate(
     Raises:
       UserError: The text yields no sequence.
     """
-    spec = evaluation_spec(config, stage, num_data_shards(trainer.mesh))
+    num_shards = num_data_shards(trainer.mesh)
     batches = evaluation_batches(
         store,
         tokenizer,
-        spec,
+        evaluation_spec(config, stage, num_shards),
         config.eval.max_sequences,
+        multiple=num_shards,
         **multihost.batch_shards(trainer.layout.batch),
     )
     log_probs_V = unigram_log_probs(token_counts_V)

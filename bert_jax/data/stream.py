@@ -226,18 +226,21 @@ def evaluation_batches(
     spec: StreamSpec,
     max_sequences: int = 0,
     *,
+    multiple: int = 1,
     shards: Sequence[int] = (0,),
     num_shards: int = 1,
 ) -> Iterator[Batch]:
     """Yields one epoch of a split, with the same rows and masks in every call.
 
-    Masks follow `EVALUATION_MASKS`, not `spec`.
+    Masks follow `EVALUATION_MASKS`, not `spec`. If there are fewer sequences than
+    `spec.batch_size`, the only batch is as small as they allow.
 
     Args:
       store, tokenizer, shards, num_shards: As for `Stream`.
       spec: `seed` and `stage` determine rows and masks.
       max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
         for all.
+      multiple: The batch size is a multiple of this, if `spec.batch_size` is.
 
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
@@ -256,6 +259,10 @@ def evaluation_batches(
         if 0 < max_sequences <= total:
             total = max_sequences
             break
+    if (rounded_up := -(-max(total, 1) // multiple) * multiple) < spec.batch_size:
+        spec = dataclasses.replace(spec, batch_size=rounded_up)
+        stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+        row_R = stream._host.row_R
     # The rows beyond the total are the next rows of the stream, because rows of only padding
     # could give NaN.
     for number, batch in enumerate(stream._make_batches(0, -(-total // spec.batch_size))):
