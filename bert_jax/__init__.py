@@ -30,11 +30,11 @@ def load_config(name: str) -> "ConfigDict":
     return load_config_file(name)
 
 
-def train(config: "ConfigDict", workdir: str) -> dict[str, Any] | None:
+def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     """Pre-trains a model, as `python -m bert_jax.main` does; continues an interrupted run.
 
     Args:
-      config: A pre-training config, such as `load_config("tiny")`.
+      config: A pre-training config, such as `load_config("tiny")`, or the name of one.
       workdir: The work directory.
 
     Returns:
@@ -46,16 +46,17 @@ def train(config: "ConfigDict", workdir: str) -> dict[str, Any] | None:
     from bert_jax.config import validate
     from bert_jax.pretrain import train
 
+    config = load_config(config) if isinstance(config, str) else config
     validate(config)
     return train(config, workdir)
 
 
-def finetune(config: "ConfigDict", workdir: str) -> dict[str, Any] | None:
+def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     """Fine-tunes a model on a task, as `python -m bert_jax.finetune` does.
 
     Args:
       config: A fine-tuning config, such as `load_config("finetune/glue:mrpc")` with values for
-        `init_from` and `data.input`.
+        `init_from` and `data.input`, or the path of a file with them.
       workdir: The work directory. An interrupted run in it continues.
 
     Returns:
@@ -66,6 +67,7 @@ def finetune(config: "ConfigDict", workdir: str) -> dict[str, Any] | None:
     """
     from bert_jax.finetuning.run import finetune
 
+    config = load_config(config) if isinstance(config, str) else config
     return finetune(config, workdir)
 
 

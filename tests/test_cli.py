@@ -341,6 +341,8 @@ def test_configs_are_loaded_by_name():
     assert bert_jax.load_config("finetune/glue:mrpc").task == "mrpc"
     with pytest.raises(UserError, match="there is no config file 'tinny'; did you mean tiny"):
         bert_jax.load_config("tinny")
+    with pytest.raises(UserError, match="did you mean tiny"):
+        bert_jax.train("tinny", "unused")
 
 
 def test_commands_and_configs_are_listed(capsys, monkeypatch):

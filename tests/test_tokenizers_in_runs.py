@@ -33,16 +33,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "unigram",
-        pytest.param("byte_bpe", marks=pytest.mark.slow),
-        pytest.param("albert", marks=pytest.mark.slow),
-        pytest.param("bpe", marks=pytest.mark.slow),
-        pytest.param("cased", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_trained_on_the_corpus(kind, speeches, tmp_path):
     options = {f"data__{key}": value for key, value in KINDS[kind].items()}
     run = small_run(speeches, data__whole_word_masking=True, model__vocab_size=600, **options)

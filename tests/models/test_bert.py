@@ -182,6 +182,7 @@ def test_group_of_layers_equals_layers_with_the_same_weights(params, batch, scan
         )
 
 
+@pytest.mark.slow
 def test_scanned_groups_of_layers_compute_the_same(batch):
     config = dataclasses.replace(PLAIN, num_hidden_layers=5, layer_groups=2)
     scanned = dataclasses.replace(config, scan_layers=True)
