@@ -16,6 +16,7 @@ tokenizers differ in rare characters, as tests/tokenizers/test_parity.py checks:
 """
 
 import functools
+import re
 import unicodedata
 from collections import Counter
 from typing import NamedTuple
@@ -34,13 +35,17 @@ _CJK = (
 )
 
 
+# Latin letters, spacing modifiers and the accents of Latin, Greek and Cyrillic come before.
+_OF_OTHER_SCRIPTS = re.compile("[^\0-\u036f]")
+
+
 def num_lost(text: str) -> int:
     """Returns how many characters lose a vowel sign or another mark to lower-casing.
 
     Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
     accents.
     """
-    counts = {} if text.isascii() else Counter(text)
+    counts = Counter(() if text.isascii() else _OF_OTHER_SCRIPTS.findall(text))
     return sum(number for character, number in counts.items() if _is_lost(character))
 
 
