@@ -31,6 +31,8 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
+        # Python 3.14's compression.zstd for older versions.
+        "backports.zstd>=1",
         "etils[epath]>=1.10",
         "flax>=0.12",
         "fsspec>=2024.2",
@@ -76,8 +78,6 @@ setup(
         ],
         # Needed to read pytorch_model.bin.
         "torch": ["torch>=2.6"],
-        # To read .zst files.
-        "zst": ["zstandard>=0.22"],
         # The TPU's runtime and compiler, for TPU VMs, and for compile_check on any machine.
         "tpu": ["jax[tpu]>=0.10"],
     },

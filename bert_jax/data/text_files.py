@@ -12,16 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from backports import zstd
 from etils import epath
 
 from bert_jax import files
 from bert_jax.data.bad_records import BadRecord
 from bert_jax.errors import UserError
-
-try:
-    import zstandard
-except ImportError:
-    zstandard = None
 
 # The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26
@@ -29,51 +25,16 @@ MAX_RECORD_BYTES = 2**26
 _BLOCK_BYTES = 2**20
 
 
-def _open_zst(stored: BinaryIO) -> BinaryIO:
-    if not zstandard:
-        raise UserError("reading .zst files needs pip install -e '.[zst]' (zstandard)")
-    return io.BufferedReader(_ZstReader(stored), _BLOCK_BYTES)
-
-
+# zstd's default limit of the window is 128 MiB; text archives often have larger ones.
+_ZSTD_OPTIONS = {zstd.DecompressionParameter.window_log_max: 31}
 # Readers of compressed files, by the suffix of their names.
 _COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
-    ".zst": _open_zst,
+    ".zst": lambda stored: zstd.ZstdFile(stored, options=_ZSTD_OPTIONS),
 }
-_DAMAGED = (
-    *(EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError),
-    *((zstandard.ZstdError,) if zstandard else ()),
-)
-
-
-class _ZstReader(io.RawIOBase):
-    """Unpacks a .zst file. Unlike zstandard's own reader, it notices that the file was cut off."""
-
-    def __init__(self, stored: BinaryIO):
-        self._stored = stored
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-        self._frame, self._packed, self._unpacked = None, b"", memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        while not self._unpacked:
-            packed = self._packed or self._stored.read(_BLOCK_BYTES // 8)
-            if not packed and self._frame:
-                raise EOFError
-            if not packed:
-                return 0
-            # A file may have several frames, one after the other.
-            self._frame = self._frame or self._decompressor.decompressobj()
-            self._unpacked, self._packed = memoryview(self._frame.decompress(packed)), b""
-            if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
-        size = min(len(buffer), len(self._unpacked))
-        buffer[:size], self._unpacked = self._unpacked[:size], self._unpacked[size:]
-        return size
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 
 class _AsUtf8(io.RawIOBase):

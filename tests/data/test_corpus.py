@@ -6,10 +6,10 @@ import json
 import lzma
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pyarrow as pa
 import pytest
+from backports import zstd
 from pyarrow import parquet
 
 from bert_jax.data import text_files
@@ -20,9 +20,12 @@ from bert_jax.errors import UserError
 SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
 
 
-COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
-if find_spec("zstandard"):
-    COMPRESS[".zst"] = lambda content: __import__("zstandard").compress(content)
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd.compress,
+}
 SUFFIXES = pytest.mark.parametrize("suffix", ["", *COMPRESS])
 
 
@@ -204,11 +207,11 @@ def test_truncated_file_is_refused(tmp_path, suffix):
         texts(str(path))
 
 
-def test_zst_without_its_package_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "zstandard", None)
-    path = write(tmp_path / "a.txt.zst", "")
-    with pytest.raises(UserError, match=r"pip install -e '.\[zst\]'"):
-        texts(path)
+def test_zst_with_a_large_window(tmp_path):
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(compressor.compress(json_lines("ok").encode()) + compressor.flush())
+    assert texts(str(path)) == ["ok"]
 
 
 ROWS = ["One, and\nmore.", 'Two "quoted".', "Drei ä."]
