@@ -268,9 +268,9 @@ class TestAFinishedSweepContinuesOnlyWithItsOwnFiles:
         def negated(name):
             return lambda tensors: tensors.update({name: -tensors[name]})
 
-        edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.1.output.dense.bias"))
+        edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.0.output.dense.bias"))
         with pytest.raises(UserError, match="sweep began with weights that differ"):
             sweep(config, tmp_path / "sweep")
-        edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.1.output.dense.bias"))
+        edit_tensors(tmp_path / "hf", negated("bert.encoder.layer.0.output.dense.bias"))
         edit_tensors(tmp_path / "hf", negated("cls.predictions.bias"))
         assert len(sweep(config, tmp_path / "sweep")["runs"]) == 2

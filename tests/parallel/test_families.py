@@ -140,8 +140,11 @@ def test_losses_do_not_depend_on_the_processes(family, tmp_path):
     two, one = (read_losses(tmp_path / name) for name in ("two", "one"))
     assert two.keys() == one.keys() and len(one["loss"]) == 8 and len(one["eval_mlm_loss"]) == 2
     for kind, expected in one.items():
-        np.testing.assert_allclose(two[kind][0], expected[0], rtol=2e-6, err_msg=kind)
-        np.testing.assert_allclose(two[kind], expected, rtol=1e-4, err_msg=kind)
+        # The divergence is the small difference of two sums of about 6 nats, whose rounding errors
+        # remain.
+        atol = 1e-7 if kind.endswith("soft_targets_loss") else 0
+        np.testing.assert_allclose(two[kind][0], expected[0], rtol=2e-6, atol=atol, err_msg=kind)
+        np.testing.assert_allclose(two[kind], expected, rtol=1e-4, atol=atol, err_msg=kind)
 
 
 def read_losses(workdir) -> dict[str, list[float]]:
