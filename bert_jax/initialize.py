@@ -12,12 +12,12 @@ import flax.linen as nn
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import workdir
+from bert_jax import files, workdir
 from bert_jax.config import objective_terms, teacher_layers, total_steps
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.model_keys import TRAINING_ONLY
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
     fit_weights,
@@ -124,6 +124,18 @@ def check(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained 
         if config.data.vocab == str(copy):
             pretrained.tokenizer.save(copy)
         check_tokenizer(pretrained, given_tokenizer(config.data, config.model.vocab_size))
+
+
+def record_length(
+    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None
+) -> None:
+    """Records how long the training sequences of the initial weights were, for exports."""
+    record = epath.Path(directory) / workdir.INITIAL_TRAINING
+    other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
+    if pretrained:
+        files.write_json(record, {INITIAL_LENGTH: pretrained.max_length})
+    elif config.resume_from and other.exists():
+        files.write_json(record, files.read_json(other))
 
 
 def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:

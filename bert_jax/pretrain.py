@@ -116,6 +116,7 @@ def _train(
 
         def claim() -> list[dict[str, Any]]:
             workdir.claim(directory, config, differences)
+            initialize.record_length(config, directory, pretrained)
             remove_later(directory, step)
             # A run that begins again evaluates step 0 again.
             return [line for line in read_metrics(directory) if line["step"] <= step > 0]

@@ -25,6 +25,8 @@ DATA = "data"
 TOKENIZER = "tokenizer"
 # The vocabulary of config.init_from, if the run needs a copy of it.
 INITIAL_VOCABULARY = "initial_vocabulary"
+# The longest sequences that the weights of config.init_from were trained with.
+INITIAL_TRAINING = "initial_training.json"
 # How the config differs from the config file.
 CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"

@@ -113,6 +113,8 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     card = (tmp_path / "hf" / "README.md").read_text()
     assert f"| init_from | {source} |" in card
     assert "| steps | 7 |" in card and "| maximum sequence length (tokens) | 16 |" in card
+    # The model has 512 positions, but neither run had longer sequences than 16.
+    assert files.read_json(tmp_path / "hf" / "tokenizer_config.json")["model_max_length"] == 16
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,9 @@ class TestResumingAnotherRun:
 
     def test_result_is_bit_identical(self, earlier, trained, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier))
+        files.write_json(earlier / workdir.INITIAL_TRAINING, {"initial_max_length": 24})
         assert pretrain.train(config, tmp_path / "run")["step"] == 6
+        assert formats.read(tmp_path / "run").max_length == 24
         assert same_weights(weights_of(tmp_path / "run"), weights_of(trained))
         steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
         assert min(steps) > 4

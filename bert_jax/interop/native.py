@@ -130,4 +130,6 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
         # The scores depend on the stage's sequence length.
         results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length
     values = config_lib.to_dict(config)
-    return {"step": step, "config": values, "corpus": corpus, "results": results}
+    training = {"step": step, "config": values, "corpus": corpus, "results": results}
+    initial = directory / workdir.INITIAL_TRAINING
+    return training | files.read_json(initial) if initial.exists() else training

@@ -23,7 +23,9 @@ from bert_jax.training.stages import resolve_stages
 UNTRAINED = "untrained_heads"
 # The file beside the weights, in every format, that describes their training.
 TRAINING = "bert_jax_training.json"
-_TYPES = {"config": dict, "corpus": dict, "results": dict, UNTRAINED: list}
+# The key of `training` with the `max_length` of the weights that a run began with.
+INITIAL_LENGTH = "initial_max_length"
+_TYPES = {"config": dict, "corpus": dict, "results": dict, UNTRAINED: list, INITIAL_LENGTH: int}
 
 
 @dataclasses.dataclass
@@ -164,15 +166,16 @@ class Pretrained:
     def max_length(self) -> int:
         """The length of the longest training sequence, with [CLS] and [SEP].
 
-        If bert_jax trained from random weights, positions beyond the stages so far are untrained.
+        In a model of bert_jax, the positions that neither the stages so far nor the initial weights
+        cover are untrained.
         """
         positions = self.model["max_position_embeddings"]
-        config = self.training.get("config")
-        if not config or config.get("init_from") or config.get("resume_from"):
+        config, initial = self.training.get("config"), self.training.get(INITIAL_LENGTH)
+        if not config or (config.get("init_from") and not initial):
             return positions
         stages = resolve_stages(workdir.parse_config(config))
         begun = [s.max_seq_length for s in stages if s.first_step < self.training.get("step", 0)]
-        return min(positions, max(begun, default=positions))
+        return min(positions, max(begun + [initial or 0]) or positions)
 
     @property
     def untrained_heads(self) -> list[str]:

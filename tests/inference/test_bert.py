@@ -265,6 +265,9 @@ def test_max_length_covers_only_stages_that_have_begun():
         assert pretrained.max_length == expected
     pretrained.training["config"] = values | {"init_from": "elsewhere"}
     assert pretrained.max_length == 40
+    for step, expected in ((0, 24), (90, 24), (91, 32)):
+        pretrained.training |= {"step": step, "initial_max_length": 24}
+        assert pretrained.max_length == expected
 
 
 @pytest.mark.parametrize(
