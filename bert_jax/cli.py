@@ -7,7 +7,6 @@ traceback; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for a bug in one o
 import contextlib
 import errno
 import os
-import re
 import signal
 import sys
 import traceback
@@ -149,22 +148,11 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
         multihost.leave_failed(status)
 
 
-def _in_own_flags(message: str) -> str:
-    """Spells keys of config.data as the flags of a command without --config, such as `prepare`."""
-    if "config" in flags.FLAGS:
-        return message
-    return re.sub(
-        r"(--)?(config\.)?data\.(\w+)",
-        lambda match: f"--{match[3]}" if match[3] in flags.FLAGS else match[0],
-        message,
-    )
-
-
 def _ending(error: BaseException) -> tuple[str, int] | None:
     """Returns the message and exit status of an expected error; None for a bug."""
     match error:
         case UserError():
-            return f"error: {_in_own_flags(str(error))}", 1
+            return f"error: {error}", 1
         case UsageError():
             return f"error: {error}", 2
         case KeyboardInterrupt():

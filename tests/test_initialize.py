@@ -250,7 +250,7 @@ class TestResumingAnotherRun:
 
     def test_corpus_may_not_change(self, earlier, tmp_path):
         config = small_run(write_documents(tmp_path / "texts", 13), resume_from=str(earlier))
-        with pytest.raises(UserError, match="config.data.input|another corpus"):
+        with pytest.raises(UserError, match="another corpus"):
             pretrain.train(config, tmp_path / "run")
 
     def test_runs_that_cannot_be_resumed(self, trained, huggingface, texts, tmp_path):

@@ -53,7 +53,7 @@ class BadRecords:
         if must_stay:
             raise UserError(f"{where}: {bad.detail}") from None
         if not self._skip:
-            advice = f"--config.{self._key}=skip continues anyway"
+            advice = f"{self._key}=skip continues anyway"
             raise UserError(f"{where}: {bad.detail} ({advice})") from None
         self.dropped[bad.reason] += 1
         if self.dropped[bad.reason] <= _NUM_FIRST:

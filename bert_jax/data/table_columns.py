@@ -33,7 +33,7 @@ def read_column(stream: BinaryIO, format: str, column: str, path: str) -> Iterat
             yield from values.cast(pa.large_binary()).to_pylist()
     except KeyError:
         raise UserError(
-            f"{path} has no column {column!r}; set --config.data.text_field to the column of texts"
+            f"{path} has no column {column!r}; set data.text_field to the column of texts"
         ) from None
     except pa.ArrowNotImplementedError:
         raise UserError(f"{path}: the column {column!r} is not text") from None

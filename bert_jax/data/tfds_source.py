@@ -21,9 +21,7 @@ def open_builder(source: str) -> Any:
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError:
-        raise UserError(
-            f"config.data.input: TensorFlow Datasets has no data set {name!r}"
-        ) from None
+        raise UserError(f"TensorFlow Datasets has no data set {name!r}") from None
     # TFDS raises AssertionError for an unknown version.
     except (ValueError, AssertionError) as error:
         raise _cannot_load(name, error) from None
@@ -38,9 +36,7 @@ def download(builder: Any) -> None:
     try:
         builder.download_and_prepare()
     except ImportError as error:
-        raise UserError(
-            f"config.data.input: cannot prepare {builder.name!r}: {error}: install it"
-        ) from None
+        raise UserError(f"cannot prepare {builder.name!r}: {error}: install it") from None
     except (ValueError, AssertionError) as error:
         raise _cannot_load(builder.name, error) from None
 
@@ -73,10 +69,10 @@ def check_features(builder: Any, needed: Iterable[str]) -> None:
     for name in needed:
         if name not in builder.info.features:
             raise UserError(
-                f"config.data.input: {builder.info.full_name} has no field `{name}`; its fields: "
+                f"{builder.info.full_name} has no field `{name}`; its fields: "
                 + ", ".join(builder.info.features)
             )
 
 
 def _cannot_load(name: str, error: Exception) -> UserError:
-    return UserError(f"config.data.input: cannot load {name!r}: {first_line(error)}")
+    return UserError(f"cannot load {name!r}: {first_line(error)}")

@@ -73,7 +73,7 @@ def test_tfds(tfds):
         assert corpus.unit == "documents" and corpus.done == 2
         with pytest.raises(UserError, match="no field 'body'; its fields: label, text; write"):
             list(Corpus("tfds:imdb_reviews:body").documents())
-        with pytest.raises(UserError, match="field 'label' of 'imdb_reviews' is not a text"):
+        with pytest.raises(UserError, match="field 'label' of tfds:imdb_reviews is not a text"):
             list(Corpus("tfds:imdb_reviews:label").documents())
 
 

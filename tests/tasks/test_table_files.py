@@ -94,7 +94,7 @@ def test_files_that_are_not_tables(write, name, content, message):
 def test_bad_rows(write, name, bad, message):
     good = {"x.tsv": b"a\tb\n1\t2\n", "x.csv": b"a,b\n1,2\n", "x.jsonl": b'{"a": "1", "b": "2"}\n'}
     folder = write({name: good[name] + bad + b"\n"})
-    with pytest.raises(UserError, match=message + r".*--config.data.bad_rows=skip"):
+    with pytest.raises(UserError, match=message + r".*data.bad_rows=skip"):
         read(folder, name)
     rows, dropped = read(folder, name, policy="skip")
     assert len(rows) == 1 and sum(dropped.values()) == 1
