@@ -264,9 +264,9 @@ def storage_problem(error: BaseException | None) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the beginning of an exception's message, or its type's name."""
+    """Returns the first line of an exception's message, or its type's name."""
     lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:200]
+    return (lines[0] if lines else type(error).__name__)[:1000]
 
 
 @functools.cache

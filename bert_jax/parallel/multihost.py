@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.files import first_line
 from bert_jax.parallel.mesh import num_data_shards
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"cannot join the other processes: {_first_line(error)}") from error
+        raise UserError(f"cannot join the other processes: {first_line(error)}") from error
     if not is_first():
         sys.stdout = open(os.devnull, "w")
 
@@ -178,7 +179,7 @@ def _voting() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
 
 def _raise(error: Exception | None, process: int) -> NoReturn:
     """Raises `error`, or the first line of the error of another process."""
-    text = _text_of(process, _first_line(error) if error is not None else "")
+    text = _text_of(process, first_line(error) if error is not None else "")
     if error is not None:
         raise error
     raise UserError(f"process {process} failed: {text}")
@@ -199,9 +200,3 @@ def _wait() -> None:
 
     barrier = multihost.get_barrier_sync_fn()
     barrier(key=f"bert_jax_{next(_wait_number)}", timeout_ms=_WAIT_MILLISECONDS)
-
-
-def _first_line(error: Exception) -> str:
-    """Returns the first line of a message in full, unlike `files.first_line`."""
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
