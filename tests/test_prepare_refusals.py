@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert_jax.data import store_manifest
-from bert_jax.data.store_manifest import check_case, check_store
+from bert_jax.data.store_manifest import check_case, check_metadata
 from bert_jax.errors import UserError
 from tests.refusals import command
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
@@ -66,7 +66,7 @@ def test_too_few_documents(lines, words, tmp_path):
 )
 def test_a_store_of_other_options_is_refused(change, words, store, speeches):
     with pytest.raises(UserError, match=words):
-        check_store(store[1], options(speeches, **change), VOCAB_SIZE)
+        make(options(speeches, **change), store[1])
 
 
 def test_a_store_of_other_texts_is_refused(tmp_path):
@@ -74,31 +74,31 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
     output = tmp_path / "store"
     metadata = make(options(pattern, heldout_fraction=0.0), output)
     data = options(pattern, heldout_fraction=0.0, num_processes=3)
-    assert check_store(output, data, VOCAB_SIZE) == metadata
+    assert make(data, output) == metadata
     with pytest.raises(UserError, match="model.vocab_size=400, not 401"):
-        check_store(output, data, VOCAB_SIZE + 1)
+        make(data, output, VOCAB_SIZE + 1)
     with pytest.raises(UserError, match="made from other texts"):
-        check_store(output, options("sotu", heldout_fraction=0.0), VOCAB_SIZE)
+        make(options("sotu", heldout_fraction=0.0), output)
     moved = shutil.copytree(tmp_path / "texts", tmp_path / "moved")
     moved_data = options(f"{moved}/*.txt", heldout_fraction=0.0)
-    assert check_store(output, moved_data, VOCAB_SIZE) == metadata
+    assert make(moved_data, output) == metadata
     max(moved.iterdir()).write_text("Other text.")
     with pytest.raises(UserError, match="made from other texts"):
-        check_store(output, moved_data, VOCAB_SIZE)
+        make(moved_data, output)
     first = min((tmp_path / "texts").iterdir())
     content = first.read_text()
     first.write_text(content + "More.")
     with pytest.raises(UserError, match=f"{first.name} was .* bytes, is .* bytes"):
-        check_store(output, data, VOCAB_SIZE)
+        make(data, output)
     first.unlink()
     with pytest.raises(UserError, match=f"{first.name} was .* bytes, is missing"):
-        check_store(output, data, VOCAB_SIZE)
+        make(data, output)
     for path in (tmp_path / "texts").iterdir():
         path.unlink()
     # Training continues without the texts if `data.input` is unchanged.
-    assert check_store(output, data, VOCAB_SIZE) == metadata
+    assert make(data, output) == metadata
     with pytest.raises(UserError, match="made from other texts .data.input was"):
-        check_store(output, options("nothing", heldout_fraction=0.0), VOCAB_SIZE)
+        make(options("nothing", heldout_fraction=0.0), output)
 
 
 def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
@@ -107,19 +107,17 @@ def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
         "options": store_manifest.store_options(data, 40),
         "sources": [now | {"version": "fake/1.0.0"}],
     }
-    monkeypatch.setattr(store_manifest, "read_metadata", lambda _: known)
     monkeypatch.setattr(store_manifest, "open_corpus", lambda _: SimpleNamespace(sources=[now]))
     with pytest.raises(UserError, match="tfds:fake:text was version .*1.0.0, is version .*2.0.0"):
-        check_store("store", data, 40)
+        check_metadata(known, "store", data, 40)
 
 
-def test_a_store_without_the_key_has_undivided_sentences(store, speeches, monkeypatch):
+def test_a_store_without_the_key_has_undivided_sentences(store, speeches):
     metadata, output = copy.deepcopy(store[0]), store[1]
     del metadata["options"]["max_sentence_tokens"]
-    monkeypatch.setattr(store_manifest, "read_metadata", lambda _: metadata)
-    assert check_store(output, options(speeches, max_sentence_tokens=0), VOCAB_SIZE) is metadata
+    check_metadata(metadata, output, options(speeches, max_sentence_tokens=0), VOCAB_SIZE)
     with pytest.raises(UserError, match="made with data.max_sentence_tokens=0, not 128"):
-        check_store(output, options(speeches), VOCAB_SIZE)
+        check_metadata(metadata, output, options(speeches), VOCAB_SIZE)
 
 
 def test_a_cased_vocabulary_is_refused_with_lower_casing(tmp_path):

@@ -26,7 +26,7 @@ from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_me
 from bert_jax.data.store_manifest import (
     SPLIT_FILES,
     STORE_FILES,
-    check_store,
+    check_metadata,
     empty_directory,
     given_tokenizer,
     open_corpus,
@@ -73,7 +73,9 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
             "be globs of TFRecord files"
         )
     if (output / "metadata.json").exists():
-        return check_store(output, data, vocab_size)
+        metadata = read_metadata(output)
+        check_metadata(metadata, output, data, vocab_size)
+        return metadata
     options = store_options(data, vocab_size)
     heldout = HeldOut(data.heldout_fraction)
     is_piped = split_inputs(data.input) == [STANDARD_INPUT]

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from bert_jax import files, tokenizers
 from bert_jax.data.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
-from bert_jax.data.store import read_metadata
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
 
@@ -153,13 +152,6 @@ def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the config keys and values of a store's tokenizer, as far as the store has them."""
     keys = ("tokenizer", *_TOKENIZER_KEYS)
     return {f"data.{key}": options[key] for key in keys if key in options}
-
-
-def check_store(output: str | os.PathLike, data: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """Returns the metadata of the finished store at `output`; raises like `check_metadata`."""
-    metadata = read_metadata(output)
-    check_metadata(metadata, output, data, vocab_size)
-    return metadata
 
 
 def check_metadata(

@@ -22,7 +22,7 @@ from bert_jax.data.random_streams import CORRUPTION_TAG, random_key
 from bert_jax.data.rows import PAIRS, ROWS
 from bert_jax.data.rows.windows import select_rows
 from bert_jax.data.store import WordStarts
-from bert_jax.data.tf_dataset import Batch, BatchIterator, Signature, make_dataset
+from bert_jax.data.tf_dataset import Batch, BatchIterator
 from bert_jax.errors import UserError
 from bert_jax.parts import load_part
 
@@ -128,11 +128,16 @@ class Stream:
         Raises:
           UserError: `position` does not belong to this stream.
         """
-        return BatchIterator(*self._source(first_step, num_steps, position))
-
-    def dataset(self, first_step: int, num_steps: int, position: dict[str, int] | None = None):
-        """Returns `batches` as a `tf.data.Dataset` with static shapes."""
-        return make_dataset(*self._source(first_step, num_steps, position))
+        if position is not None:
+            self.examples.add_known(self._window(position, first_step))
+        spec = self.spec
+        sizes = len(self._host.row_R), spec.max_seq_length, spec.max_predictions_per_seq
+        signature = {
+            name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
+        }
+        return BatchIterator(
+            functools.partial(self._make_batches, first_step, num_steps), signature
+        )
 
     def describe_batch(self, step: int) -> dict[str, Any]:
         """Describes a global batch as values that JSON can hold.
@@ -166,19 +171,6 @@ class Stream:
             # Assembles the same rows from the word-start bits instead of the ids.
             words["begins_word"] = self._word_rows.assemble(plan)["input_ids"] == 1
         return batch | self._corruption.corrupt(batch | words, self._key, first_example)
-
-    def _source(
-        self, first_step: int, num_steps: int, position: dict[str, int] | None
-    ) -> tuple[Callable[[], Iterator[Batch]], Signature]:
-        """Returns a function that makes the batches, and their shapes and dtypes."""
-        if position is not None:
-            self.examples.add_known(self._window(position, first_step))
-        num_rows, spec = len(self._host.row_R), self.spec
-        sizes = num_rows, spec.max_seq_length, spec.max_predictions_per_seq
-        signature = {
-            name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
-        }
-        return functools.partial(self._make_batches, first_step, num_steps), signature
 
     def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
         return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)

@@ -6,23 +6,12 @@ Python while the interpreter exits.
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 Batch = dict[str, np.ndarray]
 # The shape and the dtype of each array.
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
-
-
-def make_dataset(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Any:
-    """Returns a `tf.data.Dataset` of the batches that `make_batches` iterates over."""
-    # Importing TensorFlow takes seconds.
-    from bert_jax.data.lean_tensorflow import hide_accelerators, tf
-
-    hide_accelerators()
-    specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in signature.items()}
-    return tf.data.Dataset.from_generator(make_batches, output_signature=specs)
 
 
 class BatchIterator(Iterator[Batch]):
@@ -43,6 +32,11 @@ class BatchIterator(Iterator[Batch]):
 
 
 def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Iterator[Batch]:
+    # Importing TensorFlow takes seconds.
+    from bert_jax.data.lean_tensorflow import hide_accelerators, tf
+
+    hide_accelerators()
+    specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in signature.items()}
     errors: list[Exception] = []
 
     def until_error() -> Iterator[Batch]:
@@ -53,6 +47,7 @@ def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature)
         except Exception as error:
             errors.append(error)
 
-    yield from make_dataset(until_error, signature).as_numpy_iterator()
+    dataset = tf.data.Dataset.from_generator(until_error, output_signature=specs)
+    yield from dataset.as_numpy_iterator()
     if errors:
         raise errors[0]

@@ -167,11 +167,7 @@ def test_describe_batch(uninterrupted):
             assert STORE.sentence_starts[at] <= token - 5 < STORE.sentence_starts[at + 1]
 
 
-def test_dataset_has_static_shapes():
-    dataset = stream().dataset(0, 2)
-    spec = dataset.element_spec
-    assert spec["input_ids"].shape == (12, 32) and spec["masked_lm_ids"].shape == (12, 5)
-    assert len(list(dataset.as_numpy_iterator())) == 2
+def test_a_stream_may_have_no_batches():
     assert list(stream().batches(5, 0)) == []
 
 
