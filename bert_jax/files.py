@@ -292,30 +292,15 @@ def _check_bucket(bucket: str) -> None:
     """Checks access to a bucket. The UserError completes the sentence "PATH is gs://..., but"."""
     try:
         filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
-        return
     except UserError:
         raise
-    except Exception as error:
-        cause, kind, text = error, type(error).__name__, first_line(error)
-    if kind == "FileNotFoundError":
+    except FileNotFoundError as error:
         problem = f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
-    elif kind == "DefaultCredentialsError":
-        problem = (
-            "no Google Cloud credentials were found: on a Cloud VM give it a service account; "
-            "elsewhere run `gcloud auth application-default login`, or set "
-            "GOOGLE_APPLICATION_CREDENTIALS to a key file"
-        )
-    elif kind == "RefreshError":
-        problem = (
-            f"the Google Cloud credentials are refused ({text}): run `gcloud auth "
-            "application-default login` again, or give the VM's service account the scope "
-            "cloud-platform"
-        )
-    elif text.startswith("Forbidden") or getattr(cause, "code", 0) in (401, 403):
-        problem = (
-            f"the bucket {SCHEME}{bucket} cannot be listed with these credentials; grant "
-            "roles/storage.objectAdmin and roles/storage.legacyBucketReader on it"
-        )
-    else:
-        problem = f"storage cannot be reached: {text}"
-    raise UserError(problem) from cause
+        raise UserError(problem) from error
+    except Exception as error:
+        raise UserError(
+            f"the bucket {SCHEME}{bucket} cannot be listed: {first_line(error)}; on a Cloud VM, "
+            "give its service account the scope cloud-platform and the roles storage.objectAdmin "
+            "and storage.legacyBucketReader; elsewhere run `gcloud auth application-default "
+            "login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+        ) from error

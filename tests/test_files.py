@@ -30,24 +30,14 @@ def test_a_missing_bucket(bucket):
         files.open_path("gs://nobodys/run", "--workdir")
 
 
-@pytest.mark.parametrize(
-    ("name", "message", "refusal"),
-    [
-        ("DefaultCredentialsError", "none", "no Google Cloud credentials were found"),
-        ("RefreshError", "expired", r"credentials are refused \(expired\)"),
-        ("OSError", "Forbidden: b\nno one may", "cannot be listed with these credentials"),
-        ("ClientError", "no route", "storage cannot be reached: no route"),
-    ],
-)
-def test_inaccessible_bucket_is_refused(name, message, refusal, monkeypatch):
+def test_a_bucket_without_access(monkeypatch):
     class Storage:
         def call(self, *_, **__):
-            raise type(name, (Exception,), {})(message)
+            raise OSError("Forbidden: x\nno one may")
 
     monkeypatch.setattr(files, "filesystem", Storage)
-    with pytest.raises(UserError, match=f"--input is gs://{name}/x, but .*{refusal}") as error:
-        files.open_path(f"gs://{name}/x", "--input")
-    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="--input is gs://x/y, but .* cannot be listed: Forbidden"):
+        files.open_path("gs://x/y", "--input")
 
 
 def test_missing_credentials_give_one_sentence(tmp_path, bucket):
@@ -59,7 +49,8 @@ def test_missing_credentials_give_one_sentence(tmp_path, bucket):
         [*command, "--to=google"], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("\n") == 1 and "no Google Cloud credentials" in done.stderr
+    assert done.stderr.count("\n") == 1 and "default credentials were not found" in done.stderr
+    assert "run `gcloud auth application-default login`" in done.stderr
 
 
 def test_missing_packages_give_one_sentence():
