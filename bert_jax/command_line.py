@@ -81,11 +81,6 @@ def parse(
     try:
         remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
-        if words and re.search(r"\s", e.flagname):
-            raise UsageError(
-                f"unknown flag --{e.flagname}; put -- before a text that begins with -, after all "
-                "flags"
-            ) from e
         names = [name for name in values if name.partition(".")[0] not in _ABSL_FLAGS]
         raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
     except flags.Error as e:
@@ -156,8 +151,6 @@ def _load_config(
         key = flag.removeprefix(f"{name}.")
         if key == flag or not value or value[0] in "'\"([":
             continue
-        if value == "None":
-            raise UsageError(f"--{flag}=None: no value is None; for an empty text write --{flag}=")
         default = config_path.get_value(key, config)
         if isinstance(default, tuple) and keys.count(key) > 1:
             raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")

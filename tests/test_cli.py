@@ -83,7 +83,6 @@ def test_flags_override_values(config):
         (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
         (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
         (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
-        (["--config.data.vocab=None"], "for an empty text write --config.data.vocab="),
         (
             ["--config.train.stages=5", "--config.train.stages[0].fraction=1"],
             "contradict each other",
@@ -287,8 +286,6 @@ def test_words_may_be_anywhere_among_the_flags():
     assert left("--steps=5", "--", "--steps=6", words=True) == (["--steps=6"], 5)
     with pytest.raises(cli.UsageError, match="unexpected argument 'a'"):
         left("--steps=5", "a", words=False)
-    with pytest.raises(cli.UsageError, match="put -- before a text that begins with -"):
-        left("- a b", words=True)
     assert left("--steps=5", "--", "- a b", words=True) == (["- a b"], 5)
 
 
