@@ -56,6 +56,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def texts(tmp_path_factory) -> str:
+    """Writes twelve short documents, which tests must not change; returns their glob."""
+    from tests.small_run import write_documents
+
+    return write_documents(tmp_path_factory.mktemp("texts"), 12)
+
+
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Browser:
     """Returns a real browser; skips the test if there is none."""
     program = find_browser()

@@ -1,9 +1,14 @@
 """A pre-training run that takes seconds in the process of the tests, and text for it."""
 
+import contextlib
+from unittest import mock
+
 import jax
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax import pretrain
+from bert_jax.training.recorder import Recorder
 from configs import tiny
 
 TEXT = (
@@ -56,3 +61,28 @@ def small_run(data_input, config=None, **overrides):
         )
         config.update_from_flattened_dict(values)
     return config
+
+
+@contextlib.contextmanager
+def after_step(number, action):
+    """Calls `action` after this step of each run in the block."""
+    dispatched = Recorder.dispatched
+
+    def with_action(recorder, step, *args, **kwargs):
+        dispatched(recorder, step, *args, **kwargs)
+        if step == number:
+            action()
+
+    with mock.patch.object(Recorder, "dispatched", with_action):
+        yield
+
+
+def train_with_interruption(config, directory, step):
+    """Trains; the run is interrupted after a step and started again."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with after_step(step, interrupt), pytest.raises(KeyboardInterrupt):
+        pretrain.train(config, directory)
+    pretrain.train(config, directory)

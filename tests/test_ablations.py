@@ -2,10 +2,7 @@
 
 import json
 
-import jax
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from bert_jax import config as config_lib
 from bert_jax import convert, evaluation, pretrain
@@ -13,15 +10,16 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
 from configs import ablations
+from tests import runs
 from tests.finetuning import small
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import (  # noqa: F401
+    compiled_once,
+    small_run,
+    train_with_interruption,
+    write_documents,
+)
 
 LTR = {key.replace(".", "__"): value for key, value in ablations.ABLATIONS["ltr"].items()}
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +56,9 @@ class TestLeftToRight:
         assert evaluation.evaluate_workdir(ltr)["lm_perplexity"] > 1
 
     @pytest.mark.slow
-    def test_interrupted_run_is_bit_identical(self, ltr, texts, tmp_path, monkeypatch):
-        class Killed(Exception):
-            pass
-
-        def evaluate(*_, **__):
-            raise Killed
-
-        directory = tmp_path / "run"
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(evaluation, "evaluate", evaluate)
-            pretrain.train(small_run(texts, **LTR, eval__every_steps=3), directory)
-        pretrain.train(small_run(texts, **LTR), directory)
-        for run in (directory, ltr):
-            convert.convert(str(run), str(run / "hf"), "huggingface")
-        ours, theirs = (load_file(run / "hf" / "model.safetensors") for run in (directory, ltr))
-        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    def test_interrupted_run_is_bit_identical(self, ltr, texts, tmp_path):
+        train_with_interruption(small_run(texts, **LTR), tmp_path, 5)
+        runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(ltr))
 
     def test_fine_tuned_model_stays_causal(self, ltr, tmp_path):
         """Reads an exported decoder back; its classifier uses the last token."""

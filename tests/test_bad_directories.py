@@ -19,11 +19,6 @@ from tests.refusals import command, in_process
 from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
-
-
 @pytest.fixture
 def refusal(monkeypatch, capfd):
     return in_process(monkeypatch, capfd)

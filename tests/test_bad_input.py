@@ -16,11 +16,6 @@ from tests.small_run import TEXT, compiled_once, small_run, write_documents  # n
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
-
-
 @pytest.fixture
 def refusal(monkeypatch, capfd):
     return in_process(monkeypatch, capfd)

@@ -14,18 +14,12 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.recorder import Recorder
 from configs import distilbert
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
 
 POSITIONS = "bert/embeddings/position_embeddings"
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
 
 
 @pytest.fixture(scope="module")
@@ -121,20 +115,10 @@ def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts
 
 
 @pytest.mark.slow
-def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path, monkeypatch):
-    dispatched = Recorder.dispatched
-
-    def interrupted(recorder, step, *args, **kwargs):
-        dispatched(recorder, step, *args, **kwargs)
-        if step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Recorder, "dispatched", interrupted)
-        pretrain.train(distilled(texts, teacher), tmp_path)
+def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
+    train_with_interruption(distilled(texts, teacher), tmp_path, 5)
     with pytest.raises(UserError, match=r"its config\.objective\.teacher is"):
         pretrain.train(distilled(texts, student), tmp_path)
-    pretrain.train(distilled(texts, teacher), tmp_path)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(student))
 
 

@@ -18,11 +18,6 @@ from tests.small_run import compiled_once, small_run, write_documents  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
-
-
-@pytest.fixture(scope="module")
 def trained(tmp_path_factory, texts):
     """Returns a finished run of six steps with several checkpoints."""
     directory = tmp_path_factory.mktemp("trained") / "run"

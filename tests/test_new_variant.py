@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import benchmark, evaluation, pretrain
+from bert_jax import benchmark, evaluation
 from bert_jax.batch import BatchField
 from bert_jax.config import default_config, stage
 from bert_jax.convert import convert
@@ -28,8 +28,8 @@ from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
 from bert_jax.pretraining import make_objective, make_trainer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.recorder import Recorder
 from tests import runs
+from tests.small_run import train_with_interruption
 
 SELF = "tests.test_new_variant"
 LENGTH = 16
@@ -226,18 +226,8 @@ def test_training_reports_the_variants_metrics(finished):
     assert (workdir / "curves.png").stat().st_size > 0
 
 
-def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch):
-    dispatched = Recorder.dispatched
-
-    def interrupted(recorder, step, *args, **kwargs):
-        dispatched(recorder, step, *args, **kwargs)
-        if step == 13:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Recorder, "dispatched", interrupted)
-        pretrain.train(run_config(texts), tmp_path)
-    pretrain.train(run_config(texts), tmp_path)
+def test_interrupted_run_is_bit_identical(finished, texts, tmp_path):
+    train_with_interruption(run_config(texts), tmp_path, 13)
     assert timeless(tmp_path) == timeless(finished[0])
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished[0]))
 

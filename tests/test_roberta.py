@@ -21,17 +21,12 @@ from tests.finetuning import small
 from tests.golden.inputs import FOLDER
 from tests.interop.small_bert import copies, make_pretrained
 from tests.parallel.fakes import slices
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
 
 
 def run_config(texts, **overrides):
     overrides = {"model.vocab_size": 300} | overrides
     return small_run(texts, roberta.get_config("tiny"), **overrides)
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +62,8 @@ def test_model_has_neither_segments_nor_a_pooler(finished, exported):
 
 
 @pytest.mark.slow
-def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
-    def evaluate(*_, **__):
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(evaluation, "evaluate", evaluate)
-        pretrain.train(run_config(texts, eval__every_steps=3), tmp_path)
-    pretrain.train(run_config(texts), tmp_path)
+def test_interrupted_run_is_bit_identical(finished, texts, tmp_path):
+    train_with_interruption(run_config(texts), tmp_path, 5)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 

@@ -14,11 +14,10 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.recorder import Recorder
 from configs import spanbert
 from tests import runs
 from tests.finetuning import small
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
 
 # A vocabulary with which the words of the text fit in rows of 16 tokens.
 CHANGES = ("family", "objective", "data.rows", "data.corruption", "data.short_seq_prob")
@@ -35,11 +34,6 @@ def own_config(texts, **overrides):
                 values[section][key] if key else values[section]
             )
     return config
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_documents(tmp_path_factory.mktemp("texts"), 12)
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +63,8 @@ def test_training_reports_both_losses(finished):
 
 
 @pytest.mark.slow
-def test_interrupted_run_is_bit_identical(finished, texts, tmp_path, monkeypatch):
-    dispatched = Recorder.dispatched
-
-    def interrupted(recorder, step, *args, **kwargs):
-        dispatched(recorder, step, *args, **kwargs)
-        if step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Recorder, "dispatched", interrupted)
-        pretrain.train(own_config(texts), tmp_path)
-    pretrain.train(own_config(texts), tmp_path)
+def test_interrupted_run_is_bit_identical(finished, texts, tmp_path):
+    train_with_interruption(own_config(texts), tmp_path, 5)
     runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(finished))
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import signal
 import sys
 
@@ -16,10 +15,10 @@ from bert_jax.command_line import ConfigSource
 from bert_jax.errors import UserError
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.recorder import Recorder
 from bert_jax.training.trainer import Trainer
 from tests import runs
 from tests.runs import assert_same_bits, damage, final_state, newest_checkpoint, start, wait_for
+from tests.small_run import after_step
 
 TIMELESS = "step loss mlm_loss nsp_loss mlm_accuracy nsp_accuracy learning_rate grad_norm".split()
 LOGGED = {*TIMELESS, "sequences_per_second", "tokens_per_second", "mfu"}
@@ -128,7 +127,7 @@ class TestUninterruptedRun:
 
 
 def test_killed_damaged_and_stopped_run_is_bit_identical(
-    uninterrupted, store, tmp_path, monkeypatch, capsys, caplog
+    uninterrupted, store, tmp_path, capsys, caplog
 ):
     process = start(runs.main_command(tmp_path, data__store=store))
     wait_for(lambda: newest_checkpoint(tmp_path) >= 12, process)
@@ -140,15 +139,7 @@ def test_killed_damaged_and_stopped_run_is_bit_identical(
 
     config = workdir.load_config(uninterrupted)
     stop = newest - 1
-    dispatched = Recorder.dispatched
-
-    def signalled(recorder, step, *args, **kwargs):
-        dispatched(recorder, step, *args, **kwargs)
-        if step == stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "dispatched", signalled)
+    with after_step(stop, lambda: signal.raise_signal(signal.SIGTERM)):
         assert pretrain.train(config, tmp_path) is None
     assert caplog.text.count("is damaged") == 1
     output = capsys.readouterr().out

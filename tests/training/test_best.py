@@ -1,6 +1,5 @@
 """The best evaluation and the early end of a run, which kills do not change."""
 
-import os
 import signal
 
 import pytest
@@ -14,11 +13,10 @@ from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.best import Evaluations
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.recorder import Recorder
 from bert_jax.training.stages import resolve_stages
 from tests.interop.small_bert import same_weights
 from tests.small import small_config
-from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+from tests.small_run import after_step, compiled_once, small_run, write_documents  # noqa: F401
 
 
 @pytest.mark.parametrize(
@@ -92,20 +90,14 @@ def test_stopped_and_killed_run_takes_the_same_decisions(tmp_path, monkeypatch, 
     assert results["mlm_loss"] == evaluations[-1]["eval_mlm_loss"]
 
     # A signal at the best step prevents its evaluation.
-    dispatched, save = Recorder.dispatched, Checkpointer.save
-
-    def signalled(recorder, step, *args, **kwargs):
-        dispatched(recorder, step, *args, **kwargs)
-        if step == best_step:
-            os.kill(os.getpid(), signal.SIGTERM)
+    save = Checkpointer.save
 
     def killed(checkpoints, step, *args):
         if step == last_step:
             raise InterruptedError
         save(checkpoints, step, *args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "dispatched", signalled)
+    with after_step(best_step, lambda: signal.raise_signal(signal.SIGTERM)):
         assert pretrain.train(run_config(texts), tmp_path / "killed") is None
     # The process is killed between the last evaluation and its checkpoint.
     with monkeypatch.context() as patch:

@@ -1,6 +1,5 @@
 """The steps in a trace, also for interrupted runs."""
 
-import os
 import signal
 
 import jax
@@ -9,8 +8,8 @@ import pytest
 from bert_jax import pretrain, workdir
 from bert_jax.progress import Progress
 from bert_jax.training.profiler import StepProfiler
-from bert_jax.training.recorder import Recorder
 from tests.small import small_config
+from tests.small_run import after_step
 
 TEXT = "The quick brown fox jumps over the lazy dog. Nobody knew what the old man had seen. " * 8
 
@@ -60,19 +59,12 @@ def traces(directory):
 def runs(config, tmp_path_factory):
     """Returns a run that was stopped during its trace, resumed, and stopped again."""
     directory = tmp_path_factory.mktemp("runs") / "run"
-    dispatched = Recorder.dispatched
     results, printed = [], []
-
-    def stopping(self, step, *args, **kwargs):
-        dispatched(self, step, *args, **kwargs)
-        if step in (4, 7):
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "dispatched", stopping)
         patch.setattr(Progress, "message", lambda _, text: printed.append(text))
-        for _ in range(2):
-            assert pretrain.train(config, directory) is None
+        for last_step in (4, 7):
+            with after_step(last_step, lambda: signal.raise_signal(signal.SIGTERM)):
+                assert pretrain.train(config, directory) is None
             results.append((traces(directory), [text for text in printed if "profile" in text]))
             printed.clear()
     return directory / workdir.PROFILE, results
