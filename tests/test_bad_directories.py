@@ -113,14 +113,6 @@ class TestOthersDirectories:
         assert pretrain._finished(trainer, copy, 6, 6) is None
         assert pretrain._finished(trainer, finished, 6, 6)["step"] == 6
 
-    def test_only_damaged_lines_of_metrics_are_lost(self, tmp_path):
-        with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
-            writer.write(1, {"loss": 2.0})
-        with (tmp_path / "metrics.jsonl").open("ab") as stream:
-            stream.write(b'\xff\xfe\n{"loss": 3}\n[]\n3\n\n{"step": 2, "loss": 1.0}\n{"step": 3')
-        MetricsWriter(tmp_path, 2).close()
-        assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
-
     def test_evaluating_a_directory_without_a_run_is_refused(self, copy, tmp_path, refusal):
         (tmp_path / "empty").mkdir()
         for directory in (tmp_path / "empty", tmp_path / "nothing"):

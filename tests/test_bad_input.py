@@ -13,28 +13,17 @@ from tests import runs
 from tests.refusals import command, in_process
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
 
 @pytest.fixture
 def refusal(monkeypatch, capfd):
     return in_process(monkeypatch, capfd)
 
 
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (["--config.data.imput=a"], ["data.imput", "data.input"]),
-        (["--config.train.stages[0].fraction=0.5"], ["train.stages", "0.6", "not to 1"]),
-        (["--config.train.num_steps=many"], ["config.train.num_steps=many"]),
-        (["--config.dtype=float16"], ["config.dtype is 'float16'", "bfloat16"]),
-    ],
-)
-def test_flags_of_a_run(flags, words, tmp_path):
-    directory = tmp_path / "run"
-    message = command("main", "--config=configs/tiny.py", f"--workdir={directory}", *flags)
-    assert all(word in message for word in words), message
-    assert not directory.exists()
+def test_a_refused_run_leaves_no_directory(tmp_path):
+    flags = "--config=configs/tiny.py", "--config.train.stages[0].fraction=0.5"
+    message = command("main", *flags, f"--workdir={tmp_path}/run")
+    assert "train.stages add up to 0.6, not to 1" in message
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_config_at_all(tmp_path):
@@ -48,46 +37,12 @@ def test_flags_for_pretrained_models_are_refused_for_finetuned_ones(tmp_path):
     assert "--max_sequences is for pre-trained models, not for" in message
 
 
-class TestCorpus:
-    """`prepare` refuses a corpus that cannot be trained on."""
-
-    def message(self, tmp_path, name, content, number=1):
-        for i in range(number):
-            (tmp_path / f"{i}{name}").write_bytes(content)
-        store = tmp_path / "store"
-        message = command("prepare", f"--input={tmp_path}/*{name}", f"--output={store}")
-        assert not (store / "metadata.json").exists()
-        return message
-
-    def test_missing(self, tmp_path):
-        message = command("prepare", f"--input={tmp_path}/*.txt", f"--output={tmp_path}/store")
-        assert f"'{tmp_path}/*.txt'" in message and "no file matches" in message
-
-    def test_one_document(self, tmp_path):
-        message = self.message(tmp_path, ".txt", TEXT.encode())
-        assert "single document (read as data.format=documents: most lines stand" in message
-        assert "or divide the one with data.max_document_characters=" in message
-
-    def test_broken_json(self, tmp_path):
-        message = self.message(tmp_path, ".jsonl", b'{"text": "a b c"}\n{"text": \n')
-        assert "0.jsonl:2: not a JSON object" in message
-
-
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        (None, ["data.vocab", "cannot read", "No such file"]),
-        ([*SPECIAL[:4], "a"], ["has no [MASK]"]),
-        ([*SPECIAL, "a", "b"], ["model.vocab_size is 200", "has 7 entries"]),
-    ],
-)
-def test_vocabularies(content, words, texts, tmp_path, refusal):
-    path = tmp_path / "vocab.txt"
-    if content is not None:
-        path.write_text("".join(f"{line}\n" for line in content))
-    run = small_run(texts, data__vocab=str(path))
-    message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
-    assert str(path) in message and all(word in message for word in words), message
+def test_a_single_document_is_refused_with_the_keys_to_set(tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    message = command("prepare", f"--input={tmp_path}/*.txt", f"--output={tmp_path}/store")
+    assert not (tmp_path / "store" / "metadata.json").exists()
+    assert "single document (read as data.format=documents: most lines stand" in message
+    assert "or divide the one with data.max_document_characters=" in message
 
 
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):

@@ -146,31 +146,6 @@ def test_wrong_stages(stages, words):
     assert words in refusal(config)
 
 
-def test_a_stage_with_an_unknown_key():
-    with pytest.raises(UserError, match="max_seq_len is not a known key; .*max_seq_length"):
-        stage(max_seq_len=128)
-
-
-@pytest.mark.parametrize(
-    "path, nearest",
-    [
-        ("trian.num_steps", "train.num_steps"),
-        ("model.num_layers", "model.num_hidden_layers"),
-        ("checkpoint.every_step", "checkpoint.every_steps"),
-        ("sede", "seed"),
-    ],
-)
-def test_an_unknown_key_is_refused_with_the_nearest(path, nearest):
-    values = {}
-    *sections, key = path.split(".")
-    for section in reversed(sections):
-        values = {section: values or {key: 1}}
-    config = default_config()
-    config.update(values or {key: 1})
-    wanted = f"config.{path} is not a known key; did you mean config.{nearest}?"
-    assert refusal(config) == wanted
-
-
 def test_finetuning_config_is_refused():
     assert "for fine-tuning (mrpc); run python -m bert_jax.fine" in refusal(finetune_config("mrpc"))
 
@@ -205,15 +180,6 @@ def test_missing_keys_of_an_old_config_get_their_defaults():
     assert to_dict(from_dict(values)) == to_dict(wanted)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"model": {"new_key": 1}},
-        {"model": {"hidden_size": "wide"}},
-        {"train": {"stages": [{"new_key": 1}]}},
-        {"model": 3},
-    ],
-)
-def test_from_dict_refuses_unknown_keys_and_wrong_types(values):
-    with pytest.raises(UserError, match="^not a config of this version of bert_jax: config."):
-        from_dict(values)
+def test_a_config_of_another_version_is_refused():
+    with pytest.raises(UserError, match="^not a config of this version of bert_jax: config.model"):
+        from_dict({"model": {"new_key": 1}})

@@ -32,13 +32,14 @@ def test_lines_after_the_resumed_step_are_removed(tmp_path):
     assert read_metrics(tmp_path) == []
 
 
-def test_incomplete_line_does_not_affect_the_next(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "lo')
-    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}]
+def test_only_damaged_lines_are_lost(tmp_path):
+    damaged = b'\xff\xfe\n{"loss": 3}\n[]\n3\n\n{"step": 2, "loss": 1.0}\n{"step": 3'
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 1.0}\n' + damaged)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
     writer = MetricsWriter(tmp_path, resumed_step=5)
     writer.write(6, {"loss": 6.0})
     writer.close()
-    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1.0}, {"step": 6, "loss": 6.0}]
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 6]
 
 
 def tensorboard_events(folder):

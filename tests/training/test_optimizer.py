@@ -69,13 +69,18 @@ def gradients():
     return gradients
 
 
-def transcription(
-    start, gradients, *, lamb, bias_correction, max_norm=1.0, eps_first=False, decay_all=False
+def by_hand(
+    start,
+    gradients,
+    *,
+    name,
+    bias_correction,
+    max_grad_norm,
+    decay_all=False,
+    eps_before_correction=False,
 ):
-    """Applies the formulas in float64, one tensor at a time.
-
-    `eps_first` selects the order of fairseq's adam.py.
-    """
+    """Applies the formulas in float64, one tensor at a time."""
+    lamb = name == "lamb"
     b1, b2, eps, decay = 0.9, 0.999, 1e-6, 0.01
     params = {name: value.astype(np.float64) for name, value in flat(start).items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -83,7 +88,7 @@ def transcription(
     for step, gradient in enumerate(gradients):
         gradient = {name: value.astype(np.float64) for name, value in flat(gradient).items()}
         norm = math.sqrt(sum((value**2).sum() for value in gradient.values()))
-        clip = max_norm / max(norm, max_norm) if max_norm else 1.0
+        clip = max_grad_norm / max(norm, max_grad_norm) if max_grad_norm else 1.0
         for name, p in params.items():
             g = gradient[name] * clip
             m[name] = b1 * m[name] + (1 - b1) * g
@@ -93,7 +98,7 @@ def transcription(
                 m_hat = m_hat / (1 - b1 ** (step + 1))
                 v_hat = v_hat / (1 - b2 ** (step + 1))
             update = m_hat / (np.sqrt(v_hat) + eps)
-            if eps_first:
+            if eps_before_correction:  # The order of fairseq's adam.py.
                 size = math.sqrt(1 - b2 ** (step + 1)) / (1 - b1 ** (step + 1))
                 update = size * m[name] / (np.sqrt(v[name]) + eps)
             if decay_all or name not in EXCLUDED:
@@ -132,27 +137,6 @@ VARIANTS = [
         "eps_before_correction": True,
     },
 ]
-
-
-def by_hand(
-    start,
-    gradients,
-    *,
-    name,
-    bias_correction,
-    max_grad_norm,
-    decay_all=False,
-    eps_before_correction=False,
-):
-    return transcription(
-        start,
-        gradients,
-        lamb=name == "lamb",
-        bias_correction=bias_correction,
-        max_norm=max_grad_norm,
-        eps_first=eps_before_correction,
-        decay_all=decay_all,
-    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
