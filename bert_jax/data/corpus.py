@@ -86,6 +86,11 @@ class Corpus:
         self._data_sets: list[Any] = []
         self.sources: list[dict] = []
         self.guesses: dict[str, FormatGuess] = {}
+        for text in [inputs] if isinstance(inputs, str) else inputs:
+            if "," in text and os.path.exists(text):
+                raise UserError(
+                    f"{text} exists, but commas separate inputs: write a comma of a path as \\,"
+                )
         for item in split_inputs(inputs):
             if item.startswith(TFDS_PREFIX):
                 self._add_tfds(item)

@@ -298,6 +298,13 @@ def test_a_directory_stands_for_its_text_files(tmp_path):
         texts(f"{tmp_path}/empty")
 
 
+def test_a_comma_of_a_path_is_escaped(tmp_path):
+    write(tmp_path / "a,b.txt", "First.")
+    assert texts(f"{tmp_path}/a\\,b.txt") == ["First."]
+    with pytest.raises(UserError, match=r"a,b.txt exists, .* as \\,$"):
+        texts(f"{tmp_path}/a,b.txt")
+
+
 @pytest.fixture
 def short_limit(monkeypatch):
     monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 40)
