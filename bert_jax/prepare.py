@@ -34,7 +34,7 @@ from bert_jax.progress import say
 _KEYS = (
     *("input", "format", "text_field", "encoding", "language", "max_sentence_tokens"),
     *("max_document_characters", *TOKENIZER, "word_boundaries", "bad_documents"),
-    *("heldout_fraction", "num_processes"),
+    *("heldout_fraction", "num_processes", "rows"),
 )
 
 
@@ -51,7 +51,11 @@ def define_flags() -> None:
         default = ",".join(data.input) if key == "input" else data[key]
         define[type(default)](key, default, DATA[key].comment)
     flags.DEFINE_string("output", None, "Directory of the token store.")
-    flags.DEFINE_boolean("report", False, "Also show what sentence pairs see of the text.")
+    flags.DEFINE_boolean(
+        "report",
+        False,
+        "Also show what the rows of --rows see of the text; the store is the same for all rows.",
+    )
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
     flags.DEFINE_integer(
         "vocab_size",
@@ -81,7 +85,7 @@ def main(_) -> None:
         seconds = None if is_finished else time.monotonic() - started
         _print_summary(metadata, values.output, seconds)
         if values.report:
-            _print_report(metadata, values.output, values.max_seq_length)
+            _print_report(metadata, values.output, values.max_seq_length, data.rows)
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -123,8 +127,10 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
     )
 
 
-def _print_report(metadata: dict[str, Any], output: str, max_seq_length: int) -> None:
-    spec = StreamSpec(max_seq_length, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0)
+def _print_report(metadata: dict[str, Any], output: str, max_seq_length: int, rows: str) -> None:
+    spec = StreamSpec(
+        max_seq_length, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0, rows=rows
+    )
     path = store_path(output)
     stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
     reports = [corpus_report.measure(stream, num_steps=0, metadata=metadata)]

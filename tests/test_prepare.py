@@ -246,8 +246,11 @@ def test_text_on_standard_input(tmp_path, monkeypatch, capsys):
 
 def test_command(store, speeches, tmp_path):
     vocab = store[1] / "tokenizer" / "vocab.txt"
-    result = run(f"--input={speeches}", f"--output={tmp_path}/a", f"--vocab={vocab}")
+    report = ("--report", "--max_seq_length=32", "--rows=full_sentences")
+    result = run(f"--input={speeches}", f"--output={tmp_path}/a", f"--vocab={vocab}", *report)
     assert result.returncode == 0, result.stderr
     assert "57" in result.stdout and "tokens/s" in result.stdout
     assert f"--config.data.store={tmp_path}/a" in result.stdout
+    # Only pairs have labels.
+    assert "rows of 32" in result.stdout and "random pairs" not in result.stdout
     assert result.stderr == ""
