@@ -28,6 +28,7 @@ def define_flags() -> None:
         "max_document_characters",
         None,
         "Longer documents, such as books, are divided; by default as in config.data.",
+        lower_bound=0,
     )
     flags.DEFINE_enum(
         "bad_documents",
@@ -40,6 +41,7 @@ def define_flags() -> None:
         "max_sequences",
         None,
         "Largest number of sequences, 0 for all; by default config.eval.max_sequences.",
+        lower_bound=0,
     )
     cli.define_host_flags()
 
