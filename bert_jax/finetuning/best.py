@@ -6,13 +6,14 @@ from typing import Any
 from etils import epath
 
 from bert_jax.parallel import multihost
-from bert_jax.tasks.task import Rows, Task
+from bert_jax.tasks.task import Task
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training.best import open_best, save_best
 from bert_jax.training.curves import score_name
 from bert_jax.training.recorder import Recorder
 from bert_jax.training.state import TrainState
 
-Predict = Callable[[Any, Rows], dict[str, Any] | None]
+Predict = Callable[[Any, TokenRows], dict[str, Any] | None]
 
 
 class BestKeeper:

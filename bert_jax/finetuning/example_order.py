@@ -10,7 +10,7 @@ from bert_jax.data.batch_shards import HostRows
 from bert_jax.data.random_streams import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
-from bert_jax.tasks.task import Rows
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training.trainer import Trainer
 
 _ROWS_AT_ONCE = 4096
@@ -24,7 +24,9 @@ class ExampleOrder:
     these steps, which then run in a keyed order.
     """
 
-    def __init__(self, rows: Rows, *, batch_size: int, num_steps: int, seed: int, window: int = 0):
+    def __init__(
+        self, rows: TokenRows, *, batch_size: int, num_steps: int, seed: int, window: int = 0
+    ):
         self.num_rows, self.batch_size = len(rows), batch_size
         self.num_steps, self.seed = num_steps, seed
         self.window = window
@@ -61,13 +63,13 @@ class ExampleOrder:
         return row_N
 
 
-def all_rows(rows: Rows) -> Iterator[dict[str, np.ndarray]]:
+def all_rows(rows: TokenRows) -> Iterator[dict[str, np.ndarray]]:
     """Yields all rows of a split once, in order, a few thousand at a time."""
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         yield rows.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(rows))))
 
 
-def _lengths(rows: Rows) -> np.ndarray:
+def _lengths(rows: TokenRows) -> np.ndarray:
     """Returns the length of each row, int64 [R]; with choices, that of the longest choice."""
     parts = []
     for batch in all_rows(rows):
@@ -96,7 +98,7 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
 
 
 def training_batches(
-    rows: Rows,
+    rows: TokenRows,
     order: ExampleOrder,
     trainer: Trainer,
     *,
@@ -119,7 +121,7 @@ def training_batches(
 def predict(
     trainer: Trainer,
     params: Any,
-    rows: Rows,
+    rows: TokenRows,
     batch_size: int,
     stop: Callable[[], bool] = lambda: False,
     length_multiple: int = 0,

@@ -23,7 +23,7 @@ from bert_jax.finetuning.task_setup import TaskSetup
 from bert_jax.initialize import initialize, open_checkpoints
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
-from bert_jax.tasks.task import Rows
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import curves
 from bert_jax.training.best import remove_later
 from bert_jax.training.loop import train_loop
@@ -61,7 +61,7 @@ def finetune(
         run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
         guard = stack.enter_context(PreemptionGuard())
 
-        def predict_rows(params: Any, rows: Rows) -> dict[str, Any] | None:
+        def predict_rows(params: Any, rows: TokenRows) -> dict[str, Any] | None:
             return predict(
                 run.trainer,
                 params,

@@ -27,7 +27,8 @@ from bert_jax.objectives.task_losses import make_objective
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import say
 from bert_jax.tasks.factory import make_task
-from bert_jax.tasks.task import Rows, Task
+from bert_jax.tasks.task import Task
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
@@ -159,7 +160,7 @@ def read_rows(config: ConfigDict, task: Task) -> None:
         task.rows(split)
 
 
-def check_segments(config: ConfigDict, rows: Rows) -> None:
+def check_segments(config: ConfigDict, rows: TokenRows) -> None:
     """Refuses sentence pairs if the weights have only one token type.
 
     A model without token types, such as DistilBERT, tells the sentences apart by [SEP] alone.
@@ -211,7 +212,7 @@ def check_batch(config: ConfigDict, mesh: Mesh) -> None:
     config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 
-def make_stage(config: ConfigDict, rows: Rows) -> Stage:
+def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
     """Returns the only stage of the run. Each choice of an example counts as a sequence.
 
     Raises:
@@ -264,7 +265,7 @@ def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weig
     return weights
 
 
-def rows_fingerprint(rows: Rows) -> str:
+def rows_fingerprint(rows: TokenRows) -> str:
     """Returns the SHA-256 of all arrays and texts of `rows`."""
     digest = hashlib.sha256()
     for batch in all_rows(rows):

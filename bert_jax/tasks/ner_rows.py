@@ -11,7 +11,7 @@ UNSCORED = -1
 
 
 class TaggedRows(TokenRows):
-    """Rows of `[CLS] pieces of the words [SEP]`; see `bert_jax.tasks.task.Rows`.
+    """Rows of `[CLS] pieces of the words [SEP]`; see `TokenRows`.
 
     A sentence that is too long is cut into windows that overlap by half or more, each starting
     at a word. A word has its label only in the window with the most context on its shorter

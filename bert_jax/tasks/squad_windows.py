@@ -13,7 +13,7 @@ from bert_jax.tokenizers import Tokenizer, TokenRow
 
 
 class Windows(TokenRows):
-    """Rows of questions with windows of their contexts; see `bert_jax.tasks.task.Rows`.
+    """Rows of questions with windows of their contexts; see `TokenRows`.
 
     Args:
       questions: At least one.
@@ -59,7 +59,7 @@ class Windows(TokenRows):
         self._has_labels = all(question.answers is not None for question in questions)
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """See `bert_jax.tasks.task.Rows`.
+        """See `TokenRows.take`.
 
         The labels are the positions of the first answer, or 0 ([CLS]) if the row does not hold
         all of it. They are absent if any answer is not known.

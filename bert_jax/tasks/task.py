@@ -2,8 +2,8 @@
 
 import abc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -11,40 +11,8 @@ from etils import epath
 from bert_jax.data.bad_records import BadRecords
 from bert_jax.errors import UserError
 from bert_jax.tasks.sources import Source, open_splits
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
-
-
-class Rows(Protocol):
-    """The tokenized examples of one split, which `take` pads.
-
-    Attributes:
-      unknown_share: The share of their tokens that are unknown to the vocabulary.
-    """
-
-    unknown_share: float
-
-    def __len__(self) -> int:
-        """Returns the number of examples."""
-        ...
-
-    def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns some of the examples, in the order of the indices.
-
-        Args:
-          indices: int [n], each from 0 to len(self) - 1.
-
-        Returns:
-          "input_ids", "token_type_ids" and "attention_mask", int32 [n, L], or [n, C, L] for C
-          choices. L is the same in every call. Also the labels of the head: "labels", which is
-          int32 [n] (classes, or the right choice), float32 [n] (regression) or int32 [n, L] with
-          -1 where nothing is scored (tags); or "start_positions" and "end_positions", int32
-          [n] (spans).
-        """
-        ...
-
-    def fingerprint_texts(self) -> Iterator[str]:
-        """Yields the ids, answers and texts on which scores and predictions depend."""
-        ...
 
 
 class Task(abc.ABC):
@@ -96,7 +64,7 @@ class Task(abc.ABC):
         self._max_seq_length = max_seq_length
         self._bad_rows_policy = bad_rows
         self._bad_rows: dict[str, BadRecords] = {}
-        self._rows: dict[str, Rows] = {}
+        self._rows: dict[str, TokenRows] = {}
         self.sources = self.open_sources(source)
         self.splits = tuple(self.sources)
 
@@ -114,7 +82,7 @@ class Task(abc.ABC):
         new = BadRecords(self._bad_rows_policy, "data.bad_rows")
         return self._bad_rows.setdefault(split, new)
 
-    def rows(self, split: str) -> Rows:
+    def rows(self, split: str) -> TokenRows:
         """Returns the examples of a split, which are read at the first call.
 
         Raises:
@@ -129,7 +97,7 @@ class Task(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def read_rows(self, split: str) -> Rows:
+    def read_rows(self, split: str) -> TokenRows:
         """Reads and tokenizes a split."""
 
     def check_not_empty(self, split: str, examples: Sized) -> None:

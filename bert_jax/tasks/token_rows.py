@@ -1,5 +1,6 @@
 """Holds token sequences of unequal lengths in one array and pads them in batches."""
 
+import abc
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -12,8 +13,8 @@ from bert_jax.tokenizers import Tokenizer, TokenRow
 _CHUNK = 2048
 
 
-class TokenRows:
-    """The sequences of a split.
+class TokenRows(abc.ABC):
+    """The tokenized examples of one split, which `take` pads.
 
     Args:
       rows: Sequences of at most `max_seq_length` tokens.
@@ -46,7 +47,18 @@ class TokenRows:
             yield TokenRow(ids_L, int(num_first))
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """See `bert_jax.tasks.task.Rows`. There are no labels."""
+        """Returns some of the examples, in the order of the indices.
+
+        Args:
+          indices: int [n], each from 0 to len(self) - 1.
+
+        Returns:
+          "input_ids", "token_type_ids" and "attention_mask", int32 [n, L], or [n, C, L] for C
+          choices. L is the same in every call. Subclasses add the labels of the head: "labels",
+          which is int32 [n] (classes, or the right choice), float32 [n] (regression) or int32
+          [n, L] with -1 where nothing is scored (tags); or "start_positions" and "end_positions",
+          int32 [n] (spans).
+        """
         at_L = np.arange(self._length)
         starts_N, stops_N = self._starts[indices], self._starts[indices + 1]
         mask_NxL = at_L < (stops_N - starts_N)[:, None]
@@ -57,6 +69,10 @@ class TokenRows:
             "token_type_ids": second_NxL.astype(np.int32),
             "attention_mask": mask_NxL.astype(np.int32),
         }
+
+    @abc.abstractmethod
+    def fingerprint_texts(self) -> Iterator[str]:
+        """Yields the ids, answers and texts on which scores and predictions depend."""
 
 
 class Example(NamedTuple):
@@ -74,7 +90,7 @@ class Example(NamedTuple):
 
 
 class ExampleRows(TokenRows):
-    """Rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; see `bert_jax.tasks.task.Rows`.
+    """Rows of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; see `TokenRows`.
 
     Args:
       examples: Read once, in chunks.
