@@ -24,8 +24,6 @@ from etils import epath
 from bert_jax.errors import UserError, naming
 
 SCHEME = "gs://"
-# Suffix of a file that is still being written.
-PARTIAL = ".partial"
 # By default, etils loads TensorFlow, which takes seconds, and gcsfs queries the kind of each bucket
 # by gRPC.
 os.environ.setdefault("EPATH_USE_TF", "false")
@@ -84,18 +82,14 @@ def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
 
 
 @contextlib.contextmanager
-def new_file(path: epath.PathLike, partial_suffix: str = PARTIAL) -> Iterator[BinaryIO]:
-    """Yields a seekable file that appears under its name once the block ends without an error.
-
-    Args:
-      partial_suffix: Added to the name of a local file while it is being written.
-    """
+def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
+    """Yields a seekable file that appears under its name once the block ends without an error."""
     with contextlib.ExitStack() as stack:
         if is_remote(path):
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
             partial = Path(scratch, "file")
         else:
-            partial = Path(os.fspath(path) + partial_suffix)
+            partial = Path(f"{os.fspath(path)}.partial")
             stack.callback(partial.unlink, missing_ok=True)
         with naming(path, partial):
             with partial.open("wb") as stream:

@@ -4,9 +4,6 @@ A window of texts is read and tokenized, its features are computed in batches of
 they are written in the order of the file. The window bounds the memory, however large the file is.
 """
 
-import contextlib
-import fcntl
-import glob
 import itertools
 import json
 import math
@@ -14,7 +11,6 @@ import os
 import re
 import shutil
 import tempfile
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,11 +128,7 @@ def write_features(
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""
-    # The suffix is unique, because two processes may write the same output.
-    suffix = f".{uuid.uuid4().hex[:8]}{files.PARTIAL}"
-    with files.new_file(output, suffix) as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        _remove_leftovers(output, stream.name)
+    with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, how.pooling)
         for window in _windows(bert, source, how, math.prod(vector)):
             rows = [row for _, row in window]
@@ -151,16 +143,6 @@ def write_features(
             advance(len(rows))
         writer.finish()
     return Summary(num_texts, num_cut, first_cut)
-
-
-def _remove_leftovers(output: str | os.PathLike, own: str) -> None:
-    """Removes what killed processes have left of the same output; living ones hold a lock."""
-    for name in glob.glob(f"{glob.escape(os.fspath(output))}.*{files.PARTIAL}"):
-        if name == own:
-            continue
-        with open(name, "rb") as leftover, contextlib.suppress(BlockingIOError):
-            fcntl.flock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name)
 
 
 def _windows(

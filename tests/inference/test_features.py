@@ -1,6 +1,5 @@
 """Conversion of a file of texts to a file of features."""
 
-import fcntl
 import json
 import os
 import threading
@@ -101,17 +100,6 @@ def test_blank_lines_and_null_are_ignored(bert, tmp_path):
         bert.encode(["a", "b"], pooling="cls"),
         atol=1e-5,
     )
-
-
-def test_what_a_killed_process_left_is_removed_but_not_what_a_living_one_writes(bert, tmp_path):
-    source, output = write_texts(tmp_path / "texts.jsonl", ["a"]), tmp_path / "f.jsonl"
-    for name in ("killed", "living"):
-        (tmp_path / f"f.jsonl.{name}.partial").write_bytes(b"half")
-    with (tmp_path / "f.jsonl.living.partial").open("rb") as living:
-        fcntl.flock(living, fcntl.LOCK_EX)
-        write_features(bert, source, output, layers=(-1,), pooling="cls")
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"texts.jsonl", "f.jsonl", "f.jsonl.living.partial"}
 
 
 def test_truncated_texts_are_counted_and_named(bert, tmp_path):
