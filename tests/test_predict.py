@@ -141,7 +141,7 @@ def test_unencodable_characters_are_escaped(tmp_path, monkeypatch):
     [
         ([], "a command is missing"),
         (["fill-mask", "a [MASK]"], "--model is missing"),
-        (["--model=nothing_here", "fill-mask", "a [MASK]"], "hf download nothing_here --local-dir"),
+        (["--model=nothing_here", "fill-mask", "a [MASK]"], "hf download NAME"),
         (["--model=x", "fillmask", "a"], "did you mean fill-mask"),
         (["--model=x", "next-sentence", "a"], "missing a required argument: 'text_b'"),
         (["--model=x", "features", "a"], "too many positional arguments"),

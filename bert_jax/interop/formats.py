@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
 _CONFIGS = ("config.json", "bert_config.json")
-# Such as bert-base-uncased or google/electra-small-discriminator.
-_HUB_NAME = r"\w[\w.-]*(/\w[\w.-]*)?"
 _UNFINISHED = "unfinished_conversion"
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin", ".index")
 
@@ -41,13 +38,7 @@ def read(
     Raises:
       UserError: The path is none of these, or the model is damaged.
     """
-    name = str(path)
     path = files.open_path(path, "the model to read")
-    if re.fullmatch(_HUB_NAME, name) and not path.exists() and not is_google(path):
-        raise UserError(
-            f"{name} does not exist; give the model's directory or checkpoint, or download it if "
-            f"it is on the Hugging Face Hub: hf download {name} --local-dir {name}"
-        )
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
             raise UserError(
@@ -97,7 +88,10 @@ def _read(path: Path | epath.Path, lowercase: bool | None, family: str) -> Pretr
     if all(is_huggingface(path / part) for part in generator.PARTS):
         return generator.merge(*(read_huggingface(path / part, family) for part in generator.PARTS))
     if not path.exists():
-        raise UserError(f"{path} does not exist; give the model's directory or checkpoint")
+        raise UserError(
+            f"{path} does not exist; give the model's directory or checkpoint, or download it from "
+            "the Hugging Face Hub: hf download NAME --local-dir DIR"
+        )
     if (path / SWEEP).exists():
         raise UserError(f"{path} holds a sweep; give one of its runs: {SWEEP} names the best_run")
     if all((path / name).exists() for name in (CONFIG, TOKENIZER)):
