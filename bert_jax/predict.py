@@ -94,10 +94,7 @@ def features(bert: "Bert") -> Values:
             args.input,
             args.output,
             layers=layers,
-            pooling=how.pooling,
-            max_length=how.max_length,
-            normalize=how.normalize,
-            stride=how.stride,
+            how=how,
             advance=progress.advance,
         )
     if summary.num_cut:

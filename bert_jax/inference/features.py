@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -37,6 +37,7 @@ _COPY_BYTES = 2**16
 _SHOWN = 80
 # Every tokenizer has a token for these; some drop other characters.
 _HAS_TOKEN = re.compile("[0-9A-Za-z]")
+SUFFIXES = (".npz", ".jsonl")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
 
@@ -55,15 +56,18 @@ class Summary(NamedTuple):
     first_cut: str
 
 
-def check_output(output: str | os.PathLike, source: str | os.PathLike) -> None:
+def check_output(
+    output: str | os.PathLike, source: str | os.PathLike, suffixes: Sequence[str] = SUFFIXES
+) -> None:
     """Checks the path of the output.
 
     Raises:
-      UserError: The output has another format than .npz or .jsonl, is a directory, or is the input.
+      UserError: The output has another suffix, is a directory, or is the input.
     """
     path, input_path = files.open_path(output, "--output"), files.open_path(source, "--input")
-    if path.suffix not in _WRITERS or path.is_dir():
-        raise UserError(f"--output is {path}; it must be FILE.npz or FILE.jsonl")
+    if path.suffix not in suffixes or path.is_dir():
+        known = " or ".join(f"FILE{suffix}" for suffix in suffixes)
+        raise UserError(f"--output is {path}; it must be {known}")
     if path.resolve() == input_path.resolve():
         raise UserError(f"--output is {path}, the file of --input, which would be overwritten")
 
@@ -98,10 +102,7 @@ def write_features(
     output: str | os.PathLike,
     *,
     layers: tuple[int, ...],
-    pooling: str | None = None,
-    max_length: int | None = None,
-    normalize: bool | None = None,
-    stride: int | None = None,
+    how: Embedding,
     advance: Callable[[int], None] = lambda texts: None,
 ) -> Summary:
     """Writes the features of every line of a file, in the same order.
@@ -115,16 +116,16 @@ def write_features(
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
-      layers, pooling, max_length, normalize, stride: See `Bert.encode`.
+      layers: See `Bert.encode`.
+      how: From `Bert.embedding_with`.
       advance: Called with the number of texts just written.
 
     Raises:
-      UserError: A line cannot be used, none has a text, or `check_output` or `Bert.encode`
-        refuse an argument.
+      UserError: A line cannot be used, none has a text, a layer does not exist, or `check_output`
+        refuses the output.
     """
     check_output(output, source)
     chosen = bert.layers(layers)
-    how = bert.embedding_with(pooling, normalize, max_length, stride)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
     first_cut = ""

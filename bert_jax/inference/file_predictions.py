@@ -10,6 +10,7 @@ from bert_jax import files
 from bert_jax.data.bad_records import BadRecord, BadRecords
 from bert_jax.data.text_files import json_lines, open_text
 from bert_jax.errors import UserError
+from bert_jax.inference.features import check_output
 from bert_jax.tasks import multiple_choice, ner, squad_data, table_files
 
 # Examples are predicted in chunks, which bound the memory.
@@ -45,16 +46,13 @@ def predict_file(
     Raises:
       UserError: An example cannot be used; the message names file and line.
     """
-    path, target = files.open_path(source, "--input"), files.open_path(output, "--output")
-    if target.suffix != ".jsonl" or target.is_dir():
-        raise UserError(f"--output is {output}; it must be FILE.jsonl")
-    if target.resolve() == path.resolve():
-        raise UserError(f"--output is {output}, the file of --input, which would be overwritten")
+    check_output(output, source, (".jsonl",))
+    path = files.open_path(source, "--input")
     if not path.is_file():
         raise UserError(f"--input is {source}; it must be a file that exists")
     predict, count = PREDICT[command], 0
     examples = read_examples(command, path)
-    with files.new_file(target) as stream:
+    with files.new_file(output) as stream:
         while chunk := list(itertools.islice(examples, _CHUNK)):
             items = [item for _, item in chunk]
             try:

@@ -37,6 +37,11 @@ def source(tmp_path):
     return write_texts(tmp_path / "texts.jsonl", TEXTS)
 
 
+def write(bert, source, output, layers=(-1,), pooling="cls", max_length=None, stride=None):
+    how = bert.embedding_with(pooling, None, max_length, stride)
+    return write_features(bert, source, output, layers=layers, how=how)
+
+
 def read_npz(path):
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
@@ -46,13 +51,13 @@ def test_stride(bert, tmp_path):
     texts = ["a b c d e f g h i j", "a b"]
     source = write_texts(tmp_path / "texts.jsonl", texts)
     options = {"max_length": 6, "stride": 3}
-    summary = write_features(bert, source, tmp_path / "f.npz", layers=(-1,), **options)
+    summary = write(bert, source, tmp_path / "f.npz", pooling="mean", **options)
     assert summary == (2, 0, "")
     expected = bert.encode(texts, **options)
     np.testing.assert_allclose(read_npz(tmp_path / "f.npz")["features"], expected, atol=1e-5)
     pairs = write_texts(tmp_path / "pairs.jsonl", [("a", "b")])
     with pytest.raises(UserError, match="pairs.jsonl:1 is a pair; a stride divides only single"):
-        write_features(bert, pairs, tmp_path / "f.npz", layers=(-1,), **options)
+        write(bert, pairs, tmp_path / "f.npz", pooling="mean", **options)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,7 @@ def test_files_contain_the_results_of_encode(bert, source, tmp_path, monkeypatch
     monkeypatch.setattr(features_lib, "_WINDOW_TEXTS", 2)
     wanted = bert.encode(TEXTS, pooling=pooling, layers=layers[0] if len(layers) == 1 else layers)
     for name in ("f.npz", "f.jsonl"):
-        summary = write_features(bert, source, tmp_path / name, layers=layers, pooling=pooling)
+        summary = write(bert, source, tmp_path / name, layers=layers, pooling=pooling)
         assert summary == (5, 0, "")
     arrays = read_npz(tmp_path / "f.npz")
     lines = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
@@ -94,7 +99,7 @@ def test_files_contain_the_results_of_encode(bert, source, tmp_path, monkeypatch
 def test_blank_lines_and_null_are_ignored(bert, tmp_path):
     source = tmp_path / "texts.jsonl"
     source.write_bytes(b'\xef\xbb\xbf{"text": "a", "text_b": null, "id": 7}\r\n\n  \n{"text": "b"}')
-    write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
+    write(bert, source, tmp_path / "f.npz")
     np.testing.assert_allclose(
         read_npz(tmp_path / "f.npz")["features"],
         bert.encode(["a", "b"], pooling="cls"),
@@ -104,11 +109,9 @@ def test_blank_lines_and_null_are_ignored(bert, tmp_path):
 
 def test_truncated_texts_are_counted_and_named(bert, tmp_path):
     source = write_texts(tmp_path / "texts.jsonl", ["a", "b " * 60, "c", "d " * 50])
-    summary = write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="cls")
+    summary = write(bert, source, tmp_path / "f.npz")
     assert summary == (4, 2, f"{source}:2")
-    summary = write_features(
-        bert, source, tmp_path / "f.npz", layers=(-1,), pooling="tokens", max_length=20
-    )
+    summary = write(bert, source, tmp_path / "f.npz", pooling="tokens", max_length=20)
     assert summary.num_cut == 2
     assert np.diff(read_npz(tmp_path / "f.npz")["offsets"]).tolist() == [3, 20, 3, 20]
 
@@ -131,7 +134,7 @@ def test_bad_line_is_named_and_the_old_output_is_kept(bert, tmp_path, line, word
     output = tmp_path / "f.npz"
     output.write_bytes(b"as it was")
     with pytest.raises(UserError, match=f"{source}:3 .*{words}|{source}:3: .*{words}"):
-        write_features(bert, source, output, layers=(-1,), pooling="cls")
+        write(bert, source, output)
     assert output.read_bytes() == b"as it was"
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "f.npz"}
 
@@ -153,27 +156,26 @@ def test_unusable_paths_are_refused(bert, source, tmp_path, source_name, output_
     before = source.read_bytes()
     output = output_name if "://" in output_name else tmp_path / output_name
     with pytest.raises(UserError, match=words):
-        write_features(bert, tmp_path / source_name, output, layers=(-1,), pooling="cls")
+        write(bert, tmp_path / source_name, output)
     assert not list(tmp_path.glob("f.*")) and source.read_bytes() == before
 
 
 def test_a_pipe_is_read_once(bert, source, tmp_path):
-    name = "f.npz"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert count_texts(bert, pipe) is None
-    for content in (source.read_bytes(), b"\n"):
+    for content in (b"\n", source.read_bytes()):
         writer = threading.Thread(target=pipe.write_bytes, args=(content,))
         writer.start()
-        if content.strip():
-            write_features(bert, pipe, tmp_path / name, layers=(-1,), pooling="mean")
-        else:
+        if content == b"\n":
             with pytest.raises(UserError, match="pipe holds no text"):
-                write_features(bert, pipe, tmp_path / f"empty_{name}", layers=(-1,), pooling="mean")
+                write(bert, pipe, tmp_path / "pipe.npz")
+            assert not (tmp_path / "pipe.npz").exists()
+        else:
+            write(bert, pipe, tmp_path / "pipe.npz")
         writer.join()
-    write_features(bert, source, tmp_path / f"file_{name}", layers=(-1,), pooling="mean")
-    assert (tmp_path / name).read_bytes() == (tmp_path / f"file_{name}").read_bytes()
-    assert not list(tmp_path.glob("empty*"))
+    write(bert, source, tmp_path / "file.npz")
+    assert (tmp_path / "pipe.npz").read_bytes() == (tmp_path / "file.npz").read_bytes()
 
 
 def test_count_texts_checks_every_line(bert, source, tmp_path):
@@ -199,7 +201,7 @@ def test_memory_does_not_grow_with_the_file(bert, tmp_path, monkeypatch, name):
     for count in (2_000, 500, 2_000):
         source = write_texts(tmp_path / "texts.jsonl", ["a b c d e f g h"] * count)
         tracemalloc.start()
-        write_features(bert, source, tmp_path / name, layers=(-1,), pooling="tokens")
+        write(bert, source, tmp_path / name, pooling="tokens")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.2 * peaks[1] < 2**22
@@ -208,7 +210,7 @@ def test_memory_does_not_grow_with_the_file(bert, tmp_path, monkeypatch, name):
 def test_input_and_output_in_a_bucket(bert, source, tmp_path, bucket):
     remote = epath.Path(f"gs://{bucket}/texts.jsonl")
     remote.write_bytes(source.read_bytes())
-    write_features(bert, remote, f"gs://{bucket}/f.npz", layers=(-1,), pooling="mean")
-    write_features(bert, source, tmp_path / "f.npz", layers=(-1,), pooling="mean")
+    write(bert, remote, f"gs://{bucket}/f.npz")
+    write(bert, source, tmp_path / "f.npz")
     written = epath.Path(f"gs://{bucket}/f.npz").read_bytes()
     assert written == (tmp_path / "f.npz").read_bytes()
