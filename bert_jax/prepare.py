@@ -39,7 +39,7 @@ _KEYS = (
 
 
 def define_flags() -> None:
-    """Defines the flags of the command: `config.data`'s keys, --output and --vocab_size."""
+    """Defines the flags of the command: the keys of `config.data` and its own."""
     define = {
         bool: flags.DEFINE_boolean,
         int: flags.DEFINE_integer,
@@ -54,7 +54,7 @@ def define_flags() -> None:
     flags.DEFINE_boolean(
         "report",
         False,
-        "Also show what the rows of --rows see of the text; the store is the same for all rows.",
+        "Also print what share of the text is in rows (--rows); the store does not depend on rows.",
     )
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
     flags.DEFINE_integer(

@@ -138,9 +138,7 @@ def _result_rows(runs: Sequence[Run]) -> list[list[str]]:
     rows = [["step", *map(_last_step, runs)]]
     if any("best_step" in run.results for run in runs):
         best = (run.results.get("best_step") for run in runs)
-        rows.append(
-            ["best step by the held-out score", *("" if x is None else f"{x:,}" for x in best)]
-        )
+        rows.append(["best step", *("" if x is None else f"{x:,}" for x in best)])
     labels = dict.fromkeys(label for run in runs for label in run.scores)
     return rows + [[label, *(run.scores.get(label, "") for run in runs)] for label in labels]
 

@@ -1,4 +1,4 @@
-"""The families at BERT-mini's size with equal arithmetic: `comparison.py:NAME`.
+"""The families at BERT-mini's size with equal FLOPs: `comparison.py:NAME`.
 
 NAME is bert, roberta, spanbert, albert, electra or distilbert. All runs have the same number of
 analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one WordPiece vocabulary of
@@ -14,7 +14,7 @@ prepares the text once, runs all six and fine-tunes each. One of them alone:
 `distilbert` needs config.objective.teacher, the work directory of `bert`. Its FLOPs include the
 teacher's forward pass, and not the teacher's training.
 
-Hardware: one CPU core and 3 GB of memory, for 20 to 40 minutes.
+Hardware: one CPU core and 3 GB of memory, for 37 to 46 minutes.
 Expected: a held-out masked-LM loss of 4.71 (roberta), 5.02 (bert), 5.11 (distilbert), 5.45
 (electra's generator), 5.99 (albert) and 6.36 (spanbert); unigram frequencies: 6.45 to 6.67.
 Reproduced with this code.
@@ -52,7 +52,8 @@ def get_config(arg: str = "bert"):
         c.model.vocab_size = 8192
         c.model.hidden_dropout_prob = 0.0
         c.model.attention_probs_dropout_prob = 0.0
-        # Such a short run would end before the model learns attention (docs/short_runs.md).
+        # With BERT's initialization, such a short run would end before the model learns attention
+        # (docs/short_runs.md).
         c.model.initializer_range = 0.04
         c.sinusoidal_positions = 0.17
         c.data.tokenizer = "wordpiece"

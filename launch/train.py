@@ -45,6 +45,7 @@ def finished(directory: epath.PathLike) -> bool:
     path = epath.Path(directory)
     try:
         results = json.loads((path / "results.json").read_text())
+        step = results["step"]
         config = json.loads((path / "config.json").read_text())
         train = config["train"]
         last_step = train["num_steps"] + sum(train.get("extra", {}).get("steps", []))
@@ -52,7 +53,7 @@ def finished(directory: epath.PathLike) -> bool:
             # A run that was continued after its early end has later checkpoints.
             names = [entry.name for entry in (path / "checkpoints").iterdir()]
             last_step = max(int(name) for name in names if name.isdecimal())
-        return results["step"] >= last_step
+        return step >= last_step
     except (OSError, ValueError, KeyError, TypeError):
         # A file is absent, or was half written when the machine was lost.
         return False

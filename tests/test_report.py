@@ -65,7 +65,7 @@ def test_runs_side_by_side(tmp_path):
     second = report.read_run(write_run(tmp_path / "b", {}, train__batch_size=8))
     rows = rows_of([first, second])
     assert rows["step"] == ["6 (stopped early)", "running"]
-    assert rows["best step by the held-out score"] == ["4", ""]
+    assert rows["best step"] == ["4", ""]
     assert rows["masked-LM loss (nats)"] == ["2.500 (baseline 6.250)", ""]
     # 24 sequences at 2 per second; 5 GFLOP/s.
     assert rows["training time"] == ["0.00 h", "0.01 h"]
@@ -160,7 +160,7 @@ def test_fine_tuning_run_has_the_scores_of_its_splits(tmp_path):
     rows = rows_of([run])
     assert rows["validation_matched accuracy"] == ["0.7500"]
     assert rows["validation_mismatched accuracy"] == ["0.5000"]
-    assert rows["best step by the held-out score"] == ["6"]
+    assert rows["best step"] == ["6"]
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):

@@ -25,7 +25,7 @@ EVAL_BATCH_SIZE = Field(
 COMMON: Section = {
     "seed": Field(
         0,
-        "Seed of every random choice: initial weights, data order, masks and dropout.",
+        "Seed of initial weights, data order, masks and dropout. Evaluation has eval.seed.",
         at_least=0,
         below=2**63,
     ),

@@ -14,7 +14,8 @@ DATA: Section = {
         ("sotu",),
         "Text to train on: one or several globs of files or directories (separated by commas "
         'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
-        'addresses, installed with the package), "tfds:NAME[:FIELD]" or "-" (standard input).',
+        'addresses, installed with the package), "tfds:NAME[:FIELD]" or, for '
+        '`prepare`, "-" (standard input).',
         is_path=True,
     ),
     "format": Field(
@@ -112,15 +113,17 @@ DATA: Section = {
     ),
     "masked_lm_prob": Field(
         0.15,
-        "Share of the tokens, counted with [CLS] and [SEP], that is chosen for prediction.",
+        "Share that is chosen for prediction: of all tokens with [CLS] and [SEP]; with "
+        "corruption=roberta of the tokens or whole words, with spans of the tokens of text. "
+        "Evaluation always uses 0.15.",
         above=0,
         below=1,
     ),
     "mask_shares": Field(
         (0.8, 0.1, 0.1),
         "Shares of the chosen tokens that become [MASK], stay unchanged, and become a random "
-        "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. They have no "
-        "effect on corruption=electra, which has its own shares.",
+        "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
+        "corruption=electra always uses its own shares.",
         at_least=0,
         at_most=1,
     ),

@@ -203,7 +203,7 @@ FINETUNING: Section = {
         ),
         "frozen_layers": Field(
             -1,
-            "Number of blocks, counted from the first, that are frozen together with the "
+            "Number of layers, counted from the first, that are frozen together with the "
             "embeddings. 0 freezes the embeddings only; -1 trains everything.",
             at_least=-1,
         ),
@@ -213,8 +213,8 @@ FINETUNING: Section = {
         "peak_learning_rate": _common(
             "schedule.peak_learning_rate",
             3e-5,
-            "Learning rate that the warm-up rises toward. The paper tried 5e-5, 3e-5 and 2e-5; "
-            "google-research/bert adds 4e-5.",
+            "Learning rate that the warm-up rises toward. The paper tried 5e-5, 4e-5, 3e-5 and "
+            "2e-5 on GLUE (section 4.1).",
         ),
         "warmup_steps": _common("schedule.warmup_steps", 0.1),
     },
@@ -244,8 +244,8 @@ FINETUNING: Section = {
             choices=("", "test", "all"),
         ),
     },
-    # The grid of `--sweep`: each rate with each batch size and each seed. The rates and batch sizes
-    # are those of google-research/bert.
+    # The grid of `--sweep`: each rate with each batch size and each seed. The rates are those of
+    # section 4.1 of the paper, the batch sizes those of appendix A.3.
     "sweep": {
         "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", above=0),
         "batch_sizes": Field((16, 32), "Batch sizes to try.", above=0),

@@ -340,9 +340,7 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     if os.path.isdir(pattern):
         names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
         names = [name for name in names if is_text(name)]
-        problem = (
-            f"no file in {pattern} has a name that ends like one of text, such as .txt or .jsonl"
-        )
+        problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv or .parquet)"
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:
         raise UserError(problem)

@@ -151,8 +151,8 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if report["padding"] > 0.4:
         found.append(
-            f"{report['padding']:.0%} of the places in rows are padding, which costs time: set a "
-            "shorter max_seq_length, or config.data.rows=full_sentences"
+            f"{report['padding']:.0%} of the positions in rows are padding, which costs time: set "
+            "a shorter max_seq_length, or config.data.rows=full_sentences"
         )
     if epochs > 100:
         found.append(

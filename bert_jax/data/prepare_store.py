@@ -301,6 +301,6 @@ def _check_number(documents: int, rows: str, corpus: Corpus) -> None:
         size = sum(source.get("bytes", 0) for source in corpus.sources)
         raise UserError(
             f"the input has a single document{read}, but data.rows=pairs needs sentences of "
-            f"another document: give it two or more, {remedy}or divide the one with "
+            f"another document: give it two or more, {remedy}or divide this document with "
             f"data.max_document_characters={min(20_000, size // 40 + 1)}"
         )

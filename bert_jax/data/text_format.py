@@ -94,7 +94,7 @@ def format_of_text(text: str) -> FormatGuess:
     if share(lambda line: len(split_sentences(line)) == 1) < _SHARE:
         return FormatGuess("documents", "many lines have several sentences")
     if ending >= _SHARE:
-        return FormatGuess("sentences", "most lines are one sentence, with its end")
+        return FormatGuess("sentences", "most lines are one sentence and end like one")
     inner = sorted(len(line) for block in long_blocks for line in block[:-1])
     widest = inner[int(0.95 * len(inner))]
     is_clear = share(_ANY_END.search) >= _PUNCTUATED_SHARE or len(long_blocks) == 1

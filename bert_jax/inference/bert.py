@@ -37,7 +37,7 @@ class Bert:
       source: The path that the model was read from.
       config: The model's hyperparameters.
       tokenizer: The model's tokenizer.
-      max_length: The most tokens of a text; longer texts are cut off with a warning.
+      max_length: The most tokens of a text; longer texts are truncated with a warning.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
       notes: Warnings from reading the model, a sentence each.
@@ -119,7 +119,7 @@ class Bert:
         self._require("next_sentence", NEXT_SENTENCE)
         pairs = as_texts(text, text_b)
         if not all(isinstance(pair, tuple) for pair in pairs):
-            raise UserError("next_sentence takes pairs of sentences")
+            raise UserError("next_sentence takes two sentences, or a list of pairs")
         log_probs = self._run(
             self.rows(pairs), lambda inputs: self._log_probs(inputs, NEXT_SENTENCE)
         )
@@ -286,13 +286,13 @@ class Bert:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether the model takes a pair of sentences: not with only one token type for two."""
+        """Whether the model takes pairs: it has a token type for each segment of the tokenizer."""
         return self.tokenizer.template.num_segments == 1 or self.config.type_vocab_size != 1
 
     def require_segments(self) -> None:
         """Raises UserError if the model does not take pairs of sentences."""
         if not self.takes_pairs:
-            raise UserError(f"{self.source} has one segment and does not take pairs of sentences")
+            raise UserError(f"{self.source} has a single token type and takes no pairs")
 
     def length(self, max_length: int | None) -> int:
         """Returns `max_length`, or the model's if it is None.
@@ -320,7 +320,7 @@ class Bert:
         max_length: int | None,
         stride: int | None = None,
     ) -> Embedding:
-        """Returns `embedding` with the given values in place of its own.
+        """Returns `embedding`, with those arguments that are not None in place of its values.
 
         Raises:
           UserError: There is no such pooling, or the length or the stride is out of range.

@@ -61,7 +61,7 @@ def encode(
         parts = [next(ids) for _ in sides]
         for part, side in zip(parts, sides, strict=True):
             if not len(part):
-                raise UserError(f"{place} has no token in {side[:40]!r}; give it some text")
+                raise UserError(f"{place} has no character that the tokenizer keeps: {side[:40]!r}")
         rows.append(tokenizer.join(*parts, max_length=max_length))
     return rows
 

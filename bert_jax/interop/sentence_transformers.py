@@ -62,7 +62,9 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
         elif kind == "Normalize":
             embedding = embedding._replace(normalize=True)
         elif kind != "Transformer":
-            warnings.append(f"its module {kind} is not supported: embeddings are without it")
+            warnings.append(
+                f"its module {kind} is not supported: embeddings are computed without it"
+            )
     return embedding, warnings
 
 

@@ -100,5 +100,5 @@ class TableTask(SentenceTask):
         if None in numbers:
             return tuple(sorted(names))
         if len(numbers) < len(names):
-            raise UserError(f"{path} spells one number in two ways in column {column}: use one")
+            raise UserError(f"{path} has two spellings of a number in column {column}: use one")
         return tuple(sorted(names, key=as_number))

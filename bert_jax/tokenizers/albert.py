@@ -2,7 +2,8 @@
 
 The rules come from google-research/albert: `preprocess_text` and `encode_pieces` in
 tokenization.py, `_is_start_piece_sp` in create_pretraining_data.py. The doubled quotation marks
-`` and '' become ". The ids equal those of `transformers`' AlbertTokenizer.
+`` and '' become ". The ids equal those of `transformers`' AlbertTokenizer, except that a capital
+sigma at the end of a word becomes ς.
 """
 
 import unicodedata

@@ -124,7 +124,7 @@ def test_truncated_texts_are_counted_and_named(bert, tmp_path):
         (b'{"text": null}', "`text` is null"),
         (b'{"text": "a", "text_b": ["b"]}', "`text_b` is "),
         (b'{"text": " "}', '`text` is " "'),
-        (b'{"text": "\\u0000"}', "has no token"),
+        (b'{"text": "\\u0000"}', "has no character"),
         (b'{"text": "\\ud800"}', "lone surrogate"),
     ],
 )
@@ -185,9 +185,9 @@ def test_count_texts_checks_every_line(bert, source, tmp_path):
     with pytest.raises(UserError, match=f"{source}:7: `text` is missing"):
         count_texts(bert, source)
     source.write_text(source.read_text().replace("{}", '{"text": "\\u200b"}'))
-    with pytest.raises(UserError, match=f"{source}:7 has no token in"):
+    with pytest.raises(UserError, match=f"{source}:7 has no character that"):
         count_texts(bert, source)
-    with pytest.raises(UserError, match=f"{source}:2: a test has one segment"):
+    with pytest.raises(UserError, match=f"{source}:2: a test has a single token type"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
 
 

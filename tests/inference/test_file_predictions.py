@@ -50,7 +50,7 @@ def test_classes_of_a_table(predict, tmp_path):
     assert line["prediction"] == first["prediction"]
     with pytest.raises(UserError, match="x.jsonl:2: it has no text `text`; its fields are: line"):
         predict("classify", bert, "x.jsonl", jsonl({"text": "a", "text_b": "b"}, {"line": "b"}))
-    with pytest.raises(UserError, match="x.csv:3: the text has no token in ' '"):
+    with pytest.raises(UserError, match="x.csv:3: the text has no character that"):
         predict("classify", bert, "x.csv", "review,reply\na,b\n ,c\n")
     with pytest.raises(UserError, match="x.txt:1: not a JSON object.*; --input must be JSON lines"):
         predict("classify", bert, "x.txt", "a b\n")
