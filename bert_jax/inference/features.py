@@ -187,9 +187,7 @@ def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
             except BadRecord as bad:
                 raise UserError(f"{where}: {bad.detail}") from None
             if len(text) == 2 and not bert.takes_pairs:
-                raise UserError(
-                    f"{where}: {bert.source} has a single token type and takes no `text_b`"
-                )
+                raise UserError(f"{where}: {bert.source} takes no `text_b`: it has one token type")
             for side in text:
                 check_text(side, where)
             yield where, text

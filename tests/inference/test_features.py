@@ -187,7 +187,7 @@ def test_count_texts_checks_every_line(bert, source, tmp_path):
     source.write_text(source.read_text().replace("{}", '{"text": "\\u200b"}'))
     with pytest.raises(UserError, match=f"{source}:7 has no character that"):
         count_texts(bert, source)
-    with pytest.raises(UserError, match=f"{source}:2: a test has a single token type"):
+    with pytest.raises(UserError, match=f"{source}:2: a test takes no `text_b`"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
 
 
