@@ -208,6 +208,7 @@ def test_evaluation_over_hosts_and_batch_sizes():
 
 VARIANTS = {
     "three_way": {"pair_labels": "three_way"},
+    "segments": {"rows": "segments", "corruption": "none"},
     "roberta": {"rows": "full_sentences", "corruption": "roberta"},
     "roberta_words": {
         "rows": "doc_sentences",

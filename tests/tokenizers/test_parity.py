@@ -16,11 +16,68 @@ from tokenizers import normalizers, pre_tokenizers
 from bert_jax import tokenizers
 from bert_jax.tokenizers.words import WordSplitter
 from tests.golden.record_tokenization import RELEASED, SMALL
-from tests.tokenizers.test_tokenizers import reference_tokens
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RUNS = [(SMALL, True), (SMALL, False), *RELEASED.items()]
 TRANSFORMERS_MAX_CHARS, ORIGINAL_MAX_CHARS = 100, 200
+
+
+# A plain implementation of google-research/bert's rules: clean the text, put spaces around CJK,
+# strip accents, split off punctuation, greedy longest match. Each character is lower-cased by
+# itself, as in `transformers`.
+
+
+def is_cjk(c):
+    ranges = (
+        "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+    )
+    return any(
+        int(a, 16) <= ord(c) <= int(b, 16) for a, b in (r.split("-") for r in ranges.split())
+    )
+
+
+def basic_words(text, lowercase):
+    text = "".join(
+        " " if c in "\t\n\r" or unicodedata.category(c) == "Zs" else c
+        for c in text
+        if c in "\t\n\r" or not (ord(c) in (0, 0xFFFD) or unicodedata.category(c)[0] == "C")
+    )
+    text = "".join(f" {c} " if is_cjk(c) else c for c in text)
+    words = []
+    for word in text.split():
+        if lowercase:
+            word = unicodedata.normalize("NFD", "".join(c.lower() for c in word))
+            word = "".join(c for c in word if unicodedata.category(c) != "Mn")
+        piece = ""
+        for c in word:
+            if (c.isascii() and not c.isalnum()) or unicodedata.category(c)[0] == "P":
+                words += [piece, c]
+                piece = ""
+            else:
+                piece += c
+        words.append(piece)
+    return [part for word in words if word for part in word.split()]
+
+
+def greedy_pieces(word, vocabulary, max_chars):
+    if len(word) > max_chars:
+        return ["[UNK]"]
+    pieces, start = [], 0
+    while start < len(word):
+        for end in range(len(word), start, -1):
+            piece = ("##" if start else "") + word[start:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        start = end
+    return pieces
+
+
+def reference_tokens(text, vocabulary, lowercase, max_chars):
+    words = basic_words(text, lowercase)
+    return [p for word in words for p in greedy_pieces(word, vocabulary, max_chars)]
 
 
 @pytest.fixture(scope="module")

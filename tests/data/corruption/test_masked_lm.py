@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.data.corruption import presets
 from bert_jax.data.corruption.choose import choose_groups, num_to_predict
 from bert_jax.data.corruption.masked_lm import MaskedTokens
 from bert_jax.data.random_streams import draw_rows
@@ -153,21 +154,30 @@ def test_words_do_not_extend_across_sep():
     assert positions.max() == 3
 
 
-def test_masks_do_not_depend_on_the_split():
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("name", ["BERT", "ROBERTA", "SPANS", "NGRAMS", "DISTILBERT"])
+def test_masks_do_not_depend_on_the_split(name, whole_words):
+    rules = getattr(presets, name)
     ids, used = make_rows(40, 64, 300)
-    rules = rules_for(300, whole=True)
-    whole = mask_rows(ids, used, rules, KEY, 1000)
-    for cut in (1, 13, 39):
-        parts = [
-            mask_rows(ids[:cut], used[:cut], rules, KEY, 1000),
-            mask_rows(ids[cut:], used[cut:], rules, KEY, 1000 + cut),
-        ]
-        for name, value in whole.items():
-            assert np.array_equal(value, np.concatenate([part[name] for part in parts])), name
-    for other in (
-        mask_rows(ids, used, rules, KEY, 1001),
-        mask_rows(ids, used, rules, np.array([7, 10], np.uint64), 1000),
-    ):
+    spec = SimpleNamespace(
+        max_predictions_per_seq=10,
+        masked_lm_prob=0.15,
+        whole_word_masking=whole_words and name != "DISTILBERT",
+        mask_shares=(0.8, 0.1, 0.1),
+        held_out=False,
+    )
+    store = SimpleNamespace(token_counts=np.arange(300))
+    corrupt = rules(make_tokenizer(300), spec, store).corrupt
+
+    def masked(rows, first_example, key=KEY):
+        return corrupt({"input_ids": ids[rows], "attention_mask": used[rows]}, key, first_example)
+
+    whole = masked(slice(None), 1000)
+    assert whole.keys() == {"input_ids", *rules.fields}
+    parts = [masked(slice(0, 13), 1000), masked(slice(13, None), 1013)]
+    for field, value in whole.items():
+        assert np.array_equal(value, np.concatenate([part[field] for part in parts])), field
+    for other in (masked(slice(None), 1001), masked(slice(None), 1000, KEY + KEY)):
         assert not np.array_equal(other["masked_lm_positions"], whole["masked_lm_positions"])
 
 

@@ -1,7 +1,5 @@
 """Spans, n-grams and boundaries against plain transcriptions of the originals, row by row."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 
 from bert_jax.batch import MAX_SPAN_TARGETS
 from bert_jax.data.corruption.choose import random_columns, uniform, word_starts
-from bert_jax.data.corruption.presets import NGRAMS, SPANS
 from bert_jax.data.corruption.spans import (
     NGRAM_LENGTHS,
     SPAN_LENGTHS,
@@ -133,26 +130,3 @@ def test_boundaries_are_those_of_merged_spans(seed, length):
     ]
     assert found == [list(map(int, boundary)) for boundary in expected]
     assert MAX_SPAN_TARGETS == 15
-
-
-@pytest.mark.parametrize("rules", [SPANS, NGRAMS])
-def test_masks_do_not_depend_on_the_split(rules):
-    ids, used = make_rows(40, 64, 300)
-    spec = SimpleNamespace(
-        max_predictions_per_seq=10,
-        masked_lm_prob=0.15,
-        whole_word_masking=False,
-        mask_shares=(0.8, 0.1, 0.1),
-        held_out=False,
-    )
-    store = SimpleNamespace(token_counts=np.arange(300))
-    corrupt = rules(make_tokenizer(300), spec, store).corrupt
-
-    def masked(rows, first_example):
-        return corrupt({"input_ids": ids[rows], "attention_mask": used[rows]}, KEY, first_example)
-
-    whole = masked(slice(None), 1000)
-    assert whole.keys() == {"input_ids", *rules.fields}
-    parts = [masked(slice(0, 13), 1000), masked(slice(13, None), 1013)]
-    for name, value in whole.items():
-        assert np.array_equal(value, np.concatenate([part[name] for part in parts])), name
