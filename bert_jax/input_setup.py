@@ -106,8 +106,14 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
         if corpus.exists() and not (path / "metadata.json").exists():
             # The store was removed. Other texts are refused before they are prepared.
             check_metadata(files.read_json(corpus), path, config.data, config.model.vocab_size)
-        # Returns at once if the store exists and matches the config.
-        metadata = prepare(config.data, config.model.vocab_size, path)
+        try:
+            # Returns at once if the store exists and matches the config.
+            metadata = prepare(config.data, config.model.vocab_size, path)
+        except UserError as error:
+            results = epath.Path(directory) / workdir.RESULTS
+            if not results.exists():
+                raise
+            raise UserError(f"{error}; the results of the run are in {results}") from error
     for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
         say(f"warning: {text}")
     run_input = _open_store(config, path)

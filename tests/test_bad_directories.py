@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,14 @@ class TestOthersDirectories:
         run = small_run(write_documents(tmp_path / "other", 5))
         sentence = refusal(lambda: pretrain.train(run, copy))
         assert "made from other texts" in sentence and not (copy / "data").exists()
+
+    def test_results_are_named_when_store_and_texts_are_gone(self, copy, tmp_path, refusal):
+        shutil.rmtree(copy / "data")
+        corpus = json.loads((copy / "corpus.json").read_text())
+        corpus["options"]["input"] = [f"{tmp_path}/gone/*.txt"]
+        (copy / "corpus.json").write_text(json.dumps(corpus))
+        sentence = refusal(lambda: pretrain.train(small_run(f"{tmp_path}/gone/*.txt"), copy))
+        assert "no file matches" in sentence and f"are in {copy / 'results.json'}" in sentence
 
     def test_changed_text_is_refused_by_name(self, texts, copy, tmp_path, refusal):
         folder = tmp_path / "texts"
