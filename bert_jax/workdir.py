@@ -170,13 +170,16 @@ def has_checkpoints(workdir: epath.PathLike) -> bool:
 
 
 def checkpoint_folder(workdir: epath.PathLike, step: int | None = None) -> epath.Path:
-    """Returns the folder of the best checkpoints if there are any, or else of the run's own.
+    """Returns the folder of the best checkpoints if the run keeps them, or else of its own.
 
     With `step`, the folder of the best is returned only if it has this step.
     """
     path = epath.Path(workdir)
     best = saved_steps(path / BEST)
     found = best if step is None else step in best
+    if found and step is None and has_checkpoints(path):
+        # The best is out of date if pre-training continued without keep_best.
+        found = load_config(path).checkpoint.get("keep_best", True)
     return path / (BEST if found else CHECKPOINTS)
 
 

@@ -54,6 +54,16 @@ def test_the_loss_has_the_weights_of_training():
     assert objective.held_out_loss({"mlm_loss": 2.0, "nsp_loss": 0.5, "num_sequences": 8}) == 4.0
 
 
+@pytest.mark.parametrize(("keep_best", "folder"), [(True, "best"), (False, "checkpoints")])
+def test_an_old_best_is_not_read(keep_best, folder, tmp_path):
+    workdir.claim(tmp_path, small_config(**{"checkpoint.keep_best": keep_best}))
+    (tmp_path / "best" / "2").mkdir(parents=True)
+    assert workdir.checkpoint_folder(tmp_path).name == "best"
+    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    assert workdir.checkpoint_folder(tmp_path).name == folder
+    assert workdir.checkpoint_folder(tmp_path, 2).name == "best"
+
+
 def run_config(texts, **overrides):
     values = {
         "train.num_steps": 30,
