@@ -37,7 +37,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
-# Examples in the results of an evaluation.
+# The examples of filled masks: how many rows, and how many tokens on each side of a mask.
 _NUM_FILLED_MASKS = 4
 _CONTEXT_TOKENS = 8
 
@@ -118,7 +118,7 @@ def filled_masks(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
     ):
         # Some of the tokens to predict are not masked, but kept or replaced by others.
         masks = np.flatnonzero((weights_M > 0) & (ids_L[positions_M] == tokenizer.mask_id))
-        if len(found) == _NUM_FILLED_MASKS or not masks.size:
+        if not masks.size:
             continue
         i = masks[0]
         start, end = positions_M[i] - _CONTEXT_TOKENS, positions_M[i] + _CONTEXT_TOKENS + 1
@@ -131,7 +131,7 @@ def filled_masks(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
                 "probability": float(probabilities_M[i]),
             }
         )
-    return found
+    return found[:_NUM_FILLED_MASKS]
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ from bert_jax.training.curves import (
     finetuning_panels,
     pretraining_panels,
 )
-from bert_jax.training.metrics import read_metrics
+from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
 from bert_jax.training.stages import resolve_stages, stage_of
 
 _PREDICTIONS = 3
@@ -111,14 +111,12 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
         _section("Cost", _table(["", *names], _cost_rows(runs))),
     ]
     for text in mask_texts:
-        parts.append(
-            _section(text, *(_filled(*pair, text) for pair in zip(names, runs, strict=True)))
-        )
-    for name, run in zip(names, runs, strict=True):
+        parts.append(_section(text, *(_filled(name, run, text) for name, run in named)))
+    for name, run in named:
         parts += _masks_over_time(name, run) + _corpus(name, run)
     if len(runs) > 1:
         parts.append(_section("Differences of the configs", _differences(names, runs)))
-    for name, run in zip(names, runs, strict=True):
+    for name, run in named:
         text = escape(json.dumps(config_lib.to_dict(run.config), indent=2))
         parts.append(
             f"<details><summary>Config of {escape(name)}</summary><pre>{text}</pre></details>"
@@ -200,7 +198,7 @@ def _masks_over_time(name: str, run: Run) -> list[str]:
     """
     tables: dict[tuple[str, ...], dict[int, list[str]]] = {}
     for line in run.lines:
-        masks = line.get(f"eval_{FILLED_MASKS}", ())
+        masks = line.get(EVALUATION_PREFIX + FILLED_MASKS, ())
         titles = tuple(f"{mask['text']} ({mask['original']})" for mask in masks)
         guesses = [f"{mask['guess']} {mask['probability']:.1%}" for mask in masks]
         tables.setdefault(titles, {})[line["step"]] = guesses

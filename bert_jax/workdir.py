@@ -30,7 +30,7 @@ INITIAL_TRAINING = "initial_training.json"
 # How the config differs from the config file.
 CONFIG_DIFFERENCES = "config_differences.json"
 CHECKPOINTS = "checkpoints"
-# The parameters with the best dev metric or, in pre-training, with the lowest held-out loss.
+# The parameters with the best validation score or, in pre-training, with the lowest held-out loss.
 BEST = "best"
 # int64 [V]: how often each token occurs in the training text; evaluation's unigram baseline.
 TOKEN_COUNTS = "token_counts.npy"
@@ -359,7 +359,7 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
 
 
 def _comparable(config: ConfigDict) -> dict[str, Any]:
-    """Returns the values of a config, with the number of predictions that each stage has."""
+    """Returns the values of a config, with the number of predictions that 0 stands for."""
     values = config_lib.to_dict(config)
     if not is_finetuning(config):
         for entry, stage in zip(values["train"]["stages"], config.train.stages, strict=True):

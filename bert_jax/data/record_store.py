@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 # The value of config.data.format for TFRecord files.
 FORMAT = "google_tfrecord"
 FIELDS: BatchFields = {**ENCODER_FIELDS, **MASKED_LM_FIELDS, **NEXT_SENTENCE_FIELDS}
-# The parts of such a run: pairs and masks come from the records.
+# The parts of a run on TFRecords: pairs and masks come from the records.
 PARTS = {"rows": f"{__name__}:RecordRows", "corruption": "none"}
 # The number of rows in a window.
 _WINDOW_ROWS = 2**18

@@ -32,7 +32,7 @@ EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1), "hel
 
 @dataclasses.dataclass(frozen=True)
 class StreamSpec:
-    """The options of a stage's stream. The last two affect only its speed.
+    """The options of a stage's stream. `num_threads` and `prefetch_batches` affect only its speed.
 
     Attributes:
       batch_size: The rows of a global batch.
@@ -225,14 +225,14 @@ def evaluation_batches(
     """Yields one epoch of a split, with the same rows and masks in every call.
 
     Masks follow `EVALUATION_MASKS`, not `spec`. If there are fewer sequences than
-    `spec.batch_size`, the only batch is as small as they allow.
+    `spec.batch_size`, they form one smaller batch.
 
     Args:
       store, tokenizer, shards, num_shards: As for `Stream`.
       spec: `seed` and `stage` determine rows and masks.
       max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
         for all.
-      multiple: The batch size is a multiple of this, if `spec.batch_size` is.
+      multiple: A divisor of `spec.batch_size` that also divides the size of a smaller batch.
 
     Yields:
       Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that

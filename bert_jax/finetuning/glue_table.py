@@ -32,7 +32,7 @@ def finetune_all(
       is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
 
     Returns:
-      The contents of glue.json: `scores`, 100 times the dev metric of each task, and their
+      The contents of glue.json: `scores`, 100 times the validation score of each task, and their
       `average`. None if the run was stopped before its end.
 
     Raises:
@@ -79,7 +79,7 @@ def task_config(config: ConfigDict, task: str) -> ConfigDict:
     else:
         result.data.input = str(epath.Path(source) / SPECS[task].folder)
     if task == "qqp":
-        # Some rows of its training file lack a question.
+        # Some rows of train.tsv lack a question.
         result.data.bad_rows = "skip"
     return result.lock()
 

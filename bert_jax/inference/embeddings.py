@@ -34,7 +34,7 @@ def choose(
     stride: int | None,
     num_special: int,
 ) -> Embedding:
-    """Returns `own` with the given values in place of its own.
+    """Returns `own`, with those arguments that are not None in place of its values.
 
     Args:
       own: The embedding of the model.

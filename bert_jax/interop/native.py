@@ -20,11 +20,10 @@ from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.metrics import read_metrics
+from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
 from bert_jax.training.stages import resolve_stages, stage_of
 from bert_jax.training.state import TrainState, abstract_params
 
-_EVALUATION = "eval_"
 _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
@@ -123,9 +122,9 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     config = workdir.load_config(directory)
     results: dict[str, Any] = {}
     for line in read_metrics(directory):
-        scores = [key for key in line if key.startswith(_EVALUATION)]
+        scores = [key for key in line if key.startswith(EVALUATION_PREFIX)]
         if line["step"] == step and scores:
-            results = {key.removeprefix(_EVALUATION): line[key] for key in scores}
+            results = {key.removeprefix(EVALUATION_PREFIX): line[key] for key in scores}
     if results and not workdir.is_finetuning(config):
         # The scores depend on the stage's sequence length.
         results["max_seq_length"] = stage_of(resolve_stages(config), step).max_seq_length

@@ -30,7 +30,7 @@ class DecoderInputs(NamedTuple):
 def sliced_cross_entropy(
     inputs: DecoderInputs, targets_BxL: jax.Array, weights_BxL: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of weight * -log p(target) and of weight * [target is the best guess].
+    """Returns the sums of weight * -log p(target) and of weight * [target is the top prediction].
 
     Args:
       inputs: The decoder's inputs.
@@ -49,7 +49,7 @@ def sliced_cross_entropy(
 def sliced_divergence(
     student: DecoderInputs, teacher: DecoderInputs, weights_BxL: jax.Array, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of weight * KL(teacher | student) and of weight * [same best guess].
+    """Returns the sums of weight * KL(teacher | student) and of weight * [same top prediction].
 
     Args:
       student, teacher: The decoders' inputs; the widths may differ.
@@ -88,7 +88,7 @@ def _sums_of_slices(
     padding = -arrays[0].shape[1] % SLICE_POSITIONS
 
     def sliced(x: jax.Array) -> jax.Array:
-        """[B, L, ...] -> [slices, B, SLICE_POSITIONS, ...]."""
+        """Cuts [B, L, ...] into [slices, B, SLICE_POSITIONS, ...]."""
         x = jnp.pad(x, [(0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)])
         return jnp.moveaxis(x.reshape(x.shape[0], -1, SLICE_POSITIONS, *x.shape[2:]), 1, 0)
 

@@ -57,7 +57,7 @@ def num_data_shards(mesh: Mesh) -> int:
 def num_slices(devices: Sequence[jax.Device]) -> int:
     """Returns the number of TPU slices that the devices belong to.
 
-    The `slice_index` of other devices counts hosts, between which any axis may run.
+    On devices other than TPUs, `slice_index` counts hosts, and any axis may run between hosts.
     """
     if devices[0].platform != "tpu":
         return 1

@@ -1,6 +1,6 @@
-"""A run in several processes: joining, agreeing and leaving.
+"""Connects the processes of a run, shares values between them, and ends them together.
 
-Every function here is cheap and does nothing special in a run of one process.
+With one process, no function communicates.
 """
 
 import functools

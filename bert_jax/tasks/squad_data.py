@@ -89,7 +89,7 @@ def _is_impossible(raw: Any) -> bool:
 
 
 def read_tfds(split: TfdsSplit) -> Iterator[tuple[str, Any, Any]]:
-    """Like `read_file`, for a split of squad/v1.1 or squad/v2.0 of TensorFlow Datasets."""
+    """Yields the questions of squad/v1.1 or squad/v2.0 of TensorFlow Datasets, like `read_file`."""
     for where, example in split.examples():
         answers = example["answers"]
         question = {

@@ -11,10 +11,9 @@ from etils import epath
 from bert_jax import files, workdir
 from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.metrics import EVALUATION_PREFIX
 from bert_jax.training.stages import Stage, stage_of
 from bert_jax.training.state import TrainState
-
-_PREFIX = "eval_"
 
 
 class Evaluations:
@@ -44,9 +43,9 @@ class Evaluations:
         for line in lines:
             # metrics.jsonl has null in place of infinity.
             values = {
-                name.removeprefix(_PREFIX): math.inf if value is None else value
+                name.removeprefix(EVALUATION_PREFIX): math.inf if value is None else value
                 for name, value in line.items()
-                if name.startswith(_PREFIX)
+                if name.startswith(EVALUATION_PREFIX)
             }
             if values:
                 self.results[line["step"]] = values
@@ -78,7 +77,7 @@ class Evaluations:
 def open_best(directory: epath.PathLike) -> Checkpointer:
     """Opens WORKDIR/best.
 
-    It keeps two, because a killed process may continue from a step before the newer one.
+    Two checkpoints are kept, because a killed process may continue from a step before the newer.
     """
     return Checkpointer(epath.Path(directory) / workdir.BEST, keep=2)
 
@@ -88,7 +87,7 @@ def save_best(checkpoints: Checkpointer, state: TrainState) -> None:
     step = int(state.step)
     if step not in checkpoints.steps():
         checkpoints.save(step, TrainState(state.step, state.params, opt_state=()), {})
-        # They must be complete before the run's own checkpoint is saved.
+        # The best parameters must be complete before the run's own checkpoint is saved.
         checkpoints.wait()
 
 

@@ -9,7 +9,7 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.objectives.term import Term
-from bert_jax.training.metrics import read_metrics
+from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
 
 _HELD_OUT: dict[str, Any] = {"marker": "o"}
 _BASELINE: dict[str, Any] = {"linestyle": ":", "color": "gray"}
@@ -52,10 +52,10 @@ def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
             if metric.kind != kind:
                 continue
             curves[metric.name] = (term.label, {})
-            curves[f"eval_{metric.name}"] = (f"{term.label}, held out", _HELD_OUT)
+            curves[EVALUATION_PREFIX + metric.name] = (f"{term.label}, held out", _HELD_OUT)
             if metric.baseline and kind == "loss":
                 label = f"{term.label}, {metric.baseline_label}"
-                baselines[f"eval_{metric.baseline}"] = (label, _BASELINE)
+                baselines[EVALUATION_PREFIX + metric.baseline] = (label, _BASELINE)
         unit = "nats" if kind == "loss" else ""
         limits = (0, 1) if kind == "accuracy" else (0, None)
         panels.append(Panel(kind.capitalize(), curves | baselines, unit, limits))
@@ -75,7 +75,7 @@ def finetuning_panels(
     """
     scores = Panel(
         f"{metric}; the best: step {best_step:,}",
-        {f"eval_{score_name(splits, x, metric)}": (x, _HELD_OUT) for x in splits},
+        {EVALUATION_PREFIX + score_name(splits, x, metric): (x, _HELD_OUT) for x in splits},
         marked_step=best_step,
     )
     accuracy = Panel("Accuracy, training", {"accuracy": ("training", {})}, limits=(0, 1.02))

@@ -15,6 +15,8 @@ from bert_jax import files
 from bert_jax.errors import naming
 
 METRICS_FILE = "metrics.jsonl"
+# The names of held-out metrics begin with it.
+EVALUATION_PREFIX = "eval_"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # Object storage accepts about one write per second for an object.
 UPLOAD_SECONDS = 30.0
@@ -69,8 +71,9 @@ class MetricsWriter:
         with naming(self._directory / TENSORBOARD_DIRECTORY):
             for name, value in values.items():
                 if isinstance(value, int | float):
-                    prefix = "eval/" if name.startswith("eval_") else "train/"
-                    self._tensorboard.add_scalar(prefix + name.removeprefix("eval_"), value, step)
+                    folder = "eval" if name.startswith(EVALUATION_PREFIX) else "train"
+                    name = f"{folder}/{name.removeprefix(EVALUATION_PREFIX)}"
+                    self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
         if self._remote and time.monotonic() - self._uploaded_at >= UPLOAD_SECONDS:
             try:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from bert_jax import workdir
 from bert_jax.parallel import multihost
 from bert_jax.progress import Progress
-from bert_jax.training.metrics import Meter, MetricsWriter
+from bert_jax.training.metrics import EVALUATION_PREFIX, Meter, MetricsWriter
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
@@ -109,8 +109,8 @@ class Recorder:
         self._meter.reset()
 
     def log_evaluation(self, step: int, results: Mapping[str, float], message: str) -> None:
-        """Writes an evaluation, each name with the prefix `eval_`, and prints `message`."""
-        self._writer.write(step, {f"eval_{name}": value for name, value in results.items()})
+        """Writes an evaluation, each name with EVALUATION_PREFIX, and prints `message`."""
+        self._writer.write(step, {EVALUATION_PREFIX + name: results[name] for name in results})
         self._progress.message(f"step {step:,}: {message}")
 
     def message(self, text: str) -> None:

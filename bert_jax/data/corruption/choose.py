@@ -21,8 +21,8 @@ def num_to_predict(
       size_B: The number of tokens, or of groups, in each row.
       masked_lm_prob: The share of them to predict.
       max_predictions: The largest number to return.
-      rounding: "nearest": halves to even and at least 1, as in google-research/bert. "up".
-        "random": adds `uniform_B` and rounds down, as in fairseq's MaskTokensDataset; may be 0.
+      rounding: "nearest", with halves to even and at least 1, as in google-research/bert; "up"; or
+        "random", which adds `uniform_B` and rounds down, as in fairseq's MaskTokensDataset.
       uniform_B: A random number in [0, 1) for each row.
     """
     wanted_B = size_B * masked_lm_prob
