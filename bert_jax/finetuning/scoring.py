@@ -96,10 +96,10 @@ def _open_labeled(
 ) -> tuple[Task, str]:
     """Returns the task of a run with other data as its validation split, and the split's name."""
     # The diagnostic set is scored by the labels of MNLI.
-    split = "validation_matched" if config.task in ("mnli", "ax") else "validation"
-    name, data = "mnli" if config.task == "ax" else config.task, f"train={source},{split}={source}"
-    if isinstance(source, TfdsSplit):
-        name, data = config.task, config.data.input
+    name = "mnli" if config.task == "ax" else config.task
+    split = "validation_matched" if name == "mnli" else "validation"
+    is_tfds = isinstance(source, TfdsSplit)
+    data = config.data.input if is_tfds else f"train={source},{split}={source}"
     options = dict(config[name]) if name in TASK_SECTIONS else {}
     # The labels are those of the run, whose training file may be gone.
     if name == "table":
@@ -114,11 +114,11 @@ def _open_labeled(
         max_seq_length=config.data.max_seq_length,
         bad_rows=config.data.bad_rows,
     )
-    if isinstance(source, TfdsSplit):
+    if is_tfds:
         task.sources[split] = source
     try:
         task.rows(split)
     except UserError as error:
         # The advice to skip rows names a key of fine-tuning.
-        raise UserError(str(error).partition(" (--config")[0]) from None
+        raise UserError(str(error).partition(" (data.bad_rows=")[0]) from None
     return task, split

@@ -1,6 +1,5 @@
 """Prints the description and the results of a fine-tuning run."""
 
-import difflib
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +11,13 @@ from rich.table import Table
 
 from bert_jax import workdir
 from bert_jax.progress import say
-from bert_jax.tasks.table_files import as_number
 from bert_jax.tasks.task import Task
 from bert_jax.training.trainer import Trainer
 
-# The most classes and warnings about them to print.
+# The most classes to print.
 _MOST_CLASSES = 20
-_MOST_WARNINGS = 3
 # A class is rare if it has less than this share of the mean number of examples.
 _RARE = 0.02
-# A class may be a misspelling of one that is so similar and this many times as frequent.
-_SIMILAR, _MUCH = 0.8, 10
 
 
 def announce(
@@ -48,9 +43,8 @@ def announce(
         f"{config.train.num_epochs:g} epochs"
     )
     if counts := task.class_counts():
-        say(describe_classes(counts))
-        for warning in doubtful_classes(counts):
-            say(f"warning: {warning}")
+        for line in describe_classes(counts):
+            say(line)
     for split, dropped in task.dropped.items():
         for reason, count in dropped.items():
             say(f"warning: {count:,} bad rows in {split}: {reason}")
@@ -61,35 +55,18 @@ def announce(
     say(f"{f'continuing from step {step:,}' if step else beginning} in {directory}")
 
 
-def describe_classes(counts: Mapping[str, int]) -> str:
-    """Returns one line with the classes and their counts, the most frequent first."""
-    ranked = sorted(counts.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{name!r} {count:,}" for name, count in ranked[:_MOST_CLASSES])
+def describe_classes(counts: Mapping[str, int]) -> list[str]:
+    """Returns a line with the most frequent classes, and a warning about rare ones."""
+    ranked = sorted(counts, key=lambda name: -counts[name])
+    shown = ", ".join(f"{name!r} {counts[name]:,}" for name in ranked[:_MOST_CLASSES])
     more = len(ranked) - _MOST_CLASSES
-    return f"training examples by class: {shown}" + (
-        f" and {more:,} more classes" if more > 0 else ""
-    )
-
-
-def doubtful_classes(counts: Mapping[str, int]) -> list[str]:
-    """Returns a sentence for each class that is rare or looks like a misspelling of another."""
-    found = []
+    shown += f" and {more:,} more classes" if more > 0 else ""
+    lines = [f"training examples by class: {shown}"]
     mean = sum(counts.values()) / len(counts)
-    for name, count in counts.items():
-        others = {other.casefold(): other for other, n in counts.items() if n > _MUCH * count}
-        near = difflib.get_close_matches(name.casefold(), others, 1, _SIMILAR)
-        # Numbers resemble each other without being misspelled.
-        if near and as_number(name) is None:
-            other = others[near[0]]
-            hint = f"; is it a misspelling of {other!r} ({counts[other]:,})?"
-        elif count < _RARE * mean:
-            hint = "; the model can hardly learn it"
-        else:
-            continue
-        found.append(f"class {name!r} has few training examples ({count:,}){hint}")
-    if len(found) > _MOST_WARNINGS:
-        found[_MOST_WARNINGS:] = [f"{len(found) - _MOST_WARNINGS:,} more classes are rare"]
-    return found
+    if rare := [name for name in ranked if counts[name] < _RARE * mean]:
+        names = ", ".join(map(repr, rare[-_MOST_CLASSES:]))
+        lines.append(f"warning: {len(rare):,} classes have hardly any training examples: {names}")
+    return lines
 
 
 def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
