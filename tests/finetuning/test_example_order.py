@@ -70,17 +70,21 @@ def test_window_groups_examples_of_similar_length():
     assert not np.array_equal(grouped, stream(22, 4, 40, 4, window=5))
 
 
-@pytest.fixture(scope="module")
-def trainer():
+def make_trainer(head, num_labels):
     config = small_config()
     return Trainer.create(
         config,
-        lambda model_config: make_task_model("sequence_classification", 2, model_config),
+        lambda model_config: make_task_model(head, num_labels, model_config),
         Labels(),
         resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: 0.0,
         devices=jax.devices()[:1],
     )
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return make_trainer("sequence_classification", 2)
 
 
 @pytest.mark.parametrize("window", [0, 3])
@@ -127,15 +131,7 @@ def test_common_padding_is_cut(trainer):
 
 @pytest.mark.slow
 def test_token_outputs_are_padded_to_the_row_length():
-    config = small_config()
-    tagger = Trainer.create(
-        config,
-        lambda model_config: make_task_model("token_classification", 3, model_config),
-        Labels(),
-        resolve_stages(config),
-        flops_per_sequence=lambda model_config, stage: 0.0,
-        devices=jax.devices()[:1],
-    )
+    tagger = make_trainer("token_classification", 3)
     params, rows = tagger.init_state().params, FakeRows(11)
     whole = predict(tagger, params, rows, batch_size=4)["logits"]
     short = predict(tagger, params, rows, batch_size=4, length_multiple=4)["logits"]

@@ -9,20 +9,18 @@ import pytest
 from tests import runs
 from tests.finetuning import small
 
-HEADERS = {
-    "SST-2": ("sentence\tlabel", "index\tsentence"),
-    "MRPC": (
-        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-        "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
-    ),
-    "STS-B": ("index\tsentence1\tsentence2\tscore", "index\tsentence1\tsentence2"),
-    "QQP": ("id\tquestion1\tquestion2\tis_duplicate", "id\tquestion1\tquestion2"),
-    "MNLI": ("index\tsentence1\tsentence2\tgold_label", "index\tsentence1\tsentence2"),
-    "QNLI": ("index\tquestion\tsentence\tlabel", "index\tquestion\tsentence"),
-    "RTE": ("index\tsentence1\tsentence2\tlabel", "index\tsentence1\tsentence2"),
-    "WNLI": ("index\tsentence1\tsentence2\tlabel", "index\tsentence1\tsentence2"),
+# The columns of train.tsv and dev.tsv; test.tsv has an index and no label.
+COLUMNS = {
+    "SST-2": "sentence label",
+    "MRPC": "Quality #1_ID #2_ID #1_String #2_String",
+    "STS-B": "index sentence1 sentence2 score",
+    "QQP": "id question1 question2 is_duplicate",
+    "MNLI": "index sentence1 sentence2 gold_label",
+    "QNLI": "index question sentence label",
+    "RTE": "index sentence1 sentence2 label",
+    "WNLI": "index sentence1 sentence2 label",
 }
-LABEL_COLUMNS = ("Quality", "score", "is_duplicate", "gold_label", "label")
+LABELS = ("Quality", "score", "is_duplicate", "gold_label", "label")
 VALUES = {
     "STS-B": ("0.5", "4.25"),
     "MNLI": ("entailment", "neutral", "contradiction"),
@@ -37,35 +35,28 @@ def write_glue(root):
     def sentence():
         return " ".join(choice.choices(small.LETTERS, k=4))
 
-    def table(columns, count, folder):
-        known = {"#1 ID": "1", "#2 ID": "2"}
+    def write(folder, name, columns, count):
         lines = ["\t".join(columns)]
         for number in range(count):
-            label = choice.choice(VALUES.get(folder, "01"))
-            known |= dict.fromkeys(
-                ("Quality", "score", "is_duplicate", "gold_label", "label"), label
-            )
-            known |= dict.fromkeys(("index", "id"), str(number))
+            known = dict.fromkeys(LABELS, choice.choice(VALUES.get(folder, "01")))
+            known |= dict.fromkeys(("index", "id"), str(number)) | {"#1 ID": "1", "#2 ID": "2"}
             lines.append("\t".join(known.get(column) or sentence() for column in columns))
-        return "\n".join(lines) + "\n"
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
 
-    for folder, (columns, test) in HEADERS.items():
-        names = {"train": 16, "dev": 8, "test": 3}
-        if folder == "MNLI":
-            sets = ("matched", "mismatched")
-            names = {"train": 16} | {f"{n}_{s}": 8 for n in ("dev", "test") for s in sets}
-        (root / folder).mkdir(parents=True)
-        for name, count in names.items():
-            header = test if name.startswith("test") else columns
-            text = table(header.split("\t"), 3 if header == test else count, folder)
-            (root / folder / f"{name}.tsv").write_text(text)
-    (root / "CoLA").mkdir()
+    for folder, names in COLUMNS.items():
+        columns = [name.replace("_", " ") if "#" in name else name for name in names.split()]
+        texts = [name for name in columns if name not in (*LABELS, "index", "id")]
+        for part in ("_matched", "_mismatched") if folder == "MNLI" else ("",):
+            write(folder, f"dev{part}", columns, 8)
+            write(folder, f"test{part}", ["index", *texts], 3)
+        write(folder, "train", columns, 16)
     for name in ("train", "dev"):
         rows = [f"x\t{choice.randrange(2)}\t\t{sentence()}\n" for _ in range(16)]
+        (root / "CoLA").mkdir(exist_ok=True)
         (root / "CoLA" / f"{name}.tsv").write_text("".join(rows))
-    (root / "CoLA" / "test.tsv").write_text(table(("index", "sentence"), 3, "CoLA"))
-    (root / "AX").mkdir()
-    (root / "AX" / "AX.tsv").write_text(table(("index", "sentence1", "sentence2"), 3, "AX"))
+    write("CoLA", "test", ["index", "sentence"], 3)
+    write("AX", "AX", ["index", "sentence1", "sentence2"], 3)
 
 
 @pytest.mark.slow

@@ -10,27 +10,13 @@ from bert_jax.finetuning.run import finetune
 from tests.finetuning import small
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bert") / "hf"
-    small.write_bert(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    small.write_rows(directory)
-    return directory
-
-
 def test_bad_rows_with_their_line(bert, data, tmp_path):
     shutil.copytree(data, tmp_path / "data")
     path = tmp_path / "data" / "validation.tsv"
     lines = path.read_text().splitlines()
     lines[4] = "no label here"
     path.write_text("\n".join(lines) + "\n")
-    words = rf"{path}:5: 1 columns instead of 2 \(--config.data.bad_rows=skip"
+    words = rf"{path}:5: 1 columns instead of 2 \(data.bad_rows=skip"
     with pytest.raises(UserError, match=words):
         finetune(small.config(bert, tmp_path / "data"), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()

@@ -36,20 +36,6 @@ def slow(command):
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bert") / "hf"
-    small.write_bert(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("data")
-    small.write_rows(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, bert, data):
     """Returns the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("uninterrupted")
