@@ -20,7 +20,13 @@ from bert_jax.models import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from tests.golden.inputs import FOLDER
-from tests.interop.small_bert import copies, make_finetuned, make_pretrained, make_tokenizer
+from tests.interop.small_bert import (
+    copies,
+    make_finetuned,
+    make_pretrained,
+    make_tokenizer,
+    same_weights,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -259,6 +265,9 @@ def test_fine_tuned_models_have_the_same_logits_and_labels(
     real = batch["attention_mask"].astype(bool) if per_token else ...
     for name, logits in ours.items():
         np.testing.assert_allclose(logits[real], output[name].numpy()[real], atol=1e-4)
+    theirs.save_pretrained(tmp_path / "saved")
+    again = formats.read(tmp_path / "saved")
+    assert (again.head, again.labels) == (head, labels) and same_weights(again.weights, weights)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
