@@ -227,7 +227,7 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
         outputs = {"pooled_output": pooled_BxD}
         if "mlm_logits" in reference:
             logits_BxMxV = _mlm_logits(model, params, hidden_BxLxD, batch)
-            total = _mlm_loss(logits_BxMxV, batch)
+            total = _mean_loss(MaskedLM(), logits_BxMxV, batch)
             outputs |= {"mlm_logits": logits_BxMxV, "mlm_loss": total}
         else:
             total = _probe(hidden_BxLxD, batch["attention_mask"][..., None])
@@ -280,10 +280,6 @@ def _mlm_logits(model: PreTrainingModel, params: dict, hidden_BxLxD, batch: dict
         )
 
     return model.apply({"params": params}, method=run)[..., : model.config.vocab_size]
-
-
-def _mlm_loss(logits_BxMxV: jax.Array, batch: dict) -> jax.Array:
-    return _mean_loss(MaskedLM(), logits_BxMxV, batch)
 
 
 def _mean_loss(term: Term, outputs: jax.Array, batch: dict) -> jax.Array:

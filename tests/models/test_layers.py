@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models import BertConfig
-from bert_jax.models.activations import gelu
+from bert_jax.models.activations import ACTIVATIONS, gelu
 from bert_jax.models.dropout import keeps, mask_keys
 from bert_jax.models.layers import LayerNorm, add_bias, column_sums
 from tests.models.common import assert_independent, assert_share
@@ -40,6 +40,21 @@ def test_layer_norm_gradients_match_flax():
         gradients(ours, x, scale, bias), gradients(theirs, x, scale, bias), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, exact",
+    [
+        ("gelu", lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2))),
+        ("gelu_new", lambda x: x / (1 + math.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)))),
+        ("relu", lambda x: max(x, 0.0)),
+        ("tanh", math.tanh),
+    ],
+)
+def test_activations(name, exact):
+    x = np.linspace(-6, 6, 101, dtype=np.float32)
+    expected = [exact(value) for value in x.tolist()]
+    np.testing.assert_allclose(ACTIVATIONS[name](x), expected, atol=1e-6)
 
 
 def test_bfloat16_gelu_is_exact_up_to_rounding():

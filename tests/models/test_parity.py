@@ -16,7 +16,7 @@ STATES, GRADIENTS = 2e-5, 1e-4
 scanned_or_not = pytest.mark.parametrize(
     "scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["loop", "scan"]
 )
-# test_bert.py compares the activations with NumPy in every run.
+# test_layers.py compares the activations with their formulas in every run.
 random_models = pytest.mark.parametrize(
     "name",
     [
