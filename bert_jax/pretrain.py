@@ -36,8 +36,8 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 _SLOW = (
-    "set fewer --config.train.num_steps, take a smaller model (--config=mini_laptop takes about an "
-    "hour on two CPU cores), or use more or faster devices"
+    "set a smaller --config.train.num_steps, take a smaller model (--config=mini_laptop takes "
+    "about an hour on two CPU cores), or use more or faster devices"
 )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Self
 
 from rich.console import Console
@@ -11,8 +12,8 @@ from rich.table import Column
 
 LINE_EVERY_SECONDS = 10.0
 # The remaining time is judged after this time.
-_JUDGED_SECONDS = 5.0
-_DAY_SECONDS = 24 * 3600
+_JUDGED_SECONDS = 20.0
+_DAY = timedelta(days=1)
 
 
 class Progress:
@@ -97,10 +98,10 @@ class Progress:
         elif self._enabled and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
             self._print_line()
         if self._advice and self.seconds() >= _JUDGED_SECONDS:
-            if (left := self.seconds_left() or 0) > _DAY_SECONDS:
+            if (left := timedelta(seconds=self.seconds_left() or 0)) > _DAY:
                 self.message(
-                    f"warning: at this speed, {self._name} takes about {left / _DAY_SECONDS:.1f} "
-                    f"days; {self._advice}"
+                    f"warning: at this speed, the rest takes about {left / _DAY:.1f} days; "
+                    f"{self._advice}"
                 )
             self._advice = ""
 
@@ -132,7 +133,7 @@ class Progress:
         if self._total:
             parts.insert(0, f"{100 * self._cost(self._done) / self._cost(self._total):.0f} %")
             if left := round(self.seconds_left() or 0):
-                parts.append(f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d} left")
+                parts.append(f"{timedelta(seconds=left)} left")
         if self._note:
             parts.append(self._note)
         # There is no rate if all the work was done in one step.

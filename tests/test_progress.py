@@ -79,8 +79,10 @@ def test_a_task_of_days_gives_advice_once(seconds, days, clock, capsys):
         for _ in range(30):
             clock.now += seconds
             progress.advance()
-    lines = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-    expected = f"warning: at this speed, train takes about {days} days; take fewer steps"
+    lines = capsys.readouterr().out.splitlines()
+    assert (", 2 days, 7:32:20 left" in lines[-1]) == bool(days)
+    lines = [line for line in lines if "warning" in line]
+    expected = f"warning: at this speed, the rest takes about {days} days; take fewer steps"
     assert lines == ([expected] if days else [])
 
 
