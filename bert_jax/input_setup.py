@@ -111,7 +111,7 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
             metadata = prepare(config.data, config.model.vocab_size, path)
         except UserError as error:
             results = epath.Path(directory) / workdir.RESULTS
-            if not results.exists():
+            if (path / "metadata.json").exists() or not results.exists():
                 raise
             raise UserError(f"{error}; the results of the run are in {results}") from error
     for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
