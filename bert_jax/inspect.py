@@ -8,7 +8,7 @@ token store. The second shows a batch that the run in DIR trains on.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -147,19 +147,19 @@ def _print_rows(
     console.print(batch_table(batch, tokenizer))
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags() -> None:
     """Defines the flags of the command line."""
-    cli.define_config_flag(values)
-    flags.DEFINE_string("workdir", "", "Work directory of a run.", flag_values=values)
-    flags.DEFINE_integer("step", 1, "The training step, from 1.", lower_bound=1, flag_values=values)
-    flags.DEFINE_integer("rows", 4, "Rows to show.", lower_bound=0, flag_values=values)
+    cli.define_config_flag()
+    flags.DEFINE_string("workdir", "", "Work directory of a run.")
+    flags.DEFINE_integer("step", 1, "The training step, from 1.", lower_bound=1)
+    flags.DEFINE_integer("rows", 4, "Rows to show.", lower_bound=0)
 
 
-def main(_: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Runs the command `python -m bert_jax.inspect`."""
-    validate(values.config)
-    batch, described, tokenizer = read_batch(values.config, values.step, values.workdir)
-    _print_rows(batch, described, values.rows, tokenizer)
+def main(_) -> None:
+    args = flags.FLAGS
+    validate(args.config)
+    batch, described, tokenizer = read_batch(args.config, args.step, args.workdir)
+    _print_rows(batch, described, args.rows, tokenizer)
 
 
 if __name__ == "__main__":
