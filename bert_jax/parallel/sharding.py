@@ -218,16 +218,10 @@ def _check_divides(path: tuple, shape: tuple[int, ...], sharding: NamedSharding)
     for size, axes in zip(shape, sharding.spec, strict=False):
         parts = math.prod(sharding.mesh.shape[axis] for axis in _names(axes))
         if size % parts:
-            name, remedy = _name(path), f"make {size} a multiple of {parts}"
-            if name.startswith("generator/"):
-                # No key of its own gives this size.
-                remedy = (
-                    "make the generator wider with config.model.generator_size (it has one head "
-                    "for every 64 units)"
-                )
             raise UserError(
-                f"{name} of shape {shape} does not divide over the {parts} devices of "
-                f"config.mesh.{_names(axes)[0]}; {remedy} or use fewer devices"
+                f"{_name(path)} of shape {shape} does not divide over the {parts} devices of "
+                f"config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or use fewer "
+                "devices"
             )
 
 

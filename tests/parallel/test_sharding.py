@@ -191,20 +191,6 @@ class TestReplicatedShare:
         with pytest.raises(UserError, match="8 devices of config.mesh.model"):
             sharded_trainer("tp", **{"mesh.model": 8})
 
-    def test_the_heads_of_a_generator_that_do_not_divide(self):
-        electra = {
-            "objective.terms": ("generator", "replaced_token"),
-            "objective.weights": (1.0, 50.0),
-            "data.corruption": "electra",
-            "model.generator_size": 0.5,
-        }
-        with pytest.raises(UserError) as error:
-            sharded_trainer("tp", **electra)
-        assert str(error.value).endswith(
-            "devices of config.mesh.model; make the generator wider with "
-            "config.model.generator_size (it has one head for every 64 units) or use fewer devices"
-        )
-
 
 class TestReport:
     def test_layers_with_equal_shardings_are_one_row(self):
