@@ -36,11 +36,6 @@ def test_first_claim_writes_the_config(tmp_path):
     assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
 
 
-def test_the_same_config_claims_it_again(tmp_path):
-    for _ in range(2):
-        assert claim(tmp_path, default_config()) == []
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -59,8 +54,7 @@ def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
     with pytest.raises(UserError) as error:
         claim(tmp_path, config)
     message = str(error.value)
-    shown = list(value) if isinstance(value, tuple) else value
-    assert f"config.{path}" in message and repr(shown) in message and str(tmp_path) in message
+    assert f"config.{path}" in message and repr(value) in message and str(tmp_path) in message
     assert "choose another --workdir" in message and "\n" not in message
     assert (tmp_path / "config.json").read_text() == before
 
@@ -120,12 +114,6 @@ def test_checkpoints_without_a_config_are_not_claimed(tmp_path):
     (tmp_path / "checkpoints" / "40").mkdir(parents=True)
     with pytest.raises(UserError, match="checkpoints but no config.json"):
         claim(tmp_path, default_config())
-
-
-def test_directory_without_checkpoints_can_be_claimed(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    claim(tmp_path, default_config())
-    assert (tmp_path / "config.json").exists()
 
 
 def test_damaged_config_gives_one_sentence(tmp_path):

@@ -11,7 +11,7 @@ from bert_jax.data.rows.pairs import PairRows
 from bert_jax.data.rows.segments import SegmentPlan, SegmentRows
 from bert_jax.data.stream import batch_fields, evaluation_batches
 from bert_jax.errors import UserError
-from tests.data.fakes import CLS, MASK, SEP, FakeStore
+from tests.data.fakes import SEP, FakeStore
 from tests.data.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
 
 
@@ -36,24 +36,6 @@ def uninterrupted():
     batches = list(whole.batches(0, 70))
     assert whole.position(69)["epoch"] >= 2
     return batches
-
-
-def test_rows_are_cls_a_sep_b_sep(uninterrupted):
-    for batch in uninterrupted[:20]:
-        ids, types, used = unmasked(batch), batch["token_type_ids"], batch["attention_mask"]
-        for row in range(12):
-            length = used[row].sum()
-            assert (used[row] == (np.arange(32) < length)).all()
-            seps = np.flatnonzero(ids[row] == SEP)
-            assert ids[row, 0] == CLS and len(seps) == 2 and seps[1] == length - 1
-            assert (ids[row, length:] == 0).all() and (ids[row] == MASK).sum() == 0
-            first, second = np.arange(32) <= seps[0], np.arange(32) < length
-            assert (types[row] == (second & ~first)).all()
-            # Ids identify positions: each side is one run of one document's text.
-            a, b = ids[row, 1 : seps[0]], ids[row, seps[0] + 1 : seps[1]]
-            assert len(a) and len(b) and (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
-            same = len(np.unique(STORE.document_of(np.concatenate([a, b]) - 5))) == 1
-            assert same == (batch["next_sentence_labels"][row] == 0)
 
 
 @pytest.mark.parametrize("shards", [(0, 3), (1, 2, 5), (0, 1, 3, 4, 5), (4,)])

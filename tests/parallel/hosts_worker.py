@@ -35,17 +35,14 @@ def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
     mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)
     layout = Layout.create(mesh, "tp" if mesh.shape["model"] > 1 else "dp")
     ours = multihost.batch_shards(layout.batch)
-    stream = Stream(STORE, TOKENIZER, SPEC, **ours)
-    whole = Stream(STORE, TOKENIZER, SPEC)
-    equal = True
-    for part, all_rows in zip(stream.batches(0, 5), whole.batches(0, 5), strict=True):
-        put = layout.put_batch(part)
-        for name, rows in all_rows.items():
-            gathered = multihost_utils.process_allgather(put[name], tiled=True)
-            equal &= np.array_equal(gathered, rows)
     spec = dataclasses.replace(SPEC, seed=5)
-    parts = evaluation_batches(STORE, TOKENIZER, spec, 20, **ours)
-    for part, all_rows in zip(parts, evaluation_batches(STORE, TOKENIZER, spec, 20), strict=True):
+
+    def made(**shards):
+        yield from Stream(STORE, TOKENIZER, SPEC, **shards).batches(0, 5)
+        yield from evaluation_batches(STORE, TOKENIZER, spec, 20, **shards)
+
+    equal = True
+    for part, all_rows in zip(made(**ours), made(), strict=True):
         put = layout.put_batch(part)
         for name, rows in all_rows.items():
             gathered = multihost_utils.process_allgather(put[name], tiled=True)

@@ -34,13 +34,12 @@ def free_address() -> str:
 def start(directory, count, *, devices=1, options=None, **overrides):
     """Starts the processes of a run with a work directory and options of hosts_driver.
 
-    `directory` and `options` may also be functions of the process number.
+    `options` may also be a function of the process number.
     """
     address, processes = free_address(), []
     for number in range(count):
-        place = directory(number) if callable(directory) else directory
         given = options(number) if callable(options) else options or {}
-        command = runs.main_command(place, **{**SMALL, **overrides})
+        command = runs.main_command(directory, **{**SMALL, **overrides})
         command[1:3] = ["-m", "tests.parallel.hosts_driver"]
         command += [f"--coordinator={address}", f"--num_processes={count}"]
         command.append(f"--process_id={number}")

@@ -236,16 +236,6 @@ def test_load_needs_a_saved_tokenizer(tmp_path):
             tokenizers.load(tmp_path)
 
 
-def test_known_ids_of_bert_base_uncased(shared_data):
-    path = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
-    tokenizer = from_file("wordpiece", path)
-    assert tokenizer.special_ids == (0, 100, 101, 102, 103)
-    (ids,) = tokenizer.encode_batch(["UNwantéd, running"])
-    assert [tokenizer.id_to_token(i) for i in ids] == ["unwanted", ",", "running"]
-    (ids,) = tokenizer.encode_batch(["Hello world"])
-    assert ids.tolist() == [7592, 2088]
-
-
 @pytest.mark.parametrize(
     "kind, convention",
     [

@@ -1,25 +1,14 @@
 """Invariants of sentence pairs; tests/data/test_original_parity.py tests their distribution."""
 
-import random
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data.random_streams import keyed_generator
-from bert_jax.data.rows.pairs import PairRows, ThreeWayPairRows, chunk_documents, truncated_lengths
+from bert_jax.data.rows.pairs import PairRows, ThreeWayPairRows, chunk_documents
 from bert_jax.data.rows.windows import Block
 from bert_jax.data.stream import StreamSpec
 from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
-
-
-def shortened(a, b, room, rng):
-    """Removes tokens one by one from the longer side (B if equal), at a random end."""
-    while len(a) + len(b) > room:
-        from_front = rng.random() < 0.5
-        kept = slice(1, None) if from_front else slice(None, -1)
-        a, b = (a[kept], b) if len(a) > len(b) else (a, b[kept])
-    return a, b
 
 
 def planner_for(documents, **changes):
@@ -90,14 +79,6 @@ def test_spans_follow_the_rules_of_pairs():
         assert (a_end[whole & follows] == plan.b_start_N[whole & follows]).all()
         document_ends = store.sentence_starts[store.document_starts[b_document + 1]]
         assert (b_end[whole] == document_ends[whole]).all()
-
-
-@settings(max_examples=100)
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 200))
-def test_truncated_lengths_match_the_loop(a, b, most):
-    tokens_a, tokens_b = shortened([0] * a, [0] * b, most, random.Random(0))
-    lengths = truncated_lengths(np.array([a]), np.array([b]), most)
-    assert [int(n[0]) for n in lengths] == [len(tokens_a), len(tokens_b)]
 
 
 def test_truncation_removes_from_front_or_back_with_equal_probability():
