@@ -27,10 +27,10 @@ class Examples:
 
     def __init__(self, rows: WindowedRows):
         self.rows = rows
-        # The windows whose first example is known, in order, and the known sizes.
+        # The windows whose first example is known, in order, and the window after each.
         self._lock = threading.Lock()
         self._known: list[Window] = [Window(0, 0, 0)]
-        self._sizes: dict[Window, int] = {}
+        self._after: dict[Window, Window] = {}
 
     def add_known(self, window: Window) -> None:
         """Records where a window begins; later searches may start from it."""
@@ -47,10 +47,8 @@ class Examples:
     def after(self, window: Window) -> Window:
         """Returns the next window; counts the examples of this one if its size is unknown."""
         with self._lock:
-            size = self._sizes.get(window)
-        if size is None:
-            size = self.rows.count(window.epoch, window.window)
-        return self._remember(window, size)
+            after = self._after.get(window)
+        return after or self._remember(window, self.rows.count(window.epoch, window.window))
 
     def find(self, example: int) -> Window:
         """Returns the window that holds the example, counting forward from a known window."""
@@ -106,7 +104,7 @@ class Examples:
             epoch, number = window.epoch + 1, 0
         after = Window(window.first_example + size, epoch, number)
         with self._lock:
-            self._sizes[window] = size
+            self._after[window] = after
         self.add_known(window)
         self.add_known(after)
         return after
