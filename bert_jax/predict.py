@@ -19,7 +19,6 @@ fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.
 same methods.
 """
 
-import difflib
 import inspect
 import json
 import sys
@@ -256,8 +255,8 @@ def define_flags() -> None:
 
 def main(argv: list[str]) -> None:
     cli.end_on_sigterm()
-    command, texts = _command(argv[1:])
-    args = flags.FLAGS
+    name, texts = _command(argv[1:])
+    command, args = COMMANDS[name], flags.FLAGS
     if not args.model:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
     cpu_allocator.keep_freed_memory()
@@ -278,7 +277,7 @@ def main(argv: list[str]) -> None:
                 "...MultipleChoice"
             )
         if command.takes_file and args.input:
-            values = from_file(next(name for name, c in COMMANDS.items() if c is command), bert)
+            values = from_file(name, bert)
         else:
             values = command.run(bert, *texts)
     if args.json:
@@ -289,16 +288,14 @@ def main(argv: list[str]) -> None:
         _print_values(values)
 
 
-def _command(words: list[str]) -> tuple[Command, list[str]]:
-    """Returns the command that the words name and its texts, and checks all flags."""
+def _command(words: list[str]) -> tuple[str, list[str]]:
+    """Returns the name of the command and its texts, and checks all flags."""
     known = ", ".join(COMMANDS)
     if not words:
         raise cli.UsageError(f"a command is missing after the flags: one of {known}")
     name, *texts = words
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it must be one of {known}"
-        raise cli.UsageError(f"there is no command {name!r}; {hint}")
+        raise cli.UsageError(f"there is no command {name!r}; it must be one of {known}")
     command, args = COMMANDS[name], flags.FLAGS
     reads_file = command.takes_file and bool(args.input)
     taken = {*command.flags, "input", "output"} - {"json"} if reads_file else command.flags
@@ -315,7 +312,7 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
     for flag in ("output",) if reads_file else command.required:
         if not args[flag].value:
             raise cli.UsageError(f"--{flag} is missing; see python -m bert_jax.predict --help")
-    return command, texts
+    return name, texts
 
 
 def _print_values(values: Values) -> None:

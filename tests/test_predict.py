@@ -142,7 +142,7 @@ def test_unencodable_characters_are_escaped(tmp_path, monkeypatch):
         ([], "a command is missing"),
         (["fill-mask", "a [MASK]"], "--model is missing"),
         (["--model=nothing_here", "fill-mask", "a [MASK]"], "hf download NAME"),
-        (["--model=x", "fillmask", "a"], "did you mean fill-mask"),
+        (["--model=x", "fillmask", "a"], "it must be one of fill-mask, next-sentence, "),
         (["--model=x", "next-sentence", "a"], "missing a required argument: 'text_b'"),
         (["--model=x", "features", "a"], "too many positional arguments"),
         (["--model=x", "features", "--output=f.npz"], "--input is missing"),
