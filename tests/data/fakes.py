@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from bert_jax.data.stream import StreamSpec
 from bert_jax.tokenizers.sequence import SequenceTemplate
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -50,6 +51,12 @@ def make_documents(seed=0, num_documents=40, most_sentences=40, mean_length=12):
         lengths[rng.random(count) < 0.03] *= 8
         documents.append(lengths)
     return documents
+
+
+def make_spec(max_seq_length=64, **changes):
+    """Returns a spec of single rows with seed 0 and stage 0, with some values changed."""
+    values = {"max_predictions_per_seq": 1, "batch_size": 1, "seed": 0, "stage": 0}
+    return StreamSpec(max_seq_length, **values | changes)
 
 
 def make_tokenizer(vocab_size, seed=0):

@@ -2,21 +2,14 @@
 
 import dataclasses
 
-from bert_jax.data.stream import Stream, StreamSpec
-from tests.data.fakes import FakeStore, make_documents, make_tokenizer
+from bert_jax.data.stream import Stream
+from tests.data.fakes import FakeStore, make_documents, make_spec, make_tokenizer
 
 DOCUMENTS = make_documents(seed=8, num_documents=30, most_sentences=25)
 STORE = FakeStore(DOCUMENTS)
 TOKENIZER = make_tokenizer(5 + STORE.num_tokens)
 # Windows are about a sixth of an epoch, and batches span windows and epochs.
-SPEC = StreamSpec(
-    max_seq_length=32,
-    max_predictions_per_seq=5,
-    batch_size=12,
-    seed=3,
-    stage=0,
-    shuffle_sentences=64,
-)
+SPEC = make_spec(32, max_predictions_per_seq=5, batch_size=12, seed=3, shuffle_sentences=64)
 
 
 def stream(store=STORE, **changes):

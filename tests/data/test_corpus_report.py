@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from bert_jax.data import corpus_report
-from bert_jax.data.stream import Stream, StreamSpec
-from tests.data.fakes import NUM_SPECIALS, UNK, FakeStore, make_tokenizer
+from bert_jax.data.stream import Stream
+from tests.data.fakes import NUM_SPECIALS, UNK, FakeStore, make_spec, make_tokenizer
 
 VOCAB_SIZE = 50
 
@@ -20,10 +20,8 @@ def report_of(documents, num_steps=6, **spec):
     tokens[:3] = UNK
     store = FakeStore([np.array(lengths) for lengths in documents], tokens)
     store.token_counts = np.bincount(tokens, minlength=VOCAB_SIZE)
-    values = {"max_seq_length": 16, "max_predictions_per_seq": 2, "short_seq_prob": 0.0} | spec
-    stream = Stream(
-        store, make_tokenizer(VOCAB_SIZE), StreamSpec(**values, batch_size=2, seed=0, stage=0)
-    )
+    values = {"max_seq_length": 16, "batch_size": 2, "short_seq_prob": 0.0} | spec
+    stream = Stream(store, make_tokenizer(VOCAB_SIZE), make_spec(**values))
     metadata = {"options": {"format": "auto"}, "report": {"formats": [["jsonl", "its name", 3]]}}
     return corpus_report.measure(stream, num_steps, metadata)
 

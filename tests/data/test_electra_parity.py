@@ -8,18 +8,23 @@ import pytest
 
 from bert_jax.data.corruption.presets import ELECTRA
 from bert_jax.data.rows.halves import HalvesRows
-from bert_jax.data.stream import StreamSpec
-from tests.data.fakes import CLS, MASK, PAD, SEP, FakeStore, make_documents, make_tokenizer
+from tests.data.fakes import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    FakeStore,
+    make_documents,
+    make_spec,
+    make_tokenizer,
+)
 from tests.golden import record_electra as original
 from tests.golden.inputs import FOLDER
 
 RECORDED = json.loads((FOLDER / "electra.json").read_text())
-SPEC = StreamSpec(
-    max_seq_length=original.LENGTH,
+SPEC = make_spec(
+    original.LENGTH,
     max_predictions_per_seq=9,
-    batch_size=4,
-    seed=0,
-    stage=0,
     rows="halves",
     corruption="electra",
     short_seq_prob=0.05,

@@ -1,5 +1,6 @@
 """RoBERTa's rows and masks against those recorded by tests/golden/record_fairseq.py."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -8,17 +9,10 @@ import pytest
 
 from bert_jax.data.corruption import presets
 from bert_jax.data.rows.packed import DocSentenceRows, FullSentenceRows
-from bert_jax.data.stream import StreamSpec
-from tests.data.fakes import CLS, SEP, FakeStore, make_tokenizer
+from tests.data.fakes import CLS, SEP, FakeStore, make_spec, make_tokenizer
 from tests.golden import record_fairseq as golden
 
-SPEC = StreamSpec(
-    max_seq_length=golden.MAX_SEQ_LENGTH,
-    max_predictions_per_seq=40,
-    batch_size=1,
-    seed=0,
-    stage=0,
-)
+SPEC = make_spec(golden.MAX_SEQ_LENGTH, max_predictions_per_seq=40)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +65,7 @@ def our_masks(words, rules):
         mask_id=golden.MASK,
     )
     ids, tokenizer.is_word_start_V = golden.masked_rows()
-    spec = SPEC.__class__(**{**SPEC.__dict__, "whole_word_masking": words})
+    spec = dataclasses.replace(SPEC, whole_word_masking=words)
     batch = {"input_ids": ids.astype(np.int32), "attention_mask": np.ones_like(ids)}
     masked = rules(tokenizer, spec, None).corrupt(batch, np.array([1, 2], np.uint64), 0)
     chosen = np.zeros(ids.shape, bool)

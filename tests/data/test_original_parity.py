@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data.stream import Stream, StreamSpec
-from tests.data.fakes import FakeStore
+from bert_jax.data.stream import Stream
+from tests.data.fakes import FakeStore, make_spec
 from tests.golden import record_original_pairs as golden
 
 NUM_RUNS = 30
@@ -58,14 +58,8 @@ def our_runs(store, tokenizer, **changes):
     """Returns counts of NUM_RUNS runs, each with as many epochs as a run of the original."""
     runs = []
     for seed in range(NUM_RUNS):
-        spec = StreamSpec(
-            max_seq_length=golden.MAX_SEQ_LENGTH,
-            max_predictions_per_seq=golden.MAX_PREDICTIONS,
-            batch_size=1,
-            seed=seed,
-            stage=0,
-            **changes,
-        )
+        sizes = {"max_predictions_per_seq": golden.MAX_PREDICTIONS, "seed": seed}
+        spec = make_spec(golden.MAX_SEQ_LENGTH, **sizes, **changes)
         stream = Stream(store, tokenizer, spec)
         batches, first = [], 0
         for epoch in range(golden.DUPE_FACTOR):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from bert_jax.data.corruption.presets import DISTILBERT
+from tests.data.fakes import make_spec
 from tests.golden import record_distilbert_masks as original
 from tests.golden.record_distilbert_masks import DRAWS, LENGTH, statistics
 
@@ -20,13 +21,7 @@ def draws(held_out=False):
         mask_id=original.MASK,
         is_word_start_V=np.ones(original.VOCABULARY, bool),
     )
-    spec = SimpleNamespace(
-        max_predictions_per_seq=20,
-        masked_lm_prob=0.15,
-        whole_word_masking=False,
-        mask_shares=(0.8, 0.1, 0.1),
-        held_out=held_out,
-    )
+    spec = make_spec(max_predictions_per_seq=20, held_out=held_out)
     store = SimpleNamespace(token_counts=original.token_counts())
     corruption = DISTILBERT(tokenizer, spec, store)
     ids_BxL, lengths_B = original.rows()

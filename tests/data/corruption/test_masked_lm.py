@@ -11,7 +11,7 @@ from bert_jax.data.corruption import presets
 from bert_jax.data.corruption.choose import choose_groups, num_to_predict
 from bert_jax.data.corruption.masked_lm import MaskedTokens
 from bert_jax.data.random_streams import draw_rows
-from tests.data.fakes import CLS, MASK, PAD, SEP, make_tokenizer
+from tests.data.fakes import CLS, MASK, PAD, SEP, make_spec, make_tokenizer
 
 KEY = np.array([7, 9], dtype=np.uint64)
 
@@ -32,12 +32,11 @@ def make_rows(num_rows, length, vocab_size, seed=0, full=False):
 
 def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, shares=(0.8, 0.1, 0.1)):
     tokenizer = make_tokenizer(vocab_size)
-    spec = SimpleNamespace(
+    spec = make_spec(
         max_predictions_per_seq=most,
         masked_lm_prob=prob,
         whole_word_masking=whole,
         mask_shares=shares,
-        held_out=False,
     )
     return SimpleNamespace(
         corruption=MaskedTokens(tokenizer, spec),
@@ -159,13 +158,8 @@ def test_words_do_not_extend_across_sep():
 def test_masks_do_not_depend_on_the_split(name, whole_words):
     rules = getattr(presets, name)
     ids, used = make_rows(40, 64, 300)
-    spec = SimpleNamespace(
-        max_predictions_per_seq=10,
-        masked_lm_prob=0.15,
-        whole_word_masking=whole_words and name != "DISTILBERT",
-        mask_shares=(0.8, 0.1, 0.1),
-        held_out=False,
-    )
+    whole_words = whole_words and name != "DISTILBERT"
+    spec = make_spec(max_predictions_per_seq=10, whole_word_masking=whole_words)
     store = SimpleNamespace(token_counts=np.arange(300))
     corrupt = rules(make_tokenizer(300), spec, store).corrupt
 

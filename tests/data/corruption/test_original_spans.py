@@ -15,8 +15,7 @@ from bert_jax.data.corruption import spans
 from bert_jax.data.corruption.presets import NGRAMS, SPANS
 from bert_jax.data.random_streams import random_key
 from bert_jax.data.rows.segments import WholeSentenceRows
-from bert_jax.data.stream import StreamSpec
-from tests.data.fakes import FakeStore
+from tests.data.fakes import FakeStore, make_spec
 from tests.data.test_original_parity import LEVEL, p_value
 from tests.golden import record_spans as golden
 
@@ -37,22 +36,13 @@ def corpus():
     return tokenizer, documents, store
 
 
-def make_spec(most_predictions):
-    return StreamSpec(
-        max_seq_length=golden.MAX_SEQ_LENGTH,
-        max_predictions_per_seq=most_predictions,
-        batch_size=1,
-        seed=0,
-        stage=0,
-        short_seq_prob=0.0,
-    )
-
-
 def test_rows_match_the_original(recorded, corpus):
     """Ours also include the sentences that SpanBERT drops before a long last sentence."""
     tokenizer, documents, store = corpus
     assert recorded["corpus"] == hashlib.sha256(store.tokens.astype("<i4").tobytes()).hexdigest()
-    plan = WholeSentenceRows(store, tokenizer, make_spec(20)).plan(0, 0)
+    plan = WholeSentenceRows(
+        store, tokenizer, make_spec(golden.MAX_SEQ_LENGTH, short_seq_prob=0.0)
+    ).plan(0, 0)
     ours = {(int(s), int(s + n)) for s, n in zip(plan.start_N, plan.length_N, strict=True)}
     theirs = set(map(tuple, recorded["segments"]))
     assert theirs <= ours and len(theirs) > 1500
@@ -70,7 +60,7 @@ def our_runs(recorded, corpus, rules, rule, most_predictions):
     for ids, row in zip(batch["input_ids"], rows, strict=True):
         ids[: len(row)] = row
     batch["attention_mask"] = (batch["input_ids"] != tokenizer.pad_id).astype(np.int32)
-    corruption = rules(tokenizer, make_spec(most_predictions), store)
+    corruption = rules(tokenizer, make_spec(max_predictions_per_seq=most_predictions), store)
     runs = []
     for seed in range(golden.NUM_RUNS):
         masked = corruption.corrupt(batch, random_key(seed), 0)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.rows.pairs import OrderedPairRows
-from bert_jax.data.stream import StreamSpec
-from tests.data.fakes import FakeStore, make_tokenizer
+from tests.data.fakes import FakeStore, make_spec, make_tokenizer
 from tests.data.test_original_parity import LEVEL, p_value
 from tests.golden import record_sentence_order as golden
 
@@ -20,7 +19,7 @@ def our_runs(builder):
     store = FakeStore(golden.documents())
     runs = []
     for seed in range(golden.NUM_RUNS):
-        spec = StreamSpec(golden.MAX_SEQ_LENGTH, 1, 1, seed, 0)
+        spec = make_spec(golden.MAX_SEQ_LENGTH, seed=seed)
         rows = builder(store, make_tokenizer(10), spec)
         plan = rows.plan(0, 0)
         batch = rows.assemble(plan)

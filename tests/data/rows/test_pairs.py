@@ -7,14 +7,12 @@ from hypothesis import strategies as st
 from bert_jax.data.random_streams import keyed_generator
 from bert_jax.data.rows.pairs import PairRows, ThreeWayPairRows, chunk_documents
 from bert_jax.data.rows.windows import Block
-from bert_jax.data.stream import StreamSpec
-from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
+from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
 
 
 def planner_for(documents, **changes):
-    values = dict(max_seq_length=64, max_predictions_per_seq=1, batch_size=1, seed=0, stage=0)
     store = FakeStore(documents)
-    return store, PairRows(store, make_tokenizer(10), StreamSpec(**values | changes))
+    return store, PairRows(store, make_tokenizer(10), make_spec(**changes))
 
 
 def block_of(store):
@@ -122,8 +120,7 @@ def test_random_b_is_uniform_over_other_documents_and_their_sentences():
 
 def test_three_way_labels_are_a_third_each():
     store = FakeStore([[7] * 12] * 500 + [[5]] * 100)
-    spec = StreamSpec(31, 1, batch_size=1, seed=0, stage=0, short_seq_prob=0.0)
-    rows = ThreeWayPairRows(store, make_tokenizer(10), spec)
+    rows = ThreeWayPairRows(store, make_tokenizer(10), make_spec(31, short_seq_prob=0.0))
     assert rows.fields["sentence_order_labels"].high == 3
     plan = rows.plan(0, 0)
     labels = rows.assemble(plan)["sentence_order_labels"]

@@ -4,25 +4,15 @@ import numpy as np
 import pytest
 
 from bert_jax.data.rows.segments import SegmentRows, WholeSentenceRows
-from bert_jax.data.stream import Stream, StreamSpec, evaluation_batches
-from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_tokenizer
-
-SPEC = StreamSpec(
-    max_seq_length=64,
-    max_predictions_per_seq=8,
-    batch_size=4,
-    seed=0,
-    stage=0,
-    rows="segments",
-    corruption="none",
-    shuffle_sentences=100,
-)
+from bert_jax.data.stream import Stream, evaluation_batches
+from tests.data.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
 
 
 def rows_of(documents, **changes):
     store = FakeStore(documents)
     tokenizer = make_tokenizer(5 + store.num_tokens)
-    spec = StreamSpec(**{**SPEC.__dict__, **changes})
+    values = {"batch_size": 4, "rows": "segments", "corruption": "none", "shuffle_sentences": 100}
+    spec = make_spec(**values | changes)
     return store, tokenizer, spec, SegmentRows(store, tokenizer, spec)
 
 
