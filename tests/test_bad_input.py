@@ -46,7 +46,7 @@ def test_a_single_document_is_refused_with_the_keys_to_set(tmp_path):
     message = command("prepare", f"--input={tmp_path}/*.txt", f"--output={tmp_path}/store")
     assert not (tmp_path / "store" / "metadata.json").exists()
     assert "single document (read as data.format=documents: most lines stand" in message
-    assert "or divide the one with data.max_document_characters=" in message
+    assert "or divide this document with data.max_document_characters=" in message
 
 
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
