@@ -74,7 +74,7 @@ def test_a_sample_stands_for_the_corpus(monkeypatch):
             ".* in another directory with .*max_sentence_tokens=8",
         ),
         ([[5]] * 40, "pairs", "100% of the pairs are random, because half of the documents have"),
-        ([[3]] * 40, "segments", "69% of the places in rows are padding"),
+        ([[3]] * 40, "segments", "69% of the positions in rows are padding"),
         ([[6, 7]], "segments", r"23.1% of the tokens are unknown to the vocabulary"),
     ],
 )
