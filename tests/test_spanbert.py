@@ -19,21 +19,9 @@ from tests import runs
 from tests.finetuning import small
 from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
 
-# A vocabulary with which the words of the text fit in rows of 16 tokens.
-CHANGES = ("family", "objective", "data.rows", "data.corruption", "data.short_seq_prob")
 
-
-def own_config(texts, **overrides):
-    """Returns the config of a short run with the parts of configs/spanbert.py."""
-    config = small_run(texts, **overrides)
-    values = spanbert.get_config("tiny")
-    with config.unlocked():
-        for name in CHANGES:
-            section, _, key = name.partition(".")
-            (config[section] if key else config)[key or section] = (
-                values[section][key] if key else values[section]
-            )
-    return config
+def own_config(texts):
+    return small_run(texts, spanbert.get_config("tiny"))
 
 
 @pytest.fixture(scope="module")
