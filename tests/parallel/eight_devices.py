@@ -6,6 +6,7 @@ Reads DIR/one (a checkpoint of one device) and DIR/one.npz (its values). Writes 
 DIR/fsdp_tp.npz and DIR/results.json. Without DIR/one, it only compares the attention kernel.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -88,18 +89,15 @@ def layout(state):
 
 
 def save(folder, name, state):
-    checkpointer = Checkpointer(folder / name)
-    checkpointer.save(STEPS, state, {"name": name})
-    checkpointer.wait()
-    checkpointer.close()
+    with contextlib.closing(Checkpointer(folder / name)) as checkpointer:
+        checkpointer.save(STEPS, state, {"name": name})
     np.savez(folder / f"{name}.npz", **flat(state))
 
 
 def restore(folder, name, trainer):
     """Returns whether a checkpoint is restored bit for bit, and in the trainer's layout."""
-    checkpointer = Checkpointer(folder / name, read_only=True)
-    state, _ = checkpointer.restore_newest(trainer.abstract_state())
-    checkpointer.close()
+    with contextlib.closing(Checkpointer(folder / name, read_only=True)) as checkpointer:
+        state, _ = checkpointer.restore_newest(trainer.abstract_state())
     expected, actual = np.load(folder / f"{name}.npz"), flat(state)
     return {
         "equal": set(expected) == set(actual)

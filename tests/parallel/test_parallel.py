@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import closing
 
 import jax
 import numpy as np
@@ -26,10 +27,8 @@ def folder(tmp_path_factory, trainer):
     """Returns the directory of files written by the process with eight devices."""
     folder = tmp_path_factory.mktemp("parallel")
     state = jax.tree.map(lambda leaf: leaf + 1, trainer.init_state())
-    checkpointer = Checkpointer(folder / "one")
-    checkpointer.save(1, state, {})
-    checkpointer.wait()
-    checkpointer.close()
+    with closing(Checkpointer(folder / "one")) as checkpointer:
+        checkpointer.save(1, state, {})
     np.savez(folder / "one.npz", **flat(state))
     (folder / "stderr.txt").write_text(on_eight_devices(folder))
     return folder

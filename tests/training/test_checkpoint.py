@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -37,15 +38,18 @@ def states(trainer):
     return found
 
 
+def save(directory, states, steps=(1, 2), **options):
+    checkpointer = Checkpointer(directory, **{"keep": 3, **options})
+    for step in steps:
+        checkpointer.save(step, states[step], RESUME | {"step": step})
+    checkpointer.close()
+
+
 @pytest.fixture(scope="module")
 def saved(states, tmp_path_factory):
     """Returns a folder with checkpoints 1 and 2, which tests copy."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
-    checkpointer = Checkpointer(folder, keep=3)
-    for step in (1, 2):
-        checkpointer.save(step, states[step], RESUME | {"step": step})
-    checkpointer.wait()
-    checkpointer.close()
+    save(folder, states)
     return folder
 
 
@@ -68,11 +72,8 @@ def listing(folder):
 
 
 def restore(folder, trainer, **kwargs):
-    checkpointer = Checkpointer(folder, **kwargs)
-    try:
+    with closing(Checkpointer(folder, **kwargs)) as checkpointer:
         return checkpointer.restore_newest(trainer.abstract_state())
-    finally:
-        checkpointer.close()
 
 
 def test_round_trip_is_exact(copy, trainer, states):
@@ -91,10 +92,11 @@ def test_parameters_of_other_shapes_are_refused(copy):
     message = r"2: bert/encoder/layers/layer/intermediate/bias is of shape \(2, 40\), .*48\)"
     with pytest.raises(UserError, match=message):
         restore(copy, other)
-    checkpointer = Checkpointer(copy, read_only=True)
-    with pytest.raises(UserError, match=message):
-        checkpointer.restore_params(other.abstract_state().params)
-    checkpointer.close()
+    with (
+        closing(Checkpointer(copy, read_only=True)) as reader,
+        pytest.raises(UserError, match=message),
+    ):
+        reader.restore_params(other.abstract_state().params)
 
 
 def test_nothing_saved_is_none(tmp_path, trainer):
@@ -220,11 +222,12 @@ def test_a_killed_deletion(copy, trainer, states):
     """`keep` is 1: checkpoint 1 was being deleted when the process was killed."""
     for file in (copy / "1" / "state" / "_METADATA", copy / "1" / CHECKSUMS):
         file.unlink()
-    reader = Checkpointer(copy, read_only=True)
     message = r"no complete checkpoint of step 1 \(checksums.json is missing\); the other steps: 2"
-    with pytest.raises(UserError, match=message):
+    with (
+        closing(Checkpointer(copy, read_only=True)) as reader,
+        pytest.raises(UserError, match=message),
+    ):
         reader.restore_params(trainer.abstract_state().params, step=1)
-    reader.close()
     restore(copy, trainer, keep=2)
     assert (copy / "1").exists()
     assert_same(restore(copy, trainer, keep=1)[0], states[2])
@@ -241,31 +244,21 @@ def test_read_only_changes_nothing(copy, trainer, states):
 
 
 @pytest.mark.parametrize(
-    ("keep", "keep_every_steps", "left"),
-    [(1, 0, [10]), (2, 4, [4, 8, 10])],
+    ("options", "left"),
+    [({"keep": 1}, [10]), ({"keep": 2, "keep_every_steps": 4}, [4, 8, 10])],
 )
-def test_keep_and_keep_every_steps(tmp_path, states, keep, keep_every_steps, left):
-    checkpointer = Checkpointer(
-        tmp_path / "checkpoints", keep=keep, keep_every_steps=keep_every_steps
-    )
-    for step in (2, 4, 6, 8, 10):
-        checkpointer.save(step, states[1], {})
-    checkpointer.wait()
-    assert checkpointer.steps() == left
-    checkpointer.close()
-    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == left
+def test_keep_and_keep_every_steps(tmp_path, states, options, left):
+    with closing(Checkpointer(tmp_path, **options)) as checkpointer:
+        for step in (2, 4, 6, 8, 10):
+            checkpointer.save(step, states[1], {})
+        checkpointer.wait()
+        assert checkpointer.steps() == left
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == left
 
 
 # In a bucket.
 
 MARKER = "commit_success.txt"
-
-
-def save(directory, states, steps=(1, 2), **options):
-    checkpointer = Checkpointer(directory, **{"keep": 3, **options})
-    for step in steps:
-        checkpointer.save(step, states[step], RESUME | {"step": step})
-    checkpointer.close()
 
 
 @pytest.fixture
@@ -333,13 +326,7 @@ def test_a_bucket_that_cannot_be_written_to(in_bucket, states, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_bucket", [True, False])
-def test_copied_between_a_disk_and_a_bucket(
-    to_bucket,
-    bucket,
-    trainer,
-    states,
-    tmp_path,
-):
+def test_copied_between_a_disk_and_a_bucket(to_bucket, bucket, trainer, states, tmp_path):
     source, target = epath.Path(tmp_path) / "a", epath.Path(f"gs://{bucket}/a")
     if not to_bucket:
         source, target = target, source
