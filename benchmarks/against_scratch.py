@@ -27,21 +27,12 @@ HELD_OUT = 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = sweep_parser(__doc__)
     parser.add_argument(
         "--model", required=True, help="the pre-trained model, as in config.init_from"
     )
-    parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--tasks", required=True, help="TASK:EPOCHS, ...")
-    parser.add_argument("--learning_rates", default="2e-4")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--workdir", required=True, type=Path)
-    parser.add_argument("--output", type=Path, help="the table, in Markdown")
-    parser.add_argument("overrides", nargs="*", help="further flags of bert_jax.finetune, after --")
     args = parser.parse_args()
     lines = ["| task | epochs | metric | pre-trained | from scratch |", "|---" * 5 + "|"]
     for task, epochs in (entry.split(":") for entry in args.tasks.split(",")):
@@ -56,6 +47,21 @@ def main() -> None:
     print(text)
     if args.output:
         args.output.write_text(text)
+
+
+def sweep_parser(description: str) -> argparse.ArgumentParser:
+    """Returns a parser of the flags that `prepare` and `run` need."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, type=Path)
+    parser.add_argument("--learning_rates", default="2e-4")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--workdir", required=True, type=Path)
+    parser.add_argument("--output", type=Path, help="the table, in Markdown")
+    parser.add_argument("overrides", nargs="*", help="further flags of bert_jax.finetune, after --")
+    return parser
 
 
 def prepare(args: argparse.Namespace, task: str) -> str:

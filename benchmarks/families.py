@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from against_scratch import SIDES, best_setting, prepare, run
+from against_scratch import SIDES, best_setting, prepare, run, sweep_parser
 
 from bert_jax.tasks.glue import SPECS
 
@@ -28,18 +28,10 @@ _, SCRATCH = SIDES
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = sweep_parser(__doc__)
     parser.add_argument("--corpus", required=True, help="globs of text files")
-    parser.add_argument("--data", required=True, type=Path, help="as in against_scratch.py")
     parser.add_argument("--tasks", default="mrpc:3:64,stsb:3:64,sst2:1:64,squad:1:192")
-    parser.add_argument("--learning_rates", default="3e-4")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--workdir", required=True, type=Path)
-    parser.add_argument("--output", type=Path, help="the table, in Markdown")
-    parser.add_argument("overrides", nargs="*", help="further flags of bert_jax.finetune, after --")
+    parser.set_defaults(learning_rates="3e-4")
     args = parser.parse_args()
     pretrain(args)
     rows = {name: [masked_lm(args.workdir / name)] for name in MODELS} | {SCRATCH: [""]}

@@ -20,7 +20,6 @@ the sides differ.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import random
@@ -32,6 +31,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from against_transformers import read_config
 
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.sentence_splitter import split_sentences
@@ -127,29 +127,14 @@ def write_sentences(path: Path, count: int) -> Path:
 
 def with_shape(model: str, config: str, scratch: str) -> Path:
     """Writes a Hugging Face directory with a config's shape and the model's tokenizer."""
-    from bert_jax.interop.model_keys import MODEL_KEYS
-
-    spec = importlib.util.spec_from_file_location("config_file", config)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    values = read_config(argparse.Namespace(config=config, overrides=[])).model
     pretrained = formats.read(model)
-    shape = {key: module.get_config().model[key] for key in MODEL_KEYS}
+    shape = {key: values[key] for key in pretrained.model}
     pretrained.model = shape | {"vocab_size": pretrained.model["vocab_size"]}
-    pretrained.weights, pretrained.training = random_weights(pretrained.model_config), {}
+    pretrained.weights = {}
+    pretrained.complete()
     formats.write(pretrained, Path(scratch, "model"), "huggingface")
     return Path(scratch, "model")
-
-
-def random_weights(config) -> dict[str, np.ndarray]:
-    import flax.linen as nn
-
-    from bert_jax.interop.weights import flatten
-    from bert_jax.models import PreTrainingModel
-    from bert_jax.objectives.terms import make_terms
-    from bert_jax.training.state import init_params
-
-    params = nn.unbox(init_params(PreTrainingModel(config, make_terms()), seed=0))
-    return {name: np.asarray(x) for name, x in flatten(params, config).items()}
 
 
 if __name__ == "__main__":

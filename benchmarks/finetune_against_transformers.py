@@ -1,6 +1,6 @@
 """Compares dev scores of fine-tuning with transformers' PyTorch BERT.
 
-    python benchmarks/finetune_against_transformers.py --model=HF_DIRECTORY --glue=glue_data \\
+    python benchmarks/finetune_against_transformers.py --model=HF_DIRECTORY --data=DATA \\
         --workdir=DIR --torch_python=OTHER_VENV/bin/python [--output=TABLE.md]
 
 Each side fine-tunes each task with `--seeds` seeds: bert_jax with `python -m bert_jax.finetune
@@ -9,10 +9,10 @@ The score is taken after the last step. Both use float32, AdamW with bias correc
 of 0.01 (none on biases and LayerNorm), gradients clipped at 1, and a linear schedule with a tenth
 of the steps as warm-up.
 
-Each side uses its own random numbers for heads, dropout and the order of rows. If the
-implementations agree, the scores are two samples of one distribution. The table has the medians and
-the p-value of a Mann-Whitney test: the probability that the ranks of the scores lie this far apart
-by chance.
+The tasks are those of GLUE, read from DATA/glue/MRPC, ... Each side uses its own random numbers for
+heads, dropout and the order of rows. If the implementations agree, the scores are two samples of
+one distribution. The table has the medians and the p-value of a Mann-Whitney test: the probability
+that the ranks of the scores lie this far apart by chance.
 
 Runs that are already finished in `--workdir` are not repeated.
 """
@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from against_scratch import prepare, run, sweep_parser
 from scipy import stats
 
 from bert_jax.interop import formats
@@ -34,59 +35,22 @@ BENCHMARKS = Path(__file__).parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = sweep_parser(__doc__)
     parser.add_argument("--model", required=True, help="a Hugging Face directory")
-    parser.add_argument(
-        "--glue", required=True, type=Path, help="the folder of the standard GLUE download"
-    )
-    parser.add_argument("--workdir", required=True, type=Path)
     parser.add_argument(
         "--torch_python", default=sys.executable, help="a Python that has torch and transformers"
     )
     parser.add_argument("--tasks", default="mrpc:2,stsb:1,cola:1", help="TASK:EPOCHS, ...")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=2e-4)
     parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument(
-        "--sides", default="ours,theirs", help="sides to run: ours, theirs, or ours,theirs"
-    )
-    parser.add_argument("--output", type=Path, help="the table, in Markdown")
+    parser.set_defaults(seeds=5)
     args = parser.parse_args()
     epochs = {task: float(count) for task, count in (t.split(":") for t in args.tasks.split(","))}
     for task in epochs:
-        if "theirs" in args.sides:
-            run_theirs(args, task, epochs[task])
-        if "ours" in args.sides:
-            run_ours(args, task, epochs[task])
-    if set(args.sides.split(",")) == {"ours", "theirs"}:
-        text = report(args, epochs)
-        print(text)
-        if args.output:
-            args.output.write_text(text)
-
-
-def run_ours(args: argparse.Namespace, task: str, epochs: float) -> None:
-    settings = {
-        "config": f"configs/finetune/glue.py:{task}",
-        "config.data.input": args.glue / SPECS[task].folder,
-        "config.data.max_seq_length": args.max_seq_length,
-        "config.init_from": args.model,
-        "config.dtype": "float32",
-        "config.optimizer.bias_correction": True,
-        "config.train.num_epochs": epochs,
-        "config.eval.every_steps": 1_000_000,
-        "config.checkpoint.every_steps": 1_000_000,
-        "config.sweep.learning_rates": f"({args.learning_rate},)",
-        "config.sweep.batch_sizes": f"({args.batch_size},)",
-        "config.sweep.seeds": f"{tuple(range(args.seeds))}",
-        "workdir": args.workdir / f"ours_{task}",
-    }
-    command = [sys.executable, "-m", "bert_jax.finetune", "--sweep"]
-    command += [f"--{key}={value}" for key, value in settings.items()]
-    subprocess.run(command, check=True)
+        run_theirs(args, task, epochs[task])
+    text = report(args, epochs)
+    print(text)
+    if args.output:
+        args.output.write_text(text)
 
 
 def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
@@ -96,7 +60,9 @@ def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
     for split in ("train", "validation"):
         with open(folder / f"{split}.jsonl", "w", encoding="utf-8") as file:
             for example in data.examples(split):
-                file.write(json.dumps(example._asdict()) + "\n")
+                ((text, text_b),) = example.texts
+                row = {"text": text, "text_b": text_b, "label": example.label}
+                file.write(json.dumps(row) + "\n")
     for seed in range(args.seeds):
         output = folder / f"outputs_{seed}.npy"
         if output.exists():
@@ -104,16 +70,14 @@ def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
         command = [args.torch_python, str(BENCHMARKS / "transformers_finetune.py")]
         command += [f"--model={args.model}", f"--data={folder}", f"--output={output}"]
         command += [f"--seed={seed}", f"--num_labels={len(data.labels) or 1}"]
-        command += [f"--epochs={epochs}"]
-        for name in ("batch_size", "learning_rate", "max_seq_length"):
-            command.append(f"--{name}={getattr(args, name)}")
+        command += [f"--epochs={epochs}", f"--learning_rate={args.learning_rates}"]
+        command += [f"--{name}={getattr(args, name)}" for name in ("batch_size", "max_seq_length")]
         subprocess.run(command, check=True)
 
 
 def make_task(args: argparse.Namespace, task: str) -> GlueTask:
     tokenizer = formats.read(args.model).tokenizer
-    source = str(args.glue / SPECS[task].folder)
-    return GlueTask(task, source, tokenizer, {}, max_seq_length=args.max_seq_length)
+    return GlueTask(task, prepare(args, task), tokenizer, {}, max_seq_length=args.max_seq_length)
 
 
 def report(args: argparse.Namespace, epochs: dict[str, float]) -> str:
@@ -124,8 +88,8 @@ def report(args: argparse.Namespace, epochs: dict[str, float]) -> str:
     ]
     for task in epochs:
         data = make_task(args, task)
-        sweep = json.loads((args.workdir / f"ours_{task}" / "sweep.json").read_text())
-        ours = [run["validation"] for run in sweep["runs"]]
+        sweep = run(args, task, epochs[task], prepare(args, task), "pre-trained")
+        ours = [results["validation"] for results in sweep["runs"]]
         theirs = []
         for seed in range(args.seeds):
             logits = np.load(args.workdir / f"theirs_{task}" / f"outputs_{seed}.npy")
