@@ -1,5 +1,6 @@
 """Predictions of fine-tuned models, against the bare model's logits."""
 
+import functools
 import warnings
 
 import jax
@@ -18,28 +19,24 @@ from tests.interop.small_bert import TOKENS, make_finetuned
 LABELS = ("no", "perhaps", "yes")
 
 
-def applied(model, params, inputs):
-    # Compiling is faster than running the operations one by one.
-    return jax.jit(model.apply, static_argnames="deterministic")(
-        {"params": params}, inputs, deterministic=True
-    )
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params, inputs):
+    return model.apply({"params": params}, inputs, deterministic=True)
 
 
-def logits(pretrained, words, num_first=None, length=None):
-    """Returns the bare model's outputs for tokens, optionally padded."""
+def logits(pretrained, words, num_first=None):
+    """Returns the bare model's outputs for tokens."""
     ids = [TOKENS.index(word) for word in words.split()]
-    length = length or len(ids)
-    at = np.arange(length)
-    ids_BxL = np.zeros((1, length), np.int32)
-    ids_BxL[0, : len(ids)] = ids
-    mask_BxL = (at < len(ids)).astype(np.int32)[None]
-    types_BxL = mask_BxL * (at >= (num_first or len(ids)))
+    at = np.arange(len(ids))
+    inputs = {
+        "input_ids": np.array([ids], np.int32),
+        "token_type_ids": (at >= (num_first or len(ids))).astype(np.int32)[None],
+        "attention_mask": np.ones((1, len(ids)), np.int32),
+    }
     config = pretrained.model_config
     model = make_task_model(pretrained.head, len(pretrained.labels), config)
     params = unflatten(pretrained.weights, config)
-    inputs = {"input_ids": ids_BxL, "token_type_ids": types_BxL, "attention_mask": mask_BxL}
-    outputs = applied(model, params, inputs)
-    return jax.tree.map(lambda x: np.asarray(x[0, ...]), outputs)
+    return jax.tree.map(lambda x: np.asarray(x[0, ...]), run(model, params, inputs))
 
 
 def same(found, expected):
@@ -94,23 +91,9 @@ def test_a_choice_is_the_softmax_over_the_choices():
     bert = FineTuned(make_finetuned("multiple_choice"))
     # Choices of several lengths are computed in several batches.
     choices = ["c", "the d e f g h i j a b", "b .", "c"]
-    pretrained = make_finetuned("multiple_choice")
-    config = pretrained.model_config
-    model = make_task_model("multiple_choice", 0, config)
-    rows = [f"[CLS] a b [SEP] {choice} [SEP]".split() for choice in choices]
-    ids_1xCxL, types_1xCxL, mask_1xCxL = np.zeros((3, 1, 4, 20), np.int32)
-    for c, row in enumerate(rows):
-        ids_1xCxL[0, c, : len(row)] = [TOKENS.index(token) for token in row]
-        types_1xCxL[0, c, 4 : len(row)] = 1
-        mask_1xCxL[0, c, : len(row)] = 1
-    inputs = {
-        "input_ids": ids_1xCxL,
-        "token_type_ids": types_1xCxL,
-        "attention_mask": mask_1xCxL,
-    }
-    params = unflatten(pretrained.weights, config)
-    outputs = applied(model, params, inputs)
-    expected = np.asarray(jax.nn.softmax(outputs["logits"][0]))
+    rows = [f"[CLS] a b [SEP] {choice} [SEP]" for choice in choices]
+    scores = [logits(make_finetuned("multiple_choice"), row, 4)["logits"] for row in rows]
+    expected = np.asarray(jax.nn.softmax(np.array(scores)))
     found = bert.choose("a b", choices)
     assert [x.index for x in found] == np.argsort(-expected, kind="stable").tolist()
     assert [x.text for x in found] == [choices[x.index] for x in found]
