@@ -10,10 +10,8 @@ from safetensors.numpy import load_file
 from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
-from bert_jax.interop.families import load_family
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
-from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric
@@ -139,15 +137,6 @@ def test_a_family_without_google_names(tmp_path):
 WITHOUT_GOOGLE = dataclasses.replace(BERT, google_activations=())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_weight_has_a_name(family):
-    pretrained = make_pretrained(family=family)
-    for program in ("huggingface", "google") if family == "bert" else ("huggingface",):
-        names = foreign_names(load_family(family).names, program, 3)
-        assert pretrained.weights.keys() <= names.keys()
-        assert len({theirs.name for theirs in names.values()}) == len(names)
-
-
 def test_an_albert_has_its_own_names(tmp_path):
     own_layers = make_pretrained(family="albert", layer_groups=0)
     formats.write(own_layers, tmp_path / "own", "huggingface")
@@ -174,13 +163,6 @@ def test_an_albert_has_its_own_names(tmp_path):
     assert not [name for name in tensors if "layer_groups.2" in name]
 
 
-@pytest.mark.parametrize("model", [{"embedding_size": 0}, {"causal": True}])
-def test_models_that_albert_does_not_have(tmp_path, model):
-    pretrained = make_pretrained(family="albert", **model)
-    with pytest.raises(UserError, match="ALBERT"):
-        formats.write(pretrained, tmp_path / "hf", "huggingface")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family_is_detected_and_weights_keep_every_bit(tmp_path, family):
     pretrained = make_pretrained(family=family)
@@ -205,16 +187,21 @@ def test_a_roberta_has_two_more_positions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("family", "model", "message"),
     [
-        ({"tokenizer": make_tokenizer()}, "pad_token_id of a test is 0; a RoBERTa .* only 1"),
-        ({"hidden_act": "relu"}, "hidden_act of a test is 'relu'; a RoBERTa .* only 'gelu'"),
-        ({"causal": True}, "config.model.causal of a test is True"),
+        ("roberta", {"hidden_act": "relu"}, "hidden_act of a test is 'relu'; a RoBERTa .* 'gelu'"),
+        ("roberta", {"causal": True}, "config.model.causal of a test is True"),
+        ("albert", {"embedding_size": 0}, "ALBERT must have it"),
+        ("albert", {"causal": True}, "ALBERT .* only False"),
     ],
 )
-def test_models_that_roberta_does_not_have(tmp_path, changes, message):
-    pretrained = make_pretrained(family="roberta")
-    pretrained.tokenizer = changes.pop("tokenizer", pretrained.tokenizer)
-    pretrained.model |= changes
+def test_models_that_a_family_does_not_have(tmp_path, family, model, message):
     with pytest.raises(UserError, match=message):
+        formats.write(make_pretrained(family=family, **model), tmp_path / "hf", "huggingface")
+
+
+def test_a_roberta_needs_its_special_tokens(tmp_path):
+    pretrained = make_pretrained(family="roberta")
+    pretrained.tokenizer = make_tokenizer()
+    with pytest.raises(UserError, match="pad_token_id of a test is 0; a RoBERTa .* only 1"):
         formats.write(pretrained, tmp_path / "hf", "huggingface")

@@ -14,25 +14,16 @@ from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.embeddings import vocabulary_logits
-from bert_jax.models.heads import NO_PROBABILITY
-from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_divergence
+from bert_jax.objectives.cross_entropy import sliced_divergence
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.distillation import HiddenCosine, SoftTargets
 from bert_jax.objectives.weighted import WeightedTerms
 from tests.golden.inputs import section
 from tests.models import parity
+from tests.objectives.common import decoder
 
 TEMPERATURE = 3.0
 MLM = ("masked_lm",)
-
-
-def decoder(width, seed, length=2 * SLICE_POSITIONS + 5):
-    """Returns states, a table of 11 real rows and 5 rows of padding, and its bias."""
-    rng = np.random.default_rng(seed)
-    bias = rng.standard_normal(16).astype(np.float32)
-    bias[11:] = NO_PROBABILITY
-    hidden = rng.standard_normal((3, length, width)).astype(np.float32)
-    return DecoderInputs(hidden, rng.standard_normal((16, width)).astype(np.float32), bias)
 
 
 def plain_divergence(student, teacher, weights):

@@ -11,7 +11,6 @@ import pytest
 
 from bert_jax.models import PreTrainingModel
 from bert_jax.models.embeddings import vocabulary_logits
-from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.objectives.cross_entropy import (
     SLICE_POSITIONS,
     DecoderInputs,
@@ -24,6 +23,7 @@ from bert_jax.objectives.terms.next_token import NextToken
 from bert_jax.objectives.terms.sentence_order import SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.weighted import WeightedTerms
 from tests.models.common import PLAIN, init
+from tests.objectives.common import decoder
 from tests.small import random_batch, randomized
 
 
@@ -116,18 +116,9 @@ def test_labels_of_pairs_against_numpy(term):
 LENGTHS = [SLICE_POSITIONS - 1, 2 * SLICE_POSITIONS + 5]
 
 
-def decoder(length, seed=0):
-    """Returns states, a table of 11 real rows and 5 rows of padding, and its bias."""
-    rng = np.random.default_rng(seed)
-    bias = rng.standard_normal(16).astype(np.float32)
-    bias[11:] = NO_PROBABILITY
-    hidden = rng.standard_normal((3, length, 6)).astype(np.float32)
-    return DecoderInputs(hidden, rng.standard_normal((16, 6)).astype(np.float32), bias)
-
-
 @pytest.mark.parametrize("length", LENGTHS)
 def test_sliced_cross_entropy_matches_the_plain_one(length):
-    outputs, rng = decoder(length), np.random.default_rng(1)
+    outputs, rng = decoder(6, 0, length), np.random.default_rng(1)
     targets = rng.integers(0, 11, (3, length)).astype(np.int32)
     weights = rng.integers(0, 3, (3, length)).astype(np.float32)
     weights[0, 0] = 1
@@ -153,7 +144,7 @@ def test_sliced_cross_entropy_matches_the_plain_one(length):
 
 @pytest.mark.parametrize("rows", [None, [1, 0, 1]])
 def test_next_token_against_numpy(rows):
-    outputs, rng = decoder(9), np.random.default_rng(2)
+    outputs, rng = decoder(6, 0, 9), np.random.default_rng(2)
     ids = rng.integers(0, 11, (3, 9)).astype(np.int32)
     lengths = [9, 2, 6]
     batch = {"input_ids": ids, "attention_mask": (np.arange(9) < np.c_[lengths]).astype(np.int32)}
