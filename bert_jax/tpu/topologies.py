@@ -5,7 +5,6 @@ it on a machine without a TPU.
 """
 
 import dataclasses
-import difflib
 import importlib.util
 import math
 import os
@@ -81,7 +80,7 @@ def find(name: str, num_slices: int = 1) -> Topology:
     """Finds a topology by its name, `v5e:16x16`, or an accelerator name, `v5litepod-256`.
 
     Raises:
-      UserError: The name is unknown; the message suggests the nearest.
+      UserError: The name is unknown.
     """
     name = name.strip().lower()
     topology = ACCELERATORS.get(name, name)
@@ -89,11 +88,9 @@ def find(name: str, num_slices: int = 1) -> Topology:
     if chip in CHIPS and re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         sizes = tuple(int(size) for size in shape.split("x"))
         return Topology(topology, CHIPS[chip], sizes, num_slices)
-    near = difflib.get_close_matches(name, [*ACCELERATORS, *ACCELERATORS.values()])
-    similar = f" (similar: {', '.join(near)})" if near else ""
     raise UserError(
-        f"no TPU is called {name!r}{similar}: give a topology such as "
-        f"v5e:16x16 (chips: {', '.join(CHIPS)}) or an accelerator such as v4-128"
+        f"no TPU is called {name!r}: give a topology such as v5e:16x16 (chips: {', '.join(CHIPS)}) "
+        "or an accelerator such as v4-128"
     )
 
 

@@ -38,6 +38,7 @@ def test_defaults_are_valid(task):
         ("mrpc", {"task": "squat"}, "config.task is 'squat'; it must be one of cola, "),
         ("mrpc", {"sweep__seeds": ()}, "config.sweep.seeds is .*at least one value"),
         ("mrpc", {"sweep__seeds": (1, 1)}, "config.sweep.seeds is .*no repeated value"),
+        ("mrpc", {"sweep__learning_rates": (0.0,)}, "config.sweep.learning_rates"),
         ("ner", {"train__features": "last"}, "config.train.features is 'last'"),
         ("ner", {"train__features": ","}, "config.train.features is ','"),
         ("table", {"train__bilstm_size": 8}, "config.task is table; a BiLSTM is for ner and squad"),

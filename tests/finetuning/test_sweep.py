@@ -61,28 +61,6 @@ def test_diverged_settings_come_last():
 
 
 @pytest.mark.parametrize(
-    "key,value",
-    [
-        ("learning_rates", ()),
-        ("learning_rates", (0.0,)),
-        ("learning_rates", (float("nan"),)),
-        ("batch_sizes", ("x",)),
-        ("batch_sizes", (16.5,)),
-        ("seeds", (True,)),
-        ("seeds", (-1,)),
-        ("seeds", (1, 1)),
-    ],
-)
-def test_an_invalid_grid_is_refused(tmp_path, key, value):
-    config = finetune_config("mrpc")
-    with config.ignore_type():
-        config.sweep[key] = value
-    with pytest.raises(UserError, match=f"config.sweep.{key}"):
-        sweep(config, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
     "overrides,message",
     [
         ({"sweep.batch_sizes": (8, 1000)}, "one batch of config.train.batch_size=1000"),

@@ -26,12 +26,6 @@ def test_a_sentence_and_a_pair():
     assert [len(row.input_ids_L) for row in rows] == [4, 6]
 
 
-def test_long_texts_are_cut():
-    rows = ExampleRows([example("a b c d e f g"), example("a b c d e", "f g h")], TOKENIZER, 7)
-    texts = [" ".join(TOKENS[i] for i in row) for row in rows.take(np.arange(2))["input_ids"]]
-    assert texts == ["[CLS] a b c d e [SEP]", "[CLS] a b [SEP] f g [SEP]"]
-
-
 def test_numbers_and_unknown_labels():
     rows = ExampleRows(
         [example("a", label=2.5), example("b", label=None)], TOKENIZER, 8, np.float32

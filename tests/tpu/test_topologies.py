@@ -42,18 +42,9 @@ def test_every_accelerator_has_the_chips_that_its_name_counts():
         assert topologies.find(topology).num_chips * cores == int(count), name
 
 
-@pytest.mark.parametrize(
-    "name, near",
-    [
-        ("v4-127", "v4-128"),
-        ("v6-64", "v6e-64"),
-        ("v5e:16x16x16x1", "v5p:16x16x16"),
-        ("v5e:0x4", ""),
-        ("v5e:4", ""),
-    ],
-)
-def test_unknown_names(name, near):
-    with pytest.raises(UserError, match=f"no TPU is called.*{near}.*such as v5e:16x16"):
+@pytest.mark.parametrize("name", ["v4-127", "v6-64", "v5e:16x16x16x1", "v5e:0x4", "v5e:4"])
+def test_unknown_names(name):
+    with pytest.raises(UserError, match=f"no TPU is called '{name}': .* such as v5e:16x16"):
         topologies.find(name)
 
 
