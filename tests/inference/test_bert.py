@@ -374,7 +374,7 @@ def test_a_model_without_a_tokenizer():
 def test_pairs_need_two_token_types_or_none():
     bert = Bert(make_pretrained(type_vocab_size=1))
     assert bert.encode(["a"]).shape == (1, 12)
-    with pytest.raises(UserError, match="one segment"):
+    with pytest.raises(UserError, match="a single token type"):
         bert.encode([("a", "b")])
     # DistilBERT has no token types: [SEP] divides its pairs.
     assert Bert(make_pretrained(type_vocab_size=0)).encode([("a", "b")]).shape == (1, 12)
