@@ -68,7 +68,7 @@ def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("input", "", "The model to convert.")
     flags.DEFINE_string("output", "", "Directory to write. It must be empty or not exist yet.")
-    flags.DEFINE_string("to", "", f"Kind of the output: {', '.join(KINDS)}.")
+    flags.DEFINE_enum("to", None, KINDS, "Kind of the output.", required=True)
     flags.DEFINE_string("vocab", "", "A vocab.txt, for an input without a tokenizer.")
     flags.DEFINE_bool(
         "lowercase", None, "Whether --vocab, or a Google checkpoint's vocabulary, is uncased."
@@ -89,8 +89,6 @@ def main(_) -> None:
             raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
         files.open_path(args[name].value, f"--{name}")
-    if args.to not in KINDS:
-        raise UserError(f"--to is {args.to!r}; it must be one of {', '.join(KINDS)}")
     for warning in convert(
         args.input,
         args.output,
