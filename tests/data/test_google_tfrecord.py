@@ -118,19 +118,6 @@ class TestReading:
         counts = convert(vocab, write(tmp_path / "a", [record]))[1].token_counts
         assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {6: 1, 7: 1, 9: 1, 11: 1}
 
-    def test_finished_store_does_not_need_the_files(self, vocab, tmp_path):
-        path = write(tmp_path / "a", [features(i) for i in range(4)])
-        first, _ = convert(vocab, path)
-        path.unlink()
-        vocab.unlink()
-        assert convert(vocab, path)[0] == first, "the files are no longer needed"
-        with pytest.raises(UserError, match="made with data.lowercase=True, not False"):
-            convert(vocab, path, lowercase=False)
-        write(path, [features()])
-        vocab.write_text("other")
-        with pytest.raises(UserError, match="made with data.vocab="):
-            convert(vocab, path)
-
     def test_interrupted_conversion_is_repeated(self, vocab, tmp_path):
         path = write(tmp_path / "a", [features(i) for i in range(4)])
         with pytest.raises(UserError):

@@ -8,33 +8,7 @@ import pytest
 from bert_jax import pretrain, workdir
 from bert_jax.progress import Progress
 from bert_jax.training.profiler import StepProfiler
-from tests.small import small_config
-from tests.small_run import after_step
-
-TEXT = "The quick brown fox jumps over the lazy dog. Nobody knew what the old man had seen. " * 8
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    """Returns the config of a run of eight steps that traces steps 3 to 6."""
-    texts = tmp_path_factory.mktemp("texts")
-    for i in range(6):
-        (texts / f"{i}.txt").write_text(f"{TEXT} Document number {i} ends here. It does.")
-    config = small_config(
-        **{
-            "data.input": (f"{texts}/*.txt",),
-            "data.num_processes": 1,
-            "data.heldout_fraction": 0.0,
-            "model.vocab_size": 200,
-            "model.num_hidden_layers": 1,
-            "train.num_steps": 8,
-            "log.every_steps": 1,
-            "checkpoint.every_steps": 100,
-            "profile.start_step": 3,
-            "profile.num_steps": 4,
-        }
-    )
-    return config.lock()
+from tests.small_run import after_step, small_run
 
 
 def annotated_steps(trace):
@@ -49,42 +23,22 @@ def annotated_steps(trace):
     return [dict(event.stats)["step_num"] for event in events]
 
 
-def traces(directory):
-    """Returns {session: annotated steps} for a work directory."""
-    files = sorted(directory.glob("profile/plugins/profile/*/*.xplane.pb"))
-    return {path.parent.name: annotated_steps(path) for path in files}
-
-
-@pytest.fixture(scope="module")
-def runs(config, tmp_path_factory):
-    """Returns a run that was stopped during its trace, resumed, and stopped again."""
-    directory = tmp_path_factory.mktemp("runs") / "run"
-    results, printed = [], []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "message", lambda _, text: printed.append(text))
-        for last_step in (4, 7):
-            with after_step(last_step, lambda: signal.raise_signal(signal.SIGTERM)):
-                assert pretrain.train(config, directory) is None
-            results.append((traces(directory), [text for text in printed if "profile" in text]))
-            printed.clear()
-    return directory / workdir.PROFILE, results
-
-
 @pytest.mark.slow
-def test_stopped_trace_contains_the_steps_taken(runs):
-    directory, [(found, printed), _] = runs
-    assert found == {"steps_3_to_6": [3, 4]}
-    (message,) = printed
-    assert message.startswith(f"profile of steps 3 to 4 in {directory};")
-    assert f"xprof --logdir={directory}" in message
-
-
-@pytest.mark.slow
-def test_resumed_run_traces_the_remaining_steps(runs):
-    _, [_, (found, printed)] = runs
-    assert found == {"steps_3_to_6": [3, 4], "steps_5_to_6": [5, 6]}
-    (message,) = printed
-    assert message.startswith("profile of steps 5 to 6 in ")
+def test_traces_of_a_run_that_is_stopped_and_resumed(texts, tmp_path, monkeypatch):
+    steps = {"train.num_steps": 8, "profile.start_step": 3, "profile.num_steps": 4}
+    config, folder, printed = small_run(texts, **steps), tmp_path / workdir.PROFILE, []
+    monkeypatch.setattr(Progress, "message", lambda _, text: printed.append(text))
+    found = {}
+    for last_step, name, traced in ((4, "steps_3_to_6", [3, 4]), (7, "steps_5_to_6", [5, 6])):
+        printed.clear()
+        with after_step(last_step, lambda: signal.raise_signal(signal.SIGTERM)):
+            assert pretrain.train(config, tmp_path) is None
+        found[name] = traced
+        traces = folder.glob("plugins/profile/*/*.xplane.pb")
+        assert {path.parent.name: annotated_steps(path) for path in traces} == found
+        (message,) = [text for text in printed if "profile" in text]
+        assert message.startswith(f"profile of steps {traced[0]} to {traced[1]} in {folder};")
+        assert f"xprof --logdir={folder}" in message
 
 
 class Pause:
