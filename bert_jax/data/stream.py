@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.batch import BatchFields
-from bert_jax.data.batch_shards import HostRows
+from bert_jax.data.batch_shards import host_rows
 from bert_jax.data.corruption import CORRUPTIONS
 from bert_jax.data.examples import Examples, Window
 from bert_jax.data.random_streams import CORRUPTION_TAG, random_key
@@ -95,7 +95,7 @@ class Stream:
     ):
         self.spec = spec
         self.fields = batch_fields(spec.rows, spec.corruption, spec.pair_labels)
-        self._host = HostRows(spec.batch_size, shards, num_shards)
+        self._row_R = host_rows(spec.batch_size, shards, num_shards)
         self._rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
         self._word_rows = None
         if store.has_words:
@@ -131,7 +131,7 @@ class Stream:
         if position is not None:
             self.examples.add_known(self._window(position, first_step))
         spec = self.spec
-        sizes = len(self._host.row_R), spec.max_seq_length, spec.max_predictions_per_seq
+        sizes = len(self._row_R), spec.max_seq_length, spec.max_predictions_per_seq
         signature = {
             name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
         }
@@ -179,20 +179,20 @@ class Stream:
         """Yields functions that each make a batch; they may run concurrently, in any order."""
         if num_batches < 1:
             return
-        row_R, size = self._host.row_R, self.spec.batch_size
+        row_R, size = self._row_R, self.spec.batch_size
         low, high = int(row_R[0]), int(row_R[-1]) + 1
         start = self.examples.find(first)
         spans = self.examples.spans(start, first + low, high - low, size, num_batches)
         for number, plan in spans:
-            yield functools.partial(self._host_rows, plan, number, low)
+            yield functools.partial(self._host_rows, plan, number)
 
-    def _host_rows(self, plan: Any, first_example: int, low: int) -> Batch:
+    def _host_rows(self, plan: Any, first_example: int) -> Batch:
         """Builds the host's rows; `plan` covers all rows from its first to its last."""
+        place_R = self._row_R - self._row_R[0]
+        runs = np.split(place_R, np.flatnonzero(np.diff(place_R) > 1) + 1)
         parts = [
-            self.build(
-                select_rows(plan, slice(first - low, stop - low)), first_example + first - low
-            )
-            for first, stop in self._host.runs
+            self.build(select_rows(plan, slice(run[0], run[-1] + 1)), first_example + int(run[0]))
+            for run in runs
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -244,7 +244,7 @@ def evaluation_batches(
     """
     spec = dataclasses.replace(spec, **EVALUATION_MASKS)
     stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
-    rows, row_R = stream._rows, stream._host.row_R
+    rows, row_R = stream._rows, stream._row_R
     total = 0
     for window in range(len(rows.windows(0))):
         total += rows.count(0, window)
@@ -254,7 +254,7 @@ def evaluation_batches(
     if (rounded_up := -(-max(total, 1) // multiple) * multiple) < spec.batch_size:
         spec = dataclasses.replace(spec, batch_size=rounded_up)
         stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
-        row_R = stream._host.row_R
+        row_R = stream._row_R
     # The rows beyond the total are the next rows of the stream, because rows of only padding
     # could give NaN.
     for number, batch in enumerate(stream._make_batches(0, -(-total // spec.batch_size))):

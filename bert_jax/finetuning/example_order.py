@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.batch_shards import HostRows
+from bert_jax.data.batch_shards import host_rows
 from bert_jax.data.random_streams import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
@@ -107,7 +107,7 @@ def training_batches(
     length_multiple: int = 0,
 ) -> Iterator[dict]:
     """Yields the batches of the steps from `first_step`, on the devices; see `cut`."""
-    row_R = HostRows(order.batch_size, **multihost.batch_shards(trainer.layout.batch)).row_R
+    row_R = host_rows(order.batch_size, **multihost.batch_shards(trainer.layout.batch))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
@@ -139,7 +139,7 @@ def predict(
     """
     shards = multihost.batch_shards(trainer.layout.batch)
     size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]
-    row_R = HostRows(size, **shards).row_R
+    row_R = host_rows(size, **shards)
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, len(rows), size):
