@@ -149,6 +149,8 @@ def test_hugging_face_directory_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
     with pytest.raises(UserError, match="holds a Hugging Face model, not a run; choose another"):
         workdir.check(tmp_path, default_config())
+    with pytest.raises(UserError, match="config.json: the config of a Hugging Face model, not of"):
+        workdir.load_config(tmp_path)
 
 
 def test_refused_start_leaves_no_new_directory(tmp_path):

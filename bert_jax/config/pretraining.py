@@ -167,6 +167,8 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     Raises:
       UserError: There is an unknown key, or a value of the wrong type.
     """
+    if "model_type" in values:
+        raise UserError("the config of a Hugging Face model, not of a run of bert_jax")
     try:
         config = build(PRETRAINING, values)
         # Older versions divided no sentences.
