@@ -67,7 +67,7 @@ def main(_) -> None:
         from bert_jax.evaluation import as_workdir, evaluate_workdir, results_table
         from bert_jax.pretraining import make_objective
 
-        with as_workdir(args.workdir) as directory:
+        with as_workdir(args.workdir, args.step) as directory:
             results = evaluate_workdir(
                 directory,
                 args.data,

@@ -201,12 +201,12 @@ def evaluate_workdir(
 
 
 @contextlib.contextmanager
-def as_workdir(model: epath.PathLike) -> Iterator[epath.Path]:
+def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath.Path]:
     """Yields a work directory of a model: its own, or a temporary conversion.
 
     Raises:
-      UserError: The path holds no known model, or is not a work directory and there are several
-        processes, which could not all read the conversion.
+      UserError: The path holds no known model, or is not a work directory and a step is given or
+        there are several processes, which could not all read the conversion.
     """
     path = epath.Path(files.open_path(model, "--workdir"))
     if (path / workdir.CORPUS).exists() or is_native(path):
@@ -215,7 +215,7 @@ def as_workdir(model: epath.PathLike) -> Iterator[epath.Path]:
     if jax.process_count() > 1:
         raise UserError(f"{path} is not a work directory; convert it with bert_jax.convert first")
     with tempfile.TemporaryDirectory(prefix="bert_jax_evaluate_") as scratch:
-        pretrained = formats.read(path)
+        pretrained = formats.read(path, step=step)
         if pretrained.head or not pretrained.tokenizer:
             lack = "is fine-tuned" if pretrained.head else "has no tokenizer"
             raise UserError(f"{path} {lack}, so it cannot be evaluated on text")
@@ -263,7 +263,8 @@ def _store_to_evaluate(
         split = workdir.store_directory(directory, config) / "heldout"
         if not split.exists():
             raise UserError(
-                f"{split} does not exist: the run held out no documents; give --data=GLOB"
+                "there is no held-out text: the run held out no documents, its token store is "
+                "gone, or the model comes from elsewhere; give --data=GLOB"
             )
         yield TokenStore(split)
         return

@@ -174,15 +174,17 @@ def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, t
         pretrain.train(small_run(texts), converted)
     results = evaluation.evaluate_workdir(converted, texts)
     assert results["step"] == 0 and results["mlm_loss"] > 0
-    with pytest.raises(UserError, match="give --data"):
+    with pytest.raises(UserError, match="or the model comes from elsewhere; give --data"):
         evaluation.evaluate_workdir(converted)
+    with pytest.raises(UserError, match=f"^{huggingface} has no step 3"):
+        evaluation.as_workdir(huggingface, 3).__enter__()
     with evaluation.as_workdir(huggingface) as directory:
         assert evaluation.evaluate_workdir(directory, texts) == results
     assert not directory.exists()
 
 
 def test_any_checkpoint_can_be_evaluated(trained):
-    with evaluation.as_workdir(trained) as directory:
+    with evaluation.as_workdir(trained, 5) as directory:
         assert directory == trained
     assert evaluation.evaluate_workdir(trained, step=5)["step"] == 5
     with pytest.raises(UserError, match="no complete checkpoint of step 7"):
