@@ -120,10 +120,10 @@ def test_truncated_texts_are_counted_and_named(bert, tmp_path):
     ("line", "words"),
     [
         (b'{"text": "a"', "not a JSON object"),
-        (b"{}", "`text` is missing; it must be a non-empty string"),
-        (b'{"text": null}', "`text` is null"),
-        (b'{"text": "a", "text_b": ["b"]}', "`text_b` is "),
-        (b'{"text": " "}', '`text` is " "'),
+        (b"{}", "`text` must be a non-empty string"),
+        (b'{"text": null}', "`text` must be"),
+        (b'{"text": "a", "text_b": ["b"]}', "`text_b` must be"),
+        (b'{"text": " "}', "`text` must be"),
         (b'{"text": "\\u0000"}', "has no character"),
         (b'{"text": "\\ud800"}', "lone surrogate"),
     ],
@@ -182,7 +182,7 @@ def test_count_texts_checks_every_line(bert, source, tmp_path):
     assert count_texts(bert, source) == len(TEXTS)
     with source.open("a") as file:
         file.write("\n{}\n")
-    with pytest.raises(UserError, match=f"{source}:7: `text` is missing"):
+    with pytest.raises(UserError, match=f"{source}:7: `text` must be"):
         count_texts(bert, source)
     source.write_text(source.read_text().replace("{}", '{"text": "\\u200b"}'))
     with pytest.raises(UserError, match=f"{source}:7 has no character that"):

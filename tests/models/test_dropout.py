@@ -253,14 +253,6 @@ def test_attention_sublayer_may_have_its_own_rate(single):
         assert_share(call.dropped, 0.4 if call.path[-1] == "Dropout_0" else HIDDEN_RATE)
 
 
-def test_evaluation_drops_nothing(single):
-    with watch() as calls:
-        forward(*setting(single), deterministic=True)
-    assert len(calls) == 1 + 3 * LAYERS
-    for call in calls:
-        np.testing.assert_array_equal(call.inputs, call.output)
-
-
 def test_kept_values_are_scaled_without_bias_in_bfloat16():
     x = jnp.full((1, 4, 8), 0.9, jnp.bfloat16)
     rngs = {"dropout": jax.random.key(0)}

@@ -105,13 +105,9 @@ PAIRS = "index\tsentence1\tsentence2\t"
         ("RTE", "dev.tsv", None, r"has no validation split \(dev.tsv\)"),
     ],
 )
-def test_files_that_are_refused(tmp_path, name, file, content, words):
-    for known, text in FILES[name].items():
-        (tmp_path / known).write_text(text)
-    if content is None:
-        (tmp_path / file).unlink()
-    else:
-        (tmp_path / file).write_text(content)
+def test_files_that_are_refused(write, tmp_path, name, file, content, words):
+    files = FILES[name] | {file: content}
+    write({known: text for known, text in files.items() if text})
     with pytest.raises(UserError, match=words):
         open_task(name.lower().replace("-", ""), tmp_path, TOKENIZER).rows(file[:-4])
 
@@ -136,7 +132,7 @@ def test_stsb_is_a_regression(glue, tmp_path):
     assert (tmp_path / "x").read_text() == "index\tprediction\n0\t5.000\n"
 
 
-def test_mnli_has_matched_mismatched_and_diagnostic_sets(glue, tmp_path):
+def test_mnli_has_matched_mismatched_and_diagnostic_sets(glue, write, tmp_path):
     task = make(glue, "mnli")
     assert task.splits == (
         "train",
@@ -156,14 +152,11 @@ def test_mnli_has_matched_mismatched_and_diagnostic_sets(glue, tmp_path):
     task.write_predictions("test_matched", logits_of([1], 3), tmp_path / "m")
     assert (tmp_path / "m").read_text() == "index\tprediction\n7\tentailment\n"
     assert len(make(glue, "ax", "MNLI").rows("test_ax")) == 2
-    (tmp_path / "MNLI").mkdir()
-    for name, content in FILES["MNLI"].items():
-        (tmp_path / "MNLI" / name).write_text(content)
+    write(FILES["MNLI"], "MNLI")
     assert "test_ax" not in make(tmp_path, "mnli").splits
     with pytest.raises(UserError, match=r"has no test_ax split \(../AX/AX.tsv"):
         make(tmp_path, "ax", "MNLI")
-    (tmp_path / "AX").mkdir()
-    (tmp_path / "AX" / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
+    write({"diagnostic.tsv": "index\tsentence1\tsentence2\n0\ta\tb\n"}, "AX")
     assert len(make(tmp_path, "ax", "MNLI").rows("test_ax")) == 1
 
 

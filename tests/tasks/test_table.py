@@ -10,19 +10,14 @@ from tests.tasks.conftest import open_task
 TOKENIZER = make_tokenizer()
 
 
-def write(folder, **files):
-    for name, content in files.items():
-        (folder / name.replace("__", ".")).write_text(content)
-    return str(folder)
-
-
 @pytest.fixture
-def reviews(tmp_path):
+def reviews(write):
     return write(
-        tmp_path,
-        train__csv='text,label\na b,good\n"c, d",bad\ne,so-so\nf,bad\n',
-        dev__csv="text,label\na,bad\nb,good\n",
-        test__csv="text\na\nb\n",
+        {
+            "train.csv": 'text,label\na b,good\n"c, d",bad\ne,so-so\nf,bad\n',
+            "dev.csv": "text,label\na,bad\nb,good\n",
+            "test.csv": "text\na\nb\n",
+        }
     )
 
 
@@ -35,21 +30,22 @@ def test_labels_are_the_sorted_labels_of_the_training_file(reviews):
     assert scores == {"accuracy": 0.5}, "F1 needs two labels"
 
 
-def test_given_labels_and_numeric_order(reviews, tmp_path):
+def test_given_labels_and_numeric_order(reviews, tmp_path, write):
     task = open_task("table", reviews, TOKENIZER, labels=("good,bad", "so-so"))
     assert task.labels == ("good", "bad", "so-so")
     assert task.class_counts() == {"good": 1, "bad": 2, "so-so": 1}
     task = open_task("table", reviews, TOKENIZER, labels=(r"good\, or bad,so-so",))
     assert task.labels == ("good, or bad", "so-so")
-    write(tmp_path, train__csv="text,label\na,10\nb,9\nc,1\n", dev__csv="text,label\na,9\n")
+    write({"train.csv": "text,label\na,10\nb,9\nc,1\n", "dev.csv": "text,label\na,9\n"})
     assert open_task("table", tmp_path, TOKENIZER).labels == ("1", "9", "10")
 
 
-def test_pairs_numbers_and_named_files(tmp_path):
+def test_pairs_numbers_and_named_files(tmp_path, write):
     write(
-        tmp_path,
-        one__tsv="x\ty\tscore\na\tb\t1.5\nc\td\t-2\n",
-        two__jsonl='{"x": "a", "y": "b", "score": 3}\n{"x": "a", "y": "c", "score": 4}\n',
+        {
+            "one.tsv": "x\ty\tscore\na\tb\t1.5\nc\td\t-2\n",
+            "two.jsonl": '{"x": "a", "y": "b", "score": 3}\n{"x": "a", "y": "c", "score": 4}\n',
+        }
     )
     task = open_task(
         "table",
@@ -80,12 +76,12 @@ def test_predictions_with_probabilities(reviews, tmp_path):
     ]
 
 
-def test_ids_count_skipped_rows(reviews, tmp_path):
+def test_ids_count_skipped_rows(reviews, tmp_path, write):
     """The id of a row does not depend on the reason for which earlier rows are skipped."""
-    write(tmp_path, dev__csv="text,label\na,bad\nb,bad,more\nc,bad\n\nd,ugly\ne,good\n")
+    write({"dev.csv": "text,label\na,bad\nb,bad,more\nc,bad\n\nd,ugly\ne,good\n"})
     task = open_task("table", reviews, TOKENIZER, bad_rows="skip")
     assert task.rows("validation").ids == ["0", "2", "4"]
-    write(tmp_path, train__jsonl='{"text": "a", "label": 1}\nnone\n\n{"text": "b", "label": 2}\n')
+    write({"train.jsonl": '{"text": "a", "label": 1}\nnone\n\n{"text": "b", "label": 2}\n'})
     source = f"train={tmp_path / 'train.jsonl'},validation={tmp_path / 'train.jsonl'}"
     assert open_task("table", source, TOKENIZER, bad_rows="skip").rows("train").ids == ["0", "2"]
 
@@ -134,8 +130,8 @@ def test_unsuitable_files_are_refused(reviews, tmp_path, name, content, words):
         open_task("table", reviews, TOKENIZER).rows("validation")
 
 
-def test_spaces_around_labels_and_digits_of_predictions(tmp_path):
-    write(tmp_path, train__csv="text,label\na,5\nb,2\nc, 5\n", dev__csv="text,label\na, 2\n")
+def test_spaces_around_labels_and_digits_of_predictions(tmp_path, write):
+    write({"train.csv": "text,label\na,5\nb,2\nc, 5\n", "dev.csv": "text,label\na, 2\n"})
     task = open_task("table", tmp_path, TOKENIZER)
     assert task.labels == ("2", "5") and task.rows("train").labels_N.tolist() == [1, 0, 1]
     assert task.rows("validation").labels_N.tolist() == [0]
@@ -147,8 +143,8 @@ def test_spaces_around_labels_and_digits_of_predictions(tmp_path):
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "1e39", "1_000", "", "one"])
-def test_labels_that_are_not_numbers_are_refused(tmp_path, number):
-    write(tmp_path, train__csv=f"text,label\na,1e-3\nb,{number}\n", dev__csv="text,label\na,9\n")
+def test_labels_that_are_not_numbers_are_refused(tmp_path, number, write):
+    write({"train.csv": f"text,label\na,1e-3\nb,{number}\n", "dev.csv": "text,label\na,9\n"})
     with pytest.raises(UserError, match=f"train.csv:3: label is '{number}', not a number"):
         open_task("table", tmp_path, TOKENIZER, regression=True).rows("train")
 
