@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax import convert, evaluation, pretrain
-from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
 from configs import ablations
@@ -28,17 +26,6 @@ def ltr(tmp_path_factory, texts):
     directory = tmp_path_factory.mktemp("ltr") / "run"
     pretrain.train(small_run(texts, **LTR), directory)
     return directory
-
-
-@pytest.mark.parametrize("name", ablations.ABLATIONS)
-@pytest.mark.parametrize("size", ["", "_tiny"])
-def test_every_config_is_valid(name, size):
-    config_lib.validate(ablations.get_config(name + size))
-
-
-def test_an_unknown_ablation_is_refused():
-    with pytest.raises(UserError, match="no_nsp, single_segment, ltr"):
-        ablations.get_config("no_mlm")
 
 
 @pytest.mark.slow

@@ -128,17 +128,6 @@ def test_the_home_directory(config, monkeypatch, given, expected):
     assert tuple(values.config.data.input) == (expected,) and values.workdir == expected
 
 
-@pytest.mark.parametrize("name", ["tiny", "large_lamb", "finetune/ner", "finetune/table"])
-def test_argument_for_a_config_without_arguments_is_refused(name):
-    with pytest.raises(UserError, match="^--config ends in :x, but that file takes no argument"):
-        parse(f"--config=configs/{name}.py:x")
-
-
-def test_task_outside_glue_is_refused():
-    with pytest.raises(UserError, match="^glue.py:squad: it must be glue.py:TASK with one of cola"):
-        parse("--config=configs/finetune/glue.py:squad")
-
-
 def test_overrides_without_a_config():
     with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
         parse("--config.seed=3")

@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import benchmark, convert, evaluation, pretrain, workdir
-from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -46,13 +45,6 @@ def distilled(texts, teacher, **overrides):
         "schedule.peak_learning_rate": 2e-5,
     }
     return small_run(texts, distilbert.get_config("tiny"), **values | overrides)
-
-
-def test_both_configs_are_valid():
-    for name in ("base", "tiny"):
-        config_lib.validate(distilbert.get_config(name))
-    with pytest.raises(UserError, match="must be base or tiny"):
-        distilbert.get_config("large")
 
 
 def test_student_begins_with_the_teachers_layers_and_keeps_positions(student, teacher):

@@ -9,7 +9,6 @@ from safetensors.numpy import load_file
 
 import bert_jax
 from bert_jax import benchmark, evaluation, pretrain, tokenizers
-from bert_jax import config as config_lib
 from bert_jax.convert import convert
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -41,11 +40,6 @@ def finished(tmp_path_factory, texts):
 def exported(finished):
     convert(str(finished), str(finished / "hf"), "huggingface")
     return finished / "hf"
-
-
-@pytest.mark.parametrize("size", roberta.SIZES)
-def test_every_config_is_valid(size):
-    config_lib.validate(roberta.get_config(size))
 
 
 def test_model_has_neither_segments_nor_a_pooler(finished, exported):

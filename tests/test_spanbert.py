@@ -8,7 +8,6 @@ from safetensors.numpy import load_file
 
 import bert_jax
 from bert_jax import benchmark, convert, evaluation, pretrain
-from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -29,11 +28,6 @@ def finished(tmp_path_factory, texts):
     directory = tmp_path_factory.mktemp("run") / "run"
     pretrain.train(own_config(texts), directory)
     return directory
-
-
-@pytest.mark.parametrize("size", spanbert.SIZES)
-def test_configs_are_valid(size):
-    config_lib.validate(spanbert.get_config(size))
 
 
 def test_max_predictions_suffice_in_every_config():

@@ -9,11 +9,23 @@ import pytest
 from bert_jax.config import validate
 from bert_jax.config.finetuning import validate as validate_finetuning
 from bert_jax.errors import UserError
+from configs import ablations, electra, roberta, spanbert
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.py"))
-# Files without a default argument.
-ARGUMENTS = {"ablations.py": ["ltr"]}
+# The arguments of the files that take some; the others have none.
+ARGUMENTS = {
+    "ablations.py": [name + size for name in ablations.ABLATIONS for size in ("", "_tiny")],
+    "distilbert.py": ["base", "tiny"],
+    "electra.py": electra.SIZES,
+    "roberta.py": roberta.SIZES,
+    "spanbert.py": spanbert.SIZES,
+}
+CASES = {
+    f"{path.relative_to(CONFIGS)}{':' * bool(argument)}{argument}": (path, argument)
+    for path in FILES
+    for argument in ARGUMENTS.get(path.name, [""])
+}
 
 
 def get_config(path, *args):
@@ -23,9 +35,9 @@ def get_config(path, *args):
     return module.get_config(*args)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_config_file_is_valid_locked_and_documented(path):
-    config = get_config(path, *ARGUMENTS.get(path.name, []))
+@pytest.mark.parametrize(("path", "argument"), CASES.values(), ids=CASES)
+def test_config_file_is_valid_locked_and_documented(path, argument):
+    config = get_config(path, *[argument] * bool(argument))
     assert config.is_locked
     if "task" in config:
         with config.unlocked():
