@@ -119,14 +119,10 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
             raise UserError(f"{path} has checkpoints but no {CONFIG}; choose another --workdir")
         return []
     weights = f"to start from its weights: --config.init_from={shlex.quote(str(path))}"
-    if has_checkpoints(path) and not (path / CORPUS).exists():
-        raise UserError(
-            f"{path} holds converted weights, not a run; choose another --workdir ({weights})"
-        )
-    if "model_type" in _read_config(path):
-        raise UserError(
-            f"{path} holds a Hugging Face model, not a run; choose another --workdir ({weights})"
-        )
+    is_converted = has_checkpoints(path) and not (path / CORPUS).exists()
+    if is_converted or "model_type" in _read_config(path):
+        kind = "converted weights" if is_converted else "a Hugging Face model"
+        raise UserError(f"{path} holds {kind}, not a run; choose another --workdir ({weights})")
     before, now = _comparable(load_config(path)), _comparable(config)
     if is_finetuning(before) != is_finetuning(now):
         kind = "fine-tuning" if is_finetuning(before) else "pre-training"
