@@ -185,7 +185,6 @@ def _train(
 ) -> dict[str, Any] | None:
     """Trains and scores; returns None if the run was stopped."""
     config, directory, trainer = run.config, run.directory, run.trainer
-    is_first = multihost.is_first()
     with ExitStack() as stack:
         checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
 
@@ -206,7 +205,7 @@ def _train(
             remove_later(directory, step)
 
         multihost.run_on_process_zero(claim)
-        announce(config, run.task, trainer, run.num_steps, directory, step, run.warnings)
+        announce(config, run.task, trainer, directory, step, run.warnings)
         recorder, profiler = stack.enter_context(
             recording("finetune", config, trainer, directory, run.num_steps, step, resume)
         )
@@ -264,16 +263,11 @@ def _train(
         **best.scores,
         "train_sequences_per_second": recorder.run_sequences_per_second(),
     }
-    if is_first:
+    if multihost.is_first():
+        has_accuracy = "accuracy" in trainer.objective.averaged
+        panels = curves.finetuning_panels(run.task.metric, best.splits, best.step, has_accuracy)
+        curves.write_curves(directory, directory / workdir.CURVES, panels)
         # The results are written last, because a run that has them is not started again.
-        _draw(run, best)
         files.write_json(directory / workdir.RESULTS, results)
         run.summarize(results)
     return results
-
-
-def _draw(run: _Run, best: BestKeeper) -> None:
-    """Writes curves.png."""
-    has_accuracy = "accuracy" in run.trainer.objective.averaged
-    panels = curves.finetuning_panels(run.task.metric, best.splits, best.step, has_accuracy)
-    curves.write_curves(run.directory, run.directory / workdir.CURVES, panels)

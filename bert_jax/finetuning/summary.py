@@ -24,7 +24,6 @@ def announce(
     config: ConfigDict,
     task: Task,
     trainer: Trainer,
-    num_steps: int,
     directory: epath.PathLike,
     step: int,
     warnings: Sequence[str],
@@ -39,7 +38,7 @@ def announce(
         f"parameters ({config.dtype}) on {devices.size} x {devices.flat[0].device_kind}"
     )
     say(
-        f"{num_steps:,} steps of {config.train.batch_size:,} examples, "
+        f"{trainer.stages[-1].end_step:,} steps of {config.train.batch_size:,} examples, "
         f"{config.train.num_epochs:g} epochs"
     )
     if counts := task.class_counts():

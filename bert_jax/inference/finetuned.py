@@ -205,11 +205,11 @@ class FineTuned(Bert):
         cut = {key: self._answering[key] for key in ("doc_stride", "max_query_length")}
         windows = Windows(queries, self.tokenizer, max_seq_length=self.max_length, **cut)
         logits = self._outputs(list(windows))
-        end_NxL, start_NxL = (_padded([x[i] for x in logits]) for i in (0, 1))
+        ends, starts = ([x[i] for x in logits] for i in (0, 1))
         rankings = rank_answers(
             windows,
-            start_NxL,
-            end_NxL,
+            starts,
+            ends,
             n_best=max(n_best, self._answering["n_best"]),
             max_answer_length=self._answering["max_answer_length"],
             with_no_answer=with_no_answer,
@@ -352,11 +352,3 @@ def _text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
 def _ranked(probs_C: np.ndarray) -> list[int]:
     """Returns the indices of probabilities, the largest first."""
     return np.argsort(-probs_C, kind="stable").tolist()
-
-
-def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Pads rows of floats with zeros, which are never read."""
-    padded = np.zeros((len(rows), max(map(len, rows))), np.float32)
-    for n, row in enumerate(rows):
-        padded[n, : len(row)] = row
-    return padded

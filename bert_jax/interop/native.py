@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 from etils import epath
+from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax import files, tokenizers, workdir
@@ -66,7 +67,7 @@ def read_native(path: Path | epath.Path, family_name: str = "") -> Pretrained:
         weights=flatten(params, model_config),
         tokenizer=tokenizers.load(directory / workdir.TOKENIZER) if has_tokenizer else None,
         warnings=[],
-        training=_training(directory, step),
+        training=_training(directory, step, config),
         family=family_name,
         terms=terms,
         **head,
@@ -110,7 +111,7 @@ def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, Path | epath.Pat
     return path, workdir.checkpoint_folder(path), None
 
 
-def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
+def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> dict[str, Any]:
     """Returns how a checkpoint was trained, from the files of its work directory."""
     if not (directory / workdir.CORPUS).exists():
         # Converted weights have a file of their own for this.
@@ -119,7 +120,6 @@ def _training(directory: Path | epath.Path, step: int) -> dict[str, Any]:
     # The names of the files are private; their number is enough.
     corpus["sources"] = len(corpus.pop("sources", []))
     corpus.pop("first_dropped", None)
-    config = workdir.load_config(directory)
     results: dict[str, Any] = {}
     for line in read_metrics(directory):
         scores = [key for key in line if key.startswith(EVALUATION_PREFIX)]

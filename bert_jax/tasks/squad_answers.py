@@ -6,7 +6,7 @@ An answer is the slice of the context that its tokens cover; the original aligns
 instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,8 +75,8 @@ class Ranking(NamedTuple):
 
 def rank_answers(
     windows: Windows,
-    start_logits_NxL: np.ndarray,
-    end_logits_NxL: np.ndarray,
+    start_logits: Sequence[np.ndarray],
+    end_logits: Sequence[np.ndarray],
     *,
     n_best: int,
     max_answer_length: int,
@@ -86,7 +86,7 @@ def rank_answers(
 
     Args:
       windows: N rows.
-      start_logits_NxL, end_logits_NxL: Floats. L is at least the length of any row.
+      start_logits, end_logits: Floats [L] for each row, or [N, L]. L is at least the row's length.
       n_best: The number of starts and ends per window that are combined, and of answers that
         are kept.
       max_answer_length: The most tokens that an answer may have.
@@ -95,7 +95,7 @@ def rank_answers(
     """
     for index, question in enumerate(windows.questions):
         rows = windows.rows_of(index)
-        logits = [(row, start_logits_NxL[row], end_logits_NxL[row]) for row in rows]
+        logits = [(row, start_logits[row], end_logits[row]) for row in rows]
         spans = [s for row in logits for s in _spans(windows, *row, n_best, max_answer_length)]
         if not spans:
             # If no combination is valid, any single token is a candidate.

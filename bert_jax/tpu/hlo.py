@@ -78,7 +78,6 @@ class Operation:
 
     Attributes:
       name: The name in the program's text.
-      opcode: `fusion`, `while`, `all-reduce`, ...
       cycles: The compiler's estimate for one execution; 0 if it gives none.
       executions: The number of executions per step: the product of the trip counts of the loops
         around the operation.
@@ -89,7 +88,6 @@ class Operation:
     """
 
     name: str
-    opcode: str
     cycles: int
     executions: int
     source: str
@@ -167,7 +165,6 @@ def _walk(
         inside = called.get("calls", "") if opcode[1] == "fusion" else ""
         yield Operation(
             name=match[1],
-            opcode=opcode[1],
             cycles=int(cycles[1]) if cycles else 0,
             executions=executions,
             source=_source(metadata[0], frames) if metadata else "",

@@ -16,7 +16,7 @@ def collective(kind, output_bytes, group_size=16, phase="whole", key="1"):
 
 
 def operation(cycles=0, executions=1, collectives=(), kernel=None):
-    return Operation("", "fusion", cycles, executions, "", tuple(collectives), kernel)
+    return Operation("", cycles, executions, "", tuple(collectives), kernel)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ def test_costliest_lines():
     root = str(report._PROJECT)
 
     def operation(cycles, source, kernel=None):
-        return Operation("", "fusion", cycles, 2, source, (), kernel)
+        return Operation("", cycles, 2, source, (), kernel)
 
     found = report.costliest(
         [
