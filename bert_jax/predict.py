@@ -304,6 +304,8 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
             raise cli.UsageError(f"--{flag} has no effect on {name}; leave it out")
     if reads_file and texts:
         raise cli.UsageError(f"{name} takes texts or --input, not both")
+    if texts and "input" in command.required:
+        raise cli.UsageError(f"{name} takes no texts, only --input=FILE.jsonl")
     try:
         if not reads_file:
             inspect.signature(command.run).bind(None, *texts)

@@ -144,7 +144,7 @@ def test_unencodable_characters_are_escaped(tmp_path, monkeypatch):
         (["--model=nothing_here", "fill-mask", "a [MASK]"], "hf download NAME"),
         (["--model=x", "fillmask", "a"], "it must be one of fill-mask, next-sentence, "),
         (["--model=x", "next-sentence", "a"], "missing a required argument: 'text_b'"),
-        (["--model=x", "features", "a"], "too many positional arguments"),
+        (["--model=x", "features", "a"], "features takes no texts, only --input=FILE"),
         (["--model=x", "features", "--output=f.npz"], "--input is missing"),
         (["--model=x", "score", "a", "--top_k=3"], "--top_k has no effect on score"),
     ],
