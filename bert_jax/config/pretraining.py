@@ -187,7 +187,8 @@ def validate(config: ConfigDict) -> None:
     """
     if "task" in config:
         raise UserError(
-            f"the config is for fine-tuning ({config.task}); run python -m bert_jax.finetune"
+            f"the config is for fine-tuning ({config.task}), which python -m bert_jax.finetune "
+            "takes; this command needs one for pre-training"
         )
     check(config, PRETRAINING)
     if config.init_from and config.resume_from:

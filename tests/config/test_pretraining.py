@@ -147,7 +147,9 @@ def test_wrong_stages(stages, words):
 
 
 def test_finetuning_config_is_refused():
-    assert "for fine-tuning (mrpc); run python -m bert_jax.fine" in refusal(finetune_config("mrpc"))
+    assert "for fine-tuning (mrpc), which python -m bert_jax.fine" in refusal(
+        finetune_config("mrpc")
+    )
 
 
 def test_validate_data_checks_only_the_data_section():
