@@ -33,6 +33,10 @@ class BatchField(NamedTuple):
         sizes = {"B": batch_size, "L": max_seq_length, "M": max_predictions_per_seq}
         return tuple(sizes[letter] for letter in self.dimensions)
 
+    def limit(self, vocab_size: int, max_seq_length: int) -> int:
+        """Returns one above the largest value for these sizes."""
+        return {"V": vocab_size, "L": max_seq_length}.get(self.high, self.high)
+
 
 BatchFields = Mapping[str, BatchField]
 

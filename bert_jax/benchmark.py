@@ -119,11 +119,10 @@ def synthetic_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields one batch of random values forever, drawn from the declared ranges."""
     rng = np.random.default_rng(0)
-    highest = {"V": trainer.model_config.vocab_size, "L": stage.max_seq_length}
     sizes = num_rows, stage.max_seq_length, stage.max_predictions_per_seq
     batch = {}
     for name, field in trainer.fields.items():
-        high = highest.get(field.high, field.high)
+        high = field.limit(trainer.model_config.vocab_size, stage.max_seq_length)
         batch[name] = rng.integers(field.low, high, field.shape(*sizes)).astype(field.dtype)
     while True:
         yield batch

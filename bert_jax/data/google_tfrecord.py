@@ -161,10 +161,10 @@ def _check_values(
     path: str, columns: dict[str, np.ndarray], tokenizer: Tokenizer, first: int
 ) -> None:
     """Refuses values out of range; a device raises no error for an id beyond the embedding."""
-    limits = {"V": tokenizer.vocab_size, "L": columns["input_ids"].shape[1]}
+    sizes = tokenizer.vocab_size, columns["input_ids"].shape[1]
     for feature, name in FEATURES.items():
         field, values = FIELDS[name], columns[name]
-        limit = np.inf if _is_float(name) else limits.get(field.high, field.high)
+        limit = np.inf if _is_float(name) else field.limit(*sizes)
         # NaN fails this test too.
         wrong = np.argwhere(~((values >= 0) & (values < limit)))
         if len(wrong):

@@ -34,9 +34,8 @@ def row_dtype(max_seq_length: int, max_predictions: int, vocab_size: int) -> np.
     """Returns the dtype of a row: the arrays of FIELDS, in the smallest types that hold them."""
     columns = []
     for name, field in FIELDS.items():
-        limit = {"V": vocab_size, "L": max_seq_length}.get(field.high, field.high)
-        is_float = field.dtype == "float32"
-        dtype = np.dtype(np.float32) if is_float else np.min_scalar_type(limit - 1)
+        smallest = np.min_scalar_type(field.limit(vocab_size, max_seq_length) - 1)
+        dtype = np.dtype(np.float32) if field.dtype == "float32" else smallest
         shape = field.shape(1, max_seq_length, max_predictions)
         columns.append((name, dtype.newbyteorder("<"), shape[1:]))
     return np.dtype(columns)
