@@ -1,7 +1,7 @@
 """Losses over the vocabulary without all logits in memory at once."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,12 @@ class DecoderInputs(NamedTuple):
     hidden_BxLxE: jax.Array
     table_WxE: jax.Array
     bias_W: jax.Array
+
+
+def decoder_inputs(model: Any, hidden_BxLxD: jax.Array) -> DecoderInputs:
+    """Returns the operands of the head `mlm` for all positions; called inside the model."""
+    table_WxE = model.bert.embeddings.word_embeddings
+    return DecoderInputs(model.mlm.transformed(hidden_BxLxD), table_WxE, model.mlm.decoder_bias())
 
 
 def sliced_cross_entropy(

@@ -149,3 +149,8 @@ def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
     if "example_weights" in batch:
         return batch["example_weights"]
     return jnp.ones(next(iter(batch.values())).shape[0], jnp.float32)
+
+
+def token_weights(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Returns the weight of each token, float32 [B, L]; 0 at padding."""
+    return batch["attention_mask"] * example_weights(batch)[:, None]

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 
 from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
-from bert_jax.objectives.cross_entropy import DecoderInputs, sliced_divergence
+from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_divergence
 from bert_jax.objectives.language_model import language_model_head_flops, language_model_sums
-from bert_jax.objectives.term import Metric, Term, example_weights
+from bert_jax.objectives.term import Metric, Term, example_weights, token_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +43,14 @@ class SoftTargets(Term):
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
         """Returns `DecoderInputs` of all positions, and logits_BxMxW of the masked ones."""
-        table_WxE = model.bert.embeddings.word_embeddings
-        inputs = DecoderInputs(
-            model.mlm.transformed(hidden_BxLxD), table_WxE, model.mlm.decoder_bias()
-        )
-        return inputs, model.mlm(hidden_BxLxD, batch["masked_lm_positions"], table_WxE)
+        inputs = decoder_inputs(model, hidden_BxLxD)
+        return inputs, model.mlm(hidden_BxLxD, batch["masked_lm_positions"], inputs.table_WxE)
 
     def total(self, batch):
         return jnp.sum(batch["attention_mask"])
 
     def sums(self, outputs, batch, teacher=None):
-        weights_BxL = _weights(batch)
+        weights_BxL = token_weights(batch)
         divergence, same = sliced_divergence(outputs[0], teacher[0], weights_BxL, self.temperature)
         sums = {
             "loss": self.temperature**2 * divergence,
@@ -100,7 +97,7 @@ class HiddenCosine(Term):
         return jnp.sum(batch["attention_mask"])
 
     def sums(self, hidden_BxLxD, batch, teacher=None):
-        weights_BxL = _weights(batch)
+        weights_BxL = token_weights(batch)
         ours_BxLxD, theirs_BxLxD = (x.astype(jnp.float32) for x in (hidden_BxLxD, teacher))
         # As in torch.nn.CosineEmbeddingLoss.
         squares_BxL = (jnp.sum(ours_BxLxD**2, -1) + 1e-12) * (jnp.sum(theirs_BxLxD**2, -1) + 1e-12)
@@ -112,7 +109,3 @@ class HiddenCosine(Term):
 
     def head_flops(self, config, length, num_predictions):
         return 0
-
-
-def _weights(batch):
-    return batch["attention_mask"] * example_weights(batch)[:, None]

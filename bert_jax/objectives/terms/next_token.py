@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.heads import LanguageModelHead
-from bert_jax.objectives.cross_entropy import DecoderInputs, sliced_cross_entropy
+from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_cross_entropy
 from bert_jax.objectives.language_model import (
     DENOMINATOR_EPSILON,
     language_model_head_flops,
@@ -32,11 +32,7 @@ class NextToken(Term):
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
         """Returns `DecoderInputs`; the full logits never exist at once."""
-        return DecoderInputs(
-            model.mlm.transformed(hidden_BxLxD),
-            model.bert.embeddings.word_embeddings,
-            model.mlm.decoder_bias(),
-        )
+        return decoder_inputs(model, hidden_BxLxD)
 
     def total(self, batch):
         return jnp.sum(batch["attention_mask"][:, 1:]) + DENOMINATOR_EPSILON

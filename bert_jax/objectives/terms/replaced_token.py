@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
-from bert_jax.objectives.term import Metric, Term, example_weights
+from bert_jax.objectives.term import Metric, Term, token_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ReplacedToken(Term):
 
     def sums(self, outputs, batch, teacher=None):
         logits_BxL, is_replaced_BxL = outputs
-        weights_BxL = batch["attention_mask"] * example_weights(batch)[:, None]
+        weights_BxL = token_weights(batch)
         losses_BxL = jax.nn.softplus(jnp.where(is_replaced_BxL, -logits_BxL, logits_BxL))
         # A probability of more than 1/2, as in google-research/electra.
         is_marked_BxL = logits_BxL > 0
