@@ -40,19 +40,15 @@ cli.run(command.main)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Returns a directory with hf/, data/ and one/, a run on one device."""
-    folder = tmp_path_factory.mktemp("devices")
-    small.write_bert(folder / "hf")
-    small.write_rows(folder / "data")
-    finetune(small.config(folder / "hf", folder / "data", **OVERRIDES), folder / "one")
-    return folder
+def one(tmp_path_factory, bert, data):
+    """Returns the work directory of a run on one device."""
+    directory = tmp_path_factory.mktemp("devices")
+    finetune(small.config(bert, data, **OVERRIDES), directory)
+    return directory
 
 
-def start(files, name, devices, *flags, **overrides):
-    command = small.command(
-        files / name, files / "hf", files / "data", *flags, **OVERRIDES | overrides
-    )
+def start(directory, bert, data, devices, *flags, **overrides):
+    command = small.command(directory, bert, data, *flags, **OVERRIDES | overrides)
     command[1:3] = ["-c", REPORTING]
     # Two processes must not share a compilation cache.
     env = runs.environment(devices)
@@ -92,19 +88,21 @@ def same_run(one, other):
 
 
 @pytest.mark.slow
-def test_eight_devices_that_share_batch_and_parameters(files):
+def test_eight_devices_that_share_batch_and_parameters(one, bert, data, tmp_path):
     mesh = {"sharding": "fsdp", "mesh.data": 2, "mesh.fsdp": 4}
-    ((status, out, err),) = finish([start(files, "eight", 8, **mesh)])
+    ((status, out, err),) = finish([start(tmp_path, bert, data, 8, **mesh)])
     assert status == 0, err
     assert "on 8 x cpu" in out
-    same_run(files / "one", files / "eight")
+    same_run(one, tmp_path)
 
 
 @pytest.mark.slow
-def test_two_processes_of_which_one_writes(files):
+def test_two_processes_of_which_one_writes(one, bert, data, tmp_path):
     address = free_address()
     flags = [f"--coordinator={address}", "--num_processes=2"]
-    processes = [start(files, "two", 1, *flags, f"--process_id={number}") for number in range(2)]
+    processes = [
+        start(tmp_path, bert, data, 1, *flags, f"--process_id={number}") for number in range(2)
+    ]
     (status, out, err), (other_status, other_out, other_err) = finish(processes)
     assert status == 0, err
     assert err.count("WRITES test.csv") == 1
@@ -112,5 +110,5 @@ def test_two_processes_of_which_one_writes(files):
     assert (other_status, other_err) == (0, "")
     # JAX's runtime prints lines of its own.
     assert all(line.startswith("[Gloo]") for line in other_out.splitlines())
-    assert len(list((files / "two" / "tensorboard").iterdir())) == 1
-    same_run(files / "one", files / "two")
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    same_run(one, tmp_path)
