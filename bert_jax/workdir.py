@@ -117,6 +117,10 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
     if not (path / CONFIG).exists():
         if has_checkpoints(path):
             raise UserError(f"{path} has checkpoints but no {CONFIG}; choose another --workdir")
+        if (path / "metadata.json").exists():
+            raise UserError(
+                f"{path} holds a token store (for --config.data.store); choose another --workdir"
+            )
         return []
     weights = f"to start from its weights: --config.init_from={shlex.quote(str(path))}"
     is_converted = has_checkpoints(path) and not (path / CORPUS).exists()
@@ -339,7 +343,7 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     """Returns the tokenizer and token_counts_V (int64), which is None for converted weights."""
     path = epath.Path(workdir)
     if not (path / TOKENIZER).exists():
-        raise UserError(f"{path} has no {TOKENIZER}/: no run has begun in it")
+        raise UserError(f"{path} has no {TOKENIZER}/; the command of the run writes it again")
     tokenizer = tokenizers.load(path / TOKENIZER)
     if not (path / CORPUS).exists():
         return tokenizer, None

@@ -129,7 +129,9 @@ def test_damaged_config_gives_one_sentence(tmp_path):
 def test_missing_work_directory(tmp_path):
     with pytest.raises(UserError, match="is not a work directory of bert_jax"):
         workdir.load_config(tmp_path)
-    with pytest.raises(UserError, match="no run has begun in it"):
+    with pytest.raises(
+        UserError, match="has no tokenizer/; the command of the run writes it again"
+    ):
         workdir.load_vocabulary(tmp_path)
 
 
@@ -143,6 +145,12 @@ def test_corpus_must_match_the_claimed_one(tmp_path):
     other = {"tokenizer": "abc", "splits": {"train": {"documents": 4}}}
     with pytest.raises(UserError, match=r"splits.train.documents was 3.*is now 4"):
         workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
+
+
+def test_token_store_is_refused(tmp_path):
+    (tmp_path / "metadata.json").write_text("{}")
+    with pytest.raises(UserError, match="holds a token store .*; choose another --workdir"):
+        workdir.check(tmp_path, default_config())
 
 
 def test_hugging_face_directory_is_refused(tmp_path):
