@@ -120,5 +120,5 @@ def _open_labeled(
         task.rows(split)
     except UserError as error:
         # The advice to skip rows names a key of fine-tuning.
-        raise UserError(str(error).partition(" (data.bad_rows=")[0]) from None
+        raise UserError(str(error).partition(" (config.data.bad_rows=")[0]) from None
     return task, split

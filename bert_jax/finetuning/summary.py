@@ -64,7 +64,7 @@ def describe_classes(counts: Mapping[str, int]) -> list[str]:
     mean = sum(counts.values()) / len(counts)
     if rare := [name for name in ranked if counts[name] < _RARE * mean]:
         names = ", ".join(map(repr, rare[-_MOST_CLASSES:]))
-        lines.append(f"warning: {len(rare):,} classes have hardly any training examples: {names}")
+        lines.append(f"warning: classes with hardly any training examples ({len(rare):,}): {names}")
     return lines
 
 

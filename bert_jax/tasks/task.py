@@ -79,7 +79,7 @@ class Task(abc.ABC):
 
     def bad_rows(self, split: str) -> BadRecords:
         """Returns what handles the bad examples of a split."""
-        new = BadRecords(self._bad_rows_policy, "data.bad_rows")
+        new = BadRecords(self._bad_rows_policy, "config.data.bad_rows")
         return self._bad_rows.setdefault(split, new)
 
     def rows(self, split: str) -> TokenRows:

@@ -16,7 +16,7 @@ def test_bad_rows_with_their_line(bert, data, tmp_path):
     lines = path.read_text().splitlines()
     lines[4] = "no label here"
     path.write_text("\n".join(lines) + "\n")
-    words = rf"{path}:5: 1 columns instead of 2 \(data.bad_rows=skip"
+    words = rf"{path}:5: 1 columns instead of 2 \(config.data.bad_rows=skip"
     with pytest.raises(UserError, match=words):
         finetune(small.config(bert, tmp_path / "data"), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()

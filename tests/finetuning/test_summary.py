@@ -13,7 +13,7 @@ from bert_jax.finetuning.summary import describe_classes
             {"odd": 0, "ugly": 3, "bad": 400, "good": 500},
             [
                 "training examples by class: 'good' 500, 'bad' 400, 'ugly' 3, 'odd' 0",
-                "warning: 2 classes have hardly any training examples: 'ugly', 'odd'",
+                "warning: classes with hardly any training examples (2): 'ugly', 'odd'",
             ],
         ),
     ],
