@@ -20,7 +20,7 @@ class BuildWithConfigs(build_py):
 setup(
     name="bert_jax",
     version="0.1.0",
-    description="Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU",
+    description="Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
     package_data={
         "bert_jax": ["py.typed", "report.html"],

@@ -1,4 +1,4 @@
-"""Pre-train BERT from your own text, in JAX, on TPU, GPU or CPU."""
+"""Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU."""
 
 from typing import TYPE_CHECKING, Any
 

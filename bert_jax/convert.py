@@ -1,4 +1,4 @@
-"""Converts a model between bert_jax, Hugging Face and Google's original program.
+"""Converts a model between bert_jax, Hugging Face and google-research/bert.
 
     python -m bert_jax.convert --input=PATH --output=DIR --to={bert_jax,huggingface,google}
 

@@ -1,3 +1,5 @@
+"""Flags, exit statuses and messages of the commands."""
+
 import json
 import re
 import subprocess

@@ -1,3 +1,5 @@
+"""Which documents are held out."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""Where text is divided into sentences."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

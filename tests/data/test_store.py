@@ -1,3 +1,5 @@
+"""Token stores: their contents, checks and damage."""
+
 import json
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""Documents as tokens: division of long sentences, counts and errors of worker processes."""
+
 import multiprocessing
 import shutil
 

@@ -1,3 +1,5 @@
+"""Small models for the tests of this folder."""
+
 import pytest
 
 from tests.models.common import ODD, init

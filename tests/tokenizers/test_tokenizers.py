@@ -1,3 +1,5 @@
+"""Tokenizers: training, files, ids and decoding."""
+
 import random
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The memory that a compiled step needs."""
+
 import pytest
 
 from bert_jax.tpu.compilation import needed_bytes

@@ -1,3 +1,5 @@
+"""The report of compile_check."""
+
 import pytest
 
 from bert_jax.tpu import report, topologies
