@@ -100,4 +100,4 @@ def test_devices():
         "v6e-64 64 16 True",
         "v5e:4x4 32 8 True",
     ]
-    assert "no slice v5e:3x3: Topology layout" in done.stdout.splitlines()[-1]
+    assert "cannot describe v5e:3x3: Topology layout" in done.stdout.splitlines()[-1]
