@@ -80,6 +80,9 @@ def finetune(
             return None
         params = run.trainer.abstract_state().params
         scores = write_predictions(run.config, run.directory, run.task, params, predict_rows)
+        if scores and multihost.is_first() and not run.is_in_sweep:
+            # The report was written before the scores of the test split were known.
+            report.write_page(run.directory)
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None

@@ -116,6 +116,7 @@ class TestUninterruptedRun:
         right = [x.split(",")[1] == label for x, (_, label) in zip(lines[1:], rows, strict=True)]
         assert sum(right) >= 10
         assert results(uninterrupted)["test"]["accuracy"] == sum(right) / 12
+        assert "test accuracy" in (uninterrupted / "report.html").read_text()
         command = [sys.executable, "-m", "bert_jax.predict", f"--model={uninterrupted}", "--json"]
         answer = json.loads(runs.succeed([*command, "classify", rows[0][0]]))
         found = {x["label"]: x["probability"] for x in answer["labels"]}
