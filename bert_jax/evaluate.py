@@ -89,7 +89,9 @@ def _write(results: dict[str, Any]) -> None:
 
     output = flags.FLAGS.output
     if output and multihost.is_first():
-        files.write_json(output, results)
+        path = files.open_path(output, "--output")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(path, results)
         print(f"written to {output}")
 
 

@@ -101,7 +101,7 @@ class TestUninterruptedRun:
         assert (uninterrupted / "metrics.jsonl").read_bytes() == before
 
     def test_evaluate_command_gives_the_same_results(self, uninterrupted, tmp_path):
-        output = tmp_path / "out.json"
+        output = tmp_path / "new" / "out.json"
         command = [sys.executable, "-m", "bert_jax.evaluate", f"--workdir={uninterrupted}"]
         runs.succeed([*command, f"--output={output}"])
         results = json.loads((uninterrupted / "results.json").read_text())
