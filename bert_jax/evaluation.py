@@ -131,7 +131,9 @@ def filled_masks(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
                 "probability": float(probabilities_M[i]),
             }
         )
-    return found[:_NUM_FILLED_MASKS]
+        if len(found) == _NUM_FILLED_MASKS:
+            break
+    return found
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:

@@ -23,8 +23,6 @@ from bert_jax.errors import UserError
 MAX_RECORD_BYTES = 2**26
 # The rest of a line that is too long is skipped in blocks of this size.
 _BLOCK_BYTES = 2**20
-
-
 # zstd's default limit of the window is 128 MiB; text archives often have larger ones.
 _ZSTD_OPTIONS = {zstd.DecompressionParameter.window_log_max: 31}
 # Readers of compressed files, by the suffix of their names.
