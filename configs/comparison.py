@@ -14,9 +14,10 @@ prepares the text once, runs all six and fine-tunes each. One of them alone:
 `distilbert` needs config.objective.teacher, the work directory of `bert`. Its FLOPs include the
 teacher's forward pass, and not the teacher's training.
 
-Hardware: one CPU core and 3 GB of memory, for 37 to 46 minutes.
-Expected: a held-out masked-LM loss of 4.71 (roberta), 5.02 (bert), 5.11 (distilbert), 5.45
-(electra's generator), 5.99 (albert) and 6.36 (spanbert); unigram frequencies: 6.45 to 6.67.
+Hardware: two CPU cores and 3 GB of memory, for 8 to 11 minutes (14 to 19 minutes of CPU time).
+Expected: a held-out masked-LM loss of 4.7 (roberta), 5.0 (bert), 5.1 (distilbert), 5.5 (electra's
+generator), 6.0 (albert) and 6.4 (spanbert); unigram frequencies: 6.45 to 6.67. The losses of two
+runs with other threads differ by up to 0.05, because of rounding alone; one of bert by 0.1.
 Reproduced with this code.
 """
 
