@@ -16,7 +16,7 @@ The authors' program divides the gradient by the number of tokens twice, so its 
 of 1 never acts. Here the gradient is that of the mean loss, and it is clipped.
 
 Hardware: 64 TPU chips for `base` and `large` (the paper used 32 V100 for 15 days); two CPU cores
-and 2 GB of memory for `tiny`, which takes 6 min 20 s of CPU time.
+and 2 GB of memory for `tiny`, which takes two to five minutes.
 Expected: SQuAD v1.1 F1 92.4 (`base`, dev) and 94.6 (`large`, test), SQuAD v2.0 83.6 and 88.7
 (README of the authors' repository). Not reproduced with this code. `tiny`: a held-out masked-LM
 loss about 0.5 nats below the unigram baseline, and a boundary loss about 0.25 below. Reproduced:

@@ -5,7 +5,7 @@ recipe for a run of minutes is ours; comments mark where it differs from the pap
 
     python -m bert_jax.main --config=configs/tiny.py --workdir=/tmp/bert_tiny
 
-Hardware: two CPU cores and 2 GB of memory, for three to six minutes.
+Hardware: two CPU cores and 2 GB of memory, for two to six minutes.
 Expected: a held-out masked-LM loss at least 0.8 nats below the unigram baseline. Reproduced with
 this code; README.md shows the figures of a run.
 """

@@ -5,6 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 from rich.console import Console
 
 from bert_jax import evaluation
@@ -118,6 +119,7 @@ def by_hand(trainer, params, store, counts):
         "mlm_perplexity": math.exp(np.mean(mlm)),
         "nsp_loss": -nsp_log_probs[np.arange(MAX_SEQUENCES), labels].mean(),
         "nsp_accuracy": (nsp_log_probs.argmax(-1) == labels).mean(),
+        "constant_nsp_loss": scipy.stats.entropy(np.bincount(labels)),
         "majority_nsp_accuracy": max(np.bincount(labels)) / MAX_SEQUENCES,
         "unigram_mlm_loss": np.mean(unigram_mlm),
         "unigram_mlm_accuracy": np.mean(unigram_right),

@@ -119,7 +119,7 @@ class TestUninterruptedRun:
         results = evaluation.evaluate_workdir(uninterrupted, f"{tmp_path}/*.txt")
         assert set(results) == set(
             "step mlm_loss mlm_accuracy mlm_perplexity nsp_loss nsp_accuracy unigram_mlm_loss "
-            "unigram_mlm_accuracy unigram_mlm_perplexity majority_nsp_accuracy "
+            "unigram_mlm_accuracy unigram_mlm_perplexity constant_nsp_loss majority_nsp_accuracy "
             "num_sequences filled_masks".split()
         )
         assert 0 < results["num_sequences"] <= 32

@@ -105,8 +105,10 @@ def test_labels_of_pairs_against_numpy(term):
     assert sums["accuracy"] == sum(logits[i].argmax() == labels[i] for i in real)
     assert 0 < sums["accuracy"] < 7 == sums["weight"]
     results = term.results(jax.device_get(sums))
-    largest = np.bincount(labels[real]).max() / 7
-    assert results[f"majority_{term.name}_accuracy"] == pytest.approx(largest)
+    shares = np.bincount(labels[real], minlength=num_labels) / 7
+    assert results[f"majority_{term.name}_accuracy"] == pytest.approx(shares.max())
+    constant = np.mean([-np.log(shares[label]) for label in labels[real]])
+    assert results[f"constant_{term.name}_loss"] == pytest.approx(constant)
     assert results.keys() >= {metric.name for metric in term.metrics}
     del batch["example_weights"]
     assert term.sums(logits, batch)["weight"] == term.total(batch) == 9

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy.special import entr
 
 from bert_jax.batch import NEXT_SENTENCE_FIELDS
 from bert_jax.models.heads import OutputLayer
@@ -14,7 +16,13 @@ from bert_jax.objectives.term import Metric, Term, example_weights
 def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
     """Returns the metrics of a term that predicts the label of a pair."""
     return (
-        Metric(f"{name}_loss", f"{label} loss (nats)", "loss"),
+        Metric(
+            f"{name}_loss",
+            f"{label} loss (nats)",
+            "loss",
+            baseline=f"constant_{name}_loss",
+            baseline_label="the shares of the labels",
+        ),
         Metric(
             f"{name}_accuracy",
             f"{label} accuracy",
@@ -74,11 +82,13 @@ class NextSentence(Term):
 
     def results(self, sums):
         weight = max(sums["weight"], 1.0)
-        shares = [sums[f"label_{label}"] / weight for label in range(1, self.num_labels)]
+        counts = [sums[f"label_{label}"] for label in range(1, self.num_labels)]
+        shares = np.array([sums["weight"] - sum(counts), *counts]) / weight
         return {
             f"{self.name}_loss": sums["loss"] / weight,
             f"{self.name}_accuracy": sums["accuracy"] / weight,
-            f"majority_{self.name}_accuracy": max(*shares, 1 - sum(shares)),
+            f"constant_{self.name}_loss": float(np.sum(entr(shares))),
+            f"majority_{self.name}_accuracy": float(np.max(shares)),
         }
 
     def head_flops(self, config, length, num_predictions):

@@ -1,10 +1,11 @@
 """ELECTRA's replaced-token detection (Clark et al. 2020, arXiv:2003.10555, section 3)."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy.special import entr
 
 from bert_jax.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
@@ -82,7 +83,7 @@ class ReplacedToken(Term):
             "rtd_accuracy": sums["accuracy"] / weight,
             "rtd_precision": sums["found"] / max(sums["marked"], 1.0),
             "rtd_recall": sums["found"] / max(sums["replaced"], 1.0),
-            "constant_rtd_loss": -sum(p * math.log(p) for p in (share, 1 - share) if p > 0),
+            "constant_rtd_loss": float(np.sum(entr([share, 1 - share]))),
             "all_real_rtd_accuracy": 1 - share,
             "all_replaced_rtd_precision": share,
         }
