@@ -55,8 +55,9 @@ def losses(family: str, mesh: str) -> list[float]:
         if family == "albert":
             config.model.embedding_size = 16
         if family == "electra":
-            # With this width, the generator has two heads, which tp divides.
+            # With half of this width, the generator has two heads, which tp divides.
             config.model.hidden_size = 256
+            config.model.generator_size = 0.5
             config.schedule.peak_learning_rate = 1e-3
         config.train.stages = (stage(fraction=1.0, max_seq_length=16, max_predictions_per_seq=4),)
     trainer = make_trainer(config, jax.devices()[:1] if mesh == "one" else None)
