@@ -37,10 +37,8 @@ Expected: the paper's dev scores; not reproduced here.
 | NER, features | 94.9 | 94.0 | 94.6 | 94.7 | 94.6 | 94.6 |
 """
 
-import runpy
-from pathlib import Path
-
-from bert_jax.errors import UserError
+from bert_jax import load_config
+from bert_jax.config import check_argument
 
 ABLATIONS = {
     "no_nsp": {"objective.weights": (1.0, 0.0)},
@@ -66,14 +64,7 @@ _TINY = "_tiny"
 
 def get_config(arg: str = ""):
     name = arg.removesuffix(_TINY)
-    if name not in ABLATIONS:
-        raise UserError(
-            f"--config ends in :{arg}; it must name an ablation: {', '.join(ABLATIONS)}, with "
-            f"{_TINY} after it for a run of minutes"
-        )
-    # Works from any current directory.
-    file = Path(__file__).with_name("tiny.py" if arg.endswith(_TINY) else "base.py")
-    c = runpy.run_path(str(file))["get_config"]()
-    with c.unlocked():
-        c.update_from_flattened_dict(ABLATIONS[name])
+    check_argument(arg, [ablation + size for ablation in ABLATIONS for size in ("", _TINY)])
+    c = load_config("tiny" if arg.endswith(_TINY) else "base")
+    c.update_from_flattened_dict(ABLATIONS[name])
     return c

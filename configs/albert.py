@@ -32,11 +32,8 @@ Expected: the table's dev scores (README of google-research/albert). Not reprodu
 (docs/family.md).
 """
 
-import runpy
-from pathlib import Path
-
-from bert_jax.config import default_config, stage
-from bert_jax.errors import UserError
+from bert_jax import load_config
+from bert_jax.config import check_argument, default_config, stage
 
 # Width, blocks, heads.
 SIZES = {
@@ -50,16 +47,10 @@ _V2 = "_v2"
 
 
 def get_config(arg: str = "base"):
+    check_argument(arg, [*SIZES, *(size + _V2 for size in SIZES if size != "tiny")])
     size = arg.removesuffix(_V2)
-    if size not in SIZES or arg == f"tiny{_V2}":
-        raise UserError(
-            f"--config ends in :{arg}; it must be albert.py:{', :'.join(SIZES)}, or a size but "
-            f"tiny with {_V2} after it"
-        )
-    c = default_config()
+    c = load_config("tiny") if arg == "tiny" else default_config()
     if arg == "tiny":
-        # Works from any current directory.
-        c = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["get_config"]().unlock()
         # Whole n-grams are masked: with fewer entries, more of the context is near.
         c.model.vocab_size = 2048
         c.model.embedding_size = 64
@@ -97,5 +88,4 @@ def get_config(arg: str = "base"):
     # Where the blocks share their parameters, the pooler is 5 % of the rest, and tp never divides
     # it.
     c.max_replicated_share = 0.1
-    c.lock()
     return c

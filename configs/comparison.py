@@ -21,11 +21,8 @@ runs with other threads differ by up to 0.05, because of rounding alone; one of 
 Reproduced with this code.
 """
 
-import runpy
-from pathlib import Path
-
-from bert_jax.config import stage
-from bert_jax.errors import UserError
+from bert_jax import load_config
+from bert_jax.config import check_argument, stage
 
 # Steps that take 1e14 FLOPs.
 NUM_STEPS = {
@@ -39,43 +36,36 @@ NUM_STEPS = {
 
 
 def get_config(arg: str = "bert"):
-    if arg not in NUM_STEPS:
-        raise UserError(f"--config ends in :{arg}; it must be one of {', '.join(NUM_STEPS)}")
-    mini = _read("mini_laptop.py")()
-    c = _read("base.py")() if arg == "bert" else _read(f"{arg}.py")("base")
-    with c.unlocked():
-        for section in ("optimizer", "schedule", "checkpoint", "eval", "log"):
-            c[section] = mini[section]
-        c.dtype = mini.dtype
-        for key in ("hidden_size", "num_attention_heads", "intermediate_size"):
-            c.model[key] = mini.model[key]
-        c.model.num_hidden_layers = 2 if arg == "distilbert" else 4
-        c.model.vocab_size = 8192
-        c.model.hidden_dropout_prob = 0.0
-        c.model.attention_probs_dropout_prob = 0.0
-        # With BERT's initialization, such a short run would end before the model learns attention
-        # (docs/short_runs.md).
-        c.model.initializer_range = 0.04
-        c.sinusoidal_positions = 0.17
-        c.data.tokenizer = "wordpiece"
-        c.data.special_tokens = "bert"
-        c.data.sentencepiece_rules = "plain"
-        c.data.lowercase = True
-        # As in the original BERT.
-        c.data.max_sentence_tokens = 0
-        c.train.num_steps = NUM_STEPS[arg]
-        c.train.batch_size = 32
-        c.train.stages = (stage(fraction=1.0, max_seq_length=64),)
-        c.schedule.warmup_steps = 200.0
-        if arg == "electra":
-            c.model.embedding_size = c.model.hidden_size
-            # A third of the width would not be a multiple of 64.
-            c.model.generator_size = 1 / 4
-        if arg == "distilbert":
-            c.objective.teacher_layers = "0,2"
-    return c.lock()
-
-
-def _read(file: str):
-    # Works from any current directory.
-    return runpy.run_path(str(Path(__file__).with_name(file)))["get_config"]
+    check_argument(arg, NUM_STEPS)
+    mini = load_config("mini_laptop")
+    c = load_config("base" if arg == "bert" else f"{arg}:base")
+    for section in ("optimizer", "schedule", "checkpoint", "eval", "log"):
+        c[section] = mini[section]
+    c.dtype = mini.dtype
+    for key in ("hidden_size", "num_attention_heads", "intermediate_size"):
+        c.model[key] = mini.model[key]
+    c.model.num_hidden_layers = 2 if arg == "distilbert" else 4
+    c.model.vocab_size = 8192
+    c.model.hidden_dropout_prob = 0.0
+    c.model.attention_probs_dropout_prob = 0.0
+    # With BERT's initialization, such a short run would end before the model learns attention
+    # (docs/short_runs.md).
+    c.model.initializer_range = 0.04
+    c.sinusoidal_positions = 0.17
+    c.data.tokenizer = "wordpiece"
+    c.data.special_tokens = "bert"
+    c.data.sentencepiece_rules = "plain"
+    c.data.lowercase = True
+    # As in the original BERT.
+    c.data.max_sentence_tokens = 0
+    c.train.num_steps = NUM_STEPS[arg]
+    c.train.batch_size = 32
+    c.train.stages = (stage(fraction=1.0, max_seq_length=64),)
+    c.schedule.warmup_steps = 200.0
+    if arg == "electra":
+        c.model.embedding_size = c.model.hidden_size
+        # A third of the width would not be a multiple of 64.
+        c.model.generator_size = 1 / 4
+    if arg == "distilbert":
+        c.objective.teacher_layers = "0,2"
+    return c

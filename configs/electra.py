@@ -32,11 +32,8 @@ finds 40 to 47 % of the replaced tokens; the generator's masked-LM loss is 4.6 t
 unigram frequencies have 6.02. Reproduced with two seeds.
 """
 
-import runpy
-from pathlib import Path
-
-from bert_jax.config import default_config, stage
-from bert_jax.errors import UserError
+from bert_jax import load_config
+from bert_jax.config import check_argument, default_config, stage
 
 SIZES = {
     "small": {
@@ -87,21 +84,16 @@ SIZES = {
 
 
 def get_config(arg: str = "base"):
-    if arg not in SIZES:
-        raise UserError(f"--config ends in :{arg}; it must be one of {', '.join(SIZES)}")
-    c = default_config()
-    if arg == "tiny":
-        # Works from any current directory.
-        c = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["get_config"]()
-    with c.unlocked():
-        c.family = "electra"
-        c.objective.terms = ("generator", "replaced_token")
-        c.objective.weights = (1.0, 50.0)
-        c.model.pooler_act = "gelu"
-        c.model.pooler_dropout_prob = 0.1
-        c.data.rows = "halves"
-        c.data.corruption = "electra"
-        c.data.short_seq_prob = 0.05
-        c.schedule.shape = "product"
-        c.update_from_flattened_dict(SIZES[arg])
-    return c.lock()
+    check_argument(arg, SIZES)
+    c = load_config("tiny") if arg == "tiny" else default_config()
+    c.family = "electra"
+    c.objective.terms = ("generator", "replaced_token")
+    c.objective.weights = (1.0, 50.0)
+    c.model.pooler_act = "gelu"
+    c.model.pooler_dropout_prob = 0.1
+    c.data.rows = "halves"
+    c.data.corruption = "electra"
+    c.data.short_seq_prob = 0.05
+    c.schedule.shape = "product"
+    c.update_from_flattened_dict(SIZES[arg])
+    return c

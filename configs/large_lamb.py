@@ -13,11 +13,11 @@ config.train.gradient_accumulation_steps.
 Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1). Not reproduced with this code.
 """
 
-from bert_jax.config import default_config, lamb_stages, refuse_argument
+from bert_jax.config import check_argument, default_config, lamb_stages
 
 
 def get_config(arg: str = ""):
-    refuse_argument(arg)
+    check_argument(arg)
     c = default_config()
     c.model.num_hidden_layers = 24
     c.model.hidden_size = 1024
@@ -32,5 +32,4 @@ def get_config(arg: str = ""):
     c.checkpoint.every_steps = 200
     c.eval.every_steps = 500
     c.log.every_steps = 10
-    c.lock()
     return c

@@ -13,11 +13,11 @@ including the preparation of the text. --config.sinusoidal_positions=0.17 reache
 in the same number of steps, but the model scores lower after fine-tuning (docs/finetuning.md).
 """
 
-from bert_jax.config import default_config, refuse_argument, stage
+from bert_jax.config import check_argument, default_config, stage
 
 
 def get_config(arg: str = ""):
-    refuse_argument(arg)
+    check_argument(arg)
     c = default_config()
     c.dtype = "float32"
     # Smaller than in BERT: the softmax over 30,522 entries would take a third of each step.
@@ -48,5 +48,4 @@ def get_config(arg: str = ""):
     c.eval.every_steps = 3000
     c.eval.max_sequences = 1024
     c.log.every_steps = 100
-    c.lock()
     return c

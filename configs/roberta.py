@@ -24,22 +24,15 @@ reproduced with this code. `tiny`: a held-out masked-LM loss of 6.02 (unigram fr
 reproduced.
 """
 
-import runpy
-from pathlib import Path
-
-from bert_jax.config import default_config, stage
-from bert_jax.errors import UserError
+from bert_jax import load_config
+from bert_jax.config import check_argument, default_config, stage
 
 SIZES = ("base", "large", "tiny")
 
 
 def get_config(arg: str = "base"):
-    if arg not in SIZES:
-        raise UserError(f"--config ends in :{arg}; it must be roberta.py:{', :'.join(SIZES)}")
-    c = default_config()
-    if arg == "tiny":
-        # Works from any current directory.
-        c = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["get_config"]().unlock()
+    check_argument(arg, SIZES)
+    c = load_config("tiny") if arg == "tiny" else default_config()
     c.family = "roberta"
     c.objective.terms = ("masked_lm",)
     c.objective.weights = (1.0,)
@@ -72,5 +65,4 @@ def get_config(arg: str = "base"):
         c.model.intermediate_size = 4096
         c.schedule.peak_learning_rate = 4e-4
         c.schedule.warmup_steps = 30_000.0
-    c.lock()
     return c

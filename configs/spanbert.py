@@ -23,24 +23,16 @@ loss about 0.5 nats below the unigram baseline, and a boundary loss about 0.25 b
 docs/family.md has the figures of a run.
 """
 
-import runpy
-from pathlib import Path
-
-from bert_jax.config import default_config, stage
-from bert_jax.errors import UserError
+from bert_jax import load_config
+from bert_jax.config import check_argument, default_config, stage
 
 SIZES = ("base", "large", "tiny")
 
 
 def get_config(arg: str = "base"):
-    if arg not in SIZES:
-        raise UserError(
-            f"--config ends in :{arg}; it must name a size of SpanBERT: {', '.join(SIZES)}"
-        )
+    check_argument(arg, SIZES)
     if arg == "tiny":
-        # Works from any current directory.
-        tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
-        c = tiny["get_config"]().unlock()
+        c = load_config("tiny")
         length, predictions = 64, 10
         # Two predictions per masked token, and rows of whole sentences, take more time than in
         # tiny.py. A smaller vocabulary makes up for that.
@@ -71,5 +63,4 @@ def get_config(arg: str = "base"):
     c.data.rows = "whole_sentences"
     c.data.corruption = "spans"
     c.data.short_seq_prob = 0.0
-    c.lock()
     return c

@@ -2,10 +2,12 @@
 
 Each module defines a section or a group of keys; `common` defines those that pre-training and
 fine-tuning share. A file in configs/ starts from `default_config()` or `finetune_config(task)`,
-changes some values and returns the config locked. Flags override single values:
+changes some values and returns the config. Flags override single values:
 `--config.model.num_hidden_layers=6`. A command validates the finished config once, before any
 work; all other code trusts the values.
 """
+
+from collections.abc import Collection
 
 from bert_jax.config.common import check_profile
 from bert_jax.config.devices import check_batch, check_vocabulary
@@ -30,6 +32,7 @@ from bert_jax.config.stages import (
 from bert_jax.errors import UserError
 
 __all__ = [
+    "check_argument",
     "check_batch",
     "check_profile",
     "check_vocabulary",
@@ -43,7 +46,6 @@ __all__ = [
     "max_predictions",
     "objective_terms",
     "prediction_warnings",
-    "refuse_argument",
     "stage",
     "teacher_layers",
     "to_dict",
@@ -53,11 +55,17 @@ __all__ = [
 ]
 
 
-def refuse_argument(arg: str) -> None:
-    """Refuses an argument (FILE.py:ARG) in a config file that takes none.
+def check_argument(arg: str, choices: Collection[str] = ()) -> None:
+    """Refuses an argument (FILE.py:ARG) that a config file does not take.
+
+    Args:
+      arg: The argument; empty if there is none.
+      choices: The arguments that the file takes.
 
     Raises:
-      UserError: There is an argument.
+      UserError: The argument is not one of these.
     """
-    if arg:
+    if choices and arg not in choices:
+        raise UserError(f"--config ends in :{arg}; it must end in one of :{', :'.join(choices)}")
+    if arg and not choices:
         raise UserError(f"--config ends in :{arg}, but that file takes no argument; leave it out")

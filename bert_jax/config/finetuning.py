@@ -259,8 +259,8 @@ def _section(task: str) -> Section:
 
 
 def finetune_config(task: str) -> ConfigDict:
-    """Returns the defaults for a task (one of `TASKS`), unlocked."""
-    return build(_section(task), {"task": task})
+    """Returns the defaults for a task (one of `TASKS`), locked."""
+    return build(_section(task), {"task": task}).lock()
 
 
 def feature_layers(config: ConfigDict) -> tuple[int, ...]:

@@ -142,8 +142,8 @@ PRETRAINING: Section = {
 
 
 def default_config() -> ConfigDict:
-    """Returns BERT-base's config, unlocked; the files in configs/ start from it."""
-    return build(PRETRAINING, {})
+    """Returns BERT-base's config, locked; the files in configs/ start from it."""
+    return build(PRETRAINING, {}).lock()
 
 
 def objective_terms(config: ConfigDict) -> tuple[str, ...]:

@@ -17,13 +17,12 @@ Expected: with BERT-base, the paper's table 1 (test: CoLA 52.1, SST-2 93.5, MRPC
 85.8, QQP F1 71.2, MNLI 84.6/83.4, QNLI 90.5, RTE 66.4); not reproduced here.
 """
 
-from bert_jax.config.finetuning import ALL, GLUE_TASKS, finetune_config
-from bert_jax.errors import UserError
+from bert_jax.config import check_argument, finetune_config
+from bert_jax.config.finetuning import ALL, GLUE_TASKS
 
 
 def get_config(arg: str = "mrpc"):
-    if arg not in (names := (*GLUE_TASKS, "ax", ALL)):
-        raise UserError(f"glue.py:{arg}: it must be glue.py:TASK with one of {', '.join(names)}")
+    check_argument(arg, (*GLUE_TASKS, "ax", ALL))
     c = finetune_config(arg)
     if arg == "qqp":
         # Some rows of the training file lack a question.
@@ -31,5 +30,4 @@ def get_config(arg: str = "mrpc"):
     if arg == "ax":
         # The diagnostic set has only a test split.
         c.eval.predict = "test"
-    c.lock()
     return c

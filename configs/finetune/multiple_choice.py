@@ -12,13 +12,12 @@ Hardware: one GPU or one TPU chip.
 Expected: with BERT-base on SWAG, the paper's table 4 (dev accuracy 81.6); not reproduced here.
 """
 
-from bert_jax.config import finetune_config, refuse_argument
+from bert_jax.config import check_argument, finetune_config
 
 
 def get_config(arg: str = ""):
-    refuse_argument(arg)
+    check_argument(arg)
     c = finetune_config("multiple_choice")
     c.train.batch_size = 16
     c.schedule.peak_learning_rate = 2e-5
-    c.lock()
     return c

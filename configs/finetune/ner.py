@@ -13,12 +13,11 @@ Expected: with BERT-base on CoNLL-2003, the paper's table 7 (dev F1 96.4, with t
 context, which is not implemented); not reproduced here.
 """
 
-from bert_jax.config import finetune_config, refuse_argument
+from bert_jax.config import check_argument, finetune_config
 
 
 def get_config(arg: str = ""):
-    refuse_argument(arg)
+    check_argument(arg)
     c = finetune_config("ner")
     c.schedule.peak_learning_rate = 5e-5
-    c.lock()
     return c

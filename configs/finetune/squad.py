@@ -13,13 +13,11 @@ Hardware: one GPU of 16 GB or more, or one TPU chip. With less memory, use
 Expected: with BERT-base, the paper's table 2 (dev 1.1: EM 80.8, F1 88.5); not reproduced here.
 """
 
-from bert_jax.config import finetune_config
-from bert_jax.errors import UserError
+from bert_jax.config import check_argument, finetune_config
 
 
 def get_config(arg: str = "1.1"):
-    if arg not in ("1.1", "2.0"):
-        raise UserError(f"squad.py:{arg}: it must be squad.py:1.1 or squad.py:2.0")
+    check_argument(arg, ("1.1", "2.0"))
     c = finetune_config("squad")
     c.data.max_seq_length = 384
     c.schedule.peak_learning_rate = 5e-5
@@ -27,5 +25,4 @@ def get_config(arg: str = "1.1"):
     if arg == "2.0":
         c.train.batch_size = 48
         c.train.num_epochs = 2.0
-    c.lock()
     return c

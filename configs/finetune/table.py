@@ -12,11 +12,10 @@ Hardware: one GPU or one TPU chip. A laptop is enough for a small model and a fe
 Expected: depends on the data.
 """
 
-from bert_jax.config import finetune_config, refuse_argument
+from bert_jax.config import check_argument, finetune_config
 
 
 def get_config(arg: str = ""):
-    refuse_argument(arg)
+    check_argument(arg)
     c = finetune_config("table")
-    c.lock()
     return c
