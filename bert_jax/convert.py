@@ -47,13 +47,13 @@ def convert(
     """
     # These imports take seconds, so the flags are checked first.
     from bert_jax.interop import formats
-    from bert_jax.interop.tokenizer_files import read_vocabulary_file
+    from bert_jax.interop.tokenizer_files import read_google_vocabulary
 
     pretrained = formats.read(source, None if vocab else lowercase, family=family)
     if vocab:
         if pretrained.tokenizer:
             raise UserError(f"{source} already has a tokenizer; leave out --vocab")
-        pretrained.tokenizer = read_vocabulary_file(vocab, lowercase)
+        pretrained.tokenizer = read_google_vocabulary(vocab, lowercase)
     if not pretrained.tokenizer:
         raise UserError(f"{source} has no tokenizer; name its vocabulary with --vocab=vocab.txt")
     if distil_layers:

@@ -133,8 +133,8 @@ def _cross_entropy(logits, labels):
 
 
 _OUTPUT = """
-classes dense/kernel weight -
-vector dense/bias bias -
+classes dense/kernel weight
+vector dense/bias bias
 """
 FAMILY = dataclasses.replace(
     BERT,
@@ -142,8 +142,8 @@ FAMILY = dataclasses.replace(
     model_types=("swap_detector",),
     names=(
         *BERT.names,
-        Names("swap/", "swap_head.", "-", _OUTPUT),
-        Names("long/", "long_head.", "-", _OUTPUT),
+        Names("swap/", "swap_head.", _OUTPUT),
+        Names("long/", "long_head.", _OUTPUT),
     ),
     pretraining_classes=(
         PreTrainingClass(

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.tokenizers import SPECIAL_TOKENS, SpecialTokens
-
 
 class Names(NamedTuple):
     """A table of weight names with common prefixes.
@@ -14,16 +12,16 @@ class Names(NamedTuple):
       ours: The prefix of our flat names. "{}" in the three prefixes stands for the number of
         a layer; such a table applies to every layer.
       huggingface: The prefix in `transformers`.
-      google: The prefix in google-research/bert's checkpoints.
       rows: A line for each weight: its layout (a key of `names.LAYOUTS`), our name, Hugging
-        Face's name, Google's name; "-" if a program does not have the weight. "+N" after the
-        layout means that the tensor begins with N extra rows, which are not used.
+        Face's name and, if there is `google`, Google's name. "+N" after the layout means that
+        the tensor begins with N extra rows, which are not used.
+      google: The prefix in google-research/bert's checkpoints; None if it lacks these weights.
     """
 
     ours: str
     huggingface: str
-    google: str
     rows: str
+    google: str | None = None
 
 
 class PreTrainingClass(NamedTuple):
@@ -67,12 +65,12 @@ class TaskClass(NamedTuple):
 
 # A dense layer, and the output layer of all task classes.
 DENSE = """
-matrix kernel weight -
-vector bias bias -
+matrix kernel weight
+vector bias bias
 """
 OUTPUT = """
-classes dense/kernel weight -
-vector dense/bias bias -
+classes dense/kernel weight
+vector dense/bias bias
 """
 
 
@@ -99,9 +97,9 @@ def task_classes(
         classes[head] = TaskClass(
             f"{prefix}For{head.title().replace('_', '')}",
             # Each of Google's scripts names its output layer differently.
-            Names("classifier/", output, "-", OUTPUT),
+            Names("classifier/", output, OUTPUT),
             pipeline,
-            pooler=Names("bert/pooler/dense/", pooler, "-", DENSE) if pooler else None,
+            pooler=Names("bert/pooler/dense/", pooler, DENSE) if pooler else None,
         )
     return classes
 
@@ -119,7 +117,6 @@ class Family:
       task_classes: The class for each head of fine-tuning.
       tokenizer: The tokenizer class of directories that do not name one, a key of
         `tokenizer_classes.TOKENIZER_CLASSES`. Exports prefer this class if it fits.
-      special_tokens: The special tokens of a vocabulary in these directories.
       config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
         which they are written.
       optional_config_keys: More such keys, which are written only if their value is not the
@@ -131,7 +128,6 @@ class Family:
       constants: Keys of a config.json and the one value that the family supports.
       written: Keys and values that are written to every config.json.
       token_ids: Maps keys of a config.json to the attributes of a tokenizer that they repeat.
-      activations: Maps `hidden_act` in a config.json to ours.
       encoder_prefixes: Prefixes of the names of an encoder's tensors in either program.
       base_prefixes: Prefixes of the same names in a file of the bare encoder, where names lack
         the first of `encoder_prefixes`.
@@ -141,10 +137,8 @@ class Family:
       zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
         missing table is written as one row of zeros, and one row of zeros is read as no table.
       buffers: Tensors that are constants, not weights.
-      google_activations: `hidden_act` values of Google's program; empty if it does not
-        support the family.
-      google_constants: Keys of `config.model` with the one value that Google's program
-        supports.
+      google_values: Keys of `config.model` with the values that Google's program supports;
+        empty if it does not support the family.
     """
 
     title: str
@@ -153,10 +147,8 @@ class Family:
     pretraining_classes: Sequence[PreTrainingClass]
     task_classes: Mapping[str, TaskClass]
     config_keys: Mapping[str, str]
-    activations: Mapping[str, str]
     encoder_prefixes: tuple[str, ...]
     tokenizer: str = "BertTokenizer"
-    special_tokens: SpecialTokens = SPECIAL_TOKENS
     base_prefixes: tuple[str, ...] = ()
     optional_config_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -171,8 +163,7 @@ class Family:
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     zero_tables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     buffers: tuple[str, ...] = ()
-    google_activations: tuple[str, ...] = ()
-    google_constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    google_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
         """Returns the first class that fits a model; None stands for unknown terms."""

@@ -18,7 +18,6 @@ from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, w
 from bert_jax.interop.tokenizer_files import OPTIONS_FILE, read_google_tokenizer
 from bert_jax.interop.weights import expected_shapes
 from bert_jax.models import BertConfig
-from bert_jax.models.activations import ACTIVATIONS
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -38,8 +37,7 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
     prefix = path if _index(path).is_file() else _only_checkpoint(path)
     directory = prefix.parent
     config = files.read_json(directory / CONFIG)
-    activations = {name: name for name in ACTIVATIONS}
-    model = read_model_keys(config, family.config_keys, activations, directory / CONFIG)
+    model = read_model_keys(config, family.config_keys, directory / CONFIG)
     training = read_training(directory)
     terms = read_terms(training, family, model["causal"])
     names = foreign_names(family.names, "google", BertConfig(**model).num_groups)
@@ -50,7 +48,7 @@ def read_google(path: Path, lowercase: bool | None = None, family_name: str = ""
         source=str(path),
         model=model,
         weights=weights,
-        tokenizer=read_google_tokenizer(directory, family, lowercase),
+        tokenizer=read_google_tokenizer(directory, lowercase),
         warnings=warnings,
         training=training,
         family=family_name,
@@ -90,7 +88,7 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
 
 def _google_family(name: str) -> Family:
     family = load_family(name)
-    if not family.google_activations:
+    if not family.google_values:
         raise UserError(f"the family {name} has no Google format; use --to=huggingface")
     return family
 
@@ -98,11 +96,9 @@ def _google_family(name: str) -> Family:
 def _differences(pretrained: Pretrained, family: Family) -> list[str]:
     """Returns a warning for everything that Google's scripts would do differently."""
     model, tokenizer = pretrained.model, pretrained.tokenizer
-    allowed = {"hidden_act": family.google_activations}
-    allowed |= {key: (value,) for key, value in family.google_constants.items()}
     warnings = [
         f"{key} is {model[key]}: Google's program has only {' and '.join(map(str, values))}"
-        for key, values in allowed.items()
+        for key, values in family.google_values.items()
         if model[key] not in values
     ]
     if tokenizer and tokenizer.kind != "wordpiece":

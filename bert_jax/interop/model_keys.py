@@ -23,10 +23,12 @@ TRAINING_ONLY = {key for key in MODEL_KEYS if key.endswith("dropout_prob")} | {
     "initializer_range",
     "generator_size",
 }
+# Names of activations in `transformers`, with ours.
+_ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 
 
 def read_model_keys(
-    config: Mapping[str, Any], keys: Mapping[str, str], activations: Mapping[str, str], path: Path
+    config: Mapping[str, Any], keys: Mapping[str, str], path: Path
 ) -> dict[str, Any]:
     """Reads the keys of `config.model` from another program's config, the file `path`.
 
@@ -39,7 +41,7 @@ def read_model_keys(
         if value is None:
             raise UserError(f"{path} has no {theirs}")
         if ours == "hidden_act":
-            value = activations.get(str(value), value)
+            value = _ACTIVATIONS.get(str(value), value)
         MODEL[ours].check(f"{path}: {theirs}", value)
         model[ours] = value
     hidden_size, num_heads = model["hidden_size"], model["num_attention_heads"]
@@ -63,7 +65,7 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
         if config.get(key, value) != value:
             raise UserError(f"{path}: {key} is {config[key]!r}; it must be {value!r}")
     keys = {**family.config_keys, **family.optional_config_keys}
-    model = read_model_keys(config, keys, family.activations, path)
+    model = read_model_keys(config, keys, path)
     for key, value in family.fixed.items():
         if key in keys and model[key] != value:
             raise UserError(f"{path}: {keys[key]} is {model[key]!r}; it must be {value!r}")

@@ -87,16 +87,20 @@ def foreign_names(
     """
     names = {}
     for table in tables:
-        layers = range(num_groups) if "{}" in table.ours else (0,)
+        prefix = getattr(table, program)
+        if prefix is None:
+            continue
         for line in table.rows.strip().splitlines():
-            layout, ours, huggingface, google = line.split()
+            layout, ours, *programs = line.split()
             kind, _, unused_rows = layout.partition("+")
-            theirs = {"huggingface": huggingface, "google": google}[program]
+            theirs = programs[("huggingface", "google").index(program)]
             transposed = program in LAYOUTS[kind].transposed
-            for i in layers if theirs != "-" else ():
-                prefix = getattr(table, program).format(i)
+            for i in range(num_groups) if "{}" in table.ours else (0,):
                 names[table.ours.format(i) + ours] = ForeignTensor(
-                    prefix + theirs, LAYOUTS[kind].merged, transposed, int(unused_rows or 0)
+                    prefix.format(i) + theirs,
+                    LAYOUTS[kind].merged,
+                    transposed,
+                    int(unused_rows or 0),
                 )
     return names
 

@@ -102,10 +102,8 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     class_name = _class_of(directory, config)
     if class_name not in TOKENIZER_CLASSES or not TOKENIZER_CLASSES[class_name].kind:
         class_name = family.tokenizer
-    special_tokens = family.special_tokens
-    if class_name != family.tokenizer:
-        special_tokens = CONVENTIONS[TOKENIZER_CLASSES[class_name].special_tokens]
     tokenizer_class = TOKENIZER_CLASSES[class_name]
+    special_tokens = CONVENTIONS[tokenizer_class.special_tokens]
     if tokenizer_class.kind == "wordpiece":
         return _read_wordpiece(directory, config, special_tokens)
     if not tokenizers.vocabulary_files(tokenizer_class.kind, directory)[0].exists():
@@ -159,13 +157,11 @@ def _read_wordpiece(
     return tokenizer
 
 
-def read_google_tokenizer(
-    directory: Path, family: Family, lowercase: bool | None = None
-) -> Tokenizer | None:
+def read_google_tokenizer(directory: Path, lowercase: bool | None = None) -> Tokenizer | None:
     """Reads the tokenizer of a directory of google-research/bert; None if it has none.
 
     OPTIONS_FILE records the lower-casing. Without that file, `lowercase` decides; see
-    `read_vocabulary_file`.
+    `read_google_vocabulary`.
 
     Raises:
       UserError: `lowercase` contradicts OPTIONS_FILE.
@@ -179,27 +175,20 @@ def read_google_tokenizer(
             )
         return tokenizer
     if (directory / VOCABULARY_FILE).exists():
-        return read_vocabulary_file(directory / VOCABULARY_FILE, lowercase, family.special_tokens)
+        return read_google_vocabulary(directory / VOCABULARY_FILE, lowercase)
     return None
 
 
-def read_vocabulary_file(
-    path: str | Path, lowercase: bool | None = None, special_tokens: SpecialTokens = SPECIAL_TOKENS
-) -> Tokenizer:
+def read_google_vocabulary(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
     """Returns the tokenizer of a vocab.txt, with the options of google-research/bert.
 
     If `lowercase` is None, a vocabulary without upper-case letters is uncased. Entries like [MASK]
     are ignored for this.
     """
-    tokens = read_vocabulary(path, special_tokens)
+    tokens = read_vocabulary(path, SPECIAL_TOKENS)
     if lowercase is None:
         lowercase = all(t == t.lower() for t in tokens if not _IN_BRACKETS(t))
-    return WordPieceTokenizer(
-        tokens,
-        lowercase=lowercase,
-        max_input_chars_per_word=_GOOGLE_WORD,
-        special_tokens=special_tokens,
-    )
+    return WordPieceTokenizer(tokens, lowercase=lowercase, max_input_chars_per_word=_GOOGLE_WORD)
 
 
 def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTokenizer:

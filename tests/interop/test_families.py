@@ -46,7 +46,7 @@ TOY = dataclasses.replace(
     BERT,
     title="Toy",
     model_types=("toy_bert",),
-    names=(*BERT.names, Names("toy/", "toy_head.", "-", "matrix dense/kernel weight -\n")),
+    names=(*BERT.names, Names("toy/", "toy_head.", "matrix dense/kernel weight\n")),
     pretraining_classes=(
         PreTrainingClass("ToyForPreTraining", ("masked_lm", TOY_TERM), ("bert/", "mlm/", "toy/")),
     ),
@@ -134,7 +134,7 @@ def test_a_family_without_google_names(tmp_path):
         formats.write(pretrained, tmp_path / "out", "google")
 
 
-WITHOUT_GOOGLE = dataclasses.replace(BERT, google_activations=())
+WITHOUT_GOOGLE = dataclasses.replace(BERT, google_values={})
 
 
 def test_an_albert_has_its_own_names(tmp_path):

@@ -73,7 +73,7 @@ def test_every_chain_of_conversions_keeps_the_fingerprint(tokenizer, tmp_path):
             ours = files.read_huggingface_tokenizer(folder, BERT)
         elif kind == "google":
             ours.save(folder, files.OPTIONS_FILE)
-            ours = files.read_google_tokenizer(folder, BERT)
+            ours = files.read_google_tokenizer(folder)
         else:
             ours.save(folder)
             ours = tokenizers.load(folder)
@@ -144,10 +144,10 @@ def test_a_model_without_token_types_gets_none(tokenizer, tmp_path):
 def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):
     tokenizer.save(tmp_path, files.OPTIONS_FILE)
     lowercase = tokenizer.options["lowercase"]
-    again = files.read_google_tokenizer(tmp_path, BERT, lowercase)
+    again = files.read_google_tokenizer(tmp_path, lowercase)
     assert again.fingerprint == tokenizer.fingerprint
     with pytest.raises(UserError, match=f"lowercase is {lowercase}, not {not lowercase}"):
-        files.read_google_tokenizer(tmp_path, BERT, not lowercase)
+        files.read_google_tokenizer(tmp_path, not lowercase)
 
 
 def foreign_model(path, **options):

@@ -36,20 +36,20 @@ from tests.golden.inputs import (
 
 # The boundary head of record_spanbert.py, which no family exports.
 _BOUNDARY = """
-table position_embeddings position_embeddings.weight -
-matrix transform/kernel first.weight -
-vector transform/bias first.bias -
-vector layer_norm/scale first_layer_norm.weight -
-vector layer_norm/bias first_layer_norm.bias -
-matrix decoder/transform/kernel second.weight -
-vector decoder/transform/bias second.bias -
-vector decoder/layer_norm/scale second_layer_norm.weight -
-vector decoder/layer_norm/bias second_layer_norm.bias -
-vector decoder/output_bias bias -
+table position_embeddings position_embeddings.weight
+matrix transform/kernel first.weight
+vector transform/bias first.bias
+vector layer_norm/scale first_layer_norm.weight
+vector layer_norm/bias first_layer_norm.bias
+matrix decoder/transform/kernel second.weight
+vector decoder/transform/bias second.bias
+vector decoder/layer_norm/scale second_layer_norm.weight
+vector decoder/layer_norm/bias second_layer_norm.bias
+vector decoder/output_bias bias
 """
 _SPANBERT = dataclasses.replace(
     SPANBERT,
-    names=(*SPANBERT.names, Names("sbo/", "boundary.", "-", _BOUNDARY)),
+    names=(*SPANBERT.names, Names("sbo/", "boundary.", _BOUNDARY)),
     pretraining_classes=(PreTrainingClass("SpanBert", ("masked_lm", "span_boundary"), ()),),
 )
 

@@ -37,9 +37,7 @@ OURS = {
     "albert_cased": ("sentencepiece", ALBERT),
     "phobert": ("fastbpe", {}),
 }
-ALBERT_FAMILY = dataclasses.replace(
-    BERT, tokenizer="AlbertTokenizer", special_tokens=CONVENTIONS["albert"]
-)
+ALBERT_FAMILY = dataclasses.replace(BERT, tokenizer="AlbertTokenizer")
 FAMILIES = {
     "xlm_roberta": XLM_ROBERTA,
     "camembert": CAMEMBERT,

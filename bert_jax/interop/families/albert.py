@@ -2,33 +2,32 @@
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import DENSE, OUTPUT, Family, Names, PreTrainingClass, task_classes
-from bert_jax.tokenizers import CONVENTIONS
 
-# layout, our name, Hugging Face's, Google's
+# layout, our name, Hugging Face's
 _LAYER = """
-heads_in attention/query_kernel attention.query.weight -
-heads_bias attention/query_bias attention.query.bias -
-heads_in attention/key_kernel attention.key.weight -
-heads_bias attention/key_bias attention.key.bias -
-heads_in attention/value_kernel attention.value.weight -
-heads_bias attention/value_bias attention.value.bias -
-heads_out attention/output_kernel attention.dense.weight -
-vector attention/output_bias attention.dense.bias -
-vector attention_layer_norm/scale attention.LayerNorm.weight -
-vector attention_layer_norm/bias attention.LayerNorm.bias -
-matrix intermediate/kernel ffn.weight -
-vector intermediate/bias ffn.bias -
-matrix output/kernel ffn_output.weight -
-vector output/bias ffn_output.bias -
-vector output_layer_norm/scale full_layer_layer_norm.weight -
-vector output_layer_norm/bias full_layer_layer_norm.bias -
+heads_in attention/query_kernel attention.query.weight
+heads_bias attention/query_bias attention.query.bias
+heads_in attention/key_kernel attention.key.weight
+heads_bias attention/key_bias attention.key.bias
+heads_in attention/value_kernel attention.value.weight
+heads_bias attention/value_bias attention.value.bias
+heads_out attention/output_kernel attention.dense.weight
+vector attention/output_bias attention.dense.bias
+vector attention_layer_norm/scale attention.LayerNorm.weight
+vector attention_layer_norm/bias attention.LayerNorm.bias
+matrix intermediate/kernel ffn.weight
+vector intermediate/bias ffn.bias
+matrix output/kernel ffn_output.weight
+vector output/bias ffn_output.bias
+vector output_layer_norm/scale full_layer_layer_norm.weight
+vector output_layer_norm/bias full_layer_layer_norm.bias
 """
 _LANGUAGE_MODEL = """
-matrix transform/kernel dense.weight -
-vector transform/bias dense.bias -
-vector layer_norm/scale LayerNorm.weight -
-vector layer_norm/bias LayerNorm.bias -
-vector output_bias bias -
+matrix transform/kernel dense.weight
+vector transform/bias dense.bias
+vector layer_norm/scale LayerNorm.weight
+vector layer_norm/bias LayerNorm.bias
+vector output_bias bias
 """
 _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 
@@ -37,18 +36,15 @@ ALBERT = Family(
     model_types=("albert",),
     names=(
         BERT.names[0]._replace(huggingface="albert.embeddings."),
-        Names(
-            "bert/embeddings_project/", "albert.encoder.embedding_hidden_mapping_in.", "-", DENSE
-        ),
+        Names("bert/embeddings_project/", "albert.encoder.embedding_hidden_mapping_in.", DENSE),
         Names(
             "bert/encoder/layer_{}/",
             "albert.encoder.albert_layer_groups.{}.albert_layers.0.",
-            "-",
             _LAYER,
         ),
-        Names("bert/pooler/dense/", "albert.pooler.", "-", DENSE),
-        Names("mlm/", "predictions.", "-", _LANGUAGE_MODEL),
-        Names("sop/", "sop_classifier.classifier.", "-", OUTPUT),
+        Names("bert/pooler/dense/", "albert.pooler.", DENSE),
+        Names("mlm/", "predictions.", _LANGUAGE_MODEL),
+        Names("sop/", "sop_classifier.classifier.", OUTPUT),
     ),
     pretraining_classes=(
         PreTrainingClass(
@@ -67,7 +63,6 @@ ALBERT = Family(
     ),
     task_classes=task_classes("Albert"),
     tokenizer="AlbertTokenizer",
-    special_tokens=CONVENTIONS["albert"],
     config_keys=BERT.config_keys
     | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups"},
     constants={"position_embedding_type": "absolute", "inner_group_num": 1},
@@ -80,7 +75,6 @@ ALBERT = Family(
         "torch_dtype": "float32",
     },
     token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
-    activations=BERT.activations,
     encoder_prefixes=("albert.",),
     base_prefixes=BERT.base_prefixes,
     required_weights=("bert/embeddings_project/kernel",),

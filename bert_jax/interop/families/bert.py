@@ -53,11 +53,11 @@ BERT = Family(
     title="BERT",
     model_types=("bert",),
     names=(
-        Names("bert/embeddings/", "bert.embeddings.", "bert/embeddings/", _EMBEDDINGS),
-        Names("bert/encoder/layer_{}/", "bert.encoder.layer.{}.", "bert/encoder/layer_{}/", _LAYER),
-        Names("bert/pooler/", "bert.pooler.", "bert/pooler/", _POOLER),
-        Names("mlm/", "cls.predictions.", "cls/predictions/", _LANGUAGE_MODEL),
-        Names("nsp/", "cls.seq_relationship.", "cls/seq_relationship/", _NEXT_SENTENCE),
+        Names("bert/embeddings/", "bert.embeddings.", _EMBEDDINGS, "bert/embeddings/"),
+        Names("bert/encoder/layer_{}/", "bert.encoder.layer.{}.", _LAYER, "bert/encoder/layer_{}/"),
+        Names("bert/pooler/", "bert.pooler.", _POOLER, "bert/pooler/"),
+        Names("mlm/", "cls.predictions.", _LANGUAGE_MODEL, "cls/predictions/"),
+        Names("nsp/", "cls.seq_relationship.", _NEXT_SENTENCE, "cls/seq_relationship/"),
     ),
     pretraining_classes=(
         PreTrainingClass(
@@ -87,13 +87,6 @@ BERT = Family(
     optional_config_keys={"causal": "is_decoder"},
     constants={"position_embedding_type": "absolute", "add_cross_attention": False},
     written={"position_embedding_type": "absolute", "torch_dtype": "float32", "use_cache": True},
-    activations={
-        "gelu": "gelu",
-        "gelu_python": "gelu",
-        "gelu_new": "gelu_new",
-        "gelu_pytorch_tanh": "gelu_new",
-        "relu": "relu",
-    },
     encoder_prefixes=("bert.", "bert/"),
     base_prefixes=("embeddings.", "encoder.", "pooler."),
     # Checkpoints translated from TensorFlow in the first year of transformers.
@@ -103,6 +96,5 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     buffers=("bert.embeddings.position_ids",),
-    google_activations=("gelu", "relu"),
-    google_constants={"layer_norm_eps": 1e-12, "causal": False},
+    google_values={"hidden_act": ("gelu", "relu"), "layer_norm_eps": (1e-12,), "causal": (False,)},
 )

@@ -3,19 +3,19 @@
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import DENSE, Family, Names, PreTrainingClass, task_classes
 
-# layout, our name, Hugging Face's, Google's
+# layout, our name, Hugging Face's
 _DETECTION = """
-matrix transform/kernel dense.weight -
-vector transform/bias dense.bias -
-classes output/dense/kernel dense_prediction.weight -
-vector output/dense/bias dense_prediction.bias -
+matrix transform/kernel dense.weight
+vector transform/bias dense.bias
+classes output/dense/kernel dense_prediction.weight
+vector output/dense/bias dense_prediction.bias
 """
 _LANGUAGE_MODEL = """
-matrix transform/kernel generator_predictions.dense.weight -
-vector transform/bias generator_predictions.dense.bias -
-vector layer_norm/scale generator_predictions.LayerNorm.weight -
-vector layer_norm/bias generator_predictions.LayerNorm.bias -
-vector output_bias generator_lm_head.bias -
+matrix transform/kernel generator_predictions.dense.weight
+vector transform/bias generator_predictions.dense.bias
+vector layer_norm/scale generator_predictions.LayerNorm.weight
+vector layer_norm/bias generator_predictions.LayerNorm.bias
+vector output_bias generator_lm_head.bias
 """
 _ENCODER = tuple(
     table._replace(huggingface=table.huggingface.replace("bert.", "electra."))
@@ -30,9 +30,9 @@ ELECTRA = Family(
     model_types=("electra",),
     names=(
         *_ENCODER,
-        Names("bert/embeddings_project/", "electra.embeddings_project.", "-", DENSE),
-        Names("rtd/", "discriminator_predictions.", "-", _DETECTION),
-        Names("mlm/", "", "-", _LANGUAGE_MODEL),
+        Names("bert/embeddings_project/", "electra.embeddings_project.", DENSE),
+        Names("rtd/", "discriminator_predictions.", _DETECTION),
+        Names("mlm/", "", _LANGUAGE_MODEL),
     ),
     pretraining_classes=(
         PreTrainingClass(
@@ -61,10 +61,8 @@ ELECTRA = Family(
     constants={**BERT.constants, "is_decoder": False},
     written=BERT.written
     | {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
-    activations=BERT.activations,
     encoder_prefixes=("electra.",),
     base_prefixes=("embeddings.", "embeddings_project.", "encoder."),
-    renamed=BERT.renamed,
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     buffers=("electra.embeddings.position_ids",),
 )

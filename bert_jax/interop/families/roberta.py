@@ -8,18 +8,17 @@ from typing import Any
 
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
-from bert_jax.tokenizers import CONVENTIONS
 
 # Positions count from pad_token_id + 1, so the first two rows of the table are not used.
 _POSITION_OFFSET = 2
 
-# layout, our name, Hugging Face's, Google's
+# layout, our name, Hugging Face's
 _LANGUAGE_MODEL = """
-matrix transform/kernel dense.weight -
-vector transform/bias dense.bias -
-vector layer_norm/scale layer_norm.weight -
-vector layer_norm/bias layer_norm.bias -
-vector output_bias bias -
+matrix transform/kernel dense.weight
+vector transform/bias dense.bias
+vector layer_norm/scale layer_norm.weight
+vector layer_norm/bias layer_norm.bias
+vector output_bias bias
 """
 _ENCODER = tuple(
     table._replace(
@@ -51,10 +50,9 @@ def _classes(prefix: str) -> dict[str, Any]:
 ROBERTA = Family(
     title="RoBERTa",
     model_types=("roberta",),
-    names=(*_ENCODER, Names("mlm/", "lm_head.", "-", _LANGUAGE_MODEL)),
+    names=(*_ENCODER, Names("mlm/", "lm_head.", _LANGUAGE_MODEL)),
     **_classes("Roberta"),
     tokenizer="RobertaTokenizer",
-    special_tokens=CONVENTIONS["roberta"],
     config_keys=BERT.config_keys,
     config_offsets={"max_position_embeddings": _POSITION_OFFSET},
     # The activation of the masked-LM head is always gelu, regardless of hidden_act.
@@ -62,7 +60,6 @@ ROBERTA = Family(
     constants={**BERT.constants, "is_decoder": False, "pad_token_id": _POSITION_OFFSET - 1},
     written=BERT.written,
     token_ids={"bos_token_id": "cls_id", "pad_token_id": "pad_id", "eos_token_id": "sep_id"},
-    activations=BERT.activations,
     encoder_prefixes=("roberta.",),
     base_prefixes=BERT.base_prefixes,
     tied={
@@ -86,5 +83,4 @@ CAMEMBERT = dataclasses.replace(
     model_types=("camembert",),
     tokenizer="CamembertTokenizer",
     **_classes("Camembert"),
-    special_tokens=CONVENTIONS["camembert"],
 )
