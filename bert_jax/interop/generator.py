@@ -24,8 +24,6 @@ _MOVED = {"generator/mlm/": "mlm/", "generator/": "bert/"}
 
 def split(pretrained: Pretrained) -> dict[str, Pretrained]:
     """Returns the discriminator and the generator of a model, by directory."""
-    if all(not name.startswith(_HEAD) for name in pretrained.weights):
-        raise UserError(f"{pretrained.source} has no generator")
     own = {n: x for n, x in pretrained.weights.items() if not n.startswith(_HEAD)}
     generator = {name: x for name, x in own.items() if name.startswith(_SHARED)}
     for name, value in pretrained.weights.items():

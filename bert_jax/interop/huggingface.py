@@ -143,8 +143,8 @@ def _current_name(name: str, family: Family) -> str:
     """Returns the name of a tensor as `transformers` writes it today, with its prefix."""
     for old, new in family.renamed.items():
         name = name.replace(old, new)
-    bare = family.base_prefixes and name.startswith(family.base_prefixes)
-    return family.encoder_prefixes[0] + name if bare else name
+    is_bare = name.startswith(family.base_prefixes)
+    return family.encoder_prefixes[0] + name if is_bare else name
 
 
 def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> None:

@@ -19,7 +19,7 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SPECIAL_TOKENS, SpecialTokens, Tokenizer
-from bert_jax.tokenizers.base import require_special_tokens
+from bert_jax.tokenizers.base import entries_by_id, require_special_tokens
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
 OPTIONS_FILE = "bert_jax_tokenizer.json"
@@ -204,9 +204,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
             f"{OPTIONS_FILE} beside it"
         )
     ids = theirs.get_vocab(with_added_tokens=False)
-    tokens = sorted(ids, key=ids.get)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(f"{path}: the ids of its {len(ids)} entries must be 0 to {len(ids) - 1}")
+    tokens = entries_by_id(ids, path)
     unfit = [token for token in tokens if not token or "\n" in token or token.endswith("\r")]
     if unfit:
         raise UserError(f"{path}: {unfit[0]!r} cannot be a line of a {VOCABULARY_FILE}")

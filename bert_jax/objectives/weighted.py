@@ -44,7 +44,7 @@ class WeightedTerms:
     @property
     def progress(self) -> Mapping[str, str]:
         return {
-            metric.name: term.name.upper()
+            metric.name: term.name.upper().replace("_", " ")
             for term in self.terms
             for metric in term.metrics
             if metric.kind == "accuracy" and metric.in_training and metric.in_progress

@@ -3,7 +3,7 @@
 import abc
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,6 +232,18 @@ def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it must be a JSON object")
     return content
+
+
+def entries_by_id(ids: Mapping[str, int], path: epath.PathLike) -> list[str]:
+    """Returns the entries of a vocabulary in the order of their ids.
+
+    Raises:
+      UserError: The ids are not 0, 1, 2, ...
+    """
+    entries = sorted(ids, key=ids.get)
+    if [ids[entry] for entry in entries] != list(range(len(entries))):
+        raise UserError(f"{path}: the ids of its {len(ids)} entries must be 0 to {len(ids) - 1}")
+    return entries
 
 
 def require_special_tokens(

@@ -28,6 +28,7 @@ from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
+    entries_by_id,
     read_json_vocabulary,
     read_vocabulary_file,
     require_special_tokens,
@@ -159,9 +160,7 @@ def read_vocabulary(
         ids, merges = content, _read_merges(merges_path)
     else:
         ids, merges = _parse_library_file(content, path)
-    tokens = sorted(ids, key=ids.get)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(f"{path}: the ids of its {len(ids)} entries must be 0 to {len(ids) - 1}")
+    tokens = entries_by_id(ids, path)
     require_special_tokens(tokens, special_tokens, path)
     for pair in merges:
         if missing := {*pair, "".join(pair)}.difference(ids):

@@ -67,7 +67,7 @@ def random_columns(is_wanted_BxL: np.ndarray, bits_BxL: np.ndarray) -> np.ndarra
     length = is_wanted_BxL.shape[1]
     # Each key carries its own column: sorting is cheaper than argsort, and no two keys are
     # equal. Columns that are not wanted have the top bit, which sorts them last.
-    column_bits = np.uint64(max(1, (length - 1).bit_length()))
+    column_bits = np.uint64((length - 1).bit_length())
     column_mask = (np.uint64(1) << column_bits) - np.uint64(1)
     key_BxL = (bits_BxL >> np.uint64(1) & ~column_mask) | np.arange(length, dtype=np.uint64)
     key_BxL |= (~is_wanted_BxL).astype(np.uint64) << np.uint64(63)

@@ -100,7 +100,6 @@ class MaskedTokens:
         if self._is_weighted:
             self._is_candidate_V[tokenizer.unk_id] = False
             self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power
-        self._are_others_candidates = (self._is_candidate_V != self._is_text_V).any()
         self._random_ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
         if rules.random_ids == "no_specials":
             specials = [tokenizer.pad_id, tokenizer.unk_id, *ends]
@@ -135,9 +134,7 @@ class MaskedTokens:
         choice_bits_BxC, number_bits_B = bits_BxC[:, :draws], bits_BxC[:, -1]
 
         is_text_BxL = self._is_text_V[ids_BxL] & (mask_BxL != 0)
-        is_candidate_BxL = is_text_BxL
-        if self._are_others_candidates:
-            is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
+        is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
         is_start_BxL = is_candidate_BxL
         if self._whole_words:
             begins_word_BxL = batch.get("begins_word")

@@ -6,11 +6,10 @@ the original puts a later sentence in A if A has room. Rows consist of the store
 of the original consist of lines.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import ENCODER_FIELDS, BatchFields
 from bert_jax.data.rows.assembly import Span, join_spans
 from bert_jax.data.rows.windows import Block, WindowedRows, gather_sentences
 
@@ -38,8 +37,6 @@ class HalvesRows(WindowedRows):
     Tokens that do not fit in the row are cut off at the end.
     """
 
-    fields: ClassVar[BatchFields] = ENCODER_FIELDS
-
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].size
 
@@ -58,10 +55,6 @@ class HalvesRows(WindowedRows):
     def assemble(self, plan: HalvesPlan) -> dict[str, np.ndarray]:
         a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
         return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
-
-    def describe(self, plan: HalvesPlan) -> list[list[int]]:
-        """Returns [document, sentence in it] of each row's first token."""
-        return np.stack(self.locate(plan.a_start_N), axis=1).tolist()
 
     def _chunks(
         self, block: Block, rng: np.random.Generator

@@ -10,8 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.rows.segments import SegmentRows
-from bert_jax.data.rows.windows import Block, select_rows
+from bert_jax.data.rows.windows import Block, WindowedRows, select_rows
 
 
 class PackedPlan(NamedTuple):
@@ -22,7 +21,7 @@ class PackedPlan(NamedTuple):
     opens_N: np.ndarray  # bool: the row begins with the [SEP] that ends the document before it
 
 
-class FullSentenceRows(SegmentRows):
+class FullSentenceRows(WindowedRows):
     """`[CLS] sentence [SEP] sentence [SEP] ...`, with as many sentences as fit.
 
     A row continues with the next document; a second [SEP] ends each document. Rows do not cross

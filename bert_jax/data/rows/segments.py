@@ -1,10 +1,9 @@
 """Single segments: whole sentences of one document, without next-sentence prediction."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import ENCODER_FIELDS, BatchFields
 from bert_jax.data.rows.assembly import Span, join_spans
 from bert_jax.data.rows.windows import Block, WindowedRows, gather_sentences, target_lengths
 
@@ -24,8 +23,6 @@ class SegmentRows(WindowedRows):
     front or the back, as BERT's pairs do.
     """
 
-    fields: ClassVar[BatchFields] = ENCODER_FIELDS
-
     def count_block(self, block: Block, rng: np.random.Generator) -> int:
         return self._chunks(block, rng)[0].size
 
@@ -40,10 +37,6 @@ class SegmentRows(WindowedRows):
     def assemble(self, plan: SegmentPlan) -> dict[str, np.ndarray]:
         span = Span(plan.start_N, plan.length_N)
         return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, span)
-
-    def describe(self, plan: SegmentPlan) -> list[list[int]]:
-        """Returns [document, sentence in it] of each row's first token."""
-        return np.stack(self.locate(plan.start_N), axis=1).tolist()
 
     @property
     def _max_num_tokens(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bert_jax.batch import BatchFields
+from bert_jax.batch import ENCODER_FIELDS, BatchFields
 from bert_jax.data.random_streams import BLOCK_ORDER_TAG, PLAN_TAG, SHUFFLE_TAG, keyed_generator
 
 BLOCKS_PER_WINDOW = 16
@@ -40,8 +40,8 @@ class Block(NamedTuple):
 class WindowedRows(abc.ABC):
     """The base class of row builders. Subclasses plan and assemble the rows of a block.
 
-    A *plan* is a NamedTuple of equally long arrays, with one entry per row. Only the builder that
-    made a plan uses its arrays.
+    A *plan* is a NamedTuple of equally long arrays, with one entry per row. The first array is the
+    token position of each row's first token. Only the builder that made a plan uses the others.
 
     Args:
       store: The token store: `num_documents`, `document_starts` (int64 [D+1]),
@@ -54,7 +54,7 @@ class WindowedRows(abc.ABC):
       fields: The arrays that `assemble` returns.
     """
 
-    fields: ClassVar[BatchFields]
+    fields: ClassVar[BatchFields] = ENCODER_FIELDS
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
@@ -82,9 +82,9 @@ class WindowedRows(abc.ABC):
     def assemble(self, plan: Any) -> dict[str, np.ndarray]:
         """Reads the planned rows from the store; returns the arrays of `fields`."""
 
-    @abc.abstractmethod
-    def describe(self, plan: Any) -> list[Any]:
-        """Returns where each row comes from, as values that JSON can hold."""
+    def describe(self, plan: Any) -> list[list[int]]:
+        """Returns [document, sentence in it] of each row's first token."""
+        return np.stack(self.locate(plan[0]), axis=1).tolist()
 
     def windows(self, epoch: int) -> list[np.ndarray]:
         """Returns the blocks of each window of the epoch, in the order of the stream."""

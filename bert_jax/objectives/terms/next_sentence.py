@@ -81,7 +81,7 @@ class NextSentence(Term):
         }
 
     def results(self, sums):
-        weight = max(sums["weight"], 1.0)
+        weight = sums["weight"]
         counts = [sums[f"label_{label}"] for label in range(1, self.num_labels)]
         shares = np.array([sums["weight"] - sum(counts), *counts]) / weight
         return {

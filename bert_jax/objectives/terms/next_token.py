@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_cross_entropy
 from bert_jax.objectives.language_model import (
-    DENOMINATOR_EPSILON,
     language_model_head_flops,
     language_model_metrics,
     language_model_results,
@@ -35,7 +34,7 @@ class NextToken(Term):
         return decoder_inputs(model, hidden_BxLxD)
 
     def total(self, batch):
-        return jnp.sum(batch["attention_mask"][:, 1:]) + DENOMINATOR_EPSILON
+        return jnp.sum(batch["attention_mask"][:, 1:])
 
     def sums(self, outputs, batch, teacher=None):
         targets_BxL, weights_BxL = _targets(batch)

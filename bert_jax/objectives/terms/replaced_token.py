@@ -76,7 +76,7 @@ class ReplacedToken(Term):
         }
 
     def results(self, sums):
-        weight = max(sums["weight"], 1.0)
+        weight = sums["weight"]
         share = sums["replaced"] / weight
         return {
             "rtd_loss": sums["loss"] / weight,
