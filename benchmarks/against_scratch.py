@@ -113,8 +113,14 @@ def run(args: argparse.Namespace, task: str, epochs: float, source: str, side: s
     }
     command = [sys.executable, "-m", "bert_jax.finetune", "--sweep"]
     command += [f"--{key}={value}" for key, value in settings.items()]
-    subprocess.run([*command, *args.overrides], check=True)
+    run_command([*command, *args.overrides])
     return json.loads((workdir / "sweep.json").read_text())
+
+
+def run_command(command: list[str]) -> None:
+    """Runs a command. If it fails, it has printed why, and this program ends too."""
+    if status := subprocess.run(command).returncode:
+        sys.exit(status)
 
 
 def best_setting(sweep: dict) -> str:

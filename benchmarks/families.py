@@ -5,7 +5,7 @@
 
 All models are pre-trained with the same number of analytic FLOPs on the same tokens, and fine-tuned
 with the same rows, rates and seeds. The scores are taken after the last step; the table has the
-best median over the seeds. The last line is `bert` with random weights instead.
+best median over the seeds. Its last row is `bert` with random weights.
 
 An entry of --tasks is TASK:EPOCHS:LENGTH; the tasks are those of against_scratch.py. Runs that are
 already finished are not repeated, and the others continue.
@@ -13,11 +13,10 @@ already finished are not repeated, and the others continue.
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-from against_scratch import SIDES, best_setting, prepare, run, sweep_parser
+from against_scratch import SIDES, best_setting, prepare, run, run_command, sweep_parser
 
 from bert_jax.tasks.glue import SPECS
 
@@ -61,14 +60,14 @@ def pretrain(args: argparse.Namespace) -> None:
     store = args.workdir / "store"
     command = [sys.executable, "-m", "bert_jax.prepare", f"--input={args.corpus}"]
     command += [f"--vocab_size={VOCAB_SIZE}", "--max_sentence_tokens=0", f"--output={store}"]
-    subprocess.run(command, check=True)
+    run_command(command)
     for name in MODELS:
         command = [sys.executable, "-m", "bert_jax.main"]
         command += [f"--config=configs/comparison.py:{name}", f"--workdir={args.workdir / name}"]
         command += [f"--config.data.store={store}", f"--config.data.input={args.corpus}"]
         if name == "distilbert":
             command.append(f"--config.objective.teacher={args.workdir / 'bert'}")
-        subprocess.run(command, check=True)
+        run_command(command)
 
 
 def masked_lm(workdir: Path) -> str:

@@ -15,7 +15,7 @@ flops_computation.py of google-research/electra.
 | large | L24 H1024, 25 % masked | 1/4 | 512 | 2,048 | 2e-4 | 400k |
 | tiny | L2 H128, 1,024 entries, 25 % masked | 1/4 | 32 | 64 | 1e-3 | 3,600 |
 
-`tiny` is ours; its departures are those of configs/tiny.py.
+`tiny` is our own recipe, which follows configs/tiny.py.
 
 For fine-tuning, the authors use layer_decay 0.8 (large: 0.9) with the square of it at the top
 block, a rate of 1e-4 (large: 5e-5) and 10 % warm-up:

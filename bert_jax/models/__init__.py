@@ -2,8 +2,8 @@
 
 Letters in names are dimensions, here and in `bert_jax.objectives`:
 B sequences, L positions, D hidden width, A heads, K depth of a head,
-F feed-forward width, M masked positions, V vocabulary, W rows of the word
-embeddings (V, padded to a multiple of 128).
+E width of the embeddings, F feed-forward width, M masked positions, C labels,
+V vocabulary, W rows of the word embeddings (V, padded to a multiple of 128).
 
 Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
 only `bert_jax.parallel` maps them to the axes of a mesh.

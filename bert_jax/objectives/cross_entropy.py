@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.objectives.language_model import language_model_sums
 
-# Positions whose logits are in memory at once: 0.5 GB for 256 rows and a vocabulary of 30,522.
+# S, the positions whose logits are in memory at once: 0.5 GB for 256 rows and 30,522 entries.
 SLICE_POSITIONS = 16
 
 
@@ -44,9 +44,9 @@ def sliced_cross_entropy(
       weights_BxL: float32, 0 where nothing is predicted.
     """
 
-    def sums(hidden_BxCxE, targets_BxC, weights_BxC):
-        logits_BxCxW = vocabulary_logits(hidden_BxCxE, inputs.table_WxE, inputs.bias_W)
-        scores = language_model_sums(logits_BxCxW, targets_BxC, weights_BxC)
+    def sums(hidden_BxSxE, targets_BxS, weights_BxS):
+        logits_BxSxW = vocabulary_logits(hidden_BxSxE, inputs.table_WxE, inputs.bias_W)
+        scores = language_model_sums(logits_BxSxW, targets_BxS, weights_BxS)
         return scores["loss"], scores["accuracy"]
 
     return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
@@ -64,21 +64,21 @@ def sliced_divergence(
         entries beyond the vocabulary would be infinite.
     """
 
-    def sums(hidden_BxCxE, teacher_hidden_BxCxE, weights_BxC):
-        student_BxCxW, teacher_BxCxW = (
+    def sums(hidden_BxSxE, teacher_hidden_BxSxE, weights_BxS):
+        student_BxSxW, teacher_BxSxW = (
             vocabulary_logits(hidden, inputs.table_WxE, inputs.bias_W) / temperature
-            for hidden, inputs in ((hidden_BxCxE, student), (teacher_hidden_BxCxE, teacher))
+            for hidden, inputs in ((hidden_BxSxE, student), (teacher_hidden_BxSxE, teacher))
         )
-        probs_BxCxW = jax.nn.softmax(teacher_BxCxW)
+        probs_BxSxW = jax.nn.softmax(teacher_BxSxW)
         # At entries beyond the vocabulary, both logits are the same finite number.
-        divergence_BxC = jnp.sum(probs_BxCxW * (teacher_BxCxW - student_BxCxW), axis=-1)
-        divergence_BxC += jax.nn.logsumexp(student_BxCxW, axis=-1)
-        divergence_BxC -= jax.nn.logsumexp(teacher_BxCxW, axis=-1)
+        divergence_BxS = jnp.sum(probs_BxSxW * (teacher_BxSxW - student_BxSxW), axis=-1)
+        divergence_BxS += jax.nn.logsumexp(student_BxSxW, axis=-1)
+        divergence_BxS -= jax.nn.logsumexp(teacher_BxSxW, axis=-1)
         # Maxima are cheaper than an argmax, especially on a CPU.
-        is_best_BxCxW = teacher_BxCxW >= jnp.max(teacher_BxCxW, axis=-1, keepdims=True)
-        at_best_BxC = jnp.max(jnp.where(is_best_BxCxW, student_BxCxW, -jnp.inf), axis=-1)
-        same_BxC = at_best_BxC >= jnp.max(student_BxCxW, axis=-1)
-        return jnp.sum(weights_BxC * divergence_BxC), jnp.sum(weights_BxC * same_BxC)
+        is_best_BxSxW = teacher_BxSxW >= jnp.max(teacher_BxSxW, axis=-1, keepdims=True)
+        at_best_BxS = jnp.max(jnp.where(is_best_BxSxW, student_BxSxW, -jnp.inf), axis=-1)
+        same_BxS = at_best_BxS >= jnp.max(student_BxSxW, axis=-1)
+        return jnp.sum(weights_BxS * divergence_BxS), jnp.sum(weights_BxS * same_BxS)
 
     return _sums_of_slices(sums, student.hidden_BxLxE, teacher.hidden_BxLxE, weights_BxL)
 

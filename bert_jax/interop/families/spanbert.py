@@ -1,4 +1,7 @@
-"""SpanBERT: exported as a BERT, without the boundary head, which `transformers` lacks."""
+"""SpanBERT: a BERT in `transformers`, which has no class for the boundary head.
+
+An export therefore leaves this head out.
+"""
 
 import dataclasses
 
@@ -7,6 +10,6 @@ from bert_jax.interop.families.bert import BERT
 SPANBERT = dataclasses.replace(
     BERT,
     title="SpanBERT",
-    # Weights without further information have no next-sentence head.
+    # SpanBERT is trained without next-sentence prediction.
     pretraining_classes=[c for c in BERT.pretraining_classes if "next_sentence" not in c.terms],
 )
