@@ -139,6 +139,8 @@ def test_overrides_without_a_config():
     "line, message",
     [
         ("c.train.nope.x = 1", "a.py:5: "),
+        ("c.modle = 1", r"^modle is not a known key; did you mean model\?$"),
+        ("c.model.update(hiden_size=1)", "^hiden_size .* did you mean hidden_size"),
         ("int('x')", "a.py:5: ValueError: invalid literal for int"),
         ("open('/nothing/here')", "a.py:5: FileNotFoundError: .*No such file"),
         ("return 3", "must return a ConfigDict, not int"),

@@ -105,6 +105,9 @@ class _Section(ConfigDict):
     """A section of a config. A key for a tuple of texts also takes a single text."""
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if self.is_locked:
+            # The message of ConfigDict lists the whole section.
+            _refuse_unknown({key: value}, self, "")
         if isinstance(value, str) and isinstance(self.get(key), tuple):
             value = (value,)
         elif isinstance(value, ConfigDict) and isinstance(self.get(key), _Section):
