@@ -118,7 +118,7 @@ def run(args: argparse.Namespace, task: str, epochs: float, source: str, side: s
 
 
 def run_command(command: list[str]) -> None:
-    """Runs a command. If it fails, it has printed why, and this program ends too."""
+    """Runs a command. If it fails, exits with its status; the command has printed the reason."""
     if status := subprocess.run(command).returncode:
         sys.exit(status)
 

@@ -20,12 +20,11 @@ Runs that are already finished in `--workdir` are not repeated.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-from against_scratch import prepare, run, sweep_parser
+from against_scratch import prepare, run, run_command, sweep_parser
 from scipy import stats
 
 from bert_jax.interop import formats
@@ -72,7 +71,7 @@ def run_theirs(args: argparse.Namespace, task: str, epochs: float) -> None:
         command += [f"--seed={seed}", f"--num_labels={len(data.labels) or 1}"]
         command += [f"--epochs={epochs}", f"--learning_rate={args.learning_rates}"]
         command += [f"--{name}={getattr(args, name)}" for name in ("batch_size", "max_seq_length")]
-        subprocess.run(command, check=True)
+        run_command(command)
 
 
 def make_task(args: argparse.Namespace, task: str) -> GlueTask:

@@ -16,9 +16,9 @@ teacher's forward pass, and not the teacher's training.
 
 Hardware: two CPU cores and 3 GB of memory, for 8 to 11 minutes (14 to 19 minutes of CPU time).
 Expected: a held-out masked-LM loss of 4.7 (roberta), 5.0 (bert), 5.1 (distilbert), 5.5 (electra's
-generator), 6.0 (albert) and 6.4 (spanbert); unigram frequencies: 6.45 to 6.67. Two runs
-with different numbers of threads differ by up to 0.05 (bert: 0.1), because rounding differs.
-Reproduced with this code.
+generator), 6.0 (albert) and 6.4 (spanbert); unigram frequencies: 6.45 to 6.67. Two runs with
+different numbers of threads differ by up to 0.05 (bert: 0.1), because rounding differs. Reproduced
+with this code.
 """
 
 from bert_jax import load_config

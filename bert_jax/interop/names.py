@@ -50,6 +50,10 @@ LAYOUTS = {
 }
 
 
+# The columns of `Names.rows`; a table without a prefix for Google has no column for it.
+_COLUMNS = ("layout", "ours", "huggingface", "google")
+
+
 class ForeignTensor(NamedTuple):
     """The tensor of a weight in another program; its first `unused_rows` rows are not used."""
 
@@ -91,15 +95,14 @@ def foreign_names(
         if prefix is None:
             continue
         for line in table.rows.strip().splitlines():
-            layout, ours, *programs = line.split()
-            kind, _, unused_rows = layout.partition("+")
-            theirs = programs[("huggingface", "google").index(program)]
-            transposed = program in LAYOUTS[kind].transposed
+            columns = dict(zip(_COLUMNS, line.split(), strict=False))
+            kind, _, unused_rows = columns["layout"].partition("+")
+            merged, transposed = LAYOUTS[kind]
             for i in range(num_groups) if "{}" in table.ours else (0,):
-                names[table.ours.format(i) + ours] = ForeignTensor(
-                    prefix.format(i) + theirs,
-                    LAYOUTS[kind].merged,
-                    transposed,
+                names[table.ours.format(i) + columns["ours"]] = ForeignTensor(
+                    prefix.format(i) + columns[program],
+                    merged,
+                    program in transposed,
                     int(unused_rows or 0),
                 )
     return names

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError, naming
 from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
-from bert_jax.tokenizers import CONVENTIONS, SPECIAL_TOKENS, SpecialTokens, Tokenizer
+from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.base import entries_by_id, require_special_tokens
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
@@ -185,7 +185,7 @@ def read_google_vocabulary(path: str | Path, lowercase: bool | None = None) -> T
     If `lowercase` is None, a vocabulary without upper-case letters is uncased. Entries like [MASK]
     are ignored for this.
     """
-    tokens = read_vocabulary(path, SPECIAL_TOKENS)
+    tokens = read_vocabulary(path)
     if lowercase is None:
         lowercase = all(t == t.lower() for t in tokens if not _IN_BRACKETS(t))
     return WordPieceTokenizer(tokens, lowercase=lowercase, max_input_chars_per_word=_GOOGLE_WORD)

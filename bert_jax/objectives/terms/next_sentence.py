@@ -83,7 +83,7 @@ class NextSentence(Term):
     def results(self, sums):
         weight = sums["weight"]
         counts = [sums[f"label_{label}"] for label in range(1, self.num_labels)]
-        shares = np.array([sums["weight"] - sum(counts), *counts]) / weight
+        shares = np.array([weight - sum(counts), *counts]) / weight
         return {
             f"{self.name}_loss": sums["loss"] / weight,
             f"{self.name}_accuracy": sums["accuracy"] / weight,
