@@ -1,14 +1,22 @@
-"""Lists the commands and the configs: `python -m bert_jax`; `--version` prints the version."""
+"""Lists the commands and the configs: `python -m bert_jax`.
+
+`--config=NAME` prints every value of a config, with those of other flags, such as
+`--config.train.num_steps=200`. `--version` prints the version.
+"""
 
 import ast
+import json
 import sys
 from pathlib import Path
 
+from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 import bert_jax
+from bert_jax import cli
 from bert_jax.command_line import config_files
+from bert_jax.config import flatten, to_dict
 
 
 def first_line(file: Path) -> str:
@@ -27,10 +35,19 @@ def commands() -> dict[str, Path]:
     }
 
 
+def print_config(_) -> None:
+    """Prints every key of the config with its value."""
+    for key, value in flatten(to_dict(flags.FLAGS.config)):
+        print(f"config.{key} = {json.dumps(value)}")
+
+
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"bert_jax {bert_jax.__version__}")
         return
+    if len(sys.argv) > 1:
+        cli.define_config_flag()
+        cli.run(print_config)
     console = Console()
     for title, found in (
         ("python -m bert_jax.COMMAND; --help lists its flags", commands()),

@@ -33,7 +33,7 @@ Expected: the table's dev scores (README of google-research/albert). Not reprodu
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax.config import check_argument, stage
 
 # Width, blocks, heads.
 SIZES = {
@@ -49,7 +49,7 @@ _V2 = "_v2"
 def get_config(arg: str = "base"):
     check_argument(arg, [*SIZES, *(size + _V2 for size in SIZES if size != "tiny")])
     size = arg.removesuffix(_V2)
-    c = load_config("tiny") if arg == "tiny" else default_config()
+    c = load_config("tiny" if arg == "tiny" else "base")
     if arg == "tiny":
         # Whole n-grams are masked: with fewer entries, more of the context is near.
         c.model.vocab_size = 2048

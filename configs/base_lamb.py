@@ -10,12 +10,13 @@ Hardware: 256 TPU chips. With fewer, raise config.train.gradient_accumulation_st
 Expected: the results of base.py. Not reproduced with this code.
 """
 
-from bert_jax.config import check_argument, default_config, lamb_stages
+from bert_jax import load_config
+from bert_jax.config import check_argument, lamb_stages
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = default_config()
+    c = load_config("base")
     c.optimizer.name = "lamb"
     # Algorithm 2 of the paper divides moments by 1 - b^t; BERT's Adam does not.
     c.optimizer.bias_correction = True

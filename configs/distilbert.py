@@ -27,12 +27,13 @@ of 32 tokens. Student and teacher have the same top prediction at 78 % of all po
 with this code; the run takes three to five minutes, after the teacher's.
 """
 
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax import load_config
+from bert_jax.config import check_argument, stage
 
 
 def get_config(arg: str = "base"):
     check_argument(arg, ("base", "tiny"))
-    c = default_config()
+    c = load_config("base")
     c.family = "distilbert"
     c.objective.terms = ("soft_targets", "masked_lm", "hidden_cosine")
     c.objective.weights = (5.0, 2.0, 1.0)

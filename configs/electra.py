@@ -33,7 +33,7 @@ unigram frequencies have 6.02. Reproduced with two seeds.
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax.config import check_argument, stage
 
 SIZES = {
     "small": {
@@ -85,7 +85,7 @@ SIZES = {
 
 def get_config(arg: str = "base"):
     check_argument(arg, SIZES)
-    c = load_config("tiny") if arg == "tiny" else default_config()
+    c = load_config("tiny" if arg == "tiny" else "base")
     c.family = "electra"
     c.objective.terms = ("generator", "replaced_token")
     c.objective.weights = (1.0, 50.0)

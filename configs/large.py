@@ -10,12 +10,13 @@ Expected: held-out masked-LM perplexity 3.23 (paper, table 6), GLUE test average
 dev F1 90.9. Not reproduced with this code.
 """
 
-from bert_jax.config import check_argument, default_config
+from bert_jax import load_config
+from bert_jax.config import check_argument
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = default_config()
+    c = load_config("base")
     c.model.num_hidden_layers = 24
     c.model.hidden_size = 1024
     c.model.num_attention_heads = 16

@@ -13,12 +13,13 @@ config.train.gradient_accumulation_steps.
 Expected: SQuAD v1.1 dev F1 90.6 (paper, table 1). Not reproduced with this code.
 """
 
-from bert_jax.config import check_argument, default_config, lamb_stages
+from bert_jax import load_config
+from bert_jax.config import check_argument, lamb_stages
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = default_config()
+    c = load_config("base")
     c.model.num_hidden_layers = 24
     c.model.hidden_size = 1024
     c.model.num_attention_heads = 16

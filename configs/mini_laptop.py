@@ -13,12 +13,13 @@ including the preparation of the text. --config.sinusoidal_positions=0.17 reache
 in the same number of steps, but the model scores lower after fine-tuning (docs/finetuning.md).
 """
 
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax import load_config
+from bert_jax.config import check_argument, stage
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = default_config()
+    c = load_config("base")
     c.dtype = "float32"
     # Smaller than in BERT: the softmax over 30,522 entries would take a third of each step.
     c.model.vocab_size = 16384

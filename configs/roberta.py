@@ -25,14 +25,14 @@ reproduced.
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax.config import check_argument, stage
 
 SIZES = ("base", "large", "tiny")
 
 
 def get_config(arg: str = "base"):
     check_argument(arg, SIZES)
-    c = load_config("tiny") if arg == "tiny" else default_config()
+    c = load_config("tiny" if arg == "tiny" else "base")
     c.family = "roberta"
     c.objective.terms = ("masked_lm",)
     c.objective.weights = (1.0,)

@@ -12,12 +12,13 @@ Expected: GLUE test average 71.2, which the README of google-research/bert repor
 model of this size. Not reproduced with this code.
 """
 
-from bert_jax.config import check_argument, default_config
+from bert_jax import load_config
+from bert_jax.config import check_argument
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = default_config()
+    c = load_config("base")
     c.model.num_hidden_layers = 4
     c.model.hidden_size = 512
     c.model.num_attention_heads = 8

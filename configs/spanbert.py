@@ -24,7 +24,7 @@ docs/family.md has the figures of a run.
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax.config import check_argument, stage
 
 SIZES = ("base", "large", "tiny")
 
@@ -39,7 +39,7 @@ def get_config(arg: str = "base"):
         c.model.vocab_size = 4096
         c.train.num_steps = 1500
     else:
-        c = default_config()
+        c = load_config("base")
         length, predictions = 512, 77
         c.model.vocab_size = 28996
         c.data.lowercase = False

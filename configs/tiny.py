@@ -10,12 +10,13 @@ Expected: a held-out masked-LM loss at least 0.8 nats below the unigram baseline
 this code; README.md shows the figures of a run.
 """
 
-from bert_jax.config import check_argument, default_config, stage
+from bert_jax import load_config
+from bert_jax.config import check_argument, stage
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = default_config()
+    c = load_config("base")
     c.dtype = "float32"
     c.model.vocab_size = 8192
     c.model.hidden_size = 128

@@ -12,7 +12,7 @@ from ml_collections import config_flags
 import bert_jax
 from bert_jax import __main__, cli
 from bert_jax.command_line import config_source
-from bert_jax.config import default_config, to_dict
+from bert_jax.config import default_config, flatten, to_dict
 from bert_jax.errors import UserError
 
 CONFIG = """
@@ -342,3 +342,14 @@ def test_commands_and_configs_are_listed(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bert_jax", "--version"])
     __main__.main()
     assert capsys.readouterr().out == f"bert_jax {bert_jax.__version__}\n"
+
+
+def test_a_config_is_printed_in_full():
+    command = [sys.executable, "-m", "bert_jax", "--config=tiny", "--config.seed=7"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = dict(line.removeprefix("config.").split(" = ") for line in done.stdout.splitlines())
+    expected = bert_jax.load_config("tiny")
+    expected.seed = 7
+    values = {key: json.loads(text) for key, text in printed.items()}
+    assert values == dict(flatten(to_dict(expected)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.config import validate
+from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
 from bert_jax.errors import UserError
 from configs import ablations, electra, roberta, spanbert
@@ -51,3 +51,7 @@ def test_config_file_is_valid_locked_and_documented(path, argument):
     assert "eproduced" in docstring or "depends" in docstring
     with pytest.raises(UserError, match="takes no argument|it must end in one of"):
         get_config(path, "nonsense")
+
+
+def test_base_writes_out_the_defaults():
+    assert to_dict(get_config(CONFIGS / "base.py")) == to_dict(default_config())
