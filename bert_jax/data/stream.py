@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.batch import BatchFields
+from bert_jax.config import derived_predictions
 from bert_jax.data.batch_shards import host_rows
 from bert_jax.data.corruption import CORRUPTIONS
 from bert_jax.data.examples import Examples, Window
@@ -26,7 +27,8 @@ from bert_jax.data.tf_dataset import Batch, BatchIterator
 from bert_jax.errors import UserError
 from bert_jax.parts import load_part
 
-# Evaluation always uses these masks, so that runs trained with different masks are comparable.
+# Evaluation always uses these masks, and as many predictions as they need, so that runs trained
+# with different masks are comparable.
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1), "held_out": True}
 
 
@@ -242,7 +244,8 @@ def evaluation_batches(
     Raises:
       UserError: As for `Stream`.
     """
-    spec = dataclasses.replace(spec, **EVALUATION_MASKS)
+    predictions = derived_predictions(spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"])
+    spec = dataclasses.replace(spec, max_predictions_per_seq=predictions, **EVALUATION_MASKS)
     stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
     rows, row_R = stream._rows, stream._row_R
     total = 0

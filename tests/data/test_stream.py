@@ -172,6 +172,12 @@ def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
         assert equal(plain, uninterrupted[0])
 
 
+def test_evaluation_does_not_depend_on_the_masks_of_training():
+    changes = {"masked_lm_prob": 0.05, "mask_shares": (1.0, 0.0, 0.0), "max_predictions_per_seq": 2}
+    for batch, other in zip(evaluate(), evaluate(**changes), strict=True):
+        assert equal(batch, other)
+
+
 def test_evaluation_over_hosts_and_batch_sizes():
     whole = evaluate(40)
     hosts = [evaluate(40, shards=(i,), num_shards=3) for i in range(3)]
