@@ -62,8 +62,8 @@ def main(_) -> None:
     if not split.exists():
         raise UserError(f"{split} does not exist: no document of this token store was held out")
     # Imported late to load TensorFlow after the checks.
-    from bert_jax.data.google_tfrecord import write_tfrecords
     from bert_jax.data.stream import StreamSpec
+    from bert_jax.data.tfrecord_writer import write_tfrecords
 
     spec = StreamSpec(
         max_seq_length=args.max_seq_length,

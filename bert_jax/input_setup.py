@@ -16,6 +16,7 @@ from bert_jax.data import corpus_report, record_store
 from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
+from bert_jax.data.rows import records
 from bert_jax.data.store import TokenStore, read_metadata
 from bert_jax.data.store_manifest import check_metadata, recorded_options, tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
@@ -50,7 +51,7 @@ class RunInput:
     ) -> Stream:
         """Returns the batches of a stage; see `Stream`."""
         if isinstance(self.train, RecordStore):
-            spec = dataclasses.replace(spec, **record_store.PARTS)
+            spec = dataclasses.replace(spec, **records.PARTS)
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data import google_tfrecord, record_store
+from bert_jax.data import google_tfrecord, tfrecord_writer
 from bert_jax.data.lean_tensorflow import tf
 from bert_jax.data.prepare_store import prepare
-from bert_jax.data.record_store import PARTS, RecordStore
+from bert_jax.data.record_store import RecordStore
+from bert_jax.data.rows import records
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
@@ -36,7 +37,7 @@ def convert(vocab, data_input, output=None, **changes):
 
 
 def stream(rows, shards=(0,), num_shards=1, **changes):
-    values = {**LENGTHS, "batch_size": 8, "seed": 0, "stage": 0, **PARTS, **changes}
+    values = {**LENGTHS, "batch_size": 8, "seed": 0, "stage": 0, **records.PARTS, **changes}
     return Stream(rows, None, StreamSpec(**values), shards=shards, num_shards=num_shards)
 
 
@@ -58,7 +59,7 @@ def rows(vocab, tmp_path):
 class TestReading:
     @pytest.mark.parametrize("window", [2**18, 10])
     def test_every_record_is_read_unchanged_once_per_epoch(self, rows, monkeypatch, window):
-        monkeypatch.setattr(record_store, "_WINDOW_ROWS", window)
+        monkeypatch.setattr(records, "_WINDOW_ROWS", window)
         ours, found = stream(rows), []
         for step, batch in enumerate(ours.batches(0, 14)):
             for row, (path, record) in enumerate(ours.describe_batch(step)["rows"]):
@@ -208,7 +209,7 @@ def store(tmp_path_factory):
 def export(store, output, **options):
     tokenizer = tokenizers.load(store / "tokenizer")
     split = TokenStore(store / "train")
-    google_tfrecord.write_tfrecords(split, tokenizer, SPEC, output, **options)
+    tfrecord_writer.write_tfrecords(split, tokenizer, SPEC, output, **options)
     return Stream(split, tokenizer, SPEC)
 
 
