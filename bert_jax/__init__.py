@@ -1,5 +1,6 @@
 """Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,10 +44,12 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     Raises:
       bert_jax.errors.UserError: A value, the text or the work directory cannot be used.
     """
+    from bert_jax import parts
     from bert_jax.config import validate
     from bert_jax.pretrain import train
 
     config = load_config(config) if isinstance(config, str) else config
+    parts.trust(config)
     validate(config)
     return train(config, workdir)
 
@@ -65,19 +68,23 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
     Raises:
       bert_jax.errors.UserError: A value, the rows or the work directory cannot be used.
     """
+    from bert_jax import parts
     from bert_jax.finetuning.run import finetune
 
     config = load_config(config) if isinstance(config, str) else config
+    parts.trust(config)
     return finetune(config, workdir)
 
 
-def load(path: str, step: int | None = None) -> "Bert | FineTuned":
+def load(path: str, step: int | None = None, parts: Sequence[str] = ()) -> "Bert | FineTuned":
     """Loads a BERT for inference: `bert_jax.load(PATH).fill_mask("Paris is [MASK].")`.
 
     Args:
       path: A work directory of bert_jax, a Hugging Face directory, or a Google checkpoint.
       step: The step of the checkpoint in a work directory; by default the best, if
         it was kept, or the newest.
+      parts: The names (MODULE:NAME) of parts from outside bert_jax that the model may use. Their
+        code is imported.
 
     Returns:
       A `bert_jax.inference.bert.Bert`, or a `bert_jax.inference.finetuned.FineTuned` for a model
@@ -87,5 +94,7 @@ def load(path: str, step: int | None = None) -> "Bert | FineTuned":
       bert_jax.errors.UserError: The path is none of these, is damaged, or has no tokenizer.
     """
     from bert_jax.inference.finetuned import load_bert
+    from bert_jax.parts import trust
 
+    trust(parts)
     return load_bert(path, step)

@@ -17,8 +17,8 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 
-from bert_jax import config, cpu_allocator, files
-from bert_jax.command_line import UsageError, parse
+from bert_jax import config, cpu_allocator, files, parts
+from bert_jax.command_line import UsageError, config_source, parse
 from bert_jax.config import finetuning
 from bert_jax.errors import UserError
 
@@ -49,11 +49,21 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
     sys.stdout.reconfigure(errors="backslashreplace")
     # absl's own default is INFO, which shows other libraries' messages.
     flags.FLAGS.verbosity = logging.WARNING
+    # Every command reads directories, and a directory may name parts.
+    flags.DEFINE_multi_string(
+        "part",
+        [],
+        "MODULE:NAME of a part from outside bert_jax that a stored file may name; may be repeated.",
+        allow_override=True,
+    )
+
+    def parse_flags(argv: list[str]) -> list[str]:
+        remaining = parse(argv, words=words, load_stored=stored_config)
+        trust_flags()
+        return remaining
+
     try:
-        app.run(
-            main,
-            flags_parser=lambda argv: parse(argv, words=words, load_stored=stored_config),
-        )
+        app.run(main, flags_parser=parse_flags)
     except (Exception, KeyboardInterrupt) as error:
         ending = _ending(error)
         if ending is None:
@@ -78,6 +88,17 @@ def stored_config(directory: str) -> ConfigDict | None:
         return read(values).lock()
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Trusts the parts that flags and the file of --config name, but not those of a stored config.
+
+    See `bert_jax.parts`.
+    """
+    for name in values:
+        is_stored = config_flags.is_config_flag(values[name]) and config_source(values).is_stored
+        if values[name].present and not is_stored:
+            parts.trust(values[name].value)
 
 
 def end_on_sigterm() -> None:

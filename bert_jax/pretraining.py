@@ -14,6 +14,7 @@ from bert_jax.config import objective_terms, teacher_layers
 from bert_jax.data.stream import batch_fields
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
+from bert_jax.interop.families import load_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import fit_weights, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
@@ -100,8 +101,11 @@ def make_trainer(
         config.objective.teacher_layers needs. That is enough to compile or time the step.
 
     Raises:
-      UserError: See `make_objective`, `read_teacher` and `Trainer.create`.
+      UserError: The family is unknown, or see `make_objective`, `read_teacher` and
+        `Trainer.create`.
     """
+    # Only exports need the family, but an unknown one must not be noticed after the training.
+    load_family(config.family)
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):
         teacher = teacher or read_teacher(config)

@@ -50,6 +50,8 @@ def _run(
         with path.open("wb") as file:
             os.dup2(file.fileno(), number)
     os.chdir(cwd)
+    # As python -m does.
+    sys.path.insert(0, str(cwd))
     os.environ.clear()
     os.environ.update(env)
     sys.argv = [module, *arguments]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import benchmark, evaluation
+from bert_jax import benchmark, evaluation, parts
 from bert_jax.batch import BatchField
 from bert_jax.config import default_config, stage
 from bert_jax.convert import convert
@@ -182,6 +182,12 @@ def get_config(arg=""):
     c.eval.max_sequences = 64
     c.log.every_steps = 1
     return c.lock()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trusted():
+    """Trusts the parts in this process; the command gets their names from --config."""
+    parts.trust(get_config())
 
 
 @pytest.fixture(scope="module")

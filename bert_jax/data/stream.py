@@ -284,8 +284,9 @@ def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterato
 
 
 def _row_builder(name: str, pair_labels: str) -> Any:
-    return load_part(name, {**ROWS, "pairs": PAIRS[pair_labels]}, "config.data.rows")
+    builders = {**ROWS, "pairs": PAIRS[pair_labels]}
+    return load_part(name, builders, "config.data.rows", ("fields", "assemble"))
 
 
 def _corruption(name: str) -> Any:
-    return load_part(name, CORRUPTIONS, "config.data.corruption")
+    return load_part(name, CORRUPTIONS, "config.data.corruption", ("fields",))

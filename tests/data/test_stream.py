@@ -11,6 +11,7 @@ from bert_jax.data.rows.pairs import PairRows
 from bert_jax.data.rows.segments import SegmentPlan, SegmentRows
 from bert_jax.data.stream import batch_fields, evaluation_batches
 from bert_jax.errors import UserError
+from bert_jax.parts import trust
 from tests.data.fakes import SEP, FakeStore
 from tests.data.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
 
@@ -245,6 +246,7 @@ def test_parts_from_outside_the_package():
     """Finds parts by MODULE:NAME; their fields are in the batches."""
     corruption = f"{__name__}:FirstToken"
     rows = f"{__name__}:Beginnings"
+    trust((rows, corruption))
     fields = batch_fields(rows, corruption)
     assert fields == {**ENCODER_FIELDS, **FirstToken.fields}
     (batch,) = stream(rows=rows, corruption=corruption, batch_size=len(DOCUMENTS)).batches(0, 1)

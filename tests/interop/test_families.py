@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import convert
+from bert_jax import convert, parts
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.families.bert import BERT
@@ -25,6 +25,7 @@ from tests.interop.small_bert import (
 )
 
 TOY_TERM, TOY_FAMILY = f"{__name__}:ToyTerm", f"{__name__}:TOY"
+parts.trust((TOY_TERM, TOY_FAMILY, f"{__name__}:WITHOUT_GOOGLE"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ def load_family(name: str) -> Family:
     Raises:
       UserError: There is no such family.
     """
-    return load_part(name, FAMILIES, "config.family")
+    return load_part(name, FAMILIES, "config.family", ("model_types", "pretraining_class"))
 
 
 def family_of_type(model_type: str) -> str:
