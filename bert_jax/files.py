@@ -12,6 +12,8 @@ import io
 import json
 import logging
 import os
+import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,6 +34,8 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 # applies it to etils' file system as well.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
+# A regular expression for what `new_file` appends to the name of a file while it is written.
+PARTIAL = r"\.[0-9a-f]{8}\.partial"
 # Packages whose exceptions mean that storage or the network failed.
 _CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. requests.".split())
 
@@ -83,16 +87,22 @@ def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
 
 @contextlib.contextmanager
 def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """Yields a seekable file that appears under its name once the block ends without an error."""
+    """Yields a seekable file that appears under its name once the block ends without an error.
+
+    It is created exclusively, under a random name in the same directory, so that no link is
+    followed and no other process writes to it. The remains of killed processes are removed.
+    """
     with contextlib.ExitStack() as stack:
         if is_remote(path):
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
             partial = Path(scratch, "file")
         else:
-            partial = Path(f"{os.fspath(path)}.partial")
-            stack.callback(partial.unlink, missing_ok=True)
+            _remove_remains(Path(path))
+            partial = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.partial")
         with naming(path, partial):
-            with partial.open("wb") as stream:
+            with partial.open("xb") as stream:
+                stack.callback(partial.unlink, missing_ok=True)
+                _lock(stream.fileno())
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -100,6 +110,27 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
                 filesystem().put_file(str(partial), os.fspath(path))
             else:
                 partial.replace(path)
+
+
+def _remove_remains(path: Path) -> None:
+    """Removes the files of `new_file` whose process was killed: nobody holds their lock."""
+    ours = re.compile(re.escape(path.name) + PARTIAL)
+    for file in path.parent.glob("*.partial"):
+        if ours.fullmatch(file.name) and file.is_file() and not file.is_symlink():
+            with contextlib.suppress(OSError), file.open("rb") as stream:
+                if _lock(stream.fileno()):
+                    file.unlink()
+
+
+def _lock(descriptor: int) -> bool:
+    """Locks a file or directory until it is closed; False if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # The file system has no locks.
+    return True
 
 
 def write_whole(path: epath.PathLike, content: bytes) -> None:
@@ -206,15 +237,14 @@ def remove_directory(folder: epath.PathLike) -> None:
         shutil.rmtree(folder)
 
 
-def move_directory(folder: epath.PathLike, target: epath.PathLike) -> None:
-    """Moves a directory, replacing the target."""
+def move(source: epath.PathLike, target: epath.PathLike) -> None:
+    """Moves a file or directory, replacing a directory of this name."""
     remove_directory(target)
-    if is_remote(folder):
-        for name in list_files(folder):
-            filesystem().mv_file(f"{folder}/{name}", f"{target}/{name}")
+    if is_remote(source):
+        filesystem().mv(os.fspath(source), os.fspath(target), recursive=True)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(folder, target)
+        os.rename(source, target)
 
 
 @contextlib.contextmanager
@@ -229,13 +259,9 @@ def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        try:
-            # The system releases the lock when the process ends, even if it is killed.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(refusal) from None
-        except OSError:
-            pass  # The file system has no locks.
+        # The system releases the lock when the process ends, even if it is killed.
+        if not _lock(descriptor):
+            raise UserError(refusal)
         yield
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """Files on a disk and in a bucket: atomic writes, and refusals in one sentence."""
 
+import contextlib
 import gzip
 import os
 import subprocess
@@ -109,6 +110,28 @@ def test_a_new_file_is_whole_or_absent(root):
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
+@pytest.mark.parametrize("name", ["x", "x.partial", "x.0a1b2c3d.partial"])
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch, name):
+    (tmp_path / "mine").write_text("months of work")
+    (tmp_path / name).symlink_to(tmp_path / "mine")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0a1b2c3d")
+    with contextlib.suppress(FileExistsError):
+        files.write_whole(tmp_path / "x", b"new")
+    assert (tmp_path / "mine").read_text() == "months of work"
+
+
+def test_remains_of_a_killed_process_are_removed(tmp_path):
+    for name in ("x.12345678.partial", "x.1234.partial", "x.partial", "y.12345678.partial"):
+        (tmp_path / name).touch()
+    with files.new_file(tmp_path / "x") as first:
+        first.write(b"first")
+        # The file of a process that is still writing stays.
+        files.write_whole(tmp_path / "x", b"second")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["x", "x.1234.partial", "x.partial", "y.12345678.partial"]
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "\ufffd", "[" * 10_000])
 def test_other_content_than_a_json_object_is_refused(content, tmp_path):
     files.write_json(tmp_path / "x", {"a": [1, 2.5, None]})
@@ -158,12 +181,15 @@ def test_output_is_uploaded_when_it_is_complete(bucket):
 
 def test_moving_and_removing_a_directory(root):
     put(root, ["new/a/1", "new/2", "old/3", "new-but-another/4"])
-    files.move_directory(root / "new", root / "old")
+    files.move(root / "new", root / "old")
     assert not (root / "new").exists() and not (root / "old" / "3").exists()
     assert (root / "old" / "a" / "1").read_text() == "new/a/1"
     for _ in range(2):
         files.remove_directory(root / "old")
         assert not (root / "old").exists()
+    files.move(root / "new-but-another" / "4", root / "4")
+    assert (root / "4").read_text() == "new-but-another/4"
+    files.move(root / "4", root / "new-but-another" / "4")
     assert (root / "new-but-another" / "4").exists()
 
 

@@ -34,6 +34,16 @@ def test_foreign_files_are_not_touched(speeches, tmp_path):
     assert (tmp_path / "train" / "tokens-00000.bin").exists()
 
 
+def test_a_linked_directory_is_not_written_to(speeches, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tokens-00000.bin").write_text("years of work")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "train").symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match="holds train, which is not part of"):
+        make(options(speeches), tmp_path / "store")
+    assert (tmp_path / "mine" / "tokens-00000.bin").read_text() == "years of work"
+
+
 def test_paths_of_other_storage_are_refused(speeches, tmp_path):
     for change, output, words in (
         ({}, "s3://bucket/x", "is s3://bucket/x, but s3:// paths are not"),

@@ -138,7 +138,7 @@ def _standard_input(data: ConfigDict, local: Path) -> Iterator[Corpus]:
         data.input = (join_inputs([str(path)]),)
         yield open_corpus(data)
     finally:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def tokenize_corpus(

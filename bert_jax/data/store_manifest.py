@@ -218,7 +218,7 @@ SPLIT_FILES = (
 )
 STORE_FILES = (
     rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
-    r"|metadata\.json\.partial|standard_input\.txt"
+    r"|metadata\.json|standard_input\.txt"
     r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
 )
@@ -241,10 +241,10 @@ def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
         if files.is_remote(directory):
             found = list(files.list_files(directory))
         else:
-            paths = [path for path in directory.rglob("*") if not path.is_dir()]
+            paths = [p for p in directory.rglob("*") if p.is_symlink() or not p.is_dir()]
             found = [path.relative_to(directory).as_posix() for path in paths]
         for name in found:
-            if not re.fullmatch(ours, name):
+            if not re.fullmatch(rf"({ours})({files.PARTIAL})?", name):
                 raise UserError(
                     f"{directory} holds {name}, which is not part of an unfinished token store: "
                     "use an empty directory"

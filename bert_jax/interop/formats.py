@@ -121,27 +121,26 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     path = files.open_path(path, "the directory to write")
     if not files.is_remote(path):
         path = path.resolve()
-    mark = path / _UNFINISHED
-    if mark.exists():
-        # The directory holds only the remains of a killed conversion.
-        files.remove_directory(path)
+    # Everything is written below this directory, of which a killed conversion leaves the remains.
+    unfinished = path / _UNFINISHED
     is_new = not path.exists()
-    if not is_new and (not path.is_dir() or any(path.iterdir())):
+    if not is_new and (not path.is_dir() or any(p.name != _UNFINISHED for p in path.iterdir())):
         raise UserError(f"{path} exists already; give a new or empty directory")
-    path.mkdir(parents=True, exist_ok=True)
-    files.write_whole(mark, b"")
     try:
+        files.remove_directory(unfinished)
+        unfinished.mkdir(parents=True)
         # orbax writes to object storage itself.
-        native = contextlib.nullcontext(path)
-        output = native if kind == "bert_jax" else files.local_output(path, last=_CONFIGS)
-        with output as directory:
+        native = contextlib.nullcontext(unfinished)
+        with native if kind == "bert_jax" else files.local_output(unfinished) as directory:
             WRITERS[kind](pretrained, directory)
-        mark.unlink()
-    except BaseException:
-        files.remove_directory(path)
-        if not is_new:
-            path.mkdir()
-        raise
+        for part in sorted(unfinished.iterdir(), key=lambda part: part.name in _CONFIGS):
+            files.move(part, path / part.name)
+    finally:
+        files.remove_directory(unfinished)
+        if is_new and not files.is_remote(path):
+            # rmdir fails if the model was written, which is intended.
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def _write_huggingface(pretrained: Pretrained, path: Path) -> None:

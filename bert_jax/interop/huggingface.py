@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_jax import files
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.huggingface_heads import check_head, head_config, read_head
@@ -131,9 +131,8 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
     write_training(pretrained, path)
-    with naming(path / "README.md"):
-        card = model_card(pretrained, family, class_name, pipeline)
-        (path / "README.md").write_text(card, encoding="utf-8")
+    card = model_card(pretrained, family, class_name, pipeline)
+    files.write_whole(path / "README.md", card.encode())
     # safetensors makes the file readable only by its owner.
     shutil.copymode(path / "README.md", path / SAFETENSORS)
     files.write_json(path / CONFIG, config)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, normalizers
 
 from bert_jax import files, tokenizers
-from bert_jax.errors import UserError, naming
+from bert_jax.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
@@ -82,9 +82,8 @@ def write_huggingface_tokenizer(
     if name := tokenizer_class.vocabulary_file:
         tokenizers.vocabulary_files(tokenizer.kind, directory)[0].rename(directory / name)
     if library:
-        with naming(directory / LIBRARY_FILE):
-            text = library.to_str(pretty=True) + "\n"
-            (directory / LIBRARY_FILE).write_text(text, encoding="utf-8")
+        text = library.to_str(pretty=True) + "\n"
+        files.write_whole(directory / LIBRARY_FILE, text.encode())
     files.write_json(directory / CONFIG_FILE, config)
     files.write_json(directory / SPECIALS_FILE, special_tokens)
 

@@ -151,7 +151,7 @@ class Tokenizer(abc.ABC):
         directory.mkdir(parents=True, exist_ok=True)
         self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
-        (directory / options_file).write_bytes(text.encode())
+        files.write_whole(directory / options_file, text.encode())
 
     @abc.abstractmethod
     def is_word_start(self, token: str) -> bool:

@@ -22,6 +22,7 @@ import tokenizers
 from etils import epath
 from tokenizers import decoders, models, pre_tokenizers
 
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import (
@@ -136,8 +137,8 @@ class ByteBpeTokenizer(Tokenizer):
         return "".join([*text, self._decoder.decode(words)])
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        (directory / VOCABULARY_FILE).write_bytes(self._vocabulary)
-        (directory / MERGES_FILE).write_bytes(self._merges)
+        files.write_whole(directory / VOCABULARY_FILE, self._vocabulary)
+        files.write_whole(directory / MERGES_FILE, self._merges)
 
 
 def read_vocabulary(

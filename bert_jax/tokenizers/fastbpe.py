@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 from tokenizers import models
 
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.base import CONVENTIONS, SpecialTokens, Tokenizer, read_vocabulary_file
 
@@ -98,8 +99,8 @@ class FastBpeTokenizer(Tokenizer):
         return text.replace(f"{CONTINUED} ", "").removesuffix(CONTINUED)
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        (directory / VOCABULARY_FILE).write_bytes(self._vocabulary)
-        (directory / CODES_FILE).write_bytes(self._codes)
+        files.write_whole(directory / VOCABULARY_FILE, self._vocabulary)
+        files.write_whole(directory / CODES_FILE, self._codes)
 
 
 def read_tokenizer(

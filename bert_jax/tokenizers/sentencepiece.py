@@ -18,6 +18,7 @@ import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.albert import WORD_START
@@ -143,7 +144,7 @@ class SentencePieceTokenizer(Tokenizer):
         return " ".join(part for part in (*text, self._backend.decode(words)) if part)
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        (directory / MODEL_FILE).write_bytes(self.model)
+        files.write_whole(directory / MODEL_FILE, self.model)
 
     def _normalized(self, text: str) -> str:
         if self._is_albert:

@@ -12,6 +12,7 @@ import numpy as np
 from etils import epath
 from tokenizers import decoders, models
 
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import (
@@ -83,7 +84,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
         text = "".join(f"{token}\n" for token in self.tokens)
-        (directory / VOCABULARY_FILE).write_bytes(text.encode())
+        files.write_whole(directory / VOCABULARY_FILE, text.encode())
 
 
 def read_vocabulary(

@@ -247,7 +247,7 @@ class Checkpointer:
         if not self._read_only:
             # The step will be saved again under this name.
             moved = self._directory.parent / "damaged_checkpoints" / str(step)
-            files.move_directory(folder, moved)
+            files.move(folder, moved)
             self._manager.reload()
             kept = f"; it was moved to {moved}"
         _log.warning(

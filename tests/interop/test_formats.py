@@ -130,21 +130,25 @@ def test_a_failed_conversion_leaves_nothing(tmp_path, kind, exists, monkeypatch)
     assert list(tmp_path.rglob("*")) == ([tmp_path / "out"] if exists else [])
 
 
-def test_files_are_not_overwritten(tmp_path):
-    (tmp_path / "out").mkdir()
+@pytest.mark.parametrize("beside", ["", "unfinished_conversion", "unfinished_conversion/a"])
+def test_files_are_not_overwritten(tmp_path, beside):
+    (tmp_path / "out" / beside).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "out").mkdir(exist_ok=True)
+    if beside:
+        (tmp_path / "out" / beside).touch()
     (tmp_path / "out" / "thesis.txt").write_text("months of work")
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="exists already"):
         formats.write(make_pretrained(), tmp_path / "out", "huggingface")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "months of work"
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_unfinished_directory_is_replaced(tmp_path):
-    (tmp_path / "out" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "out" / "unfinished_conversion").touch()
+    (tmp_path / "out" / "unfinished_conversion" / "checkpoints").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "out")
     formats.write(make_pretrained(), tmp_path / "link", "google")
     assert not (tmp_path / "out" / "unfinished_conversion").exists()
-    assert not (tmp_path / "out" / "checkpoints").exists()
     assert same_weights(formats.read(tmp_path / "out").weights, make_pretrained().weights)
 
 

@@ -37,8 +37,7 @@ def test_a_single_checkpoint_of_google(bucket):
 
 
 def test_remains_of_a_killed_conversion_are_replaced(bucket):
-    files.write_whole(f"gs://{bucket}/m/unfinished_conversion", b"")
-    files.write_whole(f"gs://{bucket}/m/model.safetensors", b"half")
+    files.write_whole(f"gs://{bucket}/m/unfinished_conversion/model.safetensors", b"half")
     formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
     assert same_weights(formats.read(f"gs://{bucket}/m").weights, make_pretrained().weights)
 
