@@ -56,8 +56,12 @@ def test_paths_of_other_storage_are_refused(speeches, tmp_path):
 
 def test_text_without_documents(tmp_path):
     (tmp_path / "a.jsonl").write_text("")
-    with pytest.raises(UserError, match="has no document with text in it"):
-        make(options(f"{tmp_path}/a.jsonl"), tmp_path / "store")
+    for policy, words in (
+        ("refuse", "a.jsonl: the file has no document"),
+        ("skip", "the input has no document with text in it"),
+    ):
+        with pytest.raises(UserError, match=words):
+            make(options(f"{tmp_path}/a.jsonl", bad_documents=policy), tmp_path / "store")
     assert not (tmp_path / "store" / "metadata.json").exists()
 
 

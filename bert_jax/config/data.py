@@ -1,6 +1,5 @@
 """The keys of `config.data`: the text, its division into sentences, the rows and the masks."""
 
-import codecs
 import math
 
 from ml_collections import ConfigDict
@@ -24,9 +23,9 @@ DATA: Section = {
         "prints its guess. documents: one text file per document, with blank lines between "
         "paragraphs. sentences: one sentence per line, with "
         "a blank line between documents. jsonl: one JSON object per line. csv, tsv, parquet: "
-        "one document per row. google_tfrecord: files of google-research/bert's "
-        "create_pretraining_data.py, whose pairs and masks are used as written; data.vocab "
-        "must be the vocabulary they were written with.",
+        "one document per row; TSV has no quoting. google_tfrecord: files of "
+        "google-research/bert's create_pretraining_data.py, whose pairs and masks are used as "
+        "written; data.vocab must be the vocabulary they were written with.",
         choices=(
             "auto",
             "documents",
@@ -175,11 +174,12 @@ def check_data(data: ConfigDict) -> None:
             "to 1"
         )
     try:
-        codecs.lookup(data.encoding)
-    except LookupError:
+        # Python has codecs that are not text encodings, such as rot13; `encode` refuses them.
+        "".encode(data.encoding)
+    except (LookupError, ValueError):
         raise UserError(
-            f"config.data.encoding is {data.encoding!r}; it must be an encoding that Python knows, "
-            "such as utf-8, latin-1 or utf-16"
+            f"config.data.encoding is {data.encoding!r}; it must be a text encoding that Python "
+            "knows, such as utf-8, latin-1 or utf-16"
         ) from None
     check_tokenizer(data)
     if data.format != "google_tfrecord":

@@ -29,14 +29,15 @@ class BadRecords:
     Args:
       policy: "refuse" or "skip".
       key: The config key that holds the policy, for messages.
+      advice: What else the user can do, by reason.
 
     Attributes:
       dropped: The number of skipped or repaired records by reason.
       first_dropped: The places of the first skipped records, FILE:LINE, by reason.
     """
 
-    def __init__(self, policy: str, key: str):
-        self._skip, self._key = policy == "skip", key
+    def __init__(self, policy: str, key: str, advice: Mapping[str, str] | None = None):
+        self._skip, self._key, self._advice = policy == "skip", key, advice or {}
         self.dropped: Counter[str] = Counter()
         self.first_dropped: dict[str, list[str]] = {}
 
@@ -53,8 +54,10 @@ class BadRecords:
         if must_stay:
             raise UserError(f"{where}: {bad.detail}") from None
         if not self._skip:
-            advice = f"{self._key}=skip continues anyway"
-            raise UserError(f"{where}: {bad.detail} ({advice})") from None
+            advice = [f"{self._key}=skip continues anyway"]
+            if bad.reason in self._advice:
+                advice.insert(0, self._advice[bad.reason])
+            raise UserError(f"{where}: {bad.detail} ({'; '.join(advice)})") from None
         self.dropped[bad.reason] += 1
         if self.dropped[bad.reason] <= _NUM_FIRST:
             self.first_dropped.setdefault(bad.reason, []).append(where)

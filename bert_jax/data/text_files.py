@@ -21,6 +21,8 @@ from bert_jax.errors import UserError
 
 # The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
 MAX_RECORD_BYTES = 2**26
+# The reason of a `BadRecord` that is not in the encoding of its file.
+INVALID_UTF8 = "invalid UTF-8"
 # The rest of a line that is too long is skipped in blocks of this size.
 _BLOCK_BYTES = 2**20
 # zstd's default limit of the window is 128 MiB; text archives often have larger ones.
@@ -116,7 +118,7 @@ class JsonLine(NamedTuple):
             text = self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
             values = json.loads(text)
         except UnicodeDecodeError:
-            raise BadRecord("invalid UTF-8", "not valid UTF-8") from None
+            raise BadRecord(INVALID_UTF8, "not valid UTF-8") from None
         except (ValueError, RecursionError) as error:
             raise BadRecord("broken JSON", f"not a JSON object: {error}") from None
         if not isinstance(values, dict):
@@ -178,4 +180,4 @@ def is_unicode(text: str) -> bool:
 def check_unicode(text: str, name: str) -> None:
     """Raises BadRecord if a text cannot be encoded as UTF-8."""
     if not is_unicode(text):
-        raise BadRecord("invalid UTF-8", f"{name} has a lone surrogate")
+        raise BadRecord("lone surrogate", f"{name} has a lone surrogate")

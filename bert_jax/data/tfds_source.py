@@ -56,6 +56,14 @@ def is_on_disk(source: str) -> bool:
         return False
 
 
+def check_split(builder: Any, split: str) -> None:
+    """Raises UserError if a data set, whose data are on disk, lacks a split."""
+    if split not in (splits := builder.info.splits):
+        raise UserError(
+            f"{builder.info.full_name} has no split {split!r}; its splits: {', '.join(splits)}"
+        )
+
+
 def open_split(builder: Any, split: str) -> Any:
     """Returns a split as a tf.data.Dataset, in the order on disk."""
     try:

@@ -1,18 +1,18 @@
 """Reads files of rows with named columns: TSV, CSV and JSON lines."""
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
 
 from bert_jax import files
 from bert_jax.data.bad_records import BadRecord, BadRecords
-from bert_jax.data.text_files import MAX_RECORD_BYTES, is_unicode, json_lines
+from bert_jax.data.tables import is_blank, named_fields, open_table
+from bert_jax.data.text_files import check_unicode, json_lines
 from bert_jax.errors import UserError
 
 FORMATS = ("tsv", "csv", "jsonl")
@@ -42,8 +42,8 @@ def read_rows(
 ) -> Iterator[TableRow]:
     """Yields the rows of a file in order.
 
-    TSV has one row per line and no quoting. CSV follows RFC 4180, as spreadsheets write it. JSON
-    lines have one object per line. The first line of TSV and CSV names the columns.
+    The first line of TSV and CSV (see `open_table`) names the columns. JSON lines have one object
+    per line.
 
     Args:
       path: The file, whose extension gives the format.
@@ -63,9 +63,7 @@ def read_rows(
             if format == "jsonl":
                 rows = ((line.number, line) for line in json_lines(stream))
             else:
-                rows = _tsv_fields(stream) if format == "tsv" else _csv_fields(path, stream)
-                columns = list(header) or next(rows, (1, []))[1]
-                _check_columns(path, columns, needed)
+                columns, rows = open_table(path, stream, format, needed, header)
                 rows = _without_blank(rows, len(columns))
             for number, (line_number, row) in enumerate(rows):
                 where = f"{path}:{line_number}"
@@ -73,49 +71,11 @@ def read_rows(
                     values = (
                         _json_values(row.parse(), needed)
                         if format == "jsonl"
-                        else _named_fields(columns, row)
+                        else named_fields(columns, row)
                     )
-                    if not all(map(is_unicode, values.values())):
-                        raise BadRecord("invalid UTF-8", "not valid UTF-8")
                     yield TableRow(where, number, values)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or 'no such file'}") from None
-
-
-def _decoded(stream: BinaryIO) -> Iterator[str]:
-    """Yields lines with their ends. Bytes that are not UTF-8 become lone surrogates."""
-    for number, line in enumerate(stream):
-        yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
-
-
-def _tsv_fields(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(_decoded(stream), 1):
-        yield number, line.rstrip("\r\n").split("\t")
-
-
-def _csv_fields(path: Path | epath.Path, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    # The default limit of the module is 131,072 characters.
-    csv.field_size_limit(MAX_RECORD_BYTES)
-    reader = csv.reader(_decoded(stream), strict=True)
-    first = 1
-    try:
-        for fields in reader:
-            yield first, fields
-            # A quoted value may span several lines.
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}:{first}: not valid CSV: {error}") from None
-
-
-def _check_columns(path: Path | epath.Path, columns: Sequence[str], needed: Sequence[str]) -> None:
-    if any("\0" in column for column in columns):
-        raise UserError(f"{path} has NUL bytes, as UTF-16 has; save it as UTF-8")
-    for column in needed:
-        if (count := columns.count(column)) != 1:
-            # With old line endings, the first line is the whole file.
-            known = ", ".join(columns)[:300]
-            found = f"{count} columns are" if count else "no column is"
-            raise UserError(f"{path}:1: {found} named {column!r}; the columns are: {known}")
 
 
 def _without_blank(
@@ -124,20 +84,13 @@ def _without_blank(
     """Omits blank lines, except for empty values in the middle of a one-column table."""
     blank: list[int] = []
     for number, fields in rows:
-        if fields in ([], [""]):
+        if is_blank(fields):
             blank.append(number)
             continue
         if num_columns == 1:
             yield from ((number, [""]) for number in blank)
         blank = []
         yield number, fields
-
-
-def _named_fields(columns: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
-    if len(fields) != len(columns):
-        detail = f"{len(fields)} columns instead of {len(columns)}"
-        raise BadRecord("wrong number of columns", detail)
-    return dict(zip(columns, fields, strict=True))
 
 
 def _json_values(values: dict[str, Any], needed: Sequence[str]) -> dict[str, str]:
@@ -148,11 +101,13 @@ def _json_values(values: dict[str, Any], needed: Sequence[str]) -> dict[str, str
             raise BadRecord("missing field", f"field {column!r} is {json.dumps(value)} or missing")
         if isinstance(value, dict | list):
             raise BadRecord("not a text", f"field {column!r} is not a text or a number")
-    return {
+    texts = {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
         if not isinstance(value, dict | list)
     }
+    check_unicode("".join(texts.values()), "a field")
+    return texts
 
 
 def as_number(text: str) -> float | None:

@@ -172,7 +172,7 @@ BAD = [
         "a.jsonl:2: not valid UTF-8",
         "invalid UTF-8",
     ),
-    ("a.jsonl", json_lines("\ud800", "ok"), "a.jsonl:1: the text has a lone", "invalid UTF-8"),
+    ("a.jsonl", json_lines("\ud800", "ok"), "a.jsonl:1: the text has a lone", "lone surrogate"),
 ]
 
 
@@ -189,10 +189,23 @@ def test_bad_documents(tmp_path, name, content, message, reason):
 def test_invalid_utf8_names_the_line(tmp_path):
     path = write(tmp_path / "a.txt", b"One.\nTwo.\n\nThr\xe9e.\n")
     for format in ("documents", "sentences"):
-        with pytest.raises(UserError, match=r"a.txt:4: not valid UTF-8"):
+        with pytest.raises(
+            UserError, match=r"a.txt:4: not valid UTF-8 \(set data.encoding .*latin-1"
+        ):
             texts(path, format=format)
     corpus = Corpus(path, format="sentences", bad_documents="skip")
     assert [d.text for d in corpus.documents()] == ["One.\nTwo.\n"]
+
+
+@SUFFIXES
+@pytest.mark.parametrize("start", ["", "\ufeff", '<?xml version="1.0" encoding="utf-8"?>\n'])
+def test_a_dump_of_a_wiki_is_refused(tmp_path, suffix, start):
+    dump = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>Some text.\n'
+    path = write(tmp_path / f"pages.xml{suffix}", start + dump * 1000)
+    for format in ("auto", "documents", "sentences"):
+        with pytest.raises(UserError, match=f"pages.xml{suffix} is a MediaWiki XML dump, .* first"):
+            texts(path, format=format, bad_documents="skip")
+    assert texts(write(tmp_path / "a.txt", f"In <mediawiki>. {dump}"))
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -221,22 +234,29 @@ def write_table(path, values=ROWS):
     if path.suffix == ".parquet":
         parquet.write_table(pa.table({"id": range(len(values)), "body": values}), path)
         return str(path)
+    if path.suffix == ".tsv":
+        return write(
+            path, "\n".join(["id\tbody", *(f"{i}\t{text}" for i, text in enumerate(values))])
+        )
     quoted = [str(value).replace('"', '""') for value in values]
-    mark = "\t" if ".tsv" in path.name else ","
-    lines = [f"id{mark}body", *(f'{i}{mark}"{text}"' for i, text in enumerate(quoted))]
-    return write(path, "\n".join(lines))
+    return write(path, "\n".join(["id,body", *(f'{i},"{text}"' for i, text in enumerate(quoted))]))
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.parquet"])
-def test_columns_of_tables(tmp_path, name):
-    path = write_table(tmp_path / name)
+@pytest.mark.parametrize(
+    "name, lines",
+    [("a.csv", [2, 4, 5]), ("a.tsv", [2, 3, 4]), ("a.csv.gz", [2, 4, 5]), ("a.parquet", [1, 2, 3])],
+)
+def test_columns_of_tables(tmp_path, name, lines):
+    # TSV has no quoting, and so no line breaks in a value.
+    rows = [row.replace("\n", " ") for row in ROWS] if name == "a.tsv" else ROWS
+    path = write_table(tmp_path / name, rows)
     documents = list(Corpus(path, text_field="body").documents())
-    assert [document.text for document in documents] == ROWS
-    assert [document.line for document in documents] == [1, 2, 3]
-    with pytest.raises(UserError, match=f"{name} has no column 'text'; set .*text_field"):
+    assert [document.text for document in documents] == rows
+    assert [document.line for document in documents] == lines
+    with pytest.raises(UserError, match=f"{name}.* no column is named 'text'; .* set .*text_field"):
         texts(path)
     path = write_table(tmp_path / name, ["ok", "", "ok"])
-    with pytest.raises(UserError, match=f"{name}: row 2: the document has no text"):
+    with pytest.raises(UserError, match=f"{name}:( row 2|3): the document has no text"):
         texts(path, text_field="body")
     assert texts(path, text_field="body", bad_documents="skip") == ["ok", "ok"]
 
@@ -249,8 +269,36 @@ def test_tables_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match="the column 'id' is not text"):
         texts(path, text_field="id")
     path = write(tmp_path / "c.csv", "text,id\none,1\ntwo\n")
-    with pytest.raises(UserError, match="c.csv is not a valid csv file: .*Expected 2 columns"):
+    with pytest.raises(UserError, match="c.csv:3: 1 columns instead of 2"):
         texts(path)
+    assert texts(path, bad_documents="skip") == ["one"]
+
+
+@pytest.mark.parametrize("rest", ["", '4,"Four"\n', '4,"Four"\n5,Five\n'])
+def test_an_unclosed_quote_merges_no_rows(tmp_path, rest):
+    rows = f'id,text\n1,One\n2,"Two\n3,Three\n{rest}'
+    for policy in ("refuse", "skip"):
+        with pytest.raises(UserError, match="a.csv:3: not valid CSV: .* must end with one"):
+            texts(write(tmp_path / "a.csv", rows), bad_documents=policy)
+    # GLUE's files have such quotes.
+    found = texts(write(tmp_path / "a.tsv", rows.replace(",", "\t")))
+    assert found[:3] == ["One", '"Two', "Three"] and len(found) == 3 + rest.count("\n")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [("a.csv", "text\n"), ("a.tsv", "id\ttext\n"), ("a.jsonl", "\n"), ("a.parquet", [])],
+)
+def test_a_file_without_documents_is_bad(tmp_path, name, content):
+    path = str(tmp_path / name)
+    if content:
+        write(tmp_path / name, content)
+    else:
+        parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    with pytest.raises(UserError, match=f"{name}: the file has no document .*bad_documents=skip"):
+        texts(path)
+    corpus = Corpus(path, bad_documents="skip")
+    assert not list(corpus.documents()) and corpus.bad.dropped == {"empty": 1}
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

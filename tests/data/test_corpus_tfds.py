@@ -88,6 +88,17 @@ def test_documents_of_data_sets_are_counted(small_data_set):
     assert Corpus(f"tfds:{small_data_set},sotu").fetch() is None
 
 
+def test_data_set_without_a_train_split(small_data_set, monkeypatch):
+    corpus = Corpus(f"tfds:{small_data_set}")
+    monkeypatch.setattr(corpus._data_sets[0], "_split_generators", _only_test)
+    with pytest.raises(UserError, match="small_texts/1.2.0 has no split 'train'; its splits: test"):
+        corpus.fetch()
+
+
+def _only_test(dl_manager):
+    return {"test": [(0, {"text": "Number 0."})]}
+
+
 def test_data_set_that_needs_a_missing_package(small_data_set, monkeypatch):
     corpus = Corpus(f"tfds:{small_data_set}")
     monkeypatch.setattr(
