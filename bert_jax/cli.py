@@ -84,8 +84,9 @@ def stored_config(directory: str) -> ConfigDict | None:
         return None
     values = files.read_json(path)
     try:
-        read = finetuning.user_config if "task" in values else config.from_dict
-        return read(values).lock()
+        if "task" not in values:
+            return config.from_dict(values).lock()
+        return finetuning.user_config(finetuning.from_dict(values)).lock()
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bert_jax import files, workdir
 from bert_jax.batch import MASKED_LM_FIELDS
+from bert_jax.config import check_vocabulary
 from bert_jax.data.prepare_store import tokenize_corpus
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import evaluation_batches
@@ -175,6 +176,7 @@ def evaluate_workdir(
         config.eval.max_sequences = max_sequences
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
+    check_vocabulary(config, tokenizer.vocab_size, str(directory))
     # The devices may differ from those of training.
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)

@@ -32,8 +32,8 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
     """Returns the objective of a config, without a teacher.
 
     Raises:
-      UserError: A term is unknown, or needs a batch field that the rows and the corruption of
-        the config do not provide.
+      UserError: A term is unknown, needs a batch field that the rows and the corruption of the
+        config do not provide, or has nothing to predict in this model.
     """
     terms = make_terms(objective_terms(config), config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
@@ -45,6 +45,16 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
                 f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
                 f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
                 f"config.data.corruption={data.corruption} do not provide it"
+            )
+        if term.is_left_to_right and not config.model.causal:
+            raise UserError(
+                f"config.objective.terms has {name}, but config.model.causal is False, so that "
+                "each position sees the token it predicts; set it to True"
+            )
+        if term.is_left_to_right and "masked_lm_positions" in provided:
+            raise UserError(
+                f"config.objective.terms has {name}, but config.data.corruption={data.corruption} "
+                "replaces the tokens it predicts; set it to none"
             )
     return objective
 

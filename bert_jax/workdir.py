@@ -200,8 +200,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
     Args:
       other: The other run's work directory.
       config: The config of this run.
-      also_free: Keys, or prefixes of keys, that may differ here but not between two starts of one
-        run.
+      also_free: Keys, or prefixes of keys, that may differ here, but not when a run resumes.
 
     Raises:
       UserError: There is no other run, or its model or batches differ.
@@ -348,9 +347,10 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     if not (path / CORPUS).exists():
         return tokenizer, None
     try:
-        content = (path / TOKEN_COUNTS).read_bytes()
-        counts = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        counts = np.load(io.BytesIO((path / TOKEN_COUNTS).read_bytes()), allow_pickle=False)
+        if counts.shape != (tokenizer.vocab_size,) or counts.dtype != np.int64:
+            raise ValueError("it does not have a count for each entry of the vocabulary")
+    except (ValueError, EOFError, MemoryError) as error:
         raise UserError(
             f"{path / TOKEN_COUNTS} is damaged; remove it and run the same command again (a "
             "finished run is not trained again)"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bert_jax import convert, evaluation, pretrain
+from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.training.metrics import read_metrics
 from configs import ablations
@@ -18,6 +19,19 @@ from tests.small_run import (  # noqa: F401
 )
 
 LTR = {key.replace(".", "__"): value for key, value in ablations.ABLATIONS["ltr"].items()}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model.causal", False, "each position sees the token it predicts; set it to True"),
+        ("data.corruption", "masked_lm", "replaces the tokens it predicts; set it to none"),
+    ],
+)
+def test_a_left_to_right_model_without_meaning_is_refused(key, value, words, texts, tmp_path):
+    config = small_run(texts, **LTR | {key.replace(".", "__"): value})
+    with pytest.raises(UserError, match=words):
+        pretrain.train(config, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")

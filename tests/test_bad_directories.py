@@ -1,6 +1,7 @@
 """Damaged, read-only, full and wrong directories give one clear sentence and lose no data."""
 
 import contextlib
+import io
 import itertools
 import json
 import shutil
@@ -37,6 +38,13 @@ def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
     sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "file"))
     assert f"{tmp_path}/file is a file" in sentence
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def npy(array):
+    """Returns the bytes of an array's file."""
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
 
 
 class TestOthersDirectories:
@@ -132,8 +140,20 @@ class TestOthersDirectories:
         assert "has no checkpoint yet" in sentence
         assert not (copy / "checkpoints").exists()
 
-    def test_damaged_token_counts(self, copy, refusal):
-        (copy / "token_counts.npy").write_bytes(b"")
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            npy(np.ones(199, np.int64)),
+            npy(np.ones(200, np.float32)),
+            npy(np.ones(200, np.int64)).replace(
+                b"(200,), }" + b" " * 12, b"(10000000000000,), }  "
+            ),
+        ],
+        ids=["empty", "another length", "another dtype", "a header of 80 TB"],
+    )
+    def test_damaged_token_counts(self, content, copy, refusal):
+        (copy / "token_counts.npy").write_bytes(content)
         assert "token_counts.npy is damaged" in refusal(lambda: evaluation.evaluate_workdir(copy))
 
     def test_read_only_directories(self, finished, texts, tmp_path, mounts, refusal):

@@ -27,7 +27,6 @@ COMMON: Section = {
         0,
         "Seed of initial weights, data order, masks and dropout. Evaluation has eval.seed.",
         at_least=0,
-        below=2**63,
     ),
     "workdir": Field(
         "",
@@ -162,12 +161,20 @@ COMMON: Section = {
             -1,
             "Devices along the axis that divides only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
+            above=0,
+            or_equal=-1,
         ),
         "fsdp": Field(
-            1, "Devices along the axis that divides the batch and, with fsdp, the parameters."
+            1,
+            "Devices along the axis that divides the batch and, with fsdp, the parameters.",
+            above=0,
+            or_equal=-1,
         ),
         "model": Field(
-            1, "Devices along the axis of tensor parallelism, which divides heads, MLP and logits."
+            1,
+            "Devices along the axis of tensor parallelism, which divides heads, MLP and logits.",
+            above=0,
+            or_equal=-1,
         ),
     },
     "checkpoint": {
@@ -211,10 +218,7 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
 
 
 def check_mesh(mesh: ConfigDict) -> None:
-    """Refuses a mesh with impossible sizes, or with several sizes to infer."""
-    for axis, size in mesh.items():
-        if size != -1 and size < 1:
-            raise UserError(f"config.mesh.{axis} is {size}; it must be above 0, or -1")
+    """Refuses a mesh with several sizes to infer."""
     if sum(size == -1 for size in mesh.values()) > 1:
         raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
 

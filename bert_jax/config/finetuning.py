@@ -18,8 +18,8 @@ from bert_jax.config.common import (
     check_mesh,
     layer_numbers,
 )
-from bert_jax.config.model import MODEL
-from bert_jax.config.schema import Field, Section, build, check
+from bert_jax.config.model import MODEL, WIDEST, check_model
+from bert_jax.config.schema import Field, Section, build, check, to_dict
 from bert_jax.errors import UserError
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
@@ -183,6 +183,7 @@ FINETUNING: Section = {
             "Units in each direction of two BiLSTM layers before the output layer, for ner and "
             "squad. The paper uses 768. 0 means no BiLSTM.",
             at_least=0,
+            at_most=WIDEST,
         ),
     },
     "optimizer": {
@@ -249,8 +250,26 @@ FINETUNING: Section = {
     "sweep": {
         "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", above=0),
         "batch_sizes": Field((16, 32), "Batch sizes to try.", above=0),
-        "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", at_least=0, below=2**63),
+        "seeds": Field((0, 1, 2, 3, 4), "Seeds to try.", at_least=0),
     },
+}
+
+
+# The keys that `filled_in` adds.
+_FILLED_IN: Section = {
+    "model": MODEL,
+    "head": Field(
+        "sequence_classification",
+        "The head of the task.",
+        choices=(
+            "sequence_classification",
+            "token_classification",
+            "question_answering",
+            "multiple_choice",
+        ),
+    ),
+    "labels": Field((), "The labels of the task in the order of the logits."),
+    "family": Field("bert", "The family of the weights."),
 }
 
 
@@ -302,24 +321,23 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """Inverts `to_dict` for a filled-in config.
 
     Raises:
-      UserError: There is an unknown key, or a value of the wrong type.
+      UserError: There is an unknown key, or a value of the wrong type or out of range.
     """
-    section = {
-        **_section(values["task"]),
-        "model": MODEL,
-        "head": Field("", "The head of the task; see `filled_in`."),
-        "labels": Field((), "The labels of the task; see `filled_in`."),
-        "family": Field("bert", "The family of the weights; see `filled_in`."),
-    }
     try:
-        return build(section, values)
+        FINETUNING["task"].check("config.task", values["task"])
+        section = {**_section(values["task"]), **_FILLED_IN}
+        config = build(section, values)
+        check(config, section)
+        check_model(config.model)
+        _check_features(config)
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
+    return config
 
 
-def user_config(values: Mapping[str, Any]) -> ConfigDict:
-    """Returns the user's config of a filled-in config, as plain dicts and lists."""
-    section = _section(values["task"])
+def user_config(filled: ConfigDict) -> ConfigDict:
+    """Returns the user's config of a filled-in config."""
+    section, values = _section(filled.task), to_dict(filled)
     own = {key: value for key, value in values.items() if key in section}
     own["model"] = {key: own["model"][key] for key in FINETUNING["model"]}
     return build(section, own)

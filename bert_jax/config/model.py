@@ -3,19 +3,31 @@
 The first keys come from BERT's own `bert_config.json`. All defaults are those of BERT-base.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from bert_jax.config.common import ATTENTION_DROPOUT, HIDDEN_DROPOUT
 from bert_jax.config.schema import Field, Section
+from bert_jax.errors import UserError
+
+# The sizes of a stored config are not trusted. These limits are far above all published models.
+_MOST_ROWS, WIDEST, _DEEPEST = 10_000_000, 2**17, 1000
 
 MODEL: Section = {
     "vocab_size": Field(
-        30522, "Entries of the word embedding. Must equal the size of the vocabulary.", above=0
+        30522,
+        "Entries of the word embedding. Must equal the size of the vocabulary.",
+        above=0,
+        at_most=_MOST_ROWS,
     ),
-    "hidden_size": Field(768, "Width of the encoder (H).", above=0),
-    "num_hidden_layers": Field(12, "Number of Transformer blocks (L).", above=0),
+    "hidden_size": Field(768, "Width of the encoder (H).", above=0, at_most=WIDEST),
+    "num_hidden_layers": Field(12, "Number of Transformer blocks (L).", above=0, at_most=_DEEPEST),
     "num_attention_heads": Field(
         12, "Attention heads in each block (A). Must divide hidden_size.", above=0
     ),
-    "intermediate_size": Field(3072, "Width of the feed-forward layer, 4H in the paper.", above=0),
+    "intermediate_size": Field(
+        3072, "Width of the feed-forward layer, 4H in the paper.", above=0, at_most=WIDEST
+    ),
     "hidden_act": Field(
         "gelu",
         "Activation of the feed-forward layer. gelu is the exact form, with erf; gelu_new is the "
@@ -32,12 +44,16 @@ MODEL: Section = {
         below=1,
     ),
     "max_position_embeddings": Field(
-        512, "Rows of the learned position table. No stage may have longer sequences.", above=0
+        512,
+        "Rows of the learned position table. No stage may have longer sequences.",
+        above=0,
+        at_most=_MOST_ROWS,
     ),
     "type_vocab_size": Field(
         2,
         "Rows of the segment (token type) table. Pairs of sentences need two. 0 means no table.",
         at_least=0,
+        at_most=_MOST_ROWS,
     ),
     "initializer_range": Field(
         0.02,
@@ -54,6 +70,7 @@ MODEL: Section = {
         "Width of the embedding tables and of the decoder tied to them (E). A layer projects the "
         "embeddings to hidden_size (ALBERT, ELECTRA). 0 means hidden_size, without that layer.",
         at_least=0,
+        at_most=WIDEST,
     ),
     "layer_groups": Field(
         0,
@@ -65,8 +82,9 @@ MODEL: Section = {
         -1.0,
         "Dropout probability after the attention sublayer of each block. -1 means "
         "hidden_dropout_prob; DistilBERT has 0.",
-        at_least=-1,
+        at_least=0,
         below=1,
+        or_equal=-1,
     ),
     "generator_size": Field(
         0.0,
@@ -83,3 +101,25 @@ MODEL: Section = {
         choices=("tanh", "gelu", "relu"),
     ),
 }
+
+
+def check_model(model: Mapping[str, Any], source: str = "") -> None:
+    """Refuses values of MODEL that contradict each other.
+
+    Args:
+      model: The keys of MODEL, with values in range.
+      source: What comes before the key in messages: "FILE: ".
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    if model["hidden_size"] % model["num_attention_heads"]:
+        raise UserError(
+            f"{source}config.model.num_attention_heads is {model['num_attention_heads']}, which "
+            f"does not divide config.model.hidden_size, {model['hidden_size']}"
+        )
+    if model["layer_groups"] > model["num_hidden_layers"]:
+        raise UserError(
+            f"{source}config.model.layer_groups is {model['layer_groups']}, more than "
+            f"config.model.num_hidden_layers, {model['num_hidden_layers']}"
+        )

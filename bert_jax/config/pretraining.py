@@ -14,7 +14,7 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
-from bert_jax.config.model import MODEL
+from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.config.stages import STAGE, check_stages, total_steps
 from bert_jax.errors import UserError
@@ -174,9 +174,10 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         # Older versions divided no sentences.
         if values.get("data") and "max_sentence_tokens" not in values["data"]:
             config.data.max_sentence_tokens = 0
-        return config
+        check_model_and_steps(config)
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error
+    return config
 
 
 def validate(config: ConfigDict) -> None:
@@ -190,7 +191,7 @@ def validate(config: ConfigDict) -> None:
             f"the config is for fine-tuning ({config.task}), which python -m bert_jax.finetune "
             "takes; this command needs one for pre-training"
         )
-    check(config, PRETRAINING)
+    check_model_and_steps(config)
     if config.init_from and config.resume_from:
         raise UserError(
             "config.init_from and config.resume_from are both set; set only the one to start from"
@@ -205,10 +206,15 @@ def validate(config: ConfigDict) -> None:
                     f"config.{key} is {value}, but config.eval.every_steps is 0; set it to the "
                     "number of steps between evaluations"
                 )
-    _check_parts(config)
+    has_types = config.data.special_tokens in ("bert", "albert")
+    is_paired = config.data.rows in ("pairs", "halves")
+    if is_paired and has_types and config.model.type_vocab_size < 2:
+        raise UserError(
+            f"config.model.type_vocab_size is {config.model.type_vocab_size}, but "
+            f"config.data.rows={config.data.rows} needs at least 2"
+        )
     check_data(config.data)
     check_mesh(config.mesh)
-    check_stages(config.train.stages, config.model.max_position_embeddings)
     check_profile(config.profile, total_steps(config.train))
 
 
@@ -222,26 +228,22 @@ def validate_data(data: ConfigDict) -> None:
     check_data(data)
 
 
-def _check_parts(config: ConfigDict) -> None:
-    model, objective = config.model, config.objective
-    if model.hidden_size % model.num_attention_heads:
-        raise UserError(
-            f"config.model.num_attention_heads is {model.num_attention_heads}, which does not "
-            f"divide config.model.hidden_size, {model.hidden_size}"
-        )
-    if model.layer_groups > model.num_hidden_layers:
-        raise UserError(
-            f"config.model.layer_groups is {model.layer_groups}, more than "
-            f"config.model.num_hidden_layers, {model.num_hidden_layers}"
-        )
-    has_types = config.data.special_tokens in ("bert", "albert")
-    is_paired = config.data.rows in ("pairs", "halves")
-    if is_paired and has_types and model.type_vocab_size < 2:
-        raise UserError(
-            f"config.model.type_vocab_size is {model.type_vocab_size}, but "
-            f"config.data.rows={config.data.rows} needs at least 2"
-        )
-    terms = objective_terms(config)
+def check_model_and_steps(config: ConfigDict) -> None:
+    """Checks what every config must fulfil, also that of a finished run or of converted weights.
+
+    Raises:
+      UserError: The message names the key, its value and the allowed values.
+    """
+    check(config, PRETRAINING)
+    check_model(config.model)
+    _check_objective(config)
+    check_stages(
+        config.train.stages, config.model.max_position_embeddings, config.data.masked_lm_prob
+    )
+
+
+def _check_objective(config: ConfigDict) -> None:
+    model, objective, terms = config.model, config.objective, objective_terms(config)
     generator_width = round(model.hidden_size * model.generator_size)
     if "generator" in terms and not generator_width:
         raise UserError(
@@ -258,4 +260,10 @@ def _check_parts(config: ConfigDict) -> None:
         raise UserError(
             f"config.objective.weights is {objective.weights!r}; it must have one weight for each "
             f"of config.objective.terms, {terms!r}, and there must be at least one term"
+        )
+    if len(set(terms)) < len(terms):
+        raise UserError(f"config.objective.terms is {terms!r}; each term must be named once")
+    if not any(objective.weights):
+        raise UserError(
+            f"config.objective.weights is {objective.weights!r}; at least one must be above 0"
         )

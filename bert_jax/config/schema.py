@@ -31,6 +31,7 @@ class Field:
       at_least: The value must be this or greater.
       below: The value must be smaller than this.
       at_most: The value must be this or smaller.
+      or_equal: A value that is allowed outside the bounds too.
       choices: The only values allowed.
       is_path: Whether the value is a path, local or gs://BUCKET/NAME.
       entries: The section of each entry if the value is a tuple of ConfigDicts. The default is
@@ -44,6 +45,7 @@ class Field:
     at_least: float | None = None
     below: float | None = None
     at_most: float | None = None
+    or_equal: float | None = None
     choices: tuple[str, ...] = ()
     is_path: bool = False
     entries: Section | None = None
@@ -76,8 +78,10 @@ class Field:
         """Returns the rule that the value breaks, in words; empty if it breaks none."""
         if self.choices and value not in self.choices:
             return "one of " + ", ".join(choice or "'' (empty)" for choice in self.choices)
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            return "a whole number of 64 bits"
         # A comparison with NaN is false.
-        is_right = (
+        is_right = value == self.or_equal or (
             (self.above is None or value > self.above)
             and (self.at_least is None or value >= self.at_least)
             and (self.below is None or value < self.below)
@@ -90,15 +94,16 @@ class Field:
     @property
     def range(self) -> str:
         """The bounds in words; empty if there are none."""
-        if self.at_least is not None and self.at_most is not None:
-            return f"from {self.at_least} to {self.at_most}"
         bounds = {
             "above": self.above,
             "at least": self.at_least,
             "below": self.below,
             "at most": self.at_most,
         }
-        return " and ".join(f"{word} {x}" for word, x in bounds.items() if x is not None)
+        words = " and ".join(f"{word} {x}" for word, x in bounds.items() if x is not None)
+        if self.at_least is not None and self.at_most is not None:
+            words = f"from {self.at_least} to {self.at_most}"
+        return words if self.or_equal is None else f"{words}, or {self.or_equal}"
 
 
 class _Section(ConfigDict):

@@ -99,8 +99,10 @@ def total_steps(train: ConfigDict) -> int:
     return train.num_steps + sum(train.extra.steps)
 
 
-def check_stages(stages: Sequence[ConfigDict], max_position_embeddings: int) -> None:
-    """Refuses stages whose fractions do not add up to 1, or whose sequences are too long."""
+def check_stages(
+    stages: Sequence[ConfigDict], max_position_embeddings: int, masked_lm_prob: float
+) -> None:
+    """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
     total = sum(entry.fraction for entry in stages)
     if not math.isclose(total, 1, abs_tol=1e-6):
         raise UserError(f"the fractions of config.train.stages add up to {total:g}, not to 1")
@@ -116,4 +118,9 @@ def check_stages(stages: Sequence[ConfigDict], max_position_embeddings: int) -> 
             raise UserError(
                 f"{path}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "
                 f"of {length} has at most {length - 3} tokens to predict"
+            )
+        if not max_predictions(entry, masked_lm_prob):
+            raise UserError(
+                f"config.data.masked_lm_prob is {masked_lm_prob:g}, so small that no token of a "
+                f"sequence of {length} is predicted; BERT's is 0.15"
             )

@@ -31,7 +31,8 @@ def read_checksums(directory: Path | epath.Path, local: Path) -> dict[str, np.nd
             return dict(sums)
     except FileNotFoundError:
         return {}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    # A damaged header may ask for any amount of memory.
+    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise UserError(_damaged(directory / CHECKSUMS, error)) from None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.config.model import MODEL
+from bert_jax.config.model import MODEL, check_model
 from bert_jax.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
@@ -44,9 +44,7 @@ def read_model_keys(
             value = _ACTIVATIONS.get(str(value), value)
         MODEL[ours].check(f"{path}: {theirs}", value)
         model[ours] = value
-    hidden_size, num_heads = model["hidden_size"], model["num_attention_heads"]
-    if hidden_size % num_heads:
-        raise UserError(f"{path}: {num_heads} attention heads do not divide width {hidden_size}")
+    check_model(model, f"{path}: ")
     return model
 
 
@@ -71,6 +69,7 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
             raise UserError(f"{path}: {keys[key]} is {model[key]!r}; it must be {value!r}")
     for key, offset in family.config_offsets.items():
         model[key] -= offset
+        MODEL[key].check(f"{path}: {keys[key]} less {offset}", model[key])
     return model | family.fixed
 
 

@@ -80,6 +80,11 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
     trained = pretrained.training.get("config")
     if trained and not workdir.is_finetuning(trained):
         config = config_lib.from_dict(trained)
+    else:
+        length = min(512, pretrained.model["max_position_embeddings"])
+        config.train.stages = (config_lib.stage(max_seq_length=length),)
+        if pretrained.model["causal"]:
+            config.data.corruption = "none"
     config.model.update({key: pretrained.model[key] for key in MODEL_KEYS})
     config.family = pretrained.family
     if config_lib.objective_terms(config) != pretrained.terms:

@@ -56,6 +56,8 @@ class Term(abc.ABC):
       metrics: The results that the term reports. The first is its loss.
       needs_pooler: Whether the term reads the pooler.
       needs_teacher: Whether the term compares the model with a frozen teacher.
+      is_left_to_right: Whether the term predicts each token from those before it. Positions must
+        not see their targets, and no token may be masked.
     """
 
     name: ClassVar[str]
@@ -64,6 +66,7 @@ class Term(abc.ABC):
     metrics: ClassVar[tuple[Metric, ...]]
     needs_pooler: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
+    is_left_to_right: ClassVar[bool] = False
 
     @abc.abstractmethod
     def heads(self, config: BertConfig) -> Mapping[str, nn.Module]:

@@ -235,6 +235,9 @@ class Checkpointer:
                     return f"{name} is missing"
                 if (size, checksum) != _size_and_checksum(folder / name, found[name], checksum):
                     return f"{name} has changed since it was written"
+            for name in found.keys() - expected.keys():
+                if os.path.basename(name) not in (CHECKSUMS, *_WRITTEN_AT_COMMIT):
+                    return f"{CHECKSUMS} does not list {name}"
         except FileNotFoundError:
             return f"{CHECKSUMS} is missing"
         except (UserError, TypeError, ValueError):

@@ -78,7 +78,7 @@ def test_filled_in_takes_the_model_from_the_weights_except_dropout():
     again = from_dict(json.loads(json.dumps(to_dict(filled))))
     assert to_dict(again) == to_dict(filled)
     assert again.labels == ("no", "yes") and again.sweep.seeds == (7,)
-    assert to_dict(user_config(to_dict(filled))) == to_dict(config)
+    assert to_dict(user_config(filled)) == to_dict(config)
 
 
 @pytest.mark.parametrize("values", [{"model": {"new_key": 1}}, {"squad": {}}, {"labels": "yes"}])

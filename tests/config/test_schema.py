@@ -31,8 +31,12 @@ def wrong_values(field):
         yield "nonsense", "one of "
     if field.above is not None:
         yield field.above, f"above {field.above}"
-    if field.at_least is not None:
+    if field.at_least is not None and field.or_equal is None:
         yield field.at_least - 1, f"{field.at_least}"
+    if field.or_equal is not None:
+        yield field.or_equal * 1.5 if isinstance(field.default, float) else -2, field.range
+    if type(field.default) is int:
+        yield 10**23, "" if field.choices else "64 bits"
     if field.below is not None:
         yield field.below, f"below {field.below}"
     if field.at_most is not None:

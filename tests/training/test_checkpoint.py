@@ -218,6 +218,16 @@ def test_only_damaged_checkpoints_give_an_error_and_stay(copy, trainer):
         assert listing(copy) == before
 
 
+def test_emptied_checksums_are_noticed(copy, trainer):
+    (copy / "2" / CHECKSUMS).write_text("{}")
+    message = rf"no complete checkpoint of step 2 \({CHECKSUMS} does not list "
+    with (
+        closing(Checkpointer(copy, read_only=True)) as reader,
+        pytest.raises(UserError, match=message),
+    ):
+        reader.restore_params(trainer.abstract_state().params, step=2)
+
+
 def test_a_killed_deletion(copy, trainer, states):
     """`keep` is 1: checkpoint 1 was being deleted when the process was killed."""
     for file in (copy / "1" / "state" / "_METADATA", copy / "1" / CHECKSUMS):

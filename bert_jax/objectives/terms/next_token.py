@@ -25,6 +25,7 @@ class NextToken(Term):
     name = "lm"
     label = "next token"
     metrics = language_model_metrics("lm", "next-token")
+    is_left_to_right = True
 
     def heads(self, config):
         return {"mlm": LanguageModelHead(config)}
