@@ -11,14 +11,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 
+import bert_jax
 from bert_jax import config, cpu_allocator, files, parts
-from bert_jax.command_line import UsageError, config_source, parse
+from bert_jax.command_line import ABSL_FLAGS, UsageError, config_source, parse
 from bert_jax.config import finetuning
 from bert_jax.errors import UserError
 
@@ -157,17 +158,30 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     # This import loads JAX, so the flags are checked first.
     from bert_jax.parallel import multihost
 
-    if not by_flags and not multihost.is_launched_by_cluster():
+    if hosts[1] == 1 or (not by_flags and not multihost.is_launched_by_cluster()):
         yield
         return
     multihost.join(*hosts)
     try:
+        multihost.check_equal(_same_on_all(values))
         yield
     except (Exception, KeyboardInterrupt) as error:
         crash = "".join(traceback.format_exception(error)).rstrip(), CRASHED
         message, status = _ending(error) or crash
         print(message, file=sys.stderr, flush=True)
         multihost.leave_failed(status)
+
+
+def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
+    """Returns everything that must not differ between processes: the version and the flags."""
+    same = {"version": bert_jax.__version__}
+    for name in values:
+        value = values[name].value
+        if isinstance(value, ConfigDict):
+            same |= {f"--{name}.{key}": v for key, v in config.flatten(config.to_dict(value))}
+        elif "." not in name and name not in (*ABSL_FLAGS, "coordinator", "process_id"):
+            same[f"--{name}"] = value
+    return same
 
 
 def _ending(error: BaseException) -> tuple[str, int] | None:
@@ -185,7 +199,7 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             return "", 1
         # XLA raises a RuntimeError with a list of buffers that fills pages.
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
-            cause = str(error).partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0].rstrip(".")
+            cause = files.first_line(error).rpartition("RESOURCE_EXHAUSTED: ")[2].rstrip(".")
             return (
                 f"error: the device ran out of memory ({cause[:200]}); try a smaller "
                 "config.train.batch_size or config.eval.batch_size, a larger "

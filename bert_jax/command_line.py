@@ -19,7 +19,7 @@ from ml_collections.config_flags import config_flags, config_path
 from bert_jax.errors import UserError
 
 # Flags that absl defines for every program. They are never suggested for a misspelled flag.
-_ABSL_FLAGS = frozenset(flags.FLAGS)
+ABSL_FLAGS = frozenset(flags.FLAGS)
 
 
 class UsageError(Exception):
@@ -81,7 +81,7 @@ def parse(
     try:
         remaining = values(argv)
     except flags.UnrecognizedFlagError as e:
-        names = [name for name in values if name.partition(".")[0] not in _ABSL_FLAGS]
+        names = [name for name in values if name.partition(".")[0] not in ABSL_FLAGS]
         raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
     except flags.Error as e:
         if "must have a value other than None" in str(e):

@@ -223,13 +223,19 @@ def run(body, *arguments, **options):
         ),
         ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
         ("raise BrokenPipeError", 1, ""),
-        (
-            "raise RuntimeError('INTERNAL: RESOURCE_EXHAUSTED: Out of memory, 9 GiB.\\nlist')",
-            1,
-            "error: the device ran out of memory (Out of memory, 9 GiB); try a smaller "
-            "config.train.batch_size or config.eval.batch_size, a larger "
-            "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
-            "divides the parameters\n",
+        *(
+            (
+                f"raise RuntimeError('{text}')",
+                1,
+                f"error: the device ran out of memory ({cause}); try a smaller "
+                "config.train.batch_size or config.eval.batch_size, a larger "
+                "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
+                "divides the parameters\n",
+            )
+            for text, cause in (
+                ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),
+                ("INTERNAL: RESOURCE_EXHAUSTED", "INTERNAL: RESOURCE_EXHAUSTED"),
+            )
         ),
     ],
 )

@@ -9,12 +9,13 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import distributed
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -28,6 +29,10 @@ T = TypeVar("T")
 # dies is noticed within seconds, because its connections close; this limit is for machines
 # and networks that vanish.
 HEARTBEAT_SECONDS = 50
+# All processes must have started within this time.
+JOIN_SECONDS = 300
+# After that, their values are compared within this time.
+_COMPARE_MILLISECONDS = 30_000
 # A process that fails waits this long for the others, which may have failed the same way.
 _LEAVE_SECONDS = 5
 # Process 0 may take this long to prepare a corpus.
@@ -61,7 +66,8 @@ def is_launched_by_cluster() -> bool:
 def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
     """Joins the other processes of the run; only process 0 prints to stdout afterwards.
 
-    All arguments are None if the cluster provides them.
+    All arguments are None if the cluster provides them. If some processes are missing after
+    JOIN_SECONDS, the program ends with a sentence.
 
     Args:
       coordinator: HOST:PORT of process 0.
@@ -73,18 +79,75 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     """
     # JAX's own service would catch SIGTERM before training/preemption.py does.
     jax.config.update("jax_enable_preemption_service", False)
+    # JAX itself would abort the process with a trace of its C++ functions.
+    giving_up = threading.Timer(JOIN_SECONDS, _give_up)
+    giving_up.daemon = True
+    giving_up.start()
     try:
         jax.distributed.initialize(
             coordinator,
             num_processes,
             process_id,
             cluster_detection_method="deactivate" if coordinator else None,
+            initialization_timeout=2 * JOIN_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError, OSError) as error:
         raise UserError(f"cannot join the other processes: {first_line(error)}") from error
-    if not is_first():
+    finally:
+        giving_up.cancel()
+    if distributed.global_state.process_id != 0:
         sys.stdout = open(os.devnull, "w")
+
+
+def _give_up() -> NoReturn:
+    print(
+        f"error: not all processes of the run joined within {JOIN_SECONDS} s: start as many as "
+        "--num_processes says, which must be the same for all, as must --coordinator",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
+
+
+def check_equal(values: Mapping[str, Any]) -> None:
+    """Checks that all processes were started with the same values.
+
+    The processes exchange them through the coordinator: with different values, a collective
+    function could give a result that belongs to none of them, or not end.
+
+    Args:
+      values: Values that JSON can hold, by the name that a message shows.
+
+    Raises:
+      UserError: A value differs. The message is the same on all processes.
+    """
+    state = distributed.global_state
+    values = {"--num_processes": state.num_processes, **values}
+    state.client.key_value_set(f"bert_jax_values/{state.process_id}", json.dumps(values))
+
+    def read(name: str) -> Any:
+        text = state.client.blocking_key_value_get(f"bert_jax_values/{name}", _COMPARE_MILLISECONDS)
+        return json.loads(text)
+
+    if state.process_id == 0:
+        problems = (_difference(values, read(str(i)), i) for i in range(1, state.num_processes))
+        problem = next(filter(None, problems), "")
+        state.client.key_value_set("bert_jax_values/problem", json.dumps(problem))
+    if problem := read("problem"):
+        raise UserError(problem)
+
+
+def _difference(first: Mapping[str, Any], other: Mapping[str, Any], process: int) -> str:
+    """Describes the first difference between process 0 and another; "" if there is none."""
+    for name in {**first, **other}:
+        ours, theirs = (json.dumps(values.get(name)) for values in (first, other))
+        if ours != theirs:
+            return (
+                f"process {process} was started with {name} {theirs}, process 0 with {ours}; start "
+                "all processes with the same command"
+            )
+    return ""
 
 
 def leave_failed(status: int) -> NoReturn:

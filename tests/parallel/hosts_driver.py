@@ -4,7 +4,7 @@
 
 `reads` names a JSON file for the number of token bytes read from each split. `step_seconds` is a
 pause after each step, which lets a test interrupt the middle of a run. `heartbeat_seconds` replaces
-the constant.
+the constant, like `join_seconds`. `version` replaces that of the package.
 """
 
 import atexit
@@ -13,6 +13,7 @@ import os
 import time
 from pathlib import Path
 
+import bert_jax
 from bert_jax import cli, main
 
 
@@ -58,6 +59,11 @@ def run(argv: list[str]) -> None:
         from bert_jax.parallel import multihost
 
         multihost.HEARTBEAT_SECONDS = options["heartbeat_seconds"]
+    if "join_seconds" in options:
+        from bert_jax.parallel import multihost
+
+        multihost.JOIN_SECONDS = options["join_seconds"]
+    bert_jax.__version__ = options.get("version", bert_jax.__version__)
     main.main(argv)
 
 

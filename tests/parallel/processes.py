@@ -31,10 +31,10 @@ def free_address() -> str:
         return f"127.0.0.1:{found.getsockname()[1]}"
 
 
-def start(directory, count, *, devices=1, options=None, **overrides):
+def start(directory, count, *, devices=1, options=None, flags=lambda number: [], **overrides):
     """Starts the processes of a run with a work directory and options of hosts_driver.
 
-    `options` may also be a function of the process number.
+    `options` may also be a function of the process number; `flags` returns its additional flags.
     """
     address, processes = free_address(), []
     for number in range(count):
@@ -42,7 +42,7 @@ def start(directory, count, *, devices=1, options=None, **overrides):
         command = runs.main_command(directory, **{**SMALL, **overrides})
         command[1:3] = ["-m", "tests.parallel.hosts_driver"]
         command += [f"--coordinator={address}", f"--num_processes={count}"]
-        command.append(f"--process_id={number}")
+        command += [f"--process_id={number}", *flags(number)]
         processes.append(runs.start(command, devices, HOSTS_TEST=json.dumps(given)))
     return processes
 

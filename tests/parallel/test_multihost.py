@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax import pretrain, tokenizers, workdir
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream
@@ -75,6 +76,51 @@ def two(tmp_path_factory, texts):
     reads = [folder / f"reads{number}.json" for number in range(2)]
     ended = run(folder / "run", 2, options=lambda n: {"reads": str(reads[n])}, data__input=texts)
     return folder / "run", ended, [json.loads(file.read_text()) for file in reads]
+
+
+@pytest.mark.parametrize(
+    ("flag", "options", "name", "first", "second"),
+    [
+        ("--config.seed=7", {}, "--config.seed", "0", "7"),
+        ("--config.train.batch_size=16", {}, "--config.train.batch_size", "8", "16"),
+        (
+            "--config.schedule.peak_learning_rate=1e-5",
+            {},
+            *("--config.schedule.peak_learning_rate", "0.003", "1e-05"),
+        ),
+        ("--workdir=elsewhere", {}, "--workdir", '"RUN"', '"elsewhere"'),
+        ("--num_processes=3", {}, "--num_processes", "2", "3"),
+        ("", {"version": "0.0.1"}, "version", f'"{bert_jax.__version__}"', '"0.0.1"'),
+    ],
+)
+def test_processes_with_different_values_end(tmp_path, flag, options, name, first, second):
+    processes = start(
+        tmp_path / "run",
+        2,
+        options=lambda number: options if number else {},
+        flags=lambda number: [flag] if flag and number else [],
+    )
+    first = first.replace("RUN", f"{tmp_path}/run")
+    sentence = (
+        f"error: process 1 was started with {name} {second}, process 0 with {first}; start all "
+        "processes with the same command\n"
+    )
+    for status, out, err in finish(processes, 30):
+        assert (status, out, err) == (1, "", sentence)
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_processes_end_the_others(tmp_path):
+    """Process 0 waits for a third process, which nobody starts."""
+    processes = start(
+        tmp_path,
+        2,
+        options={"join_seconds": 5},
+        flags=lambda number: [] if number else ["--num_processes=3"],
+    )
+    for status, _, err in finish(processes, 30):
+        assert status == 1 and err.startswith("error: not all processes of the run joined within 5")
+        assert err.count("\n") == 1
 
 
 def losses(directory):
