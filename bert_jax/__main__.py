@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from absl import flags
-from rich.console import Console
 from rich.table import Table
 
 import bert_jax
 from bert_jax import cli
 from bert_jax.command_line import config_files
 from bert_jax.config import flatten, to_dict
+from bert_jax.progress import terminal
 
 
 def first_line(file: Path) -> str:
@@ -48,7 +48,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         cli.define_config_flag()
         cli.run(print_config)
-    console = Console()
+    console = terminal()
     for title, found in (
         ("python -m bert_jax.COMMAND; --help lists its flags", commands()),
         ("--config=NAME; bert_jax/config/ describes the keys", config_files()),

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax import cli, files, input_setup
@@ -25,6 +24,7 @@ from bert_jax import config as config_lib
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.pretraining import make_trainer
+from bert_jax.progress import terminal
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
@@ -169,7 +169,7 @@ def main(_) -> None:
             "device": f"{len(jax.devices())} x {device.device_kind}",
             "config": config_lib.to_dict(args.config),
         }
-        Console().print(_table(args.what, numbered_stage(args.config, args.stage), results))
+        terminal().print(_table(args.what, numbered_stage(args.config, args.stage), results))
         if args.output and multihost.is_first():
             files.write_json(args.output, results)
             print(f"written to {args.output}")

@@ -9,10 +9,10 @@ For a fine-tuning run, --data is a labeled file in the format of its validation 
 from typing import Any
 
 from absl import flags
-from rich.console import Console
 
 from bert_jax import cli, files, workdir
 from bert_jax.errors import UserError
+from bert_jax.progress import terminal
 
 
 def define_flags() -> None:
@@ -79,7 +79,7 @@ def main(_) -> None:
             metrics = make_objective(workdir.load_config(directory)).metrics
         source = args.data or "held-out documents"
         title = f"Step {results['step']:,} on {source}"
-        Console().print(results_table(title, metrics, results))
+        terminal().print(results_table(title, metrics, results))
         _write(results)
 
 

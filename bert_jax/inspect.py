@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bert_jax import cli, input_setup
 from bert_jax.config import validate
 from bert_jax.errors import UserError
+from bert_jax.progress import terminal
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 
@@ -131,7 +131,7 @@ def _piece(tokenizer: Tokenizer, token: int) -> str:
 def _print_rows(
     batch: Mapping[str, np.ndarray], described: Mapping[str, Any], rows: int, tokenizer: Tokenizer
 ) -> None:
-    console = Console()
+    console = terminal()
     first, labels = described["first_example"], _labels(batch)
     for row in range(min(rows, len(batch["input_ids"]))):
         values = "".join(f", {name} {values[row]}" for name, values in labels.items())

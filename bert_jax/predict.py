@@ -27,13 +27,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from bert_jax import cli, cpu_allocator, files, inference
 from bert_jax.errors import UserError
-from bert_jax.progress import Progress
+from bert_jax.progress import Progress, terminal
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
@@ -329,9 +327,8 @@ def _print_values(values: Values) -> None:
             table = Table(*rows[0])
             for row in rows:
                 cells = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values())
-                # In a plain str, rich would read [MASK] as markup.
-                table.add_row(*map(Text, cells))
-            Console().print(table)
+                table.add_row(*cells)
+            terminal().print(table)
 
 
 def _warn(sentence: str) -> None:

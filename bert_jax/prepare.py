@@ -12,7 +12,6 @@ from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax import cli, files, tokenizers
@@ -28,7 +27,7 @@ from bert_jax.data.store import TokenStore, read_metadata, store_path
 from bert_jax.data.store_manifest import check_case, given_tokenizer, tokenizer_flags
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
-from bert_jax.progress import say
+from bert_jax.progress import say, terminal
 
 # The keys of `config.data` that are flags.
 _KEYS = (
@@ -99,7 +98,7 @@ def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
 
 def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None) -> None:
     """Prints the sizes and the next command; `seconds` is None for a store from earlier."""
-    console = Console(soft_wrap=True)
+    console = terminal(soft_wrap=True)
     table = Table("split", "documents", "sentences", "tokens", "MB of text")
     for name, counts in metadata["splits"].items():
         numbers = [f"{counts[key]:,}" for key in ("documents", "sentences", "tokens")]
@@ -122,7 +121,6 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
         f"--config.data.store={shlex.quote(output)} --config.data.input={shlex.quote(sources)} "
         f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}",
-        markup=False,
         highlight=False,
     )
 
@@ -134,7 +132,7 @@ def _print_report(metadata: dict[str, Any], output: str, max_seq_length: int, ro
     path = store_path(output)
     stream = Stream(TokenStore(path / "train"), tokenizers.load(path / "tokenizer"), spec)
     reports = [corpus_report.measure(stream, num_steps=0, metadata=metadata)]
-    Console().print(corpus_report.table(reports))
+    terminal().print(corpus_report.table(reports))
     for warning in corpus_report.warnings(reports):
         say(f"warning: {warning}")
 

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 from etils import epath
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bert_jax import evaluation, files, initialize, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
@@ -24,7 +23,7 @@ from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer, read_teacher
-from bert_jax.progress import say
+from bert_jax.progress import say, terminal
 from bert_jax.training.best import Evaluations, open_best, remove_later, restore_best, save_best
 from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
@@ -341,7 +340,7 @@ def announce(
         )
     warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
     if reports and not step:
-        Console().print(corpus_report.table(reports))
+        terminal().print(corpus_report.table(reports))
         warnings = [*warnings, *corpus_report.warnings(reports)]
     for warning in warnings:
         say(f"warning: {warning}")
@@ -358,7 +357,7 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
     print()
     if "num_sequences" in results:
         title = f"Step {results['step']:,} on held-out documents"
-        Console().print(evaluation.results_table(title, trainer.objective.metrics, results))
+        terminal().print(evaluation.results_table(title, trainer.objective.metrics, results))
     else:
         say(
             f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "

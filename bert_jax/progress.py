@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -52,19 +52,19 @@ class Progress:
         self._advanced = False
         self._note = ""
         self._line_done: float | None = None
-        self._console = Console()
+        self._console = terminal()
         self._started = self._last_line = time.monotonic()
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Self:
         if self._enabled and self._console.is_terminal:
             self._bar = RichProgress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=20 if self._console.width >= 100 else 10),
                 TextColumn("{task.percentage:>3.0f} %"),
                 TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
                 # A narrow terminal may cut this column.
-                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
                 console=self._console,
             )
             total = None if self._total is None else self._cost(self._total)
@@ -143,8 +143,16 @@ class Progress:
 
 def say(text: str, console: Console | None = None) -> None:
     """Prints a sentence: wrapped between words on a terminal, one line elsewhere."""
-    console = console or Console()
-    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    console = console or terminal()
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def terminal(**options: Any) -> Console:
+    """Returns the console of standard output; `options` are those of rich.
+
+    It shows text as it is. A path or a token such as [MASK] is not markup.
+    """
+    return Console(markup=False, emoji=False, **options)
 
 
 def _short(value: float) -> str:

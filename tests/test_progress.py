@@ -12,9 +12,10 @@ from fcntl import ioctl
 from termios import TIOCSWINSZ
 
 import pytest
+from rich.table import Table
 
 from bert_jax import progress as progress_lib
-from bert_jax.progress import Progress
+from bert_jax.progress import Progress, say, terminal
 from tests import runs
 
 
@@ -114,6 +115,21 @@ def test_disabled_is_silent(clock, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_text_of_the_user_is_not_markup(capsys):
+    table = Table("t[red]y", title="on t[/x]")
+    table.add_row("[MASK] :smile:")
+    terminal().print(table)
+    say("t[/x] :smile:")
+    out = capsys.readouterr().out
+    for text in ("t[red]y", "on t[/x]", "[MASK] :smile:", "t[/x] :smile:"):
+        assert text in out
+
+
+def test_all_programs_print_with_the_same_console():
+    makers = [p.name for p in runs.ROOT.glob("bert_jax/**/*.py") if "Console(" in p.read_text()]
+    assert makers == ["progress.py"]
+
+
 def on_a_terminal(command, columns):
     """Runs a command on a pseudo terminal; returns its status and output."""
     master, slave = pty.openpty()
@@ -145,7 +161,7 @@ def test_bar_on_a_terminal():
     with Progress("train", 1_000_000, "steps", done=999_960) as progress:
         for step in range(40):
             time.sleep(0.02)
-            note = f"loss {40 / (step + 1):.3f}, MLM 12.5%, NSP 62.5%, 1,234 seq/s"
+            note = f"loss {40 / (step + 1):.3f}, MLM 12.5%, [/x] 62.5%, 1,234 seq/s"
             progress.advance(1, note)
             if step == 20:
                 progress.message("step 20: held-out MLM loss 5.000")
@@ -156,7 +172,7 @@ def test_bar_on_a_terminal():
     drawn = [line.rstrip() for line in plain.split("\n") if line.startswith("train")]
     assert len(drawn) > 3
     assert max(map(len, drawn)) <= columns
-    for expected in ("100 %", "loss 1.000", "MLM 12.5%", "NSP 62.5%"):
+    for expected in ("100 %", "loss 1.000", "MLM 12.5%", "[/x] 62.5%"):
         assert expected in drawn[-1], drawn[-1]
     assert any(re.search(r"\d:?\d*:\d\d", line) for line in drawn), "no remaining time"
     assert "1,234 seq/s" in drawn[-1], drawn[-1]

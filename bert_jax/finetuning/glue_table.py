@@ -4,7 +4,6 @@ from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax import files
@@ -14,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import multihost
-from bert_jax.progress import say
+from bert_jax.progress import say, terminal
 from bert_jax.tasks.glue import SPECS, find_splits
 
 TABLE = "glue.json"
@@ -63,7 +62,7 @@ def finetune_all(
     summary = {"scores": scores, "average": average(scores)}
     if multihost.is_first():
         files.write_json(directory / TABLE, summary)
-        Console().print(glue_table(summary))
+        terminal().print(glue_table(summary))
         print(f"all scores   {directory / TABLE}")
     return summary
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax import workdir
-from bert_jax.progress import say
+from bert_jax.progress import say, terminal
 from bert_jax.tasks.task import Task
 from bert_jax.training.trainer import Trainer
 
@@ -79,7 +78,7 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     for name in next(iter(splits.values())):
         table.add_row(name, *(f"{scores[name]:.4f}" for scores in splits.values()))
     say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
-    Console().print(table)
+    terminal().print(table)
     print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")
     print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
 

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax import files, workdir
@@ -23,7 +22,7 @@ from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.progress import say
+from bert_jax.progress import say, terminal
 from bert_jax.workdir import RUNS
 
 # The SHA-256 of the initial weights of all runs.
@@ -107,7 +106,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     }
     if multihost.is_first():
         files.write_json(directory / workdir.SWEEP, summary)
-        Console().print(sweep_table(summary))
+        terminal().print(sweep_table(summary))
         best = directory / RUNS / summary["best_run"]
         print(f"best run     {best}")
         print(f"all scores   {directory / workdir.SWEEP}")

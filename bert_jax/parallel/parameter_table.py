@@ -8,10 +8,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.parallel.sharding import mesh_axes
+from bert_jax.progress import terminal
 
 # The width if there is no terminal: every name fits in one line.
 _FILE_WIDTH = 120
@@ -74,9 +74,9 @@ def bytes_per_device(array: Any) -> int:
 
 def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
     """Prints `parameter_table`."""
-    console = Console()
+    console = terminal()
     if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
+        console = terminal(width=_FILE_WIDTH)
     console.print(parameter_table(state, mesh, preset))
 
 

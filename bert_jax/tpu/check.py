@@ -2,11 +2,11 @@
 
 import jax
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bert_jax import config as config_lib
 from bert_jax import files
 from bert_jax.errors import UserError
+from bert_jax.progress import terminal
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, gib
 from bert_jax.tpu.largest_batch import largest_that_fits, with_batch_size_per_chip
@@ -51,7 +51,7 @@ def check(
     results = report(stage, compiled, topology)
     results["tried"] = {size: step.fits for size, step in sorted(tried.items())}
     results["config"] = config_lib.to_dict(config)
-    print_report(results, topology, Console())
+    print_report(results, topology, terminal())
     if hlo_output and compiled.fits:
         path = files.open_path(hlo_output, "the file to write")
         files.write_whole(path, compiled.text.encode())
