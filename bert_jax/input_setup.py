@@ -77,9 +77,10 @@ class RunInput:
                 "documents: evaluate with python -m bert_jax.evaluate --workdir=DIR --data=TEXTS"
             )
         heldout = self.heldout.num_documents if self.heldout else 0
+        ends = "the ends of " if self.metadata.get("heldout") == "ends" else ""
         return (
             f"{self.train.num_tokens:,} tokens of {self.train.num_documents:,} documents to train "
-            f"on, {heldout:,} documents held out"
+            f"on, {ends}{heldout:,} documents held out"
         )
 
 

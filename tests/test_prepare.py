@@ -118,12 +118,38 @@ def exit_at_once(_, word_boundaries):
     os._exit(1)
 
 
-def test_single_held_out_document_is_moved_to_the_training_split(tmp_path):
-    texts = write_speeches(tmp_path / "texts", 19)
-    metadata = make(options(texts), tmp_path / "store")
-    assert list(metadata["splits"]) == ["train"]
-    assert metadata["splits"]["train"]["documents"] == 19
-    assert TokenStore(tmp_path / "store" / "train").num_documents == 19
+def test_of_few_short_documents_two_are_held_out(tmp_path, capfd):
+    metadata = make(options(write_speeches(tmp_path / "texts", 19)), tmp_path / "store")
+    found = {name: split["documents"] for name, split in metadata["splits"].items()}
+    assert found == {"train": 17, "heldout": 2} and "heldout" not in metadata
+    assert "held out: 2 of the 19 documents (" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("number, rows", [(1, "full_sentences"), (2, "pairs"), (13, "pairs")])
+def test_of_few_long_documents_the_ends_are_held_out(tmp_path, capfd, number, rows):
+    """Like books: a fraction of 0.05 chooses at most one of them."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(number):
+        text = "".join(f"Paragraph{n}. It goes on,\nand is wrapped.\n\n" for n in range(200))
+        (folder / f"{i:02d}.txt").write_text(text)
+    data = options(f"{folder}/*", rows=rows, format="documents")
+    metadata = make(data, tmp_path / "a")
+    data.num_processes = 2
+    make(data, tmp_path / "b")
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    train, heldout = metadata["splits"]["train"], metadata["splits"]["heldout"]
+    assert train["documents"] == heldout["documents"] == number and metadata["heldout"] == "ends"
+    size = train["bytes_of_text"] + heldout["bytes_of_text"]
+    assert size == sum(path.stat().st_size for path in folder.iterdir())
+    assert heldout["bytes_of_text"] == pytest.approx(0.05 * size, rel=0.02)
+    tokenizer = tokenizers.load(tmp_path / "a" / "tokenizer")
+    split = decode_all(TokenStore(tmp_path / "a" / "heldout"), tokenizer)
+    # An end begins with a paragraph.
+    assert len(split) == 2 * 10 * number and split[0].replace(" ", "") == "paragraph190."
+    assert "held out: the end of each document (about " in capfd.readouterr().out
+    data.heldout_fraction = 0.0
+    assert list(make(data, tmp_path / "c")["splits"]) == ["train"]
 
 
 def test_vocabulary_is_not_trained_on_held_out_documents(tmp_path):

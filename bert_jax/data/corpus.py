@@ -33,7 +33,7 @@ _PEEK_BYTES = 1000
 _WIKI_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b")
 
 # Where a long document is divided, the best places first.
-_GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
+GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
 
 
 class Document(NamedTuple):
@@ -44,12 +44,14 @@ class Document(NamedTuple):
       line: The line at which the text starts, or the number of the example; from 1.
       text: The text.
       is_split: Whether each line of the text is one sentence.
+      is_heldout: Whether the text is set aside for evaluation.
     """
 
     source: str
     line: int
     text: str
     is_split: bool
+    is_heldout: bool = False
 
 
 class Corpus:
@@ -243,7 +245,7 @@ class Corpus:
                 yield Document(path, number, _text_of(content or b""), is_split=False)
 
     def _read_tfds(self, builder: Any, name: str, field: str) -> Iterator[Document]:
-        for number, content in enumerate(_tfds_texts(builder, name, field), 1):
+        for number, content in enumerate(tfds_source.texts(builder, name, field), 1):
             self.done += 1
             with self.bad.catching(f"{name}:{number}"):
                 yield Document(name, number, _text_of(content), is_split=False)
@@ -268,7 +270,7 @@ def _divided(document: Document, max_characters: int) -> Iterator[Document]:
     if not max_characters or len(document.text) <= max_characters:
         yield document
         return
-    gaps = ("\n",) if document.is_split else _GAPS
+    gaps = ("\n",) if document.is_split else GAPS
     ends = _part_ends(document.text, 0, len(document.text), max_characters, gaps)
     first = 0
     for end, next_end in itertools.pairwise([*ends, math.inf]):
@@ -379,21 +381,3 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
 
 def _sizes(files: Sequence[Path]) -> dict[Path, int]:
     return {path: path.stat().st_size for path in files}
-
-
-def _tfds_texts(builder: Any, name: str, field: str) -> Iterator[bytes]:
-    from bert_jax.data.lean_tensorflow import tf
-
-    tfds_source.download(builder)
-    dataset = tfds_source.open_split(builder, "train")
-    features = dataset.element_spec
-    if not isinstance(features, dict) or field not in features:
-        known = ", ".join(sorted(features)) if isinstance(features, dict) else "none"
-        raise UserError(
-            f"{TFDS_PREFIX}{name} has no field {field!r}; its fields: {known}; "
-            f"write {TFDS_PREFIX}{name}:FIELD"
-        )
-    if features[field].dtype != tf.string or features[field].shape.rank != 0:
-        raise UserError(f"field {field!r} of {TFDS_PREFIX}{name} is not a text")
-    for example in dataset.as_numpy_iterator():
-        yield example[field]

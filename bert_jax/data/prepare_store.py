@@ -19,8 +19,15 @@ from ml_collections import ConfigDict
 from bert_jax import files, tokenizers
 from bert_jax.data import preparation_report, record_store
 from bert_jax.data.bad_records import BadRecord, skipped_texts
-from bert_jax.data.corpus import BUILT_IN, TFDS_PREFIX, Corpus, join_inputs, split_inputs
-from bert_jax.data.heldout import HeldOut
+from bert_jax.data.corpus import (
+    BUILT_IN,
+    TFDS_PREFIX,
+    Corpus,
+    Document,
+    join_inputs,
+    split_inputs,
+)
+from bert_jax.data.heldout import HeldOutText, choose
 from bert_jax.data.sentence_splitter import LANGUAGES
 from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
 from bert_jax.data.store_manifest import (
@@ -77,7 +84,6 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
         check_metadata(metadata, output, data, vocab_size)
         return metadata
     options = store_options(data, vocab_size)
-    heldout = HeldOut(data.heldout_fraction)
     is_piped = split_inputs(data.input) == [STANDARD_INPUT]
     corpus = None if is_piped else open_corpus(data)
     if data.language and data.language not in LANGUAGES:
@@ -91,6 +97,10 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
         files.local_output(output, last=("metadata.json",)) as local,
         _standard_input(data, local) if is_piped else nullcontext(corpus) as corpus,
     ):
+        heldout = choose(corpus.documents(), 0 if is_static else data.heldout_fraction)
+        if heldout.num_documents is not None:
+            _check_number(heldout.num_documents, data.rows, corpus)
+            say(heldout.description)
         tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout)
         tokenizer.save(local / "tokenizer")
         report: dict[str, Any] = {}
@@ -102,10 +112,11 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
             splits = {"train": {"records": rows}}
         else:
             counts: Counter[str] = Counter()
-            documents = _tokenized(data, corpus, local / "tokenizer", counts)
-            splits = _write_splits(
-                documents, corpus, heldout, tokenizer.vocab_size, data.rows, local
-            )
+            marked = heldout.mark(corpus.documents())
+            documents = _tokenized(data, corpus, marked, local / "tokenizer", counts)
+            splits = _write_splits(documents, corpus, data, tokenizer.vocab_size, local)
+            if data.heldout_fraction and "heldout" not in splits:
+                say("warning: the text is too short to hold out any of it for evaluation")
             formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
             report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
             preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
@@ -120,6 +131,8 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
         }
         if report:
             metadata["report"] = report
+        if heldout.end_fraction:
+            metadata["heldout"] = "ends"
         write_metadata(local, metadata)
     return read_metadata(output)
 
@@ -165,8 +178,8 @@ def tokenize_corpus(
         SplitWriter(local, tokenizer.vocab_size) as split,
     ):
         tokenizer.save(tokenizer_dir)
-        documents = _tokenized(data, corpus, Path(tokenizer_dir), Counter())
-        for _, document in documents:
+        read = corpus.documents()
+        for document in _tokenized(data, corpus, read, Path(tokenizer_dir), Counter()):
             _append(split, document)
         _check_number(split.counts["documents"], data.rows, corpus)
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
@@ -175,15 +188,15 @@ def tokenize_corpus(
 
 
 def _make_tokenizer(
-    data: ConfigDict, vocab_size: int, corpus: Corpus, heldout: HeldOut
+    data: ConfigDict, vocab_size: int, corpus: Corpus, heldout: HeldOutText
 ) -> tokenizers.Tokenizer:
     if data.vocab:
         return given_tokenizer(data, vocab_size)
     sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
     with _reading(corpus, "reading for the vocabulary") as (progress, advance):
         index = -1
-        for index, document in enumerate(corpus.documents()):
-            if index not in heldout:
+        for index, document in enumerate(heldout.mark(corpus.documents())):
+            if not document.is_heldout:
                 sample.offer(index, document)
             advance()
         _check_number(index + 1, data.rows, corpus)
@@ -204,37 +217,44 @@ def _make_tokenizer(
 
 
 def _write_splits(
-    documents: Iterator[tuple[int, TokenizedDocument]],
+    documents: Iterator[TokenizedDocument],
     corpus: Corpus,
-    chosen: HeldOut,
+    data: ConfigDict,
     vocab_size: int,
-    rows: str,
     output: Path,
 ) -> dict[str, dict[str, int]]:
     """Writes train/ and heldout/; returns their counts."""
     first_heldout: TokenizedDocument | None = None
     heldout: SplitWriter | None = None
+    rows = data.rows
     with ExitStack() as stack:
+
+        def open_heldout() -> SplitWriter:
+            split = stack.enter_context(SplitWriter(output / "heldout", vocab_size))
+            _append(split, first_heldout)
+            return split
+
         train = stack.enter_context(SplitWriter(output / "train", vocab_size))
-        for index, document in documents:
-            if index not in chosen:
+        for document in documents:
+            if not document.is_heldout:
                 _append(train, document)
             elif first_heldout is None:
                 first_heldout = document
             else:
-                if heldout is None:
-                    heldout = stack.enter_context(SplitWriter(output / "heldout", vocab_size))
-                    _append(heldout, first_heldout)
+                heldout = heldout or open_heldout()
                 _append(heldout, document)
         if first_heldout and heldout is None:
-            # A single document cannot be evaluated: random pairs need another one.
-            _append(train, first_heldout)
+            if train.counts["documents"] == 1:
+                heldout = open_heldout()
+            else:
+                # The evaluation of pairs needs a second document.
+                _append(train, first_heldout)
     splits = {"train": train.counts} | ({"heldout": heldout.counts} if heldout else {})
     total = sum(counts["documents"] for counts in splits.values())
     _check_number(total, rows, corpus)
     if train.counts["documents"] < 2 and rows == "pairs":
         raise UserError(
-            f"data.heldout_fraction={chosen.fraction} leaves 1 of {total} documents "
+            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents "
             "to train on: set it to 0"
         )
     return splits
@@ -247,9 +267,13 @@ def _append(split: SplitWriter, document: TokenizedDocument) -> None:
 
 
 def _tokenized(
-    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path, counts: Counter[str]
-) -> Iterator[tuple[int, TokenizedDocument]]:
-    """Yields the tokenized documents with their indices; drops those without a token.
+    data: ConfigDict,
+    corpus: Corpus,
+    documents: Iterator[Document],
+    tokenizer_dir: Path,
+    counts: Counter[str],
+) -> Iterator[TokenizedDocument]:
+    """Yields the tokenized documents of a corpus; drops those without a token.
 
     The counts of each document are added to `counts`.
     """
@@ -257,15 +281,13 @@ def _tokenized(
     rules = SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
     with (
         _reading(corpus, "tokenizing") as (_, advance),
-        closing(
-            tokenize_documents(corpus.documents(), tokenizer_dir, processes, rules)
-        ) as documents,
+        closing(tokenize_documents(documents, tokenizer_dir, processes, rules)) as tokenized,
     ):
-        for index, document in enumerate(documents):
+        for document in tokenized:
             advance()
             counts.update(document.counts)
             if document.tokens.size:
-                yield index, document
+                yield document
             else:
                 where = f"{document.source}:{document.line}"
                 corpus.bad.add(BadRecord("empty", "the document has no text"), where)

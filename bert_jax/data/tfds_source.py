@@ -1,6 +1,6 @@
 """Opens data sets of TensorFlow Datasets. Opening the first one imports TensorFlow."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -70,6 +70,29 @@ def open_split(builder: Any, split: str) -> Any:
         return builder.as_dataset(split=split, shuffle_files=False)
     except ValueError as error:
         raise _cannot_load(builder.info.full_name, error) from None
+
+
+def texts(builder: Any, name: str, field: str) -> Iterator[bytes]:
+    """Yields a field of the training examples.
+
+    Raises:
+      UserError: There is no such field, or it is not a text.
+    """
+    from bert_jax.data.lean_tensorflow import tf
+
+    download(builder)
+    dataset = open_split(builder, "train")
+    features = dataset.element_spec
+    if not isinstance(features, dict) or field not in features:
+        known = ", ".join(sorted(features)) if isinstance(features, dict) else "none"
+        raise UserError(
+            f"{TFDS_PREFIX}{name} has no field {field!r}; its fields: {known}; "
+            f"write {TFDS_PREFIX}{name}:FIELD"
+        )
+    if features[field].dtype != tf.string or features[field].shape.rank != 0:
+        raise UserError(f"field {field!r} of {TFDS_PREFIX}{name} is not a text")
+    for example in dataset.as_numpy_iterator():
+        yield example[field]
 
 
 def check_features(builder: Any, needed: Iterable[str]) -> None:

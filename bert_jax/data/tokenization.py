@@ -38,7 +38,7 @@ class TokenizedDocument(NamedTuple):
     """The tokens of a document.
 
     Attributes:
-      source, line: See `Document`.
+      source, line, is_heldout: See `Document`.
       num_bytes: The size of the text in UTF-8.
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
@@ -55,6 +55,7 @@ class TokenizedDocument(NamedTuple):
     sentence_lengths: np.ndarray
     counts: dict[str, int]
     begins_word: np.ndarray | None = None
+    is_heldout: bool = False
 
 
 class SentenceRules(NamedTuple):
@@ -213,7 +214,8 @@ def _tokenize(
         "divided_tokens": num_divided,
     }
     return TokenizedDocument(
-        *(document.source, document.line, len(text.encode()), tokens, lengths, counts, begins_word)
+        *(document.source, document.line, len(text.encode()), tokens, lengths, counts),
+        *(begins_word, document.is_heldout),
     )
 
 
