@@ -1,6 +1,7 @@
 """Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -227,8 +228,11 @@ class TrainingBatches:
             stream = self._run_input.stream(stream_spec(self._config, stage), **shards)
             position = resume.get("position") if resume.get("stage") == stage.index else None
             first = max(step - stage.first_step, 0)
-            with closing(stream.batches(first, stage.num_steps - first, position)) as rows:
-                for batch in self._trainer.put(rows):
+            num_steps = stage.num_steps - first
+            with closing(stream.batches(first, num_steps, position)) as rows:
+                # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
+                # which takes seconds.
+                for batch in self._trainer.put(itertools.islice(rows, num_steps)):
                     self.stage, self._stream = stage, stream
                     yield stage, batch
 

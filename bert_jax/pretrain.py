@@ -225,11 +225,10 @@ def _train(
             )
             return None
 
-    speed = recorder.run_sequences_per_second()
     ending = {"step": step, "stopped_early": step < num_steps}
     if lowest := evaluations.best():
         ending["best_step"], ending["best_loss"] = lowest
-    results = results | ending | {"train_sequences_per_second": speed, "corpus": reports}
+    results = results | ending | recorder.times() | {"corpus": reports}
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
         _write_pages(trainer, path)

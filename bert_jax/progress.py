@@ -83,8 +83,8 @@ class Progress:
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Counts `amount` more units as done.
 
-        `note` replaces the text at the end. A terminal shows `note` instead of the rate, so it
-        should contain the rate.
+        `note` replaces the text at the end. It is shown instead of the rate, so it should contain
+        the rate.
         """
         self._done += amount
         if not self._advanced:
@@ -129,7 +129,7 @@ class Progress:
 
     def _print_line(self) -> None:
         self._last_line, self._line_done = time.monotonic(), self._done
-        parts = [self._rate_text()] if self._rate() else []
+        parts = [self._rate_text()] if self._rate() and not self._note else []
         if self._total:
             parts.insert(0, f"{100 * self._cost(self._done) / self._cost(self._total):.0f} %")
             if left := round(self.seconds_left() or 0):

@@ -190,8 +190,7 @@ COMMON: Section = {
     "profile": {
         "start_step": Field(
             10,
-            "First step to trace for xprof and TensorBoard, into WORKDIR/profile. Step 1 and the "
-            "first step of each stage include compilation.",
+            "First step to trace for xprof and TensorBoard, into WORKDIR/profile.",
             above=0,
         ),
         "num_steps": Field(

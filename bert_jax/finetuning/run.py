@@ -264,7 +264,7 @@ def _train(
         "best_step": best.step,
         "step": run.num_steps,
         **best.scores,
-        "train_sequences_per_second": recorder.run_sequences_per_second(),
+        **recorder.times(),
     }
     if multihost.is_first():
         has_accuracy = "accuracy" in trainer.objective.averaged

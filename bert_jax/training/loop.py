@@ -56,7 +56,13 @@ def train_loop(
       UserError: A checkpoint could not be written.
     """
     step = int(state.step)
+    compiled: set[tuple[tuple[int, ...], ...]] = set()
     for stage, batch in batches:
+        shapes = tuple(array.shape for array in batch.values())
+        if shapes not in compiled:
+            compiled.add(shapes)
+            with recorder.compiling():
+                trainer.compile_train_step(state, batch)
         with profiler.step(step + 1, state):
             # Dispatched before the metrics of the previous step are fetched.
             state, metrics = trainer.train_step(state, batch)

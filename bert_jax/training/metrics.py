@@ -149,6 +149,11 @@ class Meter:
         self._clear_times()
         self._run_sequences, self._run_seconds = 0, 0.0
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the clock runs."""
+        return self._since is not None
+
     def start(self) -> None:
         """Starts the clock; steps are counted, but not timed, while it is stopped."""
         self._since = time.monotonic()
@@ -162,12 +167,12 @@ class Meter:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stops the clock during the block."""
-        running = self._since is not None
+        was_running = self.is_running
         self.stop()
         try:
             yield
         finally:
-            if running:
+            if was_running:
                 self.start()
 
     def add(self, metrics: Mapping[str, float], sequences: int, tokens: int, flops: float) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -48,10 +49,22 @@ class Recorder:
         self._meter = Meter(trainer.objective.averaged, **meter_state)
         self._peak = trainer.peak_flops_per_second()
         self._stage: Stage | None = None
-        # Sequence lengths that have been compiled in this stage.
-        self._lengths: set[int] = set()
         self._pending: tuple[int, int, Any] | None = None
         self._last: dict[str, float] = {}
+        self._compile_seconds = self._logged_compile_seconds = 0.0
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Counts the time of the block as compilation.
+
+        The first step after it is not timed either: it also loads the program, allocates memory
+        and connects the devices.
+        """
+        self.flush()
+        self._meter.stop()
+        started = time.monotonic()
+        yield
+        self._compile_seconds += time.monotonic() - started
 
     def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
         """Holds the metrics of a step just dispatched, and reads those of the previous step.
@@ -64,22 +77,14 @@ class Recorder:
         Raises:
           NonFiniteError: The loss or the gradient of a finished step is not finite.
         """
-        if stage is not self._stage or length not in self._lengths:
-            # The first step of a length includes compilation, so it is counted but not timed.
-            self.flush()
-            self._meter.stop()
-            self._lengths = {length} | (self._lengths if stage is self._stage else set())
-            self._stage = stage
-            self._pending = (step, length, metrics)
-            self.flush()
-            if step < stage.end_step:
-                self._meter.start()
-            return
         self.flush()
-        self._pending = (step, length, metrics)
+        self._stage, self._pending = stage, (step, length, metrics)
+        if not self._meter.is_running:
+            self.flush()
+            self._meter.start()
         if step == stage.end_step:
-            # A failed step is reported while its stage is current. Opening and compiling the
-            # next stage is not training time.
+            # A failed step is reported while its stage is current. Opening the next stage is not
+            # training time.
             self.flush()
             self._meter.stop()
 
@@ -105,8 +110,11 @@ class Recorder:
         self.flush()
         line = self._meter.summary(self._peak)
         last = {name: self._last[name] for name in ("learning_rate", "grad_norm")}
-        self._writer.write(step, line | last | {"seq_length": self._stage.max_seq_length})
+        compiling = {"compile_seconds": self._compile_seconds - self._logged_compile_seconds}
+        length = {"seq_length": self._stage.max_seq_length}
+        self._writer.write(step, line | compiling | last | length)
         self._meter.reset()
+        self._logged_compile_seconds = self._compile_seconds
 
     def log_evaluation(self, step: int, results: Mapping[str, float], message: str) -> None:
         """Writes an evaluation, each name with EVALUATION_PREFIX, and prints `message`."""
@@ -128,9 +136,15 @@ class Recorder:
         with self._meter.paused():
             yield
 
-    def run_sequences_per_second(self) -> float | None:
-        """Returns the average speed over all lines logged by this process."""
-        return self._meter.run_sequences_per_second()
+    def times(self) -> dict[str, float | None]:
+        """Returns the average speed over all lines logged by this process, and `compile_seconds`.
+
+        The latter is the time that this process spent compiling train steps.
+        """
+        return {
+            "train_sequences_per_second": self._meter.run_sequences_per_second(),
+            "compile_seconds": self._compile_seconds,
+        }
 
     def state(self) -> dict[str, Any]:
         """Returns the JSON-able state from which the recorder of a resumed run continues."""

@@ -152,6 +152,11 @@ class Trainer:
             frozen=frozen(model_config),
         )
 
+    def compile_train_step(self, state: TrainState, batch: Batch) -> None:
+        """Compiles the train step for the shapes of a batch, so that `train_step` need not."""
+        # jax.jit keeps the result.
+        self.compiled_train_step.lower(state, batch, self._placed_frozen).compile()
+
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Takes one step; the given state is donated. Compiled once for each batch shape."""
         return self.compiled_train_step(state, batch, self._placed_frozen)

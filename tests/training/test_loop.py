@@ -1,0 +1,66 @@
+"""What counts as training time, in runs whose compilation and input are slow."""
+
+import time
+
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import pretrain
+from bert_jax.data.stream import Stream
+from bert_jax.finetuning.run import finetune
+from bert_jax.training import trainer
+from bert_jax.training.metrics import read_metrics
+from tests.finetuning import small
+from tests.small_run import small_run
+
+SECONDS = 1.0
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Adds SECONDS to each compilation of a train step, and to the end of each stage's input."""
+    make_train_step, batches = trainer.make_train_step, Stream.batches
+
+    def make_slow_step(*args, **kwargs):
+        train_step = make_train_step(*args, **kwargs)
+
+        def traced(*arguments):
+            time.sleep(SECONDS)
+            return train_step(*arguments)
+
+        return traced
+
+    def with_slow_end(stream, *args):
+        yield from batches(stream, *args)
+        time.sleep(SECONDS)
+
+    monkeypatch.setattr(trainer, "make_train_step", make_slow_step)
+    monkeypatch.setattr(Stream, "batches", with_slow_end)
+
+
+def check(directory, results, line_sequences, num_compiled):
+    lines = [line for line in read_metrics(directory) if "loss" in line]
+    # The first step of a program is not timed.
+    rates = [rate for line in lines if (rate := line["sequences_per_second"])]
+    assert min(rates) > line_sequences / SECONDS, "no step took the time of a delay"
+    assert results["train_sequences_per_second"] > line_sequences / SECONDS
+    compile_seconds = sum(line["compile_seconds"] for line in lines)
+    assert results["compile_seconds"] == pytest.approx(compile_seconds)
+    assert compile_seconds > num_compiled * SECONDS
+
+
+def test_of_pretraining_with_two_stages(texts, tmp_path, slow):
+    config = small_run(texts, train__num_steps=12)
+    with config.unlocked():
+        config.train.stages = tuple(
+            config_lib.stage(fraction=0.5, max_seq_length=length) for length in (16, 24)
+        )
+    check(tmp_path, pretrain.train(config, tmp_path), line_sequences=4, num_compiled=2)
+
+
+def test_of_fine_tuning_with_batches_of_two_lengths(tmp_path, slow):
+    small.write_bert(tmp_path / "bert")
+    small.write_rows(tmp_path / "data")
+    config = small.config(tmp_path / "bert", tmp_path / "data", train__num_epochs=1.0)
+    run = tmp_path / "run"
+    check(run, finetune(config, run), line_sequences=5 * 8, num_compiled=2)
