@@ -28,7 +28,7 @@ setup(
     },
     cmdclass={"build_py": BuildWithConfigs},
     license="Apache-2.0",
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
     install_requires=[
         "absl-py>=2.1",
         # Python 3.14's compression.zstd for older versions.

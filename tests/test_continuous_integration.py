@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CI_RUN = ROOT / ".ci" / "run"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def readme_command(marker):
     """Returns the single command of the fenced block after `<!-- marker -->`."""
-    blocks = re.findall(
-        rf"<!-- {marker} -->\s*```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+    blocks = re.findall(rf"<!-- {marker} -->\s*```bash\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 1, f"README.md should have one bash block after <!-- {marker} -->"
     (command,) = blocks[0].strip().splitlines()
     return command
@@ -31,21 +32,42 @@ def test_first_command_of_the_readme():
     )
 
 
-def test_ci_run_ends_with_the_readmes_test_command():
+def pythons_of_the_readme():
+    (sentence,) = re.findall(r"^On a machine with Python (.*):$", README, re.MULTILINE)
+    return re.findall(r"3\.\d+", sentence)
+
+
+def test_ci_run_runs_the_readmes_test_command_on_the_oldest_and_newest_python():
     command = readme_command("test")
     assert command.startswith("pip install -e '.[test]' && ") and "pytest" in command
-    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    lines = CI_RUN.read_text().splitlines()
     assert lines[0] == "#!/usr/bin/env bash" and "set -euo pipefail" in lines
-    assert lines[-1] == command
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    checked = subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], capture_output=True)
-    assert checked.returncode == 0, checked.stderr
+    # `run_tests` ends with the command, so its status is that of the command.
+    assert lines[-5:-2] == [f"  {command}", "}", ""]
+    oldest, *_, newest = pythons_of_the_readme()
+    assert lines[-2:] == [f"run_tests python{oldest}", f"run_tests python{newest}"]
+    assert os.access(CI_RUN, os.X_OK)
 
 
-def test_workflow_runs_the_readmes_test_command_on_both_pythons():
+@pytest.mark.parametrize("missing", ["python3.11", "python3.13"])
+def test_ci_run_needs_both_pythons(missing, tmp_path):
+    for name in ("python3.11", "python3.13"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {int(name == missing)}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    ended = subprocess.run([CI_RUN], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == f".ci/run needs {missing} on the PATH.\n"
+
+
+def test_workflow_runs_the_readmes_test_command_on_all_pythons():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     (job,) = workflow["jobs"].values()
-    assert job["strategy"]["matrix"]["python-version"] == ["3.11", "3.12"]
+    assert job["strategy"]["matrix"]["python-version"] == pythons_of_the_readme()
+    oldest, newest = (int(pythons_of_the_readme()[i].removeprefix("3.")) for i in (0, -1))
+    requirement = f'python_requires=">=3.{oldest},<3.{newest + 1}"'
+    assert requirement in (ROOT / "setup.py").read_text()
     assert job["env"]["JAX_PLATFORMS"] == "cpu"
     assert [step["run"] for step in job["steps"] if "run" in step] == [readme_command("test")]
     (python,) = [step for step in job["steps"] if "setup-python" in step.get("uses", "")]

@@ -130,9 +130,7 @@ def setting(single, scan_layers=False, remat="none", groups=0):
 def forward(model, params, batch, deterministic=False):
     rngs = {} if deterministic else {"dropout": jax.random.key(3)}
     run = jax.jit(
-        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs),
-        # The compiler may compute the input of a dropout twice, with different rounding.
-        compiler_options={"xla_cpu_use_fusion_emitters": True},
+        lambda p: model.apply({"params": p}, batch, deterministic=deterministic, rngs=rngs)
     )
     return jax.block_until_ready(run(params))
 
