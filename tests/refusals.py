@@ -1,5 +1,6 @@
 """Checks that a user's mistake gives one sentence and a non-zero exit status."""
 
+import os
 import sys
 
 import pytest
@@ -27,6 +28,7 @@ def in_process(monkeypatch, capfd):
 
     def run(action) -> str:
         monkeypatch.setattr(sys, "argv", ["command"])
+        monkeypatch.setattr(os, "_exit", sys.exit)
         capfd.readouterr()
         with pytest.raises(SystemExit) as stopped:
             cli.run(lambda _: action() and None)

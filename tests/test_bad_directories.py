@@ -17,7 +17,7 @@ from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from tests import runs
-from tests.refusals import command, in_process
+from tests.refusals import command, in_process, one_sentence
 from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
 
 
@@ -45,6 +45,21 @@ def npy(array):
     content = io.BytesIO()
     np.save(content, array)
     return content.getvalue()
+
+
+def test_a_failed_save_ends_the_process(texts, tmp_path):
+    """Threads of orbax wait 20 minutes for the directory of the checkpoint."""
+    directory = tmp_path / "run"
+    process = runs.start(runs.main_command(directory, data__input=texts, train__num_steps=10**6))
+    runs.wait_for(lambda: runs.newest_checkpoint(directory) >= 8, process)
+    (directory / "checkpoints").rename(tmp_path / "moved")
+    (directory / "checkpoints").touch()
+    try:
+        _, stderr = process.communicate(30)
+    finally:
+        process.kill()
+    sentence = one_sentence(process.returncode, stderr)
+    assert f"could not be written to {directory}/checkpoints: Not a directory;" in sentence
 
 
 class TestOthersDirectories:

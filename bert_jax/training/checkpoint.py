@@ -5,6 +5,7 @@ import errno
 import functools
 import logging
 import os
+import re
 import shutil
 import sys
 import zlib
@@ -306,13 +307,13 @@ class Checkpointer:
             problem = _write_problem(error)
             if not problem:
                 raise
-            advice = "fix that and run the same command again to continue from the last good one"
+            last = ""
             if not files.is_remote(self._directory):
                 steps = self.steps()
-                last = f"the last good one is of step {steps[-1]}" if steps else "there is none yet"
-                advice = f"{last}; make room and run the same command again"
+                last = f"the last good one is of step {steps[-1]}; " if steps else "there is none; "
             raise UserError(
-                f"a checkpoint could not be written to {self._directory}: {problem}; {advice}"
+                f"a checkpoint could not be written to {self._directory}: {problem}; {last}correct "
+                "this and run the same command again"
             ) from error
 
 
@@ -382,10 +383,9 @@ def _write_problem(error: BaseException | None) -> str:
     if problem := files.storage_problem(error):
         return problem
     while error is not None:
-        # tensorstore reports a full disk as a ValueError that quotes the system.
-        for number in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
-            if os.strerror(number) in str(error):
-                return os.strerror(number)
+        # tensorstore reports a full disk as a ValueError.
+        if found := re.search(r"os_error_code='(\d+)'", str(error)):
+            return os.strerror(int(found[1]))
         if isinstance(error, OSError):
             return error.strerror or files.first_line(error)
         error = error.__cause__ or error.__context__
