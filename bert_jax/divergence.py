@@ -1,4 +1,4 @@
-"""Reports a step whose loss or gradient is not finite."""
+"""Reports numbers that are not finite."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from bert_jax.training.recorder import NonFiniteError
 
 
 class DivergedError(UserError):
-    """The loss or the gradient of a step is not finite; another learning rate may help."""
+    """A step or the outputs of a model are not finite; another learning rate may help."""
 
 
 def diverged(
@@ -40,7 +40,7 @@ def diverged(
         files.write_json(path, report)
     last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
     return DivergedError(
-        f"the loss or the gradient of step {error.step} is not finite (loss "
+        f"the loss, gradient or update of step {error.step} is not finite (loss "
         f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
         f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
         "usually helps to start in another --workdir with a lower "

@@ -5,6 +5,7 @@ masked, even if training masks another share.
 """
 
 import contextlib
+import math
 import operator
 import tempfile
 import uuid
@@ -23,6 +24,7 @@ from bert_jax.config import check_vocabulary
 from bert_jax.data.prepare_store import tokenize_corpus
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import evaluation_batches
+from bert_jax.divergence import DivergedError
 from bert_jax.errors import UserError
 from bert_jax.input_setup import evaluation_spec
 from bert_jax.interop import formats
@@ -74,6 +76,7 @@ def evaluate(
 
     Raises:
       UserError: The text yields no sequence.
+      DivergedError: A metric is not finite.
     """
     num_shards = num_data_shards(trainer.mesh)
     batches = evaluation_batches(
@@ -99,6 +102,12 @@ def evaluate(
     if not totals or not totals["num_sequences"]:
         raise UserError(f"{store.directory} yields no sequence to evaluate")
     results = trainer.objective.results(totals)
+    for name, value in results.items():
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"{name} on held-out text is {value}: the weights are damaged, or the learning "
+                "rate was too high (config.schedule.peak_learning_rate)"
+            )
     return results | {FILLED_MASKS: masks} if masks else results
 
 

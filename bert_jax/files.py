@@ -140,8 +140,8 @@ def write_whole(path: epath.PathLike, content: bytes) -> None:
 
 
 def write_json(path: epath.PathLike, values: Any) -> None:
-    """Writes a JSON file atomically, like `write_whole`."""
-    text = json.dumps(values, indent=2) + "\n"
+    """Writes a JSON file atomically, like `write_whole`; all numbers must be finite."""
+    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
     write_whole(open_path(path, "the file to write"), text.encode())
 
 

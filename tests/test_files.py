@@ -135,6 +135,8 @@ def test_remains_of_a_killed_process_are_removed(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "[]", "\ufffd", "[" * 10_000])
 def test_other_content_than_a_json_object_is_refused(content, tmp_path):
     files.write_json(tmp_path / "x", {"a": [1, 2.5, None]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(tmp_path / "x", {"a": float("nan")})
     assert files.read_json(tmp_path / "x") == {"a": [1, 2.5, None]}
     (tmp_path / "x").write_text(content)
     with pytest.raises(UserError, match=f"{tmp_path}/x is "):

@@ -12,13 +12,14 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import evaluation, prepare, pretrain, workdir
 from bert_jax.command_line import ConfigSource
+from bert_jax.divergence import DivergedError
 from bert_jax.errors import UserError
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.trainer import Trainer
 from tests import runs
 from tests.runs import assert_same_bits, damage, final_state, newest_checkpoint, start, wait_for
-from tests.small_run import after_step
+from tests.small_run import after_step, small_run
 
 TIMELESS = "step loss mlm_loss nsp_loss mlm_accuracy nsp_accuracy learning_rate grad_norm".split()
 LOGGED = {*TIMELESS, "sequences_per_second", "tokens_per_second", "mfu"}
@@ -200,6 +201,26 @@ def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, mon
     report = json.loads((tmp_path / "non_finite_step_6.json").read_text())
     assert len(report["batch"]["rows"]) == 8
     assert report["last_good_checkpoint"] == newest_checkpoint(tmp_path) == 4
+
+
+@pytest.mark.parametrize(
+    ("decay", "rate", "steps", "message"),
+    [
+        (1e38, 1e6, 2, r"or update of step 2 is not finite \(loss [\d.]+, gradient norm [\d.]+,"),
+        (1e10, 1e-3, 4, "mlm_loss on held-out text is nan"),
+    ],
+)
+def test_the_last_update_is_checked(texts, tmp_path, decay, rate, steps, message):
+    """It makes the weights infinite, or so large that the model's outputs are NaN."""
+    config = small_run(
+        texts,
+        optimizer__weight_decay=decay,
+        schedule__peak_learning_rate=rate,
+        train__num_steps=steps,
+    )
+    with pytest.raises(DivergedError, match=message):
+        pretrain.train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "results.json").exists()
 
 
 @pytest.mark.slow

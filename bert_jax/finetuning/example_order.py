@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_jax.data.batch_shards import host_rows
 from bert_jax.data.random_streams import permuted, random_key
+from bert_jax.divergence import DivergedError
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
 from bert_jax.tasks.token_rows import TokenRows
@@ -136,6 +137,9 @@ def predict(
 
     Returns:
       The model's outputs by name, float32 with one entry for each row; None if stopped.
+
+    Raises:
+      DivergedError: An output is not finite.
     """
     shards = multihost.batch_shards(trainer.layout.batch)
     size = -(-min(batch_size, len(rows)) // shards["num_shards"]) * shards["num_shards"]
@@ -160,4 +164,11 @@ def predict(
             outputs.setdefault(name, []).append(values)
         if stop():
             return None
-    return {name: np.concatenate(parts)[: len(rows)] for name, parts in outputs.items()}
+    found = {name: np.concatenate(parts)[: len(rows)] for name, parts in outputs.items()}
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            raise DivergedError(
+                f"the model's {name} are not finite: its weights are damaged, or the learning "
+                "rate was too high (config.schedule.peak_learning_rate)"
+            )
+    return found

@@ -52,7 +52,7 @@ def train_loop(
       The state after the last step, which is saved.
 
     Raises:
-      NonFiniteError: The loss or the gradient of a step is not finite.
+      NonFiniteError: The loss, the gradient or the update of a step is not finite.
       UserError: A checkpoint could not be written.
     """
     step = int(state.step)
@@ -72,11 +72,11 @@ def train_loop(
         if step % config.log.every_steps == 0 or is_last:
             recorder.log(step)
         if is_evaluated(step) and not guard.poll():
-            with recorder.paused():
+            with recorder.paused(step, state):
                 evaluate(step, state)
         stop = guard.poll() or is_over()
         if step % config.checkpoint.every_steps == 0 or is_last or stop:
-            with recorder.paused():
+            with recorder.paused(step, state):
                 # The log lines of a step are written before its checkpoint.
                 recorder.flush_lines()
                 resume = resume_point(step) | {"meter": recorder.state()}

@@ -17,11 +17,12 @@ from bert_jax.progress import Progress
 from bert_jax.training.metrics import EVALUATION_PREFIX, Meter, MetricsWriter
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.stages import Stage
+from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 
 class NonFiniteError(Exception):
-    """The loss or the gradient of a step is not finite; `step` counts from 1."""
+    """The loss, the gradient or the update of a step is not finite; `step` counts from 1."""
 
     def __init__(self, step: int, metrics: Mapping[str, float]):
         super().__init__(step)
@@ -130,10 +131,19 @@ class Recorder:
         self._writer.flush()
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stops the clock of training time during the block."""
+    def paused(self, step: int = 0, state: TrainState | None = None) -> Iterator[None]:
+        """Stops the clock of training time during the block.
+
+        Args:
+          step, state: The last step and the state after it, which the block will use, if any.
+
+        Raises:
+          NonFiniteError: The step's update made the state not finite, or as `dispatched`.
+        """
         self.flush()
         with self._meter.paused():
+            if state is not None and not self._trainer.is_finite(state):
+                raise NonFiniteError(step, self._last)
             yield
 
     def times(self) -> dict[str, float | None]:
