@@ -126,7 +126,9 @@ def _load_config(
       `argv`, with quotes around values for tuples of texts, such as `data.input`. Without
       quotes, ml_collections would refuse a path with a space.
     """
-    argv = list(argv)
+    argv = _with_flag_first(name, argv)
+    # ml_collections looks for the keys in sys.argv, which it expects in this order too.
+    values[name]._sys_argv = argv
     passed = list(_flags_in(argv))
     given = {flag: value for _, flag, value in passed}
     path, directory = given.get(name), given.get("workdir")
@@ -156,6 +158,16 @@ def _load_config(
             raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
         if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
             argv[place] = argv[place].removesuffix(value) + repr(value)
+    return argv
+
+
+def _with_flag_first(name: str, argv: Sequence[str]) -> list[str]:
+    """Returns the arguments with a config flag before the flags of its keys, as absl needs."""
+    argv = list(argv)
+    for place, flag, _ in _flags_in(argv):
+        if flag == name:
+            start = place if argv[place].lstrip("-").startswith(f"{name}=") else place - 1
+            return [argv[0], *argv[start : place + 1], *argv[1:start], *argv[place + 1 :]]
     return argv
 
 

@@ -70,6 +70,18 @@ def test_flags_override_values(config):
     assert (values.workdir, values.fast, values.steps) == ("w", True, 3)
 
 
+@pytest.mark.parametrize("form", ["--config={}", "--config {}", "-config={}"])
+def test_flags_may_come_before_the_config(config, form):
+    path = config.removeprefix("--config=")
+    keys = ("--config.train.num_steps=7", "--config.seed", "5", "--config.data.input=a b.txt")
+    values = parse("--steps=2", *keys, *form.format(path).split(), "--fast", "--config.dtype=x")
+    found = values.config
+    assert (found.train.num_steps, found.seed, found.dtype) == (7, 5, "x")
+    assert tuple(found.data.input) == ("a b.txt",)
+    assert (values.steps, values.fast) == (2, True)
+    assert config_source(values).flags == {"train.num_steps", "seed", "data.input", "dtype"}
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
