@@ -88,5 +88,4 @@ def get_config(arg: str = ""):
     c.checkpoint.keep = 3
     c.eval.every_steps = 10_000
     c.eval.max_sequences = 2048
-    c.log.every_steps = 100
     return c

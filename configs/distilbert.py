@@ -85,4 +85,3 @@ def _make_tiny(c):
     c.checkpoint.every_steps = 500
     c.eval.every_steps = 500
     c.eval.max_sequences = 1024
-    c.log.every_steps = 50

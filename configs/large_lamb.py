@@ -32,5 +32,4 @@ def get_config(arg: str = ""):
     c.train.stages = lamb_stages()
     c.checkpoint.every_steps = 200
     c.eval.every_steps = 500
-    c.log.every_steps = 10
     return c

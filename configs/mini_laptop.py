@@ -48,5 +48,4 @@ def get_config(arg: str = ""):
     c.checkpoint.every_steps = 1000
     c.eval.every_steps = 3000
     c.eval.max_sequences = 1024
-    c.log.every_steps = 100
     return c

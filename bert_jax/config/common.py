@@ -186,7 +186,14 @@ COMMON: Section = {
             at_least=0,
         ),
     },
-    "log": {"every_steps": Field(100, "Steps between lines of metrics.", above=0)},
+    "log": {
+        "every_steps": Field(
+            0,
+            "Steps between lines of metrics. 0 means a twentieth of the run, and at most 50 steps: "
+            "the curves of a short run have at least 20 points too.",
+            at_least=0,
+        )
+    },
     "profile": {
         "start_step": Field(
             10,

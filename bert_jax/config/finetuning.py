@@ -229,7 +229,6 @@ FINETUNING: Section = {
             "damaged. The parameters with the best validation score are kept too, in WORKDIR/best.",
         ),
     },
-    "log": {"every_steps": _common("log.every_steps", 20)},
     "eval": {
         "every_steps": Field(
             0,

@@ -15,6 +15,11 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 
+def steps_between_lines(config: ConfigDict, num_steps: int) -> int:
+    """Returns the number of steps of a line of metrics; see `config.log.every_steps`."""
+    return config.log.every_steps or max(1, min(50, num_steps // 20))
+
+
 def train_loop(
     config: ConfigDict,
     trainer: Trainer,
@@ -55,7 +60,7 @@ def train_loop(
       NonFiniteError: The loss, the gradient or the update of a step is not finite.
       UserError: A checkpoint could not be written.
     """
-    step = int(state.step)
+    step, line_steps = int(state.step), steps_between_lines(config, num_steps)
     compiled: set[tuple[tuple[int, ...], ...]] = set()
     for stage, batch in batches:
         shapes = tuple(array.shape for array in batch.values())
@@ -69,7 +74,7 @@ def train_loop(
         step += 1
         is_last = step == num_steps
         recorder.dispatched(step, stage, metrics, length=batch["input_ids"].shape[-1])
-        if step % config.log.every_steps == 0 or is_last:
+        if step % line_steps == 0 or is_last:
             recorder.log(step)
         if is_evaluated(step) and not guard.poll():
             with recorder.paused(step, state):

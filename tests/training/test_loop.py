@@ -1,4 +1,4 @@
-"""What counts as training time, in runs whose compilation and input are slow."""
+"""Lines of metrics: how many, and what counts as training time."""
 
 import time
 
@@ -9,6 +9,7 @@ from bert_jax import pretrain
 from bert_jax.data.stream import Stream
 from bert_jax.finetuning.run import finetune
 from bert_jax.training import trainer
+from bert_jax.training.loop import steps_between_lines
 from bert_jax.training.metrics import read_metrics
 from tests.finetuning import small
 from tests.small_run import small_run
@@ -47,6 +48,17 @@ def check(directory, results, line_sequences, num_compiled):
     compile_seconds = sum(line["compile_seconds"] for line in lines)
     assert results["compile_seconds"] == pytest.approx(compile_seconds)
     assert compile_seconds > num_compiled * SECONDS
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "num_steps", "expected"),
+    [(0, 10, 1), (0, 39, 1), (0, 40, 2), (0, 999, 49), (0, 1_000_000, 50), (7, 10, 7)],
+)
+def test_steps_between_lines(every_steps, num_steps, expected):
+    """Without a value of the user, every run of 20 steps or more has at least 20 lines."""
+    config = config_lib.default_config()
+    config.log.every_steps = every_steps
+    assert steps_between_lines(config, num_steps) == expected
 
 
 def test_of_pretraining_with_two_stages(texts, tmp_path, slow):
