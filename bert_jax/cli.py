@@ -97,8 +97,9 @@ def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     See `bert_jax.parts`.
     """
     for name in values:
-        is_stored = config_flags.is_config_flag(values[name]) and config_source(values).is_stored
-        if values[name].present and not is_stored:
+        if not values[name].present:
+            continue
+        if not (config_flags.is_config_flag(values[name]) and config_source(values).is_stored):
             parts.trust(values[name].value)
 
 

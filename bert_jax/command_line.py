@@ -123,7 +123,7 @@ def _load_config(
     """Loads the file of a config flag and checks the overridden keys.
 
     Returns:
-      `argv`, with quotes around values for tuples of texts, such as `data.input`. Without
+      `argv`, with Python tuples as values for tuples of texts, such as `data.input`. Without
       quotes, ml_collections would refuse a path with a space.
     """
     argv = _with_flag_first(name, argv)
@@ -132,7 +132,9 @@ def _load_config(
     passed = list(_flags_in(argv))
     given = {flag: value for _, flag, value in passed}
     path, directory = given.get(name), given.get("workdir")
-    keys = [flag.removeprefix(f"{name}.") for _, flag, _ in passed if flag.startswith(f"{name}.")]
+    # --noconfig.KEY sets a key to False.
+    of_config = re.compile(rf"(?:no)?{name}\.(.+)")
+    keys = [found[1] for _, flag, _ in passed if (found := of_config.fullmatch(flag))]
     stored = load_stored(directory) if directory and path is None else None
     if stored:
         path, config = f"{directory}/config.json", stored
@@ -157,7 +159,9 @@ def _load_config(
         if isinstance(default, tuple) and keys.count(key) > 1:
             raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
         if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
-            argv[place] = argv[place].removesuffix(value) + repr(value)
+            # "\\," is a comma inside a text.
+            texts = tuple(text.strip() for text in re.split(r"(?<!\\),", value))
+            argv[place] = argv[place].removesuffix(value) + repr(texts)
     return argv
 
 

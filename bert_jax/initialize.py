@@ -16,7 +16,6 @@ from bert_jax import files, workdir
 from bert_jax.config import objective_terms, teacher_layers, total_steps
 from bert_jax.data.store_manifest import given_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
@@ -85,18 +84,24 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
     )
 
 
-def check(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None) -> None:
+def check(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    pretrained: Pretrained | None,
+    teacher: Pretrained | None,
+) -> None:
     """Checks that pre-training can start, before any work is done.
 
     Args:
       config: The completed config.
-      directory: The work directory, which gets a copy of the vocabulary of `pretrained` if the
-        config names it.
+      directory: The work directory, which gets a copy of the vocabulary of the weights or the
+        teacher if the config names it.
       pretrained: The model of `config.init_from`, if the run begins with it.
+      teacher: The teacher, if there is one.
 
     Raises:
-      UserError: The model of `config.init_from` or the run of `config.resume_from` does not fit
-        the config, or the config does not name the vocabulary of the weights.
+      UserError: The run of `config.resume_from` does not fit the config, or the config does not
+        name the vocabulary of the weights.
     """
     if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_run(config.resume_from, config, _STEERING)
@@ -108,22 +113,20 @@ def check(config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained 
                 "--config.train.extra.steps=N to train it further, or config.init_from for a new "
                 "run with its weights)"
             )
-    if not pretrained:
+    given = pretrained or teacher
+    if not given or config.data.store:
         return
-    _check_model(config, pretrained.model)
-    if config.data.store:
-        return
-    if not config.data.vocab:
+    if pretrained and not config.data.vocab:
         # In a vocabulary trained on the run's own text, every id would have another meaning.
         raise UserError(
             f"config.init_from: {config.init_from} has no vocabulary; set --config.data.vocab to "
             "the one that its weights were trained with"
         )
-    if multihost.is_first():
+    if config.data.vocab and multihost.is_first():
         copy = epath.Path(directory) / workdir.INITIAL_VOCABULARY
         if config.data.vocab == str(copy):
-            pretrained.tokenizer.save(copy)
-        check_tokenizer(pretrained, given_tokenizer(config.data, config.model.vocab_size))
+            given.tokenizer.save(copy)
+        check_tokenizer(given, given_tokenizer(config.data))
 
 
 def record_length(
@@ -183,24 +186,16 @@ def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     return fit_weights(model, weights, config.seed)[0]
 
 
-def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses a config whose model differs from that of the weights."""
-    wrong = {
-        key: value
-        for key, value in model.items()
-        if key not in TRAINING_ONLY and config.model[key] != value
-    }
-    if wrong:
-        flags = " ".join(f"--config.model.{key}={value}" for key, value in wrong.items())
-        raise UserError(f"the weights of {config.init_from} belong to another model: set {flags}")
-
-
 def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:
     """Refuses a vocabulary other than the one that the weights were trained with."""
-    theirs = pretrained.tokenizer
-    if theirs is None or theirs.fingerprint == tokenizer.fingerprint:
+    theirs, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
+    if theirs is not None and theirs.fingerprint == tokenizer.fingerprint:
         return
-    if theirs.options != tokenizer.options:
+    if rows != tokenizer.vocab_size:
+        difference = f"it has {rows} entries, not {tokenizer.vocab_size}"
+    elif theirs is None:
+        return
+    elif theirs.options != tokenizer.options:
         difference = f"its options are {theirs.options}, not {tokenizer.options}"
     else:
         difference = "the entries differ"

@@ -19,7 +19,7 @@ from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
 from bert_jax.data.rows import records
 from bert_jax.data.store import TokenStore, read_metadata
-from bert_jax.data.store_manifest import check_metadata, recorded_options, tokenizer_flags
+from bert_jax.data.store_manifest import check_metadata
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
@@ -88,9 +88,9 @@ class RunInput:
 def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
     """Opens the token store or the rows of a run, and prepares them first if they are missing.
 
-    A store that `config.data.store` names must exist; only the keys that describe it are
-    compared. A store inside the work directory is prepared if it is missing, and must match the
-    config in every key. Process 0 does all the writing while the others wait.
+    A store that `config.data.store` names must exist, and the config must have its values (see
+    `run_config.complete`). A store inside the work directory is prepared if it is missing, and must
+    match the config in every key. Process 0 does all the writing while the others wait.
     """
     path = workdir.store_directory(directory, config)
     opened: list[RunInput] = []
@@ -103,7 +103,6 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
     """Prepares the input if it is missing, claims it for the work directory, and opens it."""
     if config.data.store:
         metadata = read_metadata(path)
-        _check_options(config, metadata, path)
     else:
         corpus = epath.Path(directory) / workdir.CORPUS
         if corpus.exists() and not (path / "metadata.json").exists():
@@ -150,28 +149,6 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     heldout = path / "heldout"
     heldout_store = TokenStore(heldout) if heldout.exists() else None
     return RunInput(TokenStore(path / "train"), heldout_store, tokenizer, metadata)
-
-
-def _check_options(config: ConfigDict, metadata: dict[str, Any], path: epath.Path) -> None:
-    """Refuses a config that contradicts the metadata of a given store."""
-    # A store records the other tokenizer keys only if they apply to its tokenizer.
-    options = recorded_options(metadata)
-    recorded = {"data.word_boundaries": options["word_boundaries"], **tokenizer_flags(options)}
-    for flag, found in recorded.items():
-        key = flag.removeprefix("data.")
-        wanted = config.data[key]
-        if found != wanted:
-            raise UserError(
-                f"config.data.{key} is {wanted!r}, but the token store {path} was prepared with "
-                f"{found!r}; set --config.data.{key}={found}"
-            )
-    is_static = metadata["options"]["format"] == record_store.FORMAT
-    if is_static != (config.data.format == record_store.FORMAT):
-        raise UserError(
-            f"config.data.store is {path}, which was prepared with "
-            f"--format={metadata['options']['format']}, but config.data.format is "
-            f"{config.data.format}"
-        )
 
 
 class TrainingBatches:

@@ -17,7 +17,8 @@ from ml_collections import ConfigDict
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax import cli, input_setup
+from bert_jax import cli, input_setup, run_config
+from bert_jax.command_line import ConfigSource, config_source
 from bert_jax.config import validate
 from bert_jax.errors import UserError
 from bert_jax.progress import terminal
@@ -28,7 +29,7 @@ STYLES = {"masked": "bold red", "random": "bold yellow", "kept": "bold green"}
 
 
 def read_batch(
-    config: ConfigDict, step: int, directory: str = ""
+    config: ConfigDict, step: int, directory: str = "", source: ConfigSource | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], Tokenizer]:
     """Returns the global batch of a training step.
 
@@ -37,6 +38,7 @@ def read_batch(
       step: A step of the run, from 1 to config.train.num_steps.
       directory: The work directory of the token store. If empty, the store is config.data.store,
         or is prepared in a temporary directory.
+      source: The file and the flags that the config comes from, if any.
 
     Returns:
       The arrays of the batch by name, the result of `Stream.describe_batch`, and the tokenizer.
@@ -44,7 +46,7 @@ def read_batch(
     Raises:
       UserError: There is no such step, or the corpus cannot be used.
     """
-    stages = resolve_stages(config)
+    stages, source = resolve_stages(config), source or ConfigSource("the given config", config)
     stage = next((s for s in stages if s.first_step < step <= s.end_step), None)
     if stage is None:
         raise UserError(
@@ -52,6 +54,7 @@ def read_batch(
             "(config.train.num_steps)"
         )
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
+        config = run_config.complete(config, directory or scratch, source)[0]
         run_input = input_setup.open_run_input(config, directory or scratch)
         stream = run_input.stream(input_setup.stream_spec(config, stage))
         (batch,) = stream.batches(step - 1 - stage.first_step, 1)
@@ -158,7 +161,7 @@ def define_flags() -> None:
 def main(_) -> None:
     args = flags.FLAGS
     validate(args.config)
-    batch, described, tokenizer = read_batch(args.config, args.step, args.workdir)
+    batch, described, tokenizer = read_batch(args.config, args.step, args.workdir, config_source())
     _print_rows(batch, described, args.rows, tokenizer)
 
 

@@ -22,7 +22,7 @@ from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
-from bert_jax.pretraining import make_trainer, read_teacher
+from bert_jax.pretraining import make_trainer
 from bert_jax.progress import say, terminal
 from bert_jax.training.best import Evaluations, open_best, remove_later, restore_best, save_best
 from bert_jax.training.curves import pretraining_panels, write_curves
@@ -244,8 +244,7 @@ def _checked(
     Returns the completed config, the trainer, the teacher, the model of `config.init_from`, and
     warnings.
     """
-    config, pretrained = run_config.complete(config, directory, source)
-    teacher = read_teacher(config)
+    config, pretrained, teacher = run_config.complete(config, directory, source)
     trainer = make_trainer(config, teacher=teacher)
     if trainer.objective.teacher and not teacher:
         raise UserError(
@@ -256,7 +255,7 @@ def _checked(
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = [*workdir.check(directory, config), *prediction_warnings(config)]
     stack.enter_context(workdir.lock(directory))
-    initialize.check(config, directory, pretrained)
+    initialize.check(config, directory, pretrained, teacher)
     return config, trainer, teacher, pretrained, warnings
 
 

@@ -18,6 +18,7 @@ from bert_jax.interop.families import load_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import fit_weights, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.distillation import HiddenCosine
 from bert_jax.objectives.weighted import WeightedTerms
@@ -63,7 +64,7 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     """Returns the teacher of a config; None if no term needs one, or none is named.
 
     Raises:
-      UserError: The teacher cannot be read, has no masked-LM head, or does not fit the config.
+      UserError: The teacher cannot be read.
     """
     terms = make_objective(config).terms
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
@@ -73,6 +74,11 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
         teacher.fit_vocabulary()
     except UserError as error:
         raise UserError(f"config.objective.teacher: {error}") from error
+    return teacher
+
+
+def _check_teacher(config: ConfigDict, teacher: Pretrained, terms: Sequence[Term]) -> None:
+    """Refuses a teacher that has no masked-LM head or does not fit the config."""
     model = teacher.model
     length = max(stage.max_seq_length for stage in resolve_stages(config))
     problem = teacher.missing_head("masked_lm")
@@ -95,7 +101,6 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
         )
     if problem:
         raise UserError(f"config.objective.teacher is {config.objective.teacher}: {problem}")
-    return teacher
 
 
 def make_trainer(
@@ -111,14 +116,16 @@ def make_trainer(
         config.objective.teacher_layers needs. That is enough to compile or time the step.
 
     Raises:
-      UserError: The family is unknown, or see `make_objective`, `read_teacher` and
-        `Trainer.create`.
+      UserError: The family is unknown, the teacher does not fit, or as for `make_objective`,
+        `read_teacher` and `Trainer.create`.
     """
     # Only exports need the family, but an unknown one must not be noticed after the training.
     load_family(config.family)
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):
         teacher = teacher or read_teacher(config)
+        if teacher:
+            _check_teacher(config, teacher, objective.terms)
         shape = BertConfig(**(teacher.model if teacher else _stand_in(config)))
         objective = dataclasses.replace(objective, teacher=shape)
 

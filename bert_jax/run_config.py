@@ -1,6 +1,8 @@
 """Completes and prints the config of a pre-training run."""
 
 import json
+import shlex
+from collections.abc import Collection
 from typing import Any
 
 from etils import epath
@@ -15,58 +17,111 @@ from bert_jax.data.store import read_metadata
 from bert_jax.data.store_manifest import (
     check_case,
     given_tokenizer,
+    input_difference,
     recorded_options,
-    tokenizer_flags,
+    store_options,
 )
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
+from bert_jax.pretraining import read_teacher
 from bert_jax.progress import say
+
+# Keys that a config file sets on purpose. Its other keys that a store or weights determine, such as
+# model.vocab_size and data.max_sentence_tokens, are a recipe's own proposals.
+_CHOSEN = frozenset(f"data.{key}" for key in ("input", "word_boundaries", *TOKENIZER))
 
 
 def complete(
     config: ConfigDict, directory: epath.PathLike, source: ConfigSource
-) -> tuple[ConfigDict, Pretrained | None]:
-    """Fills in the values that the initial weights or a given token store determine.
+) -> tuple[ConfigDict, Pretrained | None, Pretrained | None]:
+    """Fills in the values that the initial weights, the teacher or a given token store determine.
 
-    The weights determine the model, its family, the tokenizer and the vocabulary. A store
-    determines the tokenizer and the keys of the text. Flags take precedence, except over the
-    store's text, because the run trains on that text in any case.
+    The weights determine the model, its family, the tokenizer and the vocabulary. The teacher
+    determines the tokenizer and the vocabulary. A store determines these and the keys of the text.
+    What the user gave is never replaced: flags and, for the text and the tokenizer, values of the
+    config file.
 
     Returns:
-      The completed config, and the model of `config.init_from` if the run begins with it.
+      The completed config, the model of `config.init_from` if the run begins with it, and the
+      teacher if it has one.
 
     Raises:
-      UserError: The store or the weights cannot be read, or a value is out of range.
+      UserError: The store or the weights cannot be read, a value that the user gave contradicts
+        them, or a value is out of range.
     """
-    pretrained, values, text = None, {}, {}
+    pretrained, filled, given = None, {}, _given_keys(source)
+    teacher = read_teacher(config)
     if config.init_from and workdir.has_checkpoints(directory):
-        # The run continues without the initial weights, which may no longer exist.
+        # The run continues without the initial weights, which may no longer exist. If a flag
+        # contradicts its config, `workdir.check` says so.
         stored = config_lib.flatten(workdir.load_config(directory))
-        values = {key: value for key, value in stored if _is_of_weights(key)}
+        filled = {key: value for key, value in stored if _is_of_weights(key)}
     elif config.init_from:
         pretrained = formats.read(config.init_from)
         pretrained.fit_vocabulary()
-        values = _of_weights(config, directory, pretrained)
+        values = _of_weights(config, directory, pretrained, config.init_from)
+        filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
+    elif teacher:
+        values = _of_weights(config, directory, teacher, config.objective.teacher)
+        values = {k: v for k, v in values.items() if k[:5] == "data." or k == "model.vocab_size"}
+        filled = _accepted(config, source, f"the teacher {config.objective.teacher} has", values)
     if config.data.store:
-        metadata = read_metadata(workdir.store_directory(directory, config))
-        options = recorded_options(metadata)
-        values |= {"model.vocab_size": metadata["vocab_size"], **tokenizer_flags(options)}
-        text = {f"data.{key}": value for key, value in options.items() if key in config.data}
-        text["data.input"] = tuple(join_inputs([item]) for item in options["input"])
-        text["data.vocab"] = options["vocab_path"]
-        text = {key: value for key, value in text.items() if key not in values}
-    values = {key: value for key, value in values.items() if key not in source.flags} | text
+        path = workdir.store_directory(directory, config)
+        values = _of_store(config, given, read_metadata(path))
+        filled |= _accepted(config, source, f"the token store {path} was made with", values)
     config = config.copy_and_resolve_references()
     with config.unlocked():
-        config.update_from_flattened_dict(values)
+        config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
     config_lib.validate(config)
     is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
-    if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *values}:
+    if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *filled}:
         check_case(config.data)
-    return config, pretrained
+    return config, pretrained, teacher
+
+
+def _given_keys(source: ConfigSource) -> frozenset[str]:
+    """Returns the keys that the user has set: by flags, or on purpose in the config file."""
+    if source.is_stored:
+        return source.flags
+    defaults = config_lib.to_dict(config_lib.default_config())
+    changed = config_lib.differences(defaults, config_lib.to_dict(source.values))
+    return source.flags | (_CHOSEN & changed.keys())
+
+
+def _accepted(
+    config: ConfigDict, source: ConfigSource, owner: str, values: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the values, unless one of them contradicts what the user gave.
+
+    Args:
+      config: The user's config.
+      source: Where it comes from.
+      owner: What determines the values, with a verb: "the weights of PATH have".
+      values: The values by key.
+
+    Raises:
+      UserError: The message names the keys and both values of each.
+    """
+    ours = dict(config_lib.flatten(config_lib.to_dict(config)))
+    theirs = dict(config_lib.flatten(config_lib.to_dict(values)))
+    # The family only names the format of exports, so the user may choose another.
+    keys = [key for key in _given_keys(source) if key in theirs and key != "family"]
+    wrong = sorted(key for key in keys if ours[key] != theirs[key])
+    if wrong:
+        in_file = "" if source.flags.issuperset(wrong) else f" in {source.name}"
+        texts = {
+            key: ",".join(theirs[key]) if isinstance(theirs[key], list) else theirs[key]
+            for key in wrong
+        }
+        raise UserError(
+            f"{' and '.join(f'config.{key} is {ours[key]!r}' for key in wrong)}{in_file}, but "
+            f"{owner} {' and '.join(repr(theirs[key]) for key in wrong)}: set "
+            + " ".join(f"--config.{key}={shlex.quote(str(text))}" for key, text in texts.items())
+        )
+    return values
 
 
 def _is_of_weights(key: str) -> bool:
@@ -76,10 +131,32 @@ def _is_of_weights(key: str) -> bool:
     return of_model or (section == "data" and name in TOKENIZER) or key == "family"
 
 
-def _of_weights(
-    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained
+def _of_store(
+    config: ConfigDict, given: Collection[str], metadata: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the keys and values that the initial weights determine."""
+    """Returns the keys and values that a given token store determines.
+
+    The texts and the vocabulary that the user gave may be the store's at another place.
+    """
+    options = recorded_options(metadata)
+    values = {f"data.{key}": value for key, value in options.items() if key in config.data}
+    data = config.data.copy_and_resolve_references()
+    names = [key for key in options if key in data and key not in ("input", "vocab")]
+    data.update({key: options[key] for key in names if f"data.{key}" not in given})
+    values["model.vocab_size"] = size = metadata["vocab_size"]
+    values["data.input"] = tuple(join_inputs([item]) for item in options["input"])
+    values["data.vocab"] = options["vocab_path"]
+    if "data.input" in given and not input_difference(metadata, data):
+        del values["data.input"]
+    if "data.vocab" in given and store_options(data, size, options)["vocab"] == options["vocab"]:
+        del values["data.vocab"]
+    return values
+
+
+def _of_weights(
+    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained, source: str
+) -> dict[str, Any]:
+    """Returns the keys and values that the weights at the path `source` determine."""
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     values["family"] = pretrained.family
     if pretrained.tokenizer and not config.data.store:
@@ -88,12 +165,16 @@ def _of_weights(
             if not isinstance(value, list):
                 values[f"data.{key}"] = value
         if not config.data.vocab:
-            values["data.vocab"] = _vocabulary(config, directory, pretrained, values)
+            values["data.vocab"] = _vocabulary(config, directory, pretrained, source, values)
     return {key: value for key, value in values.items() if _is_of_weights(key)}
 
 
 def _vocabulary(
-    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained, values: dict[str, Any]
+    config: ConfigDict,
+    directory: epath.PathLike,
+    pretrained: Pretrained,
+    source: str,
+    values: dict[str, Any],
 ) -> str:
     """Returns the path of the vocabulary of initial weights.
 
@@ -101,10 +182,10 @@ def _vocabulary(
     which `initialize.check` writes.
     """
     tokenizer = pretrained.tokenizer
-    source = files.open_path(config.init_from, "config.init_from")
+    path = files.open_path(source, "the weights")
     # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
     # of a step.
-    folders = (source, source / "tokenizer", source.parent, source.parent.parent / "tokenizer")
+    folders = (path, path / "tokenizer", path.parent, path.parent.parent / "tokenizer")
     for folder in folders:
         path = tokenizers.vocabulary_files(tokenizer.kind, folder)[0]
         if path.is_file():

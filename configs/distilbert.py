@@ -4,11 +4,10 @@ Paper: Sanh et al. 2019, "DistilBERT" (arXiv:1910.01108); values not in the pape
 of train.py in transformers' distillation project, and the command in its README.
 
     python -m bert_jax.main --config=configs/distilbert.py:base --workdir=DIR \\
-        --config.objective.teacher=BERT_BASE --config.data.vocab=BERT_BASE/vocab.txt \\
-        --config.data.input='TEXT/*.txt'
+        --config.objective.teacher=BERT_BASE --config.data.input='TEXT/*.txt'
 
-The argument is `base` or `tiny`. The teacher is any model that `convert` can read, with the
-vocabulary of the student. `tiny` distils a finished run of configs/tiny.py and begins with its
+The argument is `base` or `tiny`. The teacher is any model that `convert` can read; the student gets
+its tokenizer and vocabulary. `tiny` distils a finished run of configs/tiny.py and begins with its
 first layer:
 
     python -m bert_jax.main --config=configs/tiny.py --workdir=TEACHER

@@ -93,7 +93,7 @@ class TestOthersDirectories:
         other = tmp_path / "store"
         data = small_run(write_documents(tmp_path / "other", 5)).data
         prepare.prepare(data, 200, other)
-        sentence = refusal(lambda: pretrain.train(small_run(texts, data__store=str(other)), copy))
+        sentence = refusal(lambda: pretrain.train(small_run("sotu", data__store=str(other)), copy))
         assert "another corpus" in sentence and str(tmp_path / "other") in sentence
 
     def test_other_text_is_refused_before_it_is_prepared_again(self, copy, tmp_path, refusal):

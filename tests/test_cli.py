@@ -59,6 +59,7 @@ def test_flags_override_values(config):
         "--noconfig.scan_layers",
         "--config.train.stages[0].fraction=0.5",
         "--config.data.input=a.txt,b.txt",
+        "--config.objective.terms=my.module:Term, masked_lm",
         "--workdir=w",
         "--fast",
     )
@@ -66,7 +67,11 @@ def test_flags_override_values(config):
     assert (found.train.num_steps, found.model.hidden_size) == (7, 64)
     assert (found.data.lowercase, found.scan_layers) == (False, False)
     assert found.train.stages[0].fraction == 0.5
-    assert tuple(found.data.input) == ("a.txt,b.txt",)
+    assert found.data.input == ("a.txt", "b.txt")
+    # The same form as in a config file.
+    assert found.objective.terms == ("my.module:Term", "masked_lm")
+    given = {"scan_layers", "data.input", "objective.terms", "train.stages[0].fraction"}
+    assert given < config_source(values).flags
     assert (values.workdir, values.fast, values.steps) == ("w", True, 3)
 
 
@@ -101,6 +106,7 @@ def test_flags_may_come_before_the_config(config, form):
             ["--config.train.stages=5", "--config.train.stages[0].fraction=1"],
             "contradict each other",
         ),
+        (["--noconfig.data.lowercas"], "unknown config key data.lowercas; did you mean data.low"),
         (["--config.qqqq=3"], "unknown config key qqqq"),
         (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
         (["--qqqq"], "unknown flag --qqqq"),
@@ -117,7 +123,7 @@ def test_mistakes_in_flags(config, arguments, message):
 
 @pytest.mark.parametrize(
     "given",
-    ["a.txt", "a.txt,b.txt", "my texts/*.txt", "/ü (1)/it's [a-z]*.txt", "tfds:wiki/en:1.*:text"],
+    ["a.txt", r"a\,b.txt", "my texts/*.txt", "/ü (1)/it's [a-z]*.txt", "tfds:wiki/en:1.*:text"],
 )
 @pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
 def test_paths_are_not_split(config, given, form):
@@ -139,7 +145,7 @@ def test_the_home_directory(config, monkeypatch, given, expected):
     """Shells expand ~ only at the beginning of a word: --workdir=~/runs would create "~"."""
     monkeypatch.setenv("HOME", "/home/me")
     values = parse(config, f"--config.data.input={given}", f"--workdir={given}")
-    assert tuple(values.config.data.input) == (expected,) and values.workdir == expected
+    assert ",".join(values.config.data.input) == values.workdir == expected
 
 
 def test_overrides_without_a_config():

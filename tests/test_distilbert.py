@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import benchmark, convert, evaluation, pretrain, workdir
+from bert_jax.command_line import ConfigSource
 from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats
@@ -33,7 +34,7 @@ def teacher(tmp_path_factory, texts):
 def student(tmp_path_factory, texts, teacher):
     """Returns a finished run of a student that began with the teacher's second layer."""
     directory = tmp_path_factory.mktemp("student") / "run"
-    pretrain.train(distilled(texts, teacher), directory)
+    pretrain.train(distilled(texts, teacher, model__vocab_size=8192), directory)
     return directory
 
 
@@ -65,6 +66,19 @@ def test_student_begins_with_the_teachers_layers_and_keeps_positions(student, te
     assert distance("mlm/transform/kernel", "mlm/transform/kernel") > moved
 
 
+def test_the_teacher_determines_the_vocabulary(student, teacher, texts, tmp_path):
+    """The recipe proposes 8,192 entries, and the texts would give another vocabulary."""
+    stored = workdir.load_config(student)
+    vocab = str(teacher / "tokenizer" / "vocab.txt")
+    assert (stored.model.vocab_size, stored.data.vocab) == (200, vocab)
+    ours, theirs = (workdir.load_vocabulary(path)[0].fingerprint for path in (student, teacher))
+    assert ours == theirs
+    config = distilled(texts, teacher, model__vocab_size=180)
+    source = ConfigSource("x.py", config, frozenset({"model.vocab_size"}))
+    with pytest.raises(UserError, match="is 180, but the teacher .* has 200: set --config.model.v"):
+        pretrain.train(config, tmp_path, source)
+
+
 def test_the_checkpoint_has_no_teacher(student):
     state = runs.final_state(student)
     assert list(state.params["bert"]["encoder"]) == ["layer_0"]
@@ -83,7 +97,7 @@ def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts
     trainer = make_trainer(config)
     weights = formats.read(student).weights
     same = trainer.state_of(trainer.frozen).params
-    run_input = pretrain.open_run_input(config, student)
+    run_input = pretrain.open_run_input(workdir.load_config(student), student)
     results = evaluation.evaluate(
         trainer,
         same,
@@ -115,11 +129,10 @@ def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
             {"objective__teacher": "/nowhere"},
             "config.objective.teacher: /nowhere does not exist",
         ),
-        ({"model__vocab_size": 180}, "its vocabulary has 200 entries, but config.model.vocab_size"),
         ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
         ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),
         ({"model__intermediate_size": 24}, "give the student the teacher's widths"),
-        ({"data__lowercase": False}, "were trained with another vocabulary"),
+        ({"data__lowercase": False}, "config.data.lowercase is False in the given config, but"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):

@@ -148,12 +148,15 @@ class TestRefusedWeights:
         lines = (huggingface / "vocab.txt").read_text().splitlines()
         swapped = tmp_path / "vocab.txt"
         swapped.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+        shorter = tmp_path / "shorter.txt"
+        shorter.write_text("\n".join(lines[:-1]) + "\n")
         for overrides, message in (
             ({"data.vocab": str(swapped)}, "another vocabulary: the entries differ"),
-            ({"data.lowercase": False}, "another vocabulary: its options are "),
+            ({"data.vocab": str(shorter)}, "another vocabulary: it has 200 entries, not 199"),
+            ({"data.lowercase": False}, "lowercase is False, but the weights of .* have True: set"),
             (
                 {"model.intermediate_size": 24, "model.hidden_act": "relu"},
-                "set --config.model.intermediate_size=16 --config.model.hidden_act=gelu",
+                "set --config.model.hidden_act=gelu --config.model.intermediate_size=16",
             ),
             ({"init_from": str(tmp_path / "nothing")}, "nothing does not exist"),
         ):

@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax import benchmark, input_setup, pretrain, workdir
+from bert_jax import benchmark, input_setup, pretrain, run_config, workdir
 from bert_jax import config as config_lib
+from bert_jax.command_line import ConfigSource
 from bert_jax.data.record_store import RecordStore
 from bert_jax.errors import UserError
 from bert_jax.training.metrics import read_metrics
@@ -91,8 +92,9 @@ def test_prepared_records_give_the_same_run(uninterrupted, records, tmp_path):
                 np.testing.assert_array_equal(ours[name], theirs[name])
     assert not (tmp_path / "run" / "data").exists()
     config.data.format = "auto"
-    with pytest.raises(UserError, match="with --format=google_tfrecord, but config.data.format"):
-        input_setup.open_run_input(config, tmp_path / "run")
+    source = ConfigSource("x.py", config, frozenset({"data.format"}))
+    with pytest.raises(UserError, match="is 'auto', but the token store .* 'google_tfrecord': set"):
+        run_config.complete(config, tmp_path / "run", source)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import signal
 import sys
 
@@ -10,13 +11,14 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import evaluation, prepare, pretrain, workdir
+from bert_jax import evaluation, prepare, pretrain, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.divergence import DivergedError
 from bert_jax.errors import UserError
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.trainer import Trainer
+from configs import roberta
 from tests import runs
 from tests.runs import assert_same_bits, damage, final_state, newest_checkpoint, start, wait_for
 from tests.small_run import after_step, small_run
@@ -179,13 +181,48 @@ def test_num_steps_may_change_within_a_stage(num_steps, step, stage, first_step,
         ("model.vocab_size", 700, "--config.model.vocab_size=600"),
         ("data.store", "/nowhere/mistyped", "mistyped.*bert_jax.prepare"),
         ("data.lowercase", False, "--config.data.lowercase=True"),
+        ("data.word_boundaries", "spaces", "is 'spaces', but the token .* with 'vocabulary': set"),
+        ("data.heldout_fraction", 0.1, "is 0.1, but the token store .* was made with 0.2: set"),
+        ("data.input", ("/nowhere/*.txt",), "config.data.input is .'/nowhere/.*.txt'., but the"),
+        ("data.vocab", "/nowhere/vocab.txt", "cannot read /nowhere/vocab.txt"),
     ],
 )
 def test_flags_that_contradict_the_store_are_refused(uninterrupted, tmp_path, key, value, message):
     config = workdir.load_config(uninterrupted)
     config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=message):
-        pretrain.train(config, tmp_path / "run", ConfigSource("x.py", config, {key}))
+        pretrain.train(config, tmp_path / "run", ConfigSource("x.py", config, frozenset({key})))
+
+
+def test_a_recipe_of_another_tokenizer_is_refused(store, tmp_path):
+    config = roberta.get_config("tiny")
+    config.data.store = str(store)
+    with pytest.raises(UserError) as refused:
+        pretrain.train(config, tmp_path / "run")
+    assert str(refused.value) == (
+        "config.data.lowercase is False and config.data.special_tokens is 'roberta' and "
+        f"config.data.tokenizer is 'byte_bpe' in the given config, but the token store {store} was "
+        "made with True and 'bert' and 'wordpiece': set --config.data.lowercase=True "
+        "--config.data.special_tokens=bert --config.data.tokenizer=wordpiece"
+    )
+
+
+def test_the_input_of_a_store_is_filled_in_kept_or_refused(store, tmp_path):
+    def completed(config, **flags):
+        config.data.store = str(store)
+        return run_config.complete(config, tmp_path, ConfigSource("x.py", config, **flags))[0]
+
+    made_from = completed(runs.tiny_run()).data.input
+    assert completed(runs.tiny_run(data__input=made_from)).data.input == made_from
+    folder, pattern = made_from[0].rsplit("/", 1)
+    shutil.copytree(folder, tmp_path / "moved")
+    moved = (f"{tmp_path}/moved/{pattern}",)
+    assert completed(runs.tiny_run(data__input=moved)).data.input == moved
+    next((tmp_path / "moved").iterdir()).write_text("Other text.")
+    with pytest.raises(UserError, match="moved.* in x.py, but the token store .* was made with"):
+        completed(runs.tiny_run(data__input=moved))
+    # The stored config of a run names the texts as they were, which may have changed since.
+    assert completed(runs.tiny_run(data__input=moved), is_stored=True).data.input == made_from
 
 
 def test_non_finite_loss_ends_the_run_with_a_report(uninterrupted, tmp_path, monkeypatch):

@@ -46,9 +46,9 @@ PRETRAINING: Section = {
         ),
         "teacher": Field(
             "",
-            "A trained model with a masked-LM head and the same vocabulary, in any format that "
-            "convert can read. soft_targets learns its predictions, and hidden_cosine its last "
-            "hidden states.",
+            "A trained model with a masked-LM head, in any format that convert can read. It "
+            "determines the tokenizer and the vocabulary. soft_targets learns its predictions, and "
+            "hidden_cosine its last hidden states.",
             is_path=True,
         ),
         "teacher_layers": Field(

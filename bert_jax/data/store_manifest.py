@@ -176,25 +176,31 @@ def check_metadata(
                 f"the token store {output} was made with {name}={found.get(key)!r}, "
                 f"not {wanted.get(key)!r}: use another directory or the store's value"
             )
-    difference = ""
-    try:
-        sources = open_corpus(data).sources
-    except UserError:
-        sources = metadata["sources"]
-        if found["input"] != wanted["input"]:
-            difference = f"data.input was {join_inputs(found['input'])}"
-    before, now = _states(metadata["sources"]), _states(sources)
-    if _without_directories(before) == _without_directories(now):
-        before = now
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            difference = f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
-            break
-    if difference:
+    if difference := input_difference(metadata, data):
         raise UserError(
             f"the token store {output} was made from other texts ({difference}): "
             "use another directory or the same data.input"
         )
+
+
+def input_difference(metadata: Mapping[str, Any], data: ConfigDict) -> str:
+    """Returns how the texts of a store differ from those of `data.input`; empty if they do not.
+
+    See `check_metadata`.
+    """
+    try:
+        sources = open_corpus(data).sources
+    except UserError:
+        is_same = metadata["options"]["input"] == split_inputs(data.input)
+        return "" if is_same else f"data.input was {join_inputs(metadata['options']['input'])}"
+    before, now = _states(metadata["sources"]), _states(sources)
+    if _without_directories(before) == _without_directories(now):
+        return ""
+    return next(
+        f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    )
 
 
 def _states(sources: list[dict[str, Any]]) -> dict[str, str]:

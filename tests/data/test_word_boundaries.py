@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax import tokenizers
+from bert_jax import run_config, tokenizers
+from bert_jax.command_line import ConfigSource
 from bert_jax.config import default_config
-from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
-from bert_jax.input_setup import _check_options
 from tests.stores import make, options
 
 CHARACTERS = (
@@ -98,8 +98,11 @@ def test_whole_words_are_chosen(stores, rows):
 
 
 def test_store_and_config_must_agree_on_word_boundaries(stores):
-    config = default_config()
-    config.data.lowercase = True
-    _check_options(config, read_metadata(stores / "vocabulary"), stores)
-    with pytest.raises(UserError, match="--config.data.word_boundaries=spaces"):
-        _check_options(config, read_metadata(stores / "spaces"), stores)
+    for name in ("vocabulary", "spaces"):
+        config = default_config()
+        config.data.store = str(stores / name)
+        completed, *_ = run_config.complete(config, stores, ConfigSource("x.py", config))
+        assert completed.data.word_boundaries == name
+    source = ConfigSource("x.py", config, frozenset({"data.word_boundaries"}))
+    with pytest.raises(UserError, match="is 'vocabulary', but .* with 'spaces': set --config.data"):
+        run_config.complete(config, stores, source)

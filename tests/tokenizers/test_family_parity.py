@@ -225,9 +225,8 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
         export(name, tokenizer, tmp_path)
         source = tmp_path
     config = default_config()
-    config.init_from = str(source)
     pretrained = SimpleNamespace(model={}, family="bert", tokenizer=tokenizer)
-    values = run_config._of_weights(config, tmp_path, pretrained)
+    values = run_config._of_weights(config, tmp_path, pretrained, str(source))
     data = config.data
     data.update({key.removeprefix("data."): values[key] for key in values if key != "family"})
     if given == "directory":
