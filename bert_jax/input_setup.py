@@ -78,7 +78,8 @@ class RunInput:
                 "documents: evaluate with python -m bert_jax.evaluate --workdir=DIR --data=TEXTS"
             )
         heldout = self.heldout.num_documents if self.heldout else 0
-        ends = "the ends of " if self.metadata.get("heldout") == "ends" else ""
+        report = self.metadata.get("report", {})
+        ends = "the ends of " if report.get("heldout") == "ends" else ""
         return (
             f"{self.train.num_tokens:,} tokens of {self.train.num_documents:,} documents to train "
             f"on, {ends}{heldout:,} documents held out"

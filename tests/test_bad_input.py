@@ -72,7 +72,7 @@ class TestFewAndShortDocuments:
         command = [sys.executable, "-m", "bert_jax.main", "--config=configs/tiny.py"]
         config = config_lib.to_dict(small_run(data_input))
         flags = {f"{s}.{k}": config[s][k] for s in ("model", "train") for k in config[s]}
-        flags |= {"data.heldout_fraction": 0.2, "data.num_processes": 1, "data.input": data_input}
+        flags |= {"data.heldout_fraction": 0.0, "data.num_processes": 1, "data.input": data_input}
         del flags["train.stages"], flags["train.extra"]
         flags |= {"train.stages[0].fraction": 1.0, "train.stages[1].fraction": 0.0}
         command += [f"--config.{key}={value}" for key, value in flags.items()]
@@ -84,6 +84,12 @@ class TestFewAndShortDocuments:
         assert process.returncode == 0, process.stderr
         assert "no document was held out" in process.stdout
         assert json.loads((directory / "results.json").read_text())["step"] == 6
+
+    def test_evaluates_the_ends_of_the_documents(self, tmp_path, capfd):
+        config = small_run(write_documents(tmp_path / "texts", 3))
+        results = pretrain.train(config, tmp_path / "run")
+        assert results["num_sequences"] > 0 and results["mlm_loss"] > 0
+        assert "the ends of 3 documents held out" in capfd.readouterr().out
 
     def test_evaluation_needs_text(self, finished, refusal):
         message = refusal(lambda: evaluation.evaluate_workdir(finished[0]))

@@ -121,7 +121,7 @@ def exit_at_once(_, word_boundaries):
 def test_of_few_short_documents_two_are_held_out(tmp_path, capfd):
     metadata = make(options(write_speeches(tmp_path / "texts", 19)), tmp_path / "store")
     found = {name: split["documents"] for name, split in metadata["splits"].items()}
-    assert found == {"train": 17, "heldout": 2} and "heldout" not in metadata
+    assert found == {"train": 17, "heldout": 2} and "heldout" not in metadata["report"]
     assert "held out: 2 of the 19 documents (" in capfd.readouterr().out
 
 
@@ -139,7 +139,8 @@ def test_of_few_long_documents_the_ends_are_held_out(tmp_path, capfd, number, ro
     make(data, tmp_path / "b")
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
     train, heldout = metadata["splits"]["train"], metadata["splits"]["heldout"]
-    assert train["documents"] == heldout["documents"] == number and metadata["heldout"] == "ends"
+    assert train["documents"] == heldout["documents"] == number
+    assert metadata["report"]["heldout"] == "ends"
     size = train["bytes_of_text"] + heldout["bytes_of_text"]
     assert size == sum(path.stat().st_size for path in folder.iterdir())
     assert heldout["bytes_of_text"] == pytest.approx(0.05 * size, rel=0.02)

@@ -119,6 +119,8 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
                 say("warning: the text is too short to hold out any of it for evaluation")
             formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
             report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
+            if heldout.end_fraction:
+                report["heldout"] = "ends"
             preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
@@ -131,8 +133,6 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
         }
         if report:
             metadata["report"] = report
-        if heldout.end_fraction:
-            metadata["heldout"] = "ends"
         write_metadata(local, metadata)
     return read_metadata(output)
 
