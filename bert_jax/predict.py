@@ -99,6 +99,11 @@ def features(bert: "Bert") -> Values:
             f"{summary.num_cut:,} texts are truncated to {how.max_length} tokens; the first is "
             f"{summary.first_cut}"
         )
+    if summary.num_blank:
+        _warn(
+            f"{summary.num_blank:,} texts are blank, and have the features of [CLS] [SEP] alone; "
+            f"the first is {summary.first_blank}"
+        )
     kind = f"{how.pooling}, {'normalized' if how.normalize else 'not normalized'}"
     print(f"features ({kind}) of {summary.num_texts:,} texts are in {args.output}")
     return {}
@@ -215,7 +220,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "input",
         "",
-        'features: JSON lines, {"text": ..., "text_b": ...}. classify, answer, tag, choose, score, '
+        'features: FILE.txt with a text on each line, or JSON lines, {"text": ..., "text_b": ...}. '
+        "classify, answer, tag, choose, score, "
         "fill-mask: JSON lines or a file in a format that fine-tuning reads.",
     )
     flags.DEFINE_string(
@@ -303,7 +309,7 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
     if reads_file and texts:
         raise cli.UsageError(f"{name} takes texts or --input, not both")
     if texts and "input" in command.required:
-        raise cli.UsageError(f"{name} takes no texts, only --input=FILE.jsonl")
+        raise cli.UsageError(f"{name} takes no texts, only --input=FILE")
     try:
         if not reads_file:
             inspect.signature(command.run).bind(None, *texts)

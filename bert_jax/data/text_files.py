@@ -93,8 +93,8 @@ def _incomplete(path: Path | epath.Path) -> UserError:
     return UserError(f"{path} is not a complete {path.suffix} file")
 
 
-class JsonLine(NamedTuple):
-    """One line of a JSON-lines file.
+class Line(NamedTuple):
+    """One line of a file.
 
     Attributes:
       number: The number of the line, from 1.
@@ -104,21 +104,29 @@ class JsonLine(NamedTuple):
     number: int
     content: bytes | None
 
-    def parse(self) -> dict[str, Any]:
-        """Returns the object on the line.
+    def text(self) -> str:
+        """Returns the line with its end.
 
         Raises:
-          BadRecord: The line is too long, not UTF-8, or not a JSON object.
+          BadRecord: The line is too long, or not UTF-8.
         """
         if self.content is None:
             limit = f"{MAX_RECORD_BYTES / 2**20:g} MiB"
             detail = f"the document is longer than {limit}: split it over several lines"
             raise BadRecord("too long", detail)
         try:
-            text = self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
-            values = json.loads(text)
+            return self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError:
             raise BadRecord(INVALID_UTF8, "not valid UTF-8") from None
+
+    def parse(self) -> dict[str, Any]:
+        """Returns the object on a line of JSON.
+
+        Raises:
+          BadRecord: The line is too long, not UTF-8, or not a JSON object.
+        """
+        try:
+            values = json.loads(self.text())
         except (ValueError, RecursionError) as error:
             raise BadRecord("broken JSON", f"not a JSON object: {error}") from None
         if not isinstance(values, dict):
@@ -126,14 +134,18 @@ class JsonLine(NamedTuple):
         return values
 
 
-def json_lines(stream: BinaryIO) -> Iterator[JsonLine]:
-    """Yields the lines of a JSON-lines file that are not blank."""
+def text_lines(stream: BinaryIO) -> Iterator[Line]:
+    """Yields the lines of a file."""
     for number in itertools.count(1):
         line = read_line(stream, MAX_RECORD_BYTES)
         if line == b"":
             return
-        if line is None or line.strip():
-            yield JsonLine(number, line)
+        yield Line(number, line)
+
+
+def json_lines(stream: BinaryIO) -> Iterator[Line]:
+    """Yields the lines of a JSON-lines file that are not blank."""
+    return (line for line in text_lines(stream) if line.content is None or line.content.strip())
 
 
 def read_line(stream: BinaryIO, max_bytes: int) -> bytes | None:

@@ -138,7 +138,8 @@ class Bert:
         """Returns contextual features of texts, or of their tokens.
 
         Args:
-          texts: Sentences, or pairs of sentences; or one sentence, for the features of it alone.
+          texts: Sentences, or pairs of sentences; or one sentence, for the features of it alone. A
+            blank one has the features of [CLS] [SEP]; a warning counts them.
           pooling: "cls" takes the first token's hidden state; "mean" averages the states of all
             tokens, with [CLS] and [SEP]; "tokens" takes every token's state. None means that of
             `embedding`.
@@ -155,16 +156,20 @@ class Bert:
           [L, D] or [L, K, D] for texts of L tokens.
 
         Raises:
-          UserError: A text is empty, or a layer or the pooling does not exist.
+          UserError: A layer or the pooling does not exist.
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
         how = self.embedding_with(pooling, normalize, max_length, stride)
         several = [texts] if isinstance(texts, str) else list(texts)
+        blank: list[str] = []
         if stride:
-            rows = encode(self.tokenizer, several, None, pairs_allowed=False)
+            rows = encode(self.tokenizer, several, None, pairs_allowed=False, blank=blank)
         else:
-            rows = self.rows(several, how.max_length)
+            rows = self.rows(several, how.max_length, blank=blank)
+        if blank:
+            count = f"{len(blank):,} of {len(rows):,} texts are blank; the first is {blank[0]}"
+            warnings.warn("the text is blank" if len(rows) == 1 else count, stacklevel=2)
         features = self.features(rows, chosen, how)
         if one_layer:
             features = [x[..., 0, :] for x in features]
@@ -266,18 +271,23 @@ class Bert:
         )
 
     def rows(
-        self, texts: Iterable[Text], max_length: int | None = None, *, masks: bool = False
+        self,
+        texts: Iterable[Text],
+        max_length: int | None = None,
+        *,
+        masks: bool = False,
+        blank: list[str] | None = None,
     ) -> list[TokenRow]:
-        """Tokenizes texts, with a warning if some are cut off.
+        """Tokenizes texts, with a warning if some are cut off; `blank` is that of `encode`.
 
         Raises:
-          UserError: A text is empty, or `max_length` is out of range.
+          UserError: A text is empty and `blank` is None, or `max_length` is out of range.
         """
         length = self.length(max_length)
         texts = list(texts)
         if any(isinstance(text, tuple) for text in texts):
             self.require_segments()
-        rows = encode(self.tokenizer, texts, length, masks=masks)
+        rows = encode(self.tokenizer, texts, length, masks=masks, blank=blank)
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)

@@ -25,6 +25,7 @@ def encode(
     masks: bool = False,
     places: Sequence[str] | None = None,
     pairs_allowed: bool = True,
+    blank: list[str] | None = None,
 ) -> list[TokenRow]:
     """Tokenizes texts.
 
@@ -34,10 +35,12 @@ def encode(
       masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
       places: The place of each text, for messages.
       pairs_allowed: Whether a text may be a pair.
+      blank: Receives the places of texts with a sentence without tokens, whose rows then have only
+        the special tokens there. None refuses such texts.
 
     Raises:
-      UserError: A text is neither a sentence nor an allowed pair, or a sentence is empty or not
-        Unicode.
+      UserError: A text is neither a sentence nor an allowed pair, or a sentence is not Unicode, or
+        has no tokens and `blank` is None.
     """
     if places is None:
         count = len(texts)
@@ -59,9 +62,11 @@ def encode(
     rows = []
     for sides, place in zip(pairs, places, strict=True):
         parts = [next(ids) for _ in sides]
-        for part, side in zip(parts, sides, strict=True):
-            if not len(part):
-                raise UserError(f"{place} has no character that the tokenizer keeps: {side[:40]!r}")
+        empty = [side for part, side in zip(parts, sides, strict=True) if not len(part)]
+        if empty and blank is None:
+            raise UserError(f"{place} has no character that the tokenizer keeps: {empty[0][:40]!r}")
+        if empty:
+            blank.append(place)
         rows.append(tokenizer.join(*parts, max_length=max_length))
     return rows
 

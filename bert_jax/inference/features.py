@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import re
 import shutil
 import tempfile
 import zipfile
@@ -20,7 +19,7 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.bad_records import BadRecord
-from bert_jax.data.text_files import json_lines, open_text
+from bert_jax.data.text_files import json_lines, open_text, text_lines, without_compression
 from bert_jax.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import Text, check_text, encode, warn_of_unknown
@@ -33,25 +32,27 @@ _WINDOW_TEXTS = 4096
 # The number of texts that are tokenized together.
 _CHUNK_TEXTS = 256
 _COPY_BYTES = 2**16
-# Every tokenizer has a token for these; some drop other characters.
-_HAS_TOKEN = re.compile("[0-9A-Za-z]")
 SUFFIXES = (".npz", ".jsonl")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
 
 
 class Summary(NamedTuple):
-    """The numbers of texts that were written and cut.
+    """The numbers of texts that were written, cut and blank.
 
     Attributes:
-      num_texts: The number of lines with a text.
+      num_texts: The number of texts.
       num_cut: The number of texts that were too long and were cut.
       first_cut: FILE:LINE of the first text that was cut; may be empty.
+      num_blank: The number of texts of which a side has no tokens.
+      first_blank: FILE:LINE of the first of these; may be empty.
     """
 
     num_texts: int
     num_cut: int
     first_cut: str
+    num_blank: int
+    first_blank: str
 
 
 def check_output(
@@ -85,13 +86,7 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
     """
     if not files.open_path(source, "--input").is_file():
         return None
-    count = 0
-    for where, text in _texts(bert, source):
-        count += 1
-        # Only a text without such a character can have no token.
-        if not all(_HAS_TOKEN.search(side) for side in text):
-            encode(bert.tokenizer, [text], None, places=[where])
-    return count
+    return sum(1 for _ in _texts(bert, source))
 
 
 def write_features(
@@ -107,8 +102,8 @@ def write_features(
 
     Args:
       bert: The model.
-      source: JSON lines with `text` and optionally `text_b`. Blank lines are ignored. FILE.gz
-        is unpacked.
+      source: FILE.txt with a text on each line; or JSON lines with `text` and optionally `text_b`,
+        where blank lines are ignored. FILE.gz is unpacked.
       output: FILE.jsonl or FILE.npz, which is written whole or not at all. FILE.jsonl has a
         line with `features` for each text, rounded to six decimals; with "tokens", `features` has
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
@@ -129,7 +124,8 @@ def write_features(
     first_cut = ""
     with files.new_file(output) as stream:
         writer = _WRITERS[Path(output).suffix](stream, bert, vector, how.pooling)
-        for window in _windows(bert, source, how, math.prod(vector)):
+        blank: list[str] = []
+        for window in _windows(bert, source, how, math.prod(vector), blank):
             rows = [row for _, row in window]
             if not num_texts:
                 warn_of_unknown(bert.tokenizer, rows, bert.source)
@@ -141,13 +137,13 @@ def write_features(
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
         writer.finish()
-    return Summary(num_texts, num_cut, first_cut)
+    return Summary(num_texts, num_cut, first_cut, len(blank), next(iter(blank), ""))
 
 
 def _windows(
-    bert: Bert, source: str | os.PathLike, how: Embedding, vector_size: int
+    bert: Bert, source: str | os.PathLike, how: Embedding, vector_size: int, blank: list[str]
 ) -> Iterator[list[tuple[str, TokenRow]]]:
-    """Yields windows of FILE:LINE and tokens."""
+    """Yields windows of FILE:LINE and tokens; adds the places of blank texts to `blank`."""
     texts = _texts(bert, source)
     window: list[tuple[str, TokenRow]] = []
     num_bytes = 0
@@ -159,6 +155,7 @@ def _windows(
             None if how.stride else how.max_length,
             places=places,
             pairs_allowed=not how.stride,
+            blank=blank,
         )
         for where, row in zip(places, rows, strict=True):
             window.append((where, row))
@@ -171,17 +168,17 @@ def _windows(
 
 
 def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
-    """Yields FILE:LINE and the text of every line that is not blank."""
+    """Yields FILE:LINE and each text; see `write_features`."""
     path = files.open_path(source, "--input")
     if not path.exists() or path.is_dir():
         raise UserError(f"--input is {path}; it must be a file that exists")
-    is_empty = True
+    is_empty, is_plain = True, without_compression(path.name).endswith(".txt")
     with open_text(path) as (_, stream):
-        for line in json_lines(stream):
+        for line in text_lines(stream) if is_plain else json_lines(stream):
             is_empty = False
             where = f"{path}:{line.number}"
             try:
-                text = _sides(line.parse())
+                text = (line.text().rstrip("\r\n"),) if is_plain else _sides(line.parse())
             except BadRecord as bad:
                 raise UserError(f"{where}: {bad.detail}") from None
             if len(text) == 2 and not bert.takes_pairs:
@@ -190,15 +187,21 @@ def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
                 check_text(side, where)
             yield where, text
     if is_empty:
-        raise UserError(f'{path} holds no text; write a line {{"text": "..."}} for each')
+        raise UserError(
+            f'{path} holds no text; write a line {{"text": "..."}} for each, or name it .txt and '
+            "write a text on each line"
+        )
 
 
 def _sides(values: dict[str, Any]) -> tuple[str, ...]:
     # Tables without a second sentence often have a null for it.
     names = ["text", "text_b"] if values.get("text_b") is not None else ["text"]
     for name in names:
-        if not isinstance(values.get(name), str) or not values[name].strip():
-            raise BadRecord("not a text", f"`{name}` must be a non-empty string")
+        if name not in values:
+            known = ", ".join(values) or "none"
+            raise BadRecord("missing field", f"it has no field `{name}`; its fields: {known}")
+        if not isinstance(values[name], str):
+            raise BadRecord("not a text", f"`{name}` is {values[name]!r:.40}; it must be a string")
     return tuple(values[name] for name in names)
 
 

@@ -279,7 +279,7 @@ def test_max_length_covers_only_stages_that_have_begun():
         (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
         (lambda b: b.next_sentence("a", None), "takes two sentences"),
         (lambda b: b.score(""), "the text has no character"),
-        (lambda b: b.encode(["a", " \n"]), "text 2 of 2 has no character"),
+        (lambda b: b.score(["a", " \n"]), "text 2 of 2 has no character"),
         (lambda b: b.encode([("a", "b", "c")]), "a tuple of 3; a pair has two"),
         (lambda b: b.encode(["\ud800"]), "lone surrogate"),
         (lambda b: b.encode(["a"], pooling="max"), "cls, mean, tokens"),

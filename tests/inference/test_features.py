@@ -1,5 +1,6 @@
 """Conversion of a file of texts to a file of features."""
 
+import gzip
 import json
 import os
 import threading
@@ -52,7 +53,7 @@ def test_stride(bert, tmp_path):
     source = write_texts(tmp_path / "texts.jsonl", texts)
     options = {"max_length": 6, "stride": 3}
     summary = write(bert, source, tmp_path / "f.npz", pooling="mean", **options)
-    assert summary == (2, 0, "")
+    assert summary == (2, 0, "", 0, "")
     expected = bert.encode(texts, **options)
     np.testing.assert_allclose(read_npz(tmp_path / "f.npz")["features"], expected, atol=1e-5)
     pairs = write_texts(tmp_path / "pairs.jsonl", [("a", "b")])
@@ -74,7 +75,7 @@ def test_files_contain_the_results_of_encode(bert, source, tmp_path, monkeypatch
     wanted = bert.encode(TEXTS, pooling=pooling, layers=layers[0] if len(layers) == 1 else layers)
     for name in ("f.npz", "f.jsonl"):
         summary = write(bert, source, tmp_path / name, layers=layers, pooling=pooling)
-        assert summary == (5, 0, "")
+        assert summary == (5, 0, "", 0, "")
     arrays = read_npz(tmp_path / "f.npz")
     lines = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
     assert arrays["features"].dtype == np.float32
@@ -110,21 +111,58 @@ def test_blank_lines_and_null_are_ignored(bert, tmp_path):
 def test_truncated_texts_are_counted_and_named(bert, tmp_path):
     source = write_texts(tmp_path / "texts.jsonl", ["a", "b " * 60, "c", "d " * 50])
     summary = write(bert, source, tmp_path / "f.npz")
-    assert summary == (4, 2, f"{source}:2")
+    assert summary == (4, 2, f"{source}:2", 0, "")
     summary = write(bert, source, tmp_path / "f.npz", pooling="tokens", max_length=20)
     assert summary.num_cut == 2
     assert np.diff(read_npz(tmp_path / "f.npz")["offsets"]).tolist() == [3, 20, 3, 20]
+
+
+@pytest.mark.parametrize("stride", [None, 3])
+def test_blank_texts_have_the_features_of_cls_sep(bert, tmp_path, stride):
+    texts = ["a b", "", " ", "\0", "c"]
+    source = write_texts(tmp_path / "texts.jsonl", texts)
+    options = {"pooling": "mean", "stride": stride, "max_length": 9}
+    summary = write(bert, source, tmp_path / "f.npz", **options)
+    assert summary == (5, 0, "", 3, f"{source}:2")
+    features_NxD = read_npz(tmp_path / "f.npz")["features"]
+    with pytest.warns(UserWarning, match="3 of 5 texts are blank; the first is text 2 of 5"):
+        np.testing.assert_allclose(features_NxD, bert.encode(texts, **options), atol=1e-5)
+    (row,) = bert.rows(["a"])
+    cls_sep = row._replace(input_ids_L=row.input_ids_L[[0, -1]], num_first=2)
+    how = bert.embedding_with("mean", None, None)
+    (expected_1xD,) = bert.features([cls_sep], bert.layers([-1]), how)
+    for i in (1, 2, 3):
+        np.testing.assert_allclose(features_NxD[i], expected_1xD[0], atol=1e-5)
+
+
+def test_pairs_with_a_blank_side(bert, tmp_path):
+    source = write_texts(tmp_path / "texts.jsonl", [("a", ""), ("a", "b")])
+    assert write(bert, source, tmp_path / "f.npz").num_blank == 1
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_text_file_has_a_text_on_each_line(bert, tmp_path, suffix):
+    source = tmp_path / f"texts.txt{suffix}"
+    content = "\ufeffa b\r\n\n{c}\nd".encode()
+    source.write_bytes(gzip.compress(content) if suffix else content)
+    assert count_texts(bert, source) == 4
+    assert write(bert, source, tmp_path / "f.npz") == (4, 0, "", 1, f"{source}:2")
+    with pytest.warns(UserWarning, match="1 of 4 texts are blank"):
+        expected = bert.encode(["a b", "", "{c}", "d"], pooling="cls")
+    np.testing.assert_allclose(read_npz(tmp_path / "f.npz")["features"], expected, atol=1e-5)
+    if not suffix:
+        source.write_bytes(b"a\n\xff\n")
+        with pytest.raises(UserError, match=f"{source}:2: not valid UTF-8"):
+            count_texts(bert, source)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         (b'{"text": "a"', "not a JSON object"),
-        (b"{}", "`text` must be a non-empty string"),
-        (b'{"text": null}', "`text` must be"),
-        (b'{"text": "a", "text_b": ["b"]}', "`text_b` must be"),
-        (b'{"text": " "}', "`text` must be"),
-        (b'{"text": "\\u0000"}', "has no character"),
+        (b'{"body": "a", "id": 1}', "it has no field `text`; its fields: body, id"),
+        (b'{"text": null}', "`text` is None; it must be a string"),
+        (b'{"text": "a", "text_b": ["b"]}', "`text_b` is .'b'.; it must be a string"),
         (b'{"text": "\\ud800"}', "lone surrogate"),
     ],
 )
@@ -182,10 +220,7 @@ def test_count_texts_checks_every_line(bert, source, tmp_path):
     assert count_texts(bert, source) == len(TEXTS)
     with source.open("a") as file:
         file.write("\n{}\n")
-    with pytest.raises(UserError, match=f"{source}:7: `text` must be"):
-        count_texts(bert, source)
-    source.write_text(source.read_text().replace("{}", '{"text": "\\u200b"}'))
-    with pytest.raises(UserError, match=f"{source}:7 has no character that"):
+    with pytest.raises(UserError, match=f"{source}:7: it has no field `text`"):
         count_texts(bert, source)
     with pytest.raises(UserError, match=f"{source}:2: a test takes no `text_b`"):
         count_texts(Bert(make_pretrained(type_vocab_size=1)), source)
