@@ -72,7 +72,8 @@ DATA: Section = {
     ),
     "heldout_fraction": Field(
         0.05,
-        "Share of the documents that is held out: used for evaluation and never for training.",
+        "Share of the documents that is held out: used for evaluation and never for training. If "
+        "that is fewer than two documents, the end of each is held out, or two short documents.",
         at_least=0,
         at_most=0.5,
     ),

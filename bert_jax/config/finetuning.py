@@ -130,7 +130,8 @@ FINETUNING: Section = {
         "input": Field(
             "",
             "Data of the task: its folder (glue_data/MRPC in the standard GLUE download), its "
-            'files as "train=FILE,validation=FILE,test=FILE", or "tfds:glue/mrpc".',
+            'files as "train=FILE,validation=FILE,test=FILE", "tfds:glue/mrpc", or one file. '
+            "Without a validation split, a tenth of the training examples becomes one.",
         ),
         "max_seq_length": Field(
             128,

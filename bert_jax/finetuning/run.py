@@ -105,7 +105,7 @@ class _Run:
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)
         self.warnings = workdir.check(directory, self.config)
-        task_setup.read_rows(self.config, self.task)
+        self.warnings += task_setup.read_rows(self.config, self.task)
         self.rows = self.task.rows("train")
         task_setup.check_segments(self.config, self.rows)
         self.stage = task_setup.make_stage(self.config, self.rows)

@@ -45,6 +45,8 @@ def score_file(
         raise UserError(f"--data is {file}; it must be a labeled file that exists")
     task, split = _open_labeled(config, tokenizer, file)
     rows = task.rows(split)
+    if text := rows.truncated():
+        say(f"warning: {text}")
     with config.unlocked():
         # The trainer needs a stage of at least one step.
         config.train.num_epochs = float(config.train.batch_size)
@@ -115,7 +117,7 @@ def _open_labeled(
         bad_rows=config.data.bad_rows,
     )
     if is_tfds:
-        task.sources[split] = source
+        task.sources[split], task.parts = source, ()
     try:
         task.rows(split)
     except UserError as error:

@@ -40,6 +40,12 @@ def announce(
         f"{trainer.stages[-1].end_step:,} steps of {config.train.batch_size:,} examples, "
         f"{config.train.num_epochs:g} epochs"
     )
+    if task.parts:
+        train, validation = task.parts
+        say(
+            f"config.data.input has no validation split: {len(task.rows(validation)):,} of its "
+            f"{len(task.rows(train)) + len(task.rows(validation)):,} examples are held out as one"
+        )
     if counts := task.class_counts():
         for line in describe_classes(counts):
             say(line)
@@ -75,8 +81,10 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     table.add_column("")
     for split in splits:
         table.add_column(split, justify="right")
-    for name in next(iter(splits.values())):
-        table.add_row(name, *(f"{scores[name]:.4f}" for scores in splits.values()))
+    # A test split may lack, for example, an entity type.
+    for name in dict.fromkeys(name for scores in splits.values() for name in scores):
+        cells = (f"{scores[name]:.4f}" if name in scores else "" for scores in splits.values())
+        table.add_row(name, *cells)
     say(f"\n{results['task']}: step {results['best_step']:,}, the best by {results['metric']}")
     terminal().print(table)
     print(f"results      {path / workdir.RESULTS}, {path / 'metrics.jsonl'}")

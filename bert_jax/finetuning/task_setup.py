@@ -153,11 +153,16 @@ def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
     return splits
 
 
-def read_rows(config: ConfigDict, task: Task) -> None:
-    """Reads all rows of a run now, because a bad row would end it hours later."""
+def read_rows(config: ConfigDict, task: Task) -> list[str]:
+    """Reads all rows of a run now, because a bad row would end it hours later.
+
+    Returns:
+      A sentence for each split with truncated rows.
+    """
     validation_splits = [split for split in task.splits if split.startswith("validation")]
-    for split in ("train", *validation_splits, *predicted_splits(config, task)):
-        task.rows(split)
+    splits = dict.fromkeys(("train", *validation_splits, *predicted_splits(config, task)))
+    truncated = {split: task.rows(split).truncated() for split in splits}
+    return [f"{split}: {text}" for split, text in truncated.items() if text]
 
 
 def check_segments(config: ConfigDict, rows: TokenRows) -> None:

@@ -135,11 +135,10 @@ class Bert:
         normalize: bool | None = None,
         stride: int | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Returns contextual features of texts, or of their tokens.
+        """Returns contextual features of texts, or of their tokens; a blank text is [CLS] [SEP].
 
         Args:
-          texts: Sentences, or pairs of sentences; or one sentence, for the features of it alone. A
-            blank one has the features of [CLS] [SEP]; a warning counts them.
+          texts: Sentences, or pairs of sentences; or one sentence, for the features of it alone.
           pooling: "cls" takes the first token's hidden state; "mean" averages the states of all
             tokens, with [CLS] and [SEP]; "tokens" takes every token's state. None means that of
             `embedding`.
@@ -167,9 +166,7 @@ class Bert:
             rows = encode(self.tokenizer, several, None, pairs_allowed=False, blank=blank)
         else:
             rows = self.rows(several, how.max_length, blank=blank)
-        if blank:
-            count = f"{len(blank):,} of {len(rows):,} texts are blank; the first is {blank[0]}"
-            warnings.warn("the text is blank" if len(rows) == 1 else count, stacklevel=2)
+        encode_text.warn_of_blank(blank, len(rows))
         features = self.features(rows, chosen, how)
         if one_layer:
             features = [x[..., 0, :] for x in features]
@@ -189,9 +186,7 @@ class Bert:
           UserError: The text is empty, or the model has no trained masked-LM head.
         """
         self._require("score", self._mlm)
-        if not isinstance(text, str):
-            return [self._score(row) for row in self.rows(text)]
-        return self._score(*self.rows([text]))
+        return one_or_all(text, [self._score(row) for row in self.rows(as_texts(text))])
 
     def _score(self, row: TokenRow) -> Score:
         template = self.tokenizer.template
@@ -271,23 +266,18 @@ class Bert:
         )
 
     def rows(
-        self,
-        texts: Iterable[Text],
-        max_length: int | None = None,
-        *,
-        masks: bool = False,
-        blank: list[str] | None = None,
+        self, texts: Iterable[Text], max_length: int | None = None, **options: object
     ) -> list[TokenRow]:
-        """Tokenizes texts, with a warning if some are cut off; `blank` is that of `encode`.
+        """Tokenizes texts, with a warning if some are cut off. `encode_text.encode` has `options`.
 
         Raises:
-          UserError: A text is empty and `blank` is None, or `max_length` is out of range.
+          UserError: A text cannot be used, or `max_length` is out of range.
         """
         length = self.length(max_length)
         texts = list(texts)
         if any(isinstance(text, tuple) for text in texts):
             self.require_segments()
-        rows = encode(self.tokenizer, texts, length, masks=masks, blank=blank)
+        rows = encode(self.tokenizer, texts, length, **options)
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)

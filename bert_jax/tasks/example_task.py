@@ -72,7 +72,8 @@ class SentenceTask(ExampleTask):
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
         path, bad_rows = self.sources[split], self.bad_rows(split)
-        for row in read_rows(path, needed, bad_rows, must_stay=is_test, header=header):
+        rows = read_rows(path, needed, bad_rows, must_stay=is_test, header=header)
+        for row in self.part(split, rows):
             with bad_rows.catching(row.where, must_stay=is_test):
                 label = None if is_test else self._label(row.values)
                 texts = [row.values[column] for column in self.text_columns]

@@ -154,7 +154,7 @@ class GlueTask(SentenceTask):
         names = source.builder.info.features["label"]
         examples = (example for _, example in source.examples())
         # The order of the original files.
-        for example in sorted(examples, key=lambda e: int(e["idx"])):
+        for example in self.part(split, sorted(examples, key=lambda e: int(e["idx"]))):
             index = str(int(example["idx"]))
             texts = [example[column].decode() for column in spec.tfds or spec.texts]
             with self.bad_rows(split).catching(f"{source}:{index}", must_stay=is_test):

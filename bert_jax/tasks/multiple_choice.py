@@ -55,7 +55,8 @@ class MultipleChoiceTask(ExampleTask):
         bad_rows = self.bad_rows(split)
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
-            for row in read_rows(path, needed, bad_rows, must_stay=is_test):
+            rows = read_rows(path, needed, bad_rows, must_stay=is_test)
+            for row in self.part(split, rows):
                 if "ending4" in row.values:
                     raise UserError(
                         f"{path}:1: column 'ending4': this format has four endings, ending0 to "
@@ -65,7 +66,7 @@ class MultipleChoiceTask(ExampleTask):
                     yield self._example(str(row.number), *swag(row.values), is_test)
         else:
             with open_text(path) as (_, stream):
-                for line in json_lines(stream):
+                for line in self.part(split, json_lines(stream)):
                     with bad_rows.catching(f"{path}:{line.number}", must_stay=is_test):
                         values = line.parse()
                         yield self._example(values.get("id"), *commonsense_qa(values), is_test)

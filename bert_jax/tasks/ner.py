@@ -1,5 +1,6 @@
 """Named entity recognition: a tag for each word (the paper's section 5.3)."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -71,7 +72,8 @@ class NerTask(Task):
         self._sentences: dict[str, list[TaggedSentence]] = {}
         types = split_inputs(self._options["types"])
         if not types:
-            tags = {tag for sentence in self.sentences("train") for tag in sentence.tags}
+            read = (self.sentences(split) for split in self.parts or ("train",))
+            tags = {tag for sentence in itertools.chain(*read) for tag in sentence.tags}
             types = sorted({tag.partition("-")[2] for tag in tags} - {""})
         if not types:
             raise UserError("the training set of config.data.input has no tags except O")
@@ -135,7 +137,7 @@ class NerTask(Task):
         source = self.sources[split]
         read = _read_tfds(source) if isinstance(source, TfdsSplit) else read_file(source)
         sentences = []
-        for sentence in read:
+        for sentence in self.part(split, read):
             tags = [ner_tags.parse(tag) if tag else None for tag in sentence.tags]
             try:
                 for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):

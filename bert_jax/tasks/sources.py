@@ -33,16 +33,19 @@ Source = Path | epath.Path | TfdsSplit
 def open_splits(
     source: str, names: Mapping[str, Sequence[str]], *, in_tfds: bool = True
 ) -> dict[str, Source]:
-    """Returns the source of each split that exists, in the order of `names`.
+    """Returns the source of each split, in the order of `names`.
+
+    Without a validation split, its source is that of the training split, which `Task` then divides.
 
     Args:
-      source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE" or "tfds:NAME".
+      source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE", "tfds:NAME", or the
+        file of the training split.
       names: The file names that each split may have in a folder.
       in_tfds: Whether the task can read data sets of TensorFlow Datasets.
 
     Raises:
       UserError: There is no such file or data set, a split has two files, or there is no
-        training or validation split.
+        training split.
     """
     if not source.startswith(tfds_source.TFDS_PREFIX):
         is_named = re.match(r"\s*\w+\s*=", source)
@@ -58,22 +61,24 @@ def open_splits(
             f"config.data.input is {source}, but this task reads files: give a folder, or "
             "train=FILE,validation=FILE"
         )
-    for kind in ("train", "validation"):
-        needed = next(split for split in names if split.startswith(kind))
-        if needed not in found:
-            raise UserError(
-                f"config.data.input is {source}, which has no {needed} split "
-                f"({', '.join(names[needed])})"
-            )
+    if "train" not in found:
+        raise UserError(
+            f"config.data.input is {source}, which has no train split ({', '.join(names['train'])})"
+        )
+    found.setdefault(
+        next(split for split in names if split.startswith("validation")), found["train"]
+    )
     return {split: found[split] for split in names if split in found}
 
 
 def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Source]:
     folder = files.open_path(source, "config.data.input")
+    if folder.is_file():
+        return {"train": folder}
     if not folder.is_dir():
         raise UserError(
-            f"config.data.input is {source}, but there is no such folder; a file needs the name "
-            "of its split, as in train=FILE,validation=FILE"
+            f"config.data.input is {source}, but there is no such folder or file; files are named "
+            "as in train=FILE,validation=FILE"
         )
     found: dict[str, Source] = {}
     for split, choices in names.items():

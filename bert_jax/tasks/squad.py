@@ -56,7 +56,8 @@ class SquadTask(Task):
         else:
             read = squad_data.read_file(source, self._options["version"])
         questions = squad_data.tokenized_questions(
-            read,
+            # Questions on the same paragraph are alike.
+            self.part(split, read, group=lambda question: question[1]),
             self._tokenizer,
             self.bad_rows(split),
             version=self._options["version"],

@@ -56,7 +56,17 @@ class Windows(TokenRows):
         columns = np.array(table, np.int64).T
         self.question_N, self.first_token_N, self.num_tokens_N, self.prefix_N = columns
         self.row_starts = np.searchsorted(self.question_N, np.arange(len(questions) + 1))
+        self._max_query_length = max_query_length
         self._has_labels = all(question.answers is not None for question in questions)
+
+    def truncated(self) -> str:
+        cut = sum(len(question.ids) > self._max_query_length for question in self.questions)
+        if not cut:
+            return ""
+        return (
+            f"{cut:,} of {len(self.questions):,} questions are truncated to "
+            f"{self._max_query_length} tokens (config.squad.max_query_length)"
+        )
 
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """See `TokenRows.take`.

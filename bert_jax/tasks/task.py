@@ -2,17 +2,22 @@
 
 import abc
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, TypeVar
 
 import numpy as np
 from etils import epath
 
 from bert_jax.data.bad_records import BadRecords
+from bert_jax.data.heldout import HeldOut
 from bert_jax.errors import UserError
 from bert_jax.tasks.sources import Source, open_splits
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
+
+# The part of the training examples that data without a validation split get as one.
+_VALIDATION_FRACTION = 0.1
+T = TypeVar("T")
 
 
 class Task(abc.ABC):
@@ -38,6 +43,8 @@ class Task(abc.ABC):
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
+      parts: "train" and the validation split if the data have none of their own: a tenth of the
+        examples of the training file.
 
     Raises:
       UserError: The data do not exist, or an option does not fit them.
@@ -67,6 +74,9 @@ class Task(abc.ABC):
         self._rows: dict[str, TokenRows] = {}
         self.sources = self.open_sources(source)
         self.splits = tuple(self.sources)
+        train = self.sources["train"]
+        parts = tuple(split for split in self.splits if self.sources[split] is train)
+        self.parts = parts if len(parts) > 1 else ()
 
     def open_sources(self, source: str) -> dict[str, Source]:
         """Returns the source of each split."""
@@ -95,6 +105,26 @@ class Task(abc.ABC):
     def class_counts(self) -> dict[str, int]:
         """Returns the number of training examples of each class; empty without classes."""
         return {}
+
+    def part(
+        self,
+        split: str,
+        examples: Iterable[T],
+        group: Callable[[T], Any] = lambda example: object(),
+    ) -> Iterator[T]:
+        """Yields those examples of a file that belong to a split; all unless it has `parts`.
+
+        Args:
+          group: Maps neighbors that must be in the same split to equal values. By default, there
+            are none.
+        """
+        heldout, number, last = HeldOut(_VALIDATION_FRACTION), -1, None
+        for example in examples:
+            key = group(example)
+            number += number < 0 or key != last
+            last = key
+            if split not in self.parts or (number in heldout) == (split != "train"):
+                yield example
 
     @abc.abstractmethod
     def read_rows(self, split: str) -> TokenRows:

@@ -23,12 +23,15 @@ class TokenRows(abc.ABC):
 
     Attributes:
       unknown_share: The share of unknown tokens.
+      num_cut: The number of sequences that lost tokens because they were too long.
     """
 
     def __init__(self, rows: Iterable[TokenRow], tokenizer: Tokenizer, max_seq_length: int):
         self._pad_id, self._length = tokenizer.pad_id, max_seq_length
         ids, first_lengths = [np.zeros(0, np.int32)], []
+        self.num_cut = 0
         for row in rows:
+            self.num_cut += row.num_cut > 0
             ids.append(row.input_ids_L)
             first_lengths.append(row.num_first)
         # Row i is ids[starts[i] : starts[i + 1]].
@@ -39,6 +42,15 @@ class TokenRows(abc.ABC):
 
     def __len__(self) -> int:
         return len(self._num_first_N)
+
+    def truncated(self) -> str:
+        """Returns a sentence on the sequences that lost tokens; empty if there are none."""
+        if not self.num_cut:
+            return ""
+        return (
+            f"{self.num_cut:,} of {len(self._num_first_N):,} sequences are truncated to "
+            f"{self._length} tokens (config.data.max_seq_length)"
+        )
 
     def __iter__(self) -> Iterator[TokenRow]:
         """Yields the sequences, not padded."""

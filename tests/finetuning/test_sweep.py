@@ -157,9 +157,9 @@ class TestAllOfGlue:
             glue_table.finetune_all(config, tmp_path / "out", False)
         for name in ("SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"):
             (tmp_path / "glue" / name).mkdir()
-        (tmp_path / "glue" / "SST-2" / "train.tsv").touch()
+        (tmp_path / "glue" / "SST-2" / "dev.tsv").touch()
         config.data.input = str(tmp_path / "glue")
-        with pytest.raises(UserError, match=r"SST-2, which has no validation split \(dev.tsv\)"):
+        with pytest.raises(UserError, match=r"SST-2, which has no train split \(train.tsv\)"):
             glue_table.finetune_all(config, tmp_path / "out", False)
         assert not (tmp_path / "out").exists()
 

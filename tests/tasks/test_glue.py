@@ -102,7 +102,7 @@ PAIRS = "index\tsentence1\tsentence2\t"
             f"{PAIRS}score\n0\ta\tb\t-0.5\n",
             "'-0.5', not a number from 0 to 5",
         ),
-        ("RTE", "dev.tsv", None, r"has no validation split \(dev.tsv\)"),
+        ("RTE", "train.tsv", None, r"has no train split \(train.tsv\)"),
     ],
 )
 def test_files_that_are_refused(write, tmp_path, name, file, content, words):

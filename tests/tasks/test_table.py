@@ -121,7 +121,7 @@ def test_inconsistent_options_are_refused(reviews, options, said):
             "text,label\na,ugly\n",
             "dev.csv:2: label is 'ugly', not one of the labels bad",
         ),
-        ("dev.csv", None, r"has no validation split \(validation.tsv, "),
+        ("train.csv", None, r"has no train split \(train.tsv, "),
     ],
 )
 def test_unsuitable_files_are_refused(reviews, tmp_path, name, content, words):

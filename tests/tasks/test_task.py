@@ -1,0 +1,95 @@
+"""What all tasks share: the validation part of the training file, and truncated rows."""
+
+import json
+
+import pytest
+
+from bert_jax.errors import UserError
+from tests.tasks.conftest import both, open_task
+
+NUMBER = 25
+TEXTS = [f"the man came {'so ' * i}here" for i in range(NUMBER)]
+
+
+def lines(header, line):
+    """Returns a table with a line for each text and its label, 0 or 1."""
+    return "".join([header, *(f"{line(text, i % 2)}\n" for i, text in enumerate(TEXTS))])
+
+
+def tagged(text, label):
+    # The type of the second sentence, which is held out, is in no other sentence.
+    words = [
+        *(f"{word} O" for word in text.split()),
+        "Ann B-" + ("X" if text == TEXTS[1] else "PER"),
+    ]
+    return "\n".join([*words, ""])
+
+
+def choice(text, label):
+    choices = {"label": ["A", "B"], "text": ["yes", "no"]}
+    values = {"id": text, "question": text, "choices": choices, "answerKey": "AB"[label]}
+    return json.dumps(values)
+
+
+def questions(text):
+    answers = [{"text": "man", "answer_start": 4}]
+    qas = [{"id": text + k, "question": f"{k}?", "answers": answers} for k in "ab"]
+    return {"context": text, "qas": qas}
+
+
+SQUAD = {"version": "1.1", "data": [{"title": "", "paragraphs": list(map(questions, TEXTS))}]}
+FILES = {
+    "table": ("x.csv", lines("text,label\n", lambda text, label: f"{text},{label}")),
+    "sst2": ("x.tsv", lines("sentence\tlabel\n", lambda text, label: f"{text}\t{label}")),
+    "ner": ("x.conll", lines("", tagged)),
+    "multiple_choice": ("x.jsonl", lines("", choice)),
+    "squad": ("x.json", SQUAD),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_file_is_divided_into_training_and_validation(write, tmp_path, tokenizer, name):
+    file, content = FILES[name]
+    write({file: content})
+    options = {"max_seq_length": 96}
+    one = open_task(name, tmp_path / file, tokenizer, **options)
+    whole = open_task(name, both(tmp_path / file), tokenizer, **options).rows("train")
+    assert one.parts == ("train", "validation") == one.splits
+    ids = [[tuple(row.input_ids_L) for row in rows] for rows in (one.rows("train"), whole)]
+    heldout = [tuple(row.input_ids_L) for row in one.rows("validation")]
+    assert sorted(ids[0] + heldout) == sorted(ids[1])
+    assert not set(ids[0]) & set(heldout), "for example, questions on one paragraph"
+    # The second of the first ten examples, the fifth of the next ten and the second of the rest.
+    assert len(heldout) == 3 * len(ids[1]) // NUMBER
+
+
+def test_two_examples_suffice(write, tmp_path, tokenizer):
+    write({"x.csv": "text,label\na,0\nb,1\n"})
+    task = open_task("table", tmp_path / "x.csv", tokenizer)
+    assert [len(task.rows(split)) for split in task.splits] == [1, 1]
+    write({"x.csv": "text,label\na,0\n"})
+    with pytest.raises(UserError, match="the validation split .*x.csv. has no rows"):
+        open_task("table", tmp_path / "x.csv", tokenizer, regression=True).rows("validation")
+
+
+@pytest.mark.parametrize(
+    "name, options, sentence",
+    [
+        ("table", {}, "15 of 25 sequences are truncated to 16 tokens (config.data.max_seq_length)"),
+        ("multiple_choice", {}, "35 of 50 sequences are truncated to 16 tokens (config.data."),
+        # Long sentences and contexts are divided into several rows.
+        ("ner", {}, ""),
+        ("squad", {"max_query_length": 10}, ""),
+        (
+            "squad",
+            {"max_query_length": 1},
+            "50 of 50 questions are truncated to 1 tokens (config.squad.max_query_length)",
+        ),
+    ],
+)
+def test_truncated_rows_are_counted(write, tmp_path, tokenizer, name, options, sentence):
+    file, content = FILES[name]
+    write({file: content})
+    task = open_task(name, both(tmp_path / file), tokenizer, **options)
+    found = task.rows("train").truncated()
+    assert found.startswith(sentence) and bool(found) == bool(sentence)
