@@ -64,7 +64,7 @@ def read_batch(
 def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:
     """Returns one line for each segment of a row; padding is left out.
 
-    A token to be predicted is shown as ORIGINAL→INPUT.
+    A token to be predicted is shown as ORIGINAL→INPUT. A dot joins the pieces of a word.
     """
     originals = {}
     if "masked_lm_positions" in batch:
@@ -77,12 +77,12 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
     for position, token in enumerate(batch["input_ids"][row, :length].tolist()):
         if position == 0 or segments[position] != segments[position - 1]:
             lines.append(Text(f"  segment {segments[position]} "))
-        lines[-1].append(" ")
-        piece = _piece(tokenizer, token)
+        lines[-1].append(" " if tokenizer.is_word_start_V[token] else "·")
+        piece = tokenizer.piece_text(token)
         if position in originals:
             original = originals[position]
             style = STYLES[_kind(token, original, tokenizer)]
-            lines[-1].append(f"{_piece(tokenizer, original)}→{piece}", style)
+            lines[-1].append(f"{tokenizer.piece_text(original)}→{piece}", style)
         else:
             lines[-1].append(piece, "dim" if token in tokenizer.special_ids else "")
     return lines
@@ -126,11 +126,6 @@ def _kind(token: int, original: int, tokenizer: Tokenizer) -> str:
     return "kept" if token == original else "random"
 
 
-def _piece(tokenizer: Tokenizer, token: int) -> str:
-    """Returns an entry of the vocabulary with its spaces made visible."""
-    return tokenizer.id_to_token(token).replace(" ", "▁").replace("\n", "⏎")
-
-
 def _print_rows(
     batch: Mapping[str, np.ndarray], described: Mapping[str, Any], rows: int, tokenizer: Tokenizer
 ) -> None:
@@ -142,7 +137,7 @@ def _print_rows(
         console.print(f"example {first + row:,}: {length} tokens{values}", style="bold")
         for line in row_lines(batch, row, tokenizer):
             console.print(line, soft_wrap=not console.is_terminal)
-    legend = Text("\nORIGINAL→INPUT is to be predicted. Colors: ")
+    legend = Text("\nORIGINAL→INPUT is to be predicted; a dot joins pieces of a word. Colors: ")
     for kind, style in STYLES.items():
         legend.append(f"{kind} ", style)
     if "masked_lm_positions" in batch:

@@ -14,7 +14,7 @@ from tests.small_run import small_run, write_documents
 
 def test_a_row_shows_segments_and_what_is_predicted():
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = special + [f"word{i}" for i in range(5, 20)]
+    words = special + [f"word{i}" for i in range(5, 14)] + [f"##part{i}" for i in range(14, 20)]
     tokenizer = WordPieceTokenizer(words, lowercase=True, max_input_chars_per_word=100)
     cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
     batch = {
@@ -33,7 +33,7 @@ def test_a_row_shows_segments_and_what_is_predicted():
         f"{t[12]}→{t[12]}",
         t[sep],
     ]
-    assert second.plain.split() == ["segment", "1", t[13], f"{t[15]}→{t[14]}", t[sep]]
+    assert second.plain.split() == ["segment", "1", f"{t[13]}·{t[15]}→{t[14]}", t[sep]]
     styles = {first.plain[s.start : s.end]: s.style for s in first.spans}
     assert styles[f"{t[11]}→{t[mask]}"] == inspect.STYLES["masked"]
     assert styles[f"{t[12]}→{t[12]}"] == inspect.STYLES["kept"]

@@ -202,7 +202,7 @@ class Bert:
 
         log_probs_1xV = self._run(masked, program)
         log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xV, strict=True)]
-        tokens = [self.tokenizer.id_to_token(i) for i in ids]
+        tokens = [self.tokenizer.piece_text(i) for i in ids]
         return Score(math.fsum(log_probs), tokens, log_probs)
 
     def detect(
@@ -222,7 +222,7 @@ class Bert:
         program = partial(compiled_forward.replaced, self.config, self._params)
         found = [
             [
-                Detection(self.tokenizer.id_to_token(i), float(p), bool(p > 0.5))
+                Detection(self.tokenizer.piece_text(i), float(p), bool(p > 0.5))
                 for i, p in zip(row.input_ids_L, probabilities_L, strict=False)
             ]
             for row, probabilities_L in zip(rows, self._run(rows, program), strict=True)
@@ -259,7 +259,7 @@ class Bert:
         (probabilities_NxAxLxL,) = self._run([row], program)
         length = len(row.input_ids_L)
         return Attention(
-            [self.tokenizer.id_to_token(i) for i in row.input_ids_L],
+            [self.tokenizer.piece_text(i) for i in row.input_ids_L],
             row.num_first,
             probabilities_NxAxLxL[..., :length, :length],
             guesses,

@@ -38,7 +38,7 @@ def guess_masks(
     def best(log_probs_W: np.ndarray) -> list[Guess]:
         log_probs_V = log_probs_W[:vocab_size]
         ranked = np.argsort(-log_probs_V, kind="stable")[:top_k]
-        return [Guess(tokenizer.id_to_token(i), math.exp(log_probs_V[i])) for i in ranked]
+        return [Guess(tokenizer.piece_text(i), math.exp(log_probs_V[i])) for i in ranked]
 
     guesses = []
     for first in range(0, len(rows), _CHUNK_ROWS):

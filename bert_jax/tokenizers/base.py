@@ -94,6 +94,8 @@ class Tokenizer(abc.ABC):
     """
 
     kind: str
+    # The mark of entries that begin a word, if the kind has one.
+    word_start = ""
 
     def __init__(
         self,
@@ -137,8 +139,13 @@ class Tokenizer(abc.ABC):
         return sum(token.startswith("[unused") for token in self.tokens)
 
     def id_to_token(self, token_id: int) -> str:
-        """Returns an entry of the vocabulary in human-readable form."""
+        """Returns an entry of the vocabulary in human-readable form, with the mark of a word."""
         return self.tokens[token_id]
+
+    def piece_text(self, token_id: int) -> str:
+        """Returns the text of an entry, as people read it: "the" for "Ġthe" and "▁the"."""
+        token = self.id_to_token(token_id).replace("\n", "⏎")
+        return token.lstrip(self.word_start) or "␣"
 
     def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:
         """Writes a directory that `bert_jax.tokenizers.load` can read.

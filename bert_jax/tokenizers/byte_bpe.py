@@ -59,6 +59,7 @@ class ByteBpeTokenizer(Tokenizer):
     """
 
     kind = "byte_bpe"
+    word_start = WORD_START
 
     def __init__(
         self,

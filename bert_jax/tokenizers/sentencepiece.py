@@ -48,6 +48,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     kind = "sentencepiece"
+    word_start = WORD_START
 
     def __init__(
         self,

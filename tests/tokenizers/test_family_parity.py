@@ -291,3 +291,12 @@ def test_id_to_token_decodes_bytes(models):
     assert {"é", "Ã", "Ġthe", "<mask>"} <= {*readable} and "Ã©" in tokenizer.tokens
     ids = tokenizer.encode_batch([" été"])[0].tolist()
     assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.mask_id]) == "<s> été<mask>"
+
+
+@pytest.mark.parametrize(
+    "family, entries", [("roberta", "Ġthe Ċ Ġ"), ("xlm_roberta", "▁the ▁ , s")]
+)
+def test_piece_text(family, entries, models):
+    tokenizer = read(family, models)
+    texts = [tokenizer.piece_text(tokenizer.tokens.index(entry)) for entry in entries.split()]
+    assert texts == {"roberta": ["the", "⏎", "␣"], "xlm_roberta": ["the", "␣", ",", "s"]}[family]
