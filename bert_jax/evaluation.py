@@ -24,7 +24,6 @@ from bert_jax.config import check_vocabulary
 from bert_jax.data.prepare_store import tokenize_corpus
 from bert_jax.data.store import TokenStore
 from bert_jax.data.stream import evaluation_batches
-from bert_jax.divergence import DivergedError
 from bert_jax.errors import UserError
 from bert_jax.input_setup import evaluation_spec
 from bert_jax.interop import formats
@@ -37,6 +36,7 @@ from bert_jax.pretraining import make_trainer
 from bert_jax.progress import Progress, say
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.loop import DivergedError
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 

@@ -1,10 +1,9 @@
-"""Creates the initial state of a run, in pre-training and in fine-tuning.
+"""Starts a run of pre-training.
 
 A run starts in one of four ways: from its own newest checkpoint, from the state of another run
-(`config.resume_from`), from given weights (`config.init_from`), or from scratch.
+(`config.resume_from`), from given weights (`config.init_from` or a teacher's), or from scratch.
 """
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -44,35 +43,45 @@ _STEERING = (
 )
 
 
-def initialize(
+def start(
+    config: ConfigDict,
+    directory: epath.PathLike,
     trainer: Trainer,
     checkpointer: Checkpointer,
-    *,
-    other_run: epath.PathLike = "",
-    weights: Callable[[], Weights] | None = None,
+    tokenizer: Tokenizer,
+    pretrained: Pretrained | None,
+    teacher: Pretrained | None,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Returns the initial state, and the data that its checkpoint stores beside it.
+    """Returns the first state of a run of pre-training, and what its checkpoint stores beside it.
 
     Args:
-      other_run: The work directory of a run whose state this run continues from; empty for none.
-      weights: A function that returns flat weights to start from; None to start without.
+      tokenizer: The tokenizer of the run's text.
+      pretrained: The model of `config.init_from`, if the run begins with it.
+      teacher: The teacher, if there is one.
 
     Raises:
-      UserError: There are checkpoints, but none can be read.
+      UserError: Other weights or another run do not fit, or no checkpoint can be read.
     """
-    # 1. The run continues from its own newest checkpoint, even if the config names another source.
+    if teacher:
+        check_tokenizer(teacher, tokenizer)
+    # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
         return restored
-    # 2. It continues from another run's weights, optimizer, step and position in the data.
-    if other_run:
-        folder = epath.Path(other_run) / workdir.CHECKPOINTS
+    if config.resume_from:
+        # It continues with another run's weights, optimizer, step and position in the data.
+        workdir.check_same_corpus(config.resume_from, directory)
+        folder = epath.Path(config.resume_from) / workdir.CHECKPOINTS
         with closing(Checkpointer(folder, read_only=True)) as others:
-            return others.restore_newest(trainer.abstract_state())
-    # 3. It begins at step 0 with given weights.
-    if weights:
-        return trainer.state_of(unflatten(weights(), trainer.model_config)), {}
-    # 4. It begins from scratch.
-    return trainer.init_state(), {}
+            state, resume = others.restore_newest(trainer.abstract_state())
+        # Its best parameters are in its own directory.
+        return state, {**resume, "best": {}}
+    if pretrained:
+        weights = take_weights(config, pretrained, tokenizer)
+    elif teacher and teacher_layers(config):
+        weights = take_layers(config, teacher, trainer.model)
+    else:
+        return trainer.init_state(), {}
+    return trainer.state_of(unflatten(weights, trainer.model_config)), {}
 
 
 def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:

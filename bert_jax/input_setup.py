@@ -1,13 +1,10 @@
 """Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -25,7 +22,6 @@ from bert_jax.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.training.stages import Stage, resolve_stages
-from bert_jax.training.trainer import Trainer
 
 # A network file system may show another machine's new files some seconds late.
 _VISIBLE_WITHIN_SECONDS = 10
@@ -150,69 +146,6 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
     heldout = path / "heldout"
     heldout_store = TokenStore(heldout) if heldout.exists() else None
     return RunInput(TokenStore(path / "train"), heldout_store, tokenizer, metadata)
-
-
-class TrainingBatches:
-    """Iterates over the remaining steps: the stage and the batch of each, on the devices.
-
-    Args:
-      config: The config of the run.
-      trainer: Supplies the stages and the layout of a batch.
-      run_input: The input of the run.
-      step: The number of steps already taken.
-      resume: The result of `resume_point` after that step; may be empty.
-
-    Attributes:
-      stage: The stage of the latest batch; before the first batch, the last stage of the run.
-    """
-
-    def __init__(
-        self,
-        config: ConfigDict,
-        trainer: Trainer,
-        run_input: RunInput,
-        step: int,
-        resume: dict[str, Any],
-    ):
-        self._config, self._trainer, self._run_input = config, trainer, run_input
-        self.stage = trainer.stages[-1]
-        self._batches = self._iterate(step, resume)
-
-    def __iter__(self) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
-        return self._batches
-
-    def resume_point(self, step: int) -> dict[str, Any]:
-        """Returns the position in the data after `step`, to be stored in its checkpoint."""
-        return {
-            "stage": self.stage.index,
-            "stage_first_step": self.stage.first_step,
-            "position": self._stream.position(step - self.stage.first_step),
-        }
-
-    def describe(self, step: int) -> dict[str, Any]:
-        """Identifies the rows of a step of the current stage."""
-        return self._stream.describe_batch(step - 1 - self.stage.first_step)
-
-    def close(self) -> None:
-        self._batches.close()
-
-    def _iterate(
-        self, step: int, resume: dict[str, Any]
-    ) -> Iterator[tuple[Stage, dict[str, jax.Array]]]:
-        shards = multihost.batch_shards(self._trainer.layout.batch)
-        for stage in self._trainer.stages:
-            if step >= stage.end_step:
-                continue
-            stream = self._run_input.stream(stream_spec(self._config, stage), **shards)
-            position = resume.get("position") if resume.get("stage") == stage.index else None
-            first = max(step - stage.first_step, 0)
-            num_steps = stage.num_steps - first
-            with closing(stream.batches(first, num_steps, position)) as rows:
-                # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
-                # which takes seconds.
-                for batch in self._trainer.put(itertools.islice(rows, num_steps)):
-                    self.stage, self._stream = stage, stream
-                    yield stage, batch
 
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:

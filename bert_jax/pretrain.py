@@ -1,8 +1,11 @@
-"""Pre-trains a model: from a config to a trained and evaluated work directory."""
+"""A run of pre-training, from its config to its results.
 
-import functools
+`train` shows a run from top to bottom: checks, lock, input, start, training, results.
+"""
+
+import itertools
 import shlex
-from collections.abc import Callable
+from collections.abc import Generator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -12,11 +15,10 @@ from ml_collections import ConfigDict
 
 from bert_jax import evaluation, files, initialize, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
-from bert_jax.config import check_batch, prediction_warnings, teacher_layers, total_steps
+from bert_jax.config import check_batch, prediction_warnings, total_steps
 from bert_jax.data import corpus_report
-from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
-from bert_jax.input_setup import RunInput, TrainingBatches, open_run_input
+from bert_jax.input_setup import RunInput, open_run_input, stream_spec
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
@@ -24,13 +26,13 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer
 from bert_jax.progress import say, terminal
-from bert_jax.training.best import Evaluations, open_best, remove_later, restore_best, save_best
+from bert_jax.training.best import Best
 from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
-from bert_jax.training.metrics import METRICS_FILE, read_metrics
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.recorder import NonFiniteError, recording
+from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
+from bert_jax.training.stages import Stage, stage_of
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -61,174 +63,65 @@ def train(
       UserError: Any problem that the user can fix.
     """
     source = source or ConfigSource("the given config", config)
-    with ExitStack() as stack:
-        # Check everything that can be checked before any work is done.
-        config, trainer, teacher, pretrained, warnings = multihost.run_on_all(
-            lambda: _checked(config, directory, source, stack)
-        )
-        run_config.describe(config, source)
-        # The directory stays locked until the results are written.
-        return _train(config, directory, source, trainer, teacher, pretrained, warnings)
-
-
-def _train(
-    config: ConfigDict,
-    directory: epath.PathLike,
-    source: ConfigSource,
-    trainer: Trainer,
-    teacher: Pretrained | None,
-    pretrained: Pretrained | None,
-    warnings: list[str],
-) -> dict[str, Any] | None:
     path = epath.Path(directory)
     is_first = multihost.is_first()
     with ExitStack() as stack:
+        # Everything that can be checked is checked before any work is done.
+        config, trainer, teacher, pretrained, warnings = multihost.run_on_all(
+            lambda: _checked(config, directory, source)
+        )
+        # The directory stays locked until the results are written.
+        multihost.run_on_all(lambda: stack.enter_context(workdir.lock(directory)))
+        multihost.run_on_all(lambda: initialize.check(config, directory, pretrained, teacher))
+        run_config.describe(config, source)
         run_input = open_run_input(config, directory)
-        patience, keeps_best = config.train.early_stopping_patience, config.checkpoint.keep_best
-        if (patience or keeps_best) and not run_input.heldout:
-            raise UserError(
-                "config.checkpoint.keep_best and config.train.early_stopping_patience need "
-                "held-out documents, but there are none: the corpus is too small or consists of "
-                "TFRecord files, or config.data.heldout_fraction is 0"
-            )
-        if teacher:
-            initialize.check_tokenizer(teacher, run_input.tokenizer)
         guard = stack.enter_context(PreemptionGuard())
         checkpointer = stack.enter_context(closing(initialize.open_checkpoints(config, directory)))
 
         # Start or continue.
-        if config.resume_from and not workdir.has_checkpoints(directory):
-            workdir.check_same_corpus(config.resume_from, directory)
-        weights = None
-        if pretrained:
-            tokenizer = run_input.tokenizer
-            weights = functools.partial(initialize.take_weights, config, pretrained, tokenizer)
-        elif teacher and teacher_layers(config):
-            weights = functools.partial(initialize.take_layers, config, teacher, trainer.model)
-        state, resume = initialize.initialize(
-            trainer, checkpointer, other_run=config.resume_from, weights=weights
+        state, resume = initialize.start(
+            config, directory, trainer, checkpointer, run_input.tokenizer, pretrained, teacher
         )
-        step, num_steps = int(state.step), total_steps(config.train)
+        step = int(state.step)
         _check_stage(config, trainer, step, resume)
         # The directory is claimed only now, because opening the input may fail.
         differences = None if source.is_stored else run_config.differences(config, source)
 
-        def claim() -> list[dict[str, Any]]:
+        def claim() -> None:
             workdir.claim(directory, config, differences)
             initialize.record_length(config, directory, pretrained)
-            remove_later(directory, step)
-            # A run that begins again evaluates step 0 again.
-            return [line for line in read_metrics(directory) if line["step"] <= step > 0]
 
-        lines = multihost.run_on_process_zero(claim)
-        evaluations = Evaluations(trainer.objective, trainer.stages, patience, lines)
-        if patience and step >= config.eval.every_steps > 0 and not evaluations.results:
-            warnings.append(
-                f"{path / METRICS_FILE} has no evaluation of the steps up to {step:,}: early "
-                "stopping begins anew"
-            )
-        end_step = step if evaluations.has_stalled() else num_steps
-        finished = multihost.run_on_process_zero(lambda: _finished(trainer, path, step, end_step))
-        if finished:
-            return finished
+        multihost.run_on_process_zero(claim)
+        run = stack.enter_context(closing(PretrainingRun(config, path, trainer, run_input, resume)))
+        if results := multihost.run_on_process_zero(lambda: _finished(run, step)):
+            return results
         reports = run_input.reports(config, trainer.stages) if is_first else []
         announce(config, trainer, run_input, directory, step, warnings, reports)
 
+        # Train.
         recorder, profiler = stack.enter_context(
             recording(
-                "train",
-                config,
-                trainer,
-                directory,
-                num_steps,
-                step,
-                resume,
+                *("train", config, trainer, directory, run.num_steps, step, resume),
                 # Steps of later stages take longer, so progress is measured in FLOPs.
                 cost=trainer.flops_until,
                 advice=_SLOW,
             )
         )
-        batches = TrainingBatches(config, trainer, run_input, step, resume)
-        stack.enter_context(closing(batches))
-        best = stack.enter_context(closing(open_best(directory))) if keeps_best else None
-
-        def is_evaluated(step: int) -> bool:
-            # The last step is evaluated after its checkpoint is saved.
-            every_steps = config.eval.every_steps
-            is_due = every_steps and step % every_steps == 0 and step < num_steps
-            return bool(is_due) and run_input.heldout is not None
-
-        def evaluate(
-            step: int, state: TrainState, stop: Callable[[], bool] = guard.poll
-        ) -> dict[str, float]:
-            results = evaluation.evaluate(
-                trainer,
-                state.params,
-                evaluations.stage(step),
-                store=run_input.heldout,
-                tokenizer=run_input.tokenizer,
-                token_counts_V=run_input.train.token_counts,
-                config=config,
-                stop=stop,
-            )
-            if results:
-                evaluations.results[step] = results
-                text = evaluation.progress_text(trainer.objective.metrics, results)
-                best_step, _ = evaluations.best()
-                if best_step < step:
-                    text += f" (lowest loss: step {best_step:,})"
-                elif best:
-                    save_best(best, state)
-                recorder.log_evaluation(step, results, text)
-            return results
-
-        for kept in best.steps()[-1:] if best else ():
-            if kept not in evaluations.results:
-                # metrics.jsonl was lost, but later evaluations are compared with this one.
-                evaluate(kept, restore_best(directory, trainer.abstract_state().params, kept))
-        if run_input.heldout and not step:
-            # Given weights are scored before training. In any case, one batch is evaluated now, to
-            # find out before training if the batch is too large for the memory.
-            evaluate(0, state, guard.poll if pretrained else lambda: True)
-        elif is_evaluated(step) and step not in evaluations.results:
-            # The run was stopped between this step and its evaluation.
-            evaluate(step, state)
-        # If the run is stopped again, the next start evaluates the step.
-        is_over = guard.poll() or evaluations.has_stalled()
-        try:
-            state = train_loop(
-                config,
-                trainer,
-                state,
-                () if is_over else batches,
-                num_steps=num_steps,
-                recorder=recorder,
-                profiler=profiler,
-                checkpointer=checkpointer,
-                guard=guard,
-                is_evaluated=is_evaluated,
-                evaluate=evaluate,
-                resume_point=batches.resume_point,
-                is_over=evaluations.has_stalled,
-            )
-        except NonFiniteError as error:
-            batch = batches.describe(error.step)
-            raise diverged(error, directory, batch, checkpointer) from error
-
-        step, results = int(state.step), {}
-        if run_input.heldout and not guard.requested:
-            results = evaluations.results.get(step) or evaluate(step, state)
+        state = train_loop(
+            run,
+            state,
+            recorder=recorder,
+            profiler=profiler,
+            checkpointer=checkpointer,
+            guard=guard,
+        )
         if guard.requested:
-            recorder.message(
-                f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is "
-                "saved; run the same command to continue."
-            )
             return None
+        # They are missing if the run continues from its last step.
+        if run_input.heldout and not run.results:
+            run.evaluate(state, recorder, guard)
 
-    ending = {"step": step, "stopped_early": step < num_steps}
-    if lowest := evaluations.best():
-        ending["best_step"], ending["best_loss"] = lowest
-    results = results | ending | recorder.times() | {"corpus": reports}
+    results = run.results | run.ending(int(state.step)) | recorder.times() | {"corpus": reports}
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
         _write_pages(trainer, path)
@@ -236,10 +129,120 @@ def _train(
     return results
 
 
+class PretrainingRun:
+    """A run of pre-training; see `Run` for what the loop does with it.
+
+    Args:
+      resume: What the checkpoint that the run continues from stores beside the state; may be empty.
+
+    Attributes:
+      results: Those of the latest evaluation; empty if there was none since the start.
+
+    Raises:
+      UserError: The config needs held-out text, but there is none.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        directory: epath.Path,
+        trainer: Trainer,
+        run_input: RunInput,
+        resume: dict[str, Any],
+    ):
+        if not run_input.heldout and (
+            config.train.early_stopping_patience or config.checkpoint.keep_best
+        ):
+            raise UserError(
+                "config.checkpoint.keep_best and config.train.early_stopping_patience need "
+                "held-out documents, but there are none: the corpus is too small or consists of "
+                "TFRecord files, or config.data.heldout_fraction is 0"
+            )
+        self.config, self.directory, self.trainer = config, directory, trainer
+        self.num_steps = total_steps(config.train)
+        keeps = config.checkpoint.keep_best
+        self.best = Best(directory, keeps=keeps, state=resume.get("best", {}))
+        self.results: dict[str, Any] = {}
+        self._input, self._resume = run_input, resume
+
+    def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
+        shards = multihost.batch_shards(self.trainer.layout.batch)
+        for stage in self.trainer.stages:
+            if step >= stage.end_step:
+                continue
+            stream = self._input.stream(stream_spec(self.config, stage), **shards)
+            is_current = self._resume.get("stage") == stage.index
+            position = self._resume.get("position") if is_current else None
+            first = max(step - stage.first_step, 0)
+            num_steps = stage.num_steps - first
+            with closing(stream.batches(first, num_steps, position)) as rows:
+                # `put` reads ahead. Without the limit, tf.data would end in the middle of a step,
+                # which takes seconds.
+                for batch in self.trainer.put(itertools.islice(rows, num_steps)):
+                    self._stage, self._stream = stage, stream
+                    yield stage, batch
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        return self._stream.describe_batch(step - 1 - self._stage.first_step)
+
+    def resume_point(self, step: int) -> dict[str, Any]:
+        return {
+            "stage": self._stage.index,
+            "stage_first_step": self._stage.first_step,
+            "position": self._stream.position(step - self._stage.first_step),
+        }
+
+    def is_evaluated(self, step: int) -> bool:
+        every_steps = self.config.eval.every_steps
+        # Step 0 tells before training whether a batch of evaluation is too large for the memory.
+        is_due = step in (0, self.num_steps) or (every_steps and step % every_steps == 0)
+        return self._input.heldout is not None and bool(is_due)
+
+    def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
+        step, trainer = int(state.step), self.trainer
+        stage = stage_of(trainer.stages, step) if step else trainer.stages[-1]
+        # At step 0, one batch is enough unless there are given weights to score.
+        is_trial = not step and not self.config.init_from
+        results = evaluation.evaluate(
+            trainer,
+            state.params,
+            stage,
+            store=self._input.heldout,
+            tokenizer=self._input.tokenizer,
+            token_counts_V=self._input.train.token_counts,
+            config=self.config,
+            stop=lambda: is_trial or guard.poll(),
+        )
+        if not results:
+            return
+        self.results = results
+        loss = trainer.objective.held_out_loss(results)
+        # The loss depends on the length of the sequences.
+        self.best.judge(state, -loss, group=stage.max_seq_length)
+        text = evaluation.progress_text(trainer.objective.metrics, results)
+        if self.best.step < step:
+            text += f" (lowest loss: step {self.best.step:,})"
+        recorder.log_evaluation(step, results, text)
+
+    def is_over(self) -> bool:
+        patience = self.config.train.early_stopping_patience
+        return 0 < patience <= self.best.num_worse
+
+    def ending(self, step: int) -> dict[str, Any]:
+        """Returns how the run ended after its last step, for results.json."""
+        ending = {"step": step, "stopped_early": step < self.num_steps}
+        if self.best.step >= 0:
+            ending |= {"best_step": self.best.step, "best_loss": -self.best.score}
+        return ending
+
+    def close(self) -> None:
+        self.best.close()
+
+
 def _checked(
-    config: ConfigDict, directory: epath.PathLike, source: ConfigSource, stack: ExitStack
+    config: ConfigDict, directory: epath.PathLike, source: ConfigSource
 ) -> tuple[ConfigDict, Trainer, Pretrained | None, Pretrained | None, list[str]]:
-    """Checks the batch size, the work directory and the initial weights; locks the directory.
+    """Checks the config, the batch size, the work directory and the initial weights.
 
     Returns the completed config, the trainer, the teacher, the model of `config.init_from`, and
     warnings.
@@ -254,8 +257,6 @@ def _checked(
         )
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = [*workdir.check(directory, config), *prediction_warnings(config)]
-    stack.enter_context(workdir.lock(directory))
-    initialize.check(config, directory, pretrained, teacher)
     return config, trainer, teacher, pretrained, warnings
 
 
@@ -285,12 +286,11 @@ def _write_pages(trainer: Trainer, directory: epath.Path) -> None:
     report.write_page(directory)
 
 
-def _finished(
-    trainer: Trainer, directory: epath.Path, step: int, end_step: int
-) -> dict[str, Any] | None:
+def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
     """Reprints and returns the results of a finished run; None if it is not finished."""
+    trainer, directory = run.trainer, run.directory
     path = directory / workdir.RESULTS
-    if step < end_step or not path.exists():
+    if (step < run.num_steps and not run.is_over()) or not path.exists():
         return None
     try:
         results = files.read_json(path)
@@ -306,8 +306,8 @@ def _finished(
     if results.get("stopped_early"):
         further = "a larger --config.train.early_stopping_patience, or 0,"
     print(
-        f"This run is finished: step {step:,} of {end_step:,} is done. To train it further, add "
-        f"{further} to the command."
+        f"This run is finished: step {step:,} of {run.num_steps:,} is done. To train it further, "
+        f"add {further} to the command."
     )
     summarize(trainer, results, directory)
     return results

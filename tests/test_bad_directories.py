@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import evaluation, prepare, pretrain, workdir
+from bert_jax import evaluation, files, prepare, pretrain, workdir
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
@@ -140,10 +140,9 @@ class TestOthersDirectories:
     @pytest.mark.parametrize("content", [b"", b"{}"])
     def test_damaged_results_are_recomputed(self, content, copy, finished, texts):
         (copy / "results.json").write_bytes(content)
-        # `_finished` is called directly, because `train` would compile and evaluate again.
-        trainer = make_trainer(small_run(texts))
-        assert pretrain._finished(trainer, copy, 6, 6) is None
-        assert pretrain._finished(trainer, finished, 6, 6)["step"] == 6
+        assert pretrain.train(small_run(texts), copy)["step"] == 6
+        again, results = (files.read_json(path / "results.json") for path in (copy, finished))
+        assert again["mlm_loss"] == results["mlm_loss"]
 
     def test_evaluating_a_directory_without_a_run_is_refused(self, copy, tmp_path, refusal):
         (tmp_path / "empty").mkdir()
@@ -226,7 +225,7 @@ class TestFullDisk:
 
     def test_metrics(self, tmp_path, mounts, refusal):
         disk = mounts.disk(tmp_path / "disk", "64k")
-        writer = MetricsWriter(disk, 0)
+        writer = MetricsWriter(disk, 0, 0)
         writer.write(1, {"loss": 1.0})
         written = []
 
@@ -242,7 +241,7 @@ class TestFullDisk:
         with contextlib.suppress(OSError):
             writer.close()
         mounts.remount(disk, "size=1m")
-        with contextlib.closing(MetricsWriter(disk, 5)) as writer:
+        with contextlib.closing(MetricsWriter(disk, 5, 5)) as writer:
             writer.write(6, {"loss": 0.5})
         assert [line["step"] for line in read_metrics(disk)] == [1, 2, 3, 4, 5, 6]
 

@@ -25,7 +25,7 @@ LAYERS = (
     {"training"},
     {"interop"},
     {"pretraining"},
-    {"initialize", "divergence", "input_setup", "report", "run_config", "inference", "tpu"},
+    {"initialize", "input_setup", "report", "run_config", "inference", "tpu"},
     {"evaluation", "finetuning"},
     {"pretrain"},
     {

@@ -13,9 +13,9 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import evaluation, prepare, pretrain, run_config, workdir
 from bert_jax.command_line import ConfigSource
-from bert_jax.divergence import DivergedError
 from bert_jax.errors import UserError
 from bert_jax.pretraining import make_trainer
+from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.trainer import Trainer
 from configs import roberta

@@ -8,10 +8,10 @@ import numpy as np
 
 from bert_jax.data.batch_shards import host_rows
 from bert_jax.data.random_streams import permuted, random_key
-from bert_jax.divergence import DivergedError
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.training.loop import DivergedError
 from bert_jax.training.trainer import Trainer
 
 _ROWS_AT_ONCE = 4096

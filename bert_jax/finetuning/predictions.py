@@ -1,5 +1,6 @@
 """Writes the predictions of the best checkpoint."""
 
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -9,11 +10,11 @@ from ml_collections import ConfigDict
 from bert_jax import files, workdir
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.best import Predict
 from bert_jax.finetuning.scoring import score_test
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.tasks.task import Task
+from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training.checkpoint import Checkpointer
 
 PREDICTIONS = "predictions"
@@ -27,7 +28,7 @@ def write_predictions(
     directory: epath.PathLike,
     task: Task,
     abstract_params: Any,
-    predict: Predict,
+    predict: Callable[[Any, TokenRows], dict[str, Any] | None],
 ) -> dict[str, dict[str, float]]:
     """Predicts the splits of `config.eval.predict` that are not yet predicted.
 

@@ -1,10 +1,14 @@
-"""A single run of fine-tuning."""
+"""A run of fine-tuning, from its config to its results.
+
+`finetune` and `_train` follow the same steps as `bert_jax.pretrain.train`.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
+import jax
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -12,24 +16,23 @@ from bert_jax import files, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_profile
 from bert_jax.config.finetuning import filled_in, validate
-from bert_jax.divergence import diverged
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.best import BestKeeper, Predict
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import TaskSetup
-from bert_jax.initialize import initialize, open_checkpoints
+from bert_jax.initialize import open_checkpoints
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import curves
-from bert_jax.training.best import remove_later
+from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.recorder import NonFiniteError, recording
+from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
+from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 
 # A run with a larger share of unknown tokens gets a warning.
@@ -58,28 +61,23 @@ def finetune(
       UserError: Any problem that the user can fix.
     """
     with ExitStack() as stack:
+        # The directory stays locked until the results are written.
         run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
         guard = stack.enter_context(PreemptionGuard())
-
-        def predict_rows(params: Any, rows: TokenRows) -> dict[str, Any] | None:
-            return predict(
-                run.trainer,
-                params,
-                rows,
-                batch_size=run.config.eval.batch_size,
-                stop=guard.poll,
-                length_multiple=run.config.data.length_multiple,
-            )
-
-        results = multihost.run_on_process_zero(lambda: _finished_results(run))
-        differences = None
-        if source and not source.is_stored:
-            differences = run_config.differences(config, source)
-        results = results or _train(run, guard, predict_rows, differences)
+        results = multihost.run_on_process_zero(lambda: _finished(run))
+        if not results:
+            is_stored = source is None or source.is_stored
+            differences = None if is_stored else run_config.differences(config, source)
+            results = _train(run, guard, differences)
         if not results:
             return None
-        params = run.trainer.abstract_state().params
-        scores = write_predictions(run.config, run.directory, run.task, params, predict_rows)
+        scores = write_predictions(
+            run.config,
+            run.directory,
+            run.task,
+            run.trainer.abstract_state().params,
+            lambda params, rows: run.predict(params, rows, guard),
+        )
         if scores and multihost.is_first() and not run.is_in_sweep:
             # The report was written before the scores of the test split were known.
             report.write_page(run.directory)
@@ -89,8 +87,83 @@ def finetune(
         return results | scores
 
 
-class _Run:
-    """The parts of a fine-tuning run.
+def _open_run(
+    config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None, stack: ExitStack
+) -> "FinetuningRun":
+    """Checks everything that can be checked before any work is done, and locks the directory."""
+    validate(config)
+    files.open_path(directory, "--workdir")
+    stack.enter_context(workdir.lock(directory))
+    is_in_sweep = setup is not None
+    setup = setup or task_setup.open_task_setup(config, directory)
+    return FinetuningRun(config, directory, setup, is_in_sweep=is_in_sweep)
+
+
+def _train(
+    run: "FinetuningRun", guard: PreemptionGuard, differences: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Trains and scores; returns None if the run was stopped."""
+    config, directory, trainer = run.config, run.directory, run.trainer
+    with ExitStack() as stack:
+        checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
+
+        # Start or continue.
+        state, resume = checkpointer.restore_newest(trainer.abstract_state()) or (
+            task_setup.first_state(config, trainer, run.setup),
+            {},
+        )
+        step = int(state.step)
+
+        def claim() -> None:
+            run.claim_data()
+            workdir.claim(directory, config, differences)
+
+        multihost.run_on_process_zero(claim)
+        best = stack.enter_context(
+            closing(Best(directory, keeps=True, state=resume.get("best", {})))
+        )
+        run.best = best
+        announce(config, run.task, trainer, directory, step, run.warnings)
+
+        # Train.
+        recorder, profiler = stack.enter_context(
+            recording("finetune", config, trainer, directory, run.num_steps, step, resume)
+        )
+        state = train_loop(
+            run,
+            state,
+            recorder=recorder,
+            profiler=profiler,
+            checkpointer=checkpointer,
+            guard=guard,
+        )
+        if guard.requested:
+            return None
+
+    results = {
+        "task": run.task.name,
+        "metric": run.task.metric,
+        "score": best.score,
+        "best_step": best.step,
+        "step": run.num_steps,
+        **best.results,
+        **recorder.times(),
+    }
+    if multihost.is_first():
+        has_accuracy = "accuracy" in trainer.objective.averaged
+        panels = curves.finetuning_panels(run.task.metric, run.splits, best.step, has_accuracy)
+        curves.write_curves(directory, directory / workdir.CURVES, panels)
+        # The results are written last, because a run that has them is not started again.
+        files.write_json(directory / workdir.RESULTS, results)
+        run.summarize(results)
+    return results
+
+
+class FinetuningRun:
+    """A run of fine-tuning; see `Run` for what the loop does with it.
+
+    Attributes:
+      best: The best scores on the first validation split.
 
     Raises:
       UserError: The work directory belongs to another run, or the options do not fit.
@@ -131,15 +204,70 @@ class _Run:
         identity = self.setup.data_identity
         workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
-    def is_scored(self, step: int) -> bool:
-        """Returns whether the validation splits are scored after a step."""
-        if step == self.num_steps:
-            return True
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are scored; the first decides which checkpoint is the best."""
+        return [split for split in self.task.splits if split.startswith("validation")]
+
+    def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
+        for batch in training_batches(
+            self.rows,
+            self.order,
+            self.trainer,
+            first_step=step,
+            end_step=self.num_steps,
+            length_multiple=self.config.data.length_multiple,
+        ):
+            yield self.stage, batch
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        return {"split": "train", "rows": self.order.rows_of_step(step - 1).tolist()}
+
+    def resume_point(self, step: int) -> dict[str, Any]:
+        return {}
+
+    def is_evaluated(self, step: int) -> bool:
+        if step in (0, self.num_steps):
+            return step > 0
         if self.config.eval.every_steps:
             return step % self.config.eval.every_steps == 0
         # The steps that hold the last example of an epoch.
         num_rows, size = len(self.rows), self.config.train.batch_size
         return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
+
+    def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
+        scores = {}
+        for split in self.splits:
+            outputs = self.predict(state.params, self.task.rows(split), guard)
+            if outputs is None:
+                return
+            scores[split] = self.task.score(split, outputs)
+        metric, step = self.task.metric, int(state.step)
+        score = scores[self.splits[0]][metric]
+        self.best.judge(state, score, scores)
+        line = {
+            curves.score_name(self.splits, split, name): value
+            for split, values in scores.items()
+            for name, value in values.items()
+        }
+        text = f"validation {metric} {score:.4f} (best: step {self.best.step:,})"
+        recorder.log_evaluation(step, line, text)
+
+    def predict(
+        self, params: Any, rows: TokenRows, guard: PreemptionGuard
+    ) -> dict[str, Any] | None:
+        """Returns the model's outputs for all rows; None if the run must stop."""
+        return predict(
+            self.trainer,
+            params,
+            rows,
+            batch_size=self.config.eval.batch_size,
+            stop=guard.poll,
+            length_multiple=self.config.data.length_multiple,
+        )
+
+    def is_over(self) -> bool:
+        return False
 
     def summarize(self, results: dict[str, Any]) -> None:
         """Prints the results and writes report.html from the files of the run."""
@@ -150,19 +278,7 @@ class _Run:
             advise(self.config, self.directory)
 
 
-def _open_run(
-    config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None, stack: ExitStack
-) -> _Run:
-    """Checks everything that can be checked before any work is done, and locks the directory."""
-    validate(config)
-    files.open_path(directory, "--workdir")
-    stack.enter_context(workdir.lock(directory))
-    is_in_sweep = setup is not None
-    setup = setup or task_setup.open_task_setup(config, directory)
-    return _Run(config, directory, setup, is_in_sweep=is_in_sweep)
-
-
-def _finished_results(run: _Run) -> dict[str, Any] | None:
+def _finished(run: FinetuningRun) -> dict[str, Any] | None:
     """Reprints and returns the results of a finished run; None if it is not finished."""
     path = run.directory / workdir.RESULTS
     if not path.exists():
@@ -177,100 +293,4 @@ def _finished_results(run: _Run) -> dict[str, Any] | None:
     except (UserError, KeyError):
         # The file is damaged and will be written again.
         return None
-    return results
-
-
-def _train(
-    run: _Run,
-    guard: PreemptionGuard,
-    predict_rows: Predict,
-    differences: Mapping[str, Any] | None,
-) -> dict[str, Any] | None:
-    """Trains and scores; returns None if the run was stopped."""
-    config, directory, trainer = run.config, run.directory, run.trainer
-    with ExitStack() as stack:
-        checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
-
-        # Start or continue.
-        state, resume = initialize(
-            trainer,
-            checkpointer,
-            weights=None
-            if config.from_scratch
-            else lambda: task_setup.read_weights(config, trainer, run.setup),
-        )
-        step = int(state.step)
-
-        def claim() -> None:
-            run.claim_data()
-            workdir.claim(directory, config, differences)
-            # A killed process may have left best checkpoints of later steps.
-            remove_later(directory, step)
-
-        multihost.run_on_process_zero(claim)
-        announce(config, run.task, trainer, directory, step, run.warnings)
-        recorder, profiler = stack.enter_context(
-            recording("finetune", config, trainer, directory, run.num_steps, step, resume)
-        )
-        best = stack.enter_context(closing(BestKeeper(run.task, directory, resume.get("best", {}))))
-
-        def evaluate(step: int, state: TrainState) -> None:
-            best.judge(state, predict_rows, recorder)
-
-        best.forget_lost(is_finished=step == run.num_steps)
-        if step and run.is_scored(step) and best.last_step < step:
-            # The run was stopped between this step and its evaluation.
-            evaluate(step, state)
-        # If the run is stopped again, the next start scores the step.
-        end_step = step if guard.poll() else run.num_steps
-        batches = training_batches(
-            run.rows,
-            run.order,
-            trainer,
-            first_step=step,
-            end_step=end_step,
-            length_multiple=config.data.length_multiple,
-        )
-        try:
-            state = train_loop(
-                config,
-                trainer,
-                state,
-                ((run.stage, batch) for batch in batches),
-                num_steps=run.num_steps,
-                recorder=recorder,
-                profiler=profiler,
-                checkpointer=checkpointer,
-                guard=guard,
-                is_evaluated=run.is_scored,
-                evaluate=evaluate,
-                resume_point=lambda step: {"best": best.state()},
-            )
-        except NonFiniteError as error:
-            rows_B = run.order.rows_of_step(error.step - 1)
-            batch = {"split": "train", "rows": rows_B.tolist()}
-            raise diverged(error, directory, batch, checkpointer) from error
-        if guard.requested:
-            recorder.message(
-                f"Stopped by {guard.signal_name}: the checkpoint of step {int(state.step):,} is "
-                "saved; run the same command to continue."
-            )
-            return None
-
-    results = {
-        "task": run.task.name,
-        "metric": run.task.metric,
-        "score": best.score,
-        "best_step": best.step,
-        "step": run.num_steps,
-        **best.scores,
-        **recorder.times(),
-    }
-    if multihost.is_first():
-        has_accuracy = "accuracy" in trainer.objective.averaged
-        panels = curves.finetuning_panels(run.task.metric, best.splits, best.step, has_accuracy)
-        curves.write_curves(directory, directory / workdir.CURVES, panels)
-        # The results are written last, because a run that has them is not started again.
-        files.write_json(directory / workdir.RESULTS, results)
-        run.summarize(results)
     return results

@@ -20,7 +20,7 @@ from bert_jax.finetuning.example_order import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import Weights, fit_weights
+from bert_jax.interop.weights import fit_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_objective
@@ -33,6 +33,7 @@ from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage
+from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 # Steps are counted in an int32.
@@ -248,8 +249,10 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
     )
 
 
-def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weights:
-    """Returns the encoder's weights and a new head drawn from the seed."""
+def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> TrainState:
+    """Returns step 0 with the encoder's weights and a new head drawn from the seed."""
+    if config.from_scratch:
+        return trainer.init_state()
     # The weights are read here if all checkpoints of the run are damaged.
     pretrained = setup.pretrained or _read_pretrained(config)
     if pretrained.head:
@@ -267,7 +270,7 @@ def read_weights(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Weig
     pooler = "bert/pooler/dense/kernel"
     if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
         say(f"warning: {config.init_from} has no trained pooler: it is initialized at random")
-    return weights
+    return trainer.state_of(unflatten(weights, trainer.model_config))
 
 
 def rows_fingerprint(rows: TokenRows) -> str:

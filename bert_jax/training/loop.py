@@ -1,15 +1,20 @@
 """The training loop of pre-training and fine-tuning."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Generator
+from typing import Any, Protocol
 
 import jax
+from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import files
+from bert_jax.errors import UserError
+from bert_jax.parallel import multihost
+from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiler import StepProfiler
-from bert_jax.training.recorder import Recorder
+from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
@@ -20,74 +25,148 @@ def steps_between_lines(config: ConfigDict, num_steps: int) -> int:
     return config.log.every_steps or max(1, min(50, num_steps // 20))
 
 
+class Run(Protocol):
+    """What differs between a run of pre-training and one of fine-tuning.
+
+    Attributes:
+      config: The config of the run; the loop reads `log` and `checkpoint`.
+      directory: The work directory.
+      trainer: Supplies the train step.
+      num_steps: The last step of the run.
+      best: The best evaluation so far.
+    """
+
+    config: ConfigDict
+    directory: epath.Path
+    trainer: Trainer
+    num_steps: int
+    best: Best
+
+    def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
+        """Yields the stage and the batch, on the devices, of every step after `step`."""
+        ...
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        """Describes the rows of the latest batch, that of `step`, as values that JSON can hold."""
+        ...
+
+    def resume_point(self, step: int) -> dict[str, Any]:
+        """Returns what the checkpoint of `step` stores beside the state and `best`."""
+        ...
+
+    def is_evaluated(self, step: int) -> bool:
+        """Returns whether the state after `step` is evaluated."""
+        ...
+
+    def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
+        """Evaluates a state, judges it and records the results, unless the run must stop."""
+        ...
+
+    def is_over(self) -> bool:
+        """Returns whether the evaluations end the run early."""
+        ...
+
+
+class DivergedError(UserError):
+    """A step or the outputs of a model are not finite; another learning rate may help."""
+
+
 def train_loop(
-    config: ConfigDict,
-    trainer: Trainer,
+    run: Run,
     state: TrainState,
-    batches: Iterable[tuple[Stage, dict[str, jax.Array]]],
     *,
-    num_steps: int,
     recorder: Recorder,
     profiler: StepProfiler,
     checkpointer: Checkpointer,
     guard: PreemptionGuard,
-    is_evaluated: Callable[[int], bool],
-    evaluate: Callable[[int, TrainState], None],
-    resume_point: Callable[[int], dict[str, Any]],
-    is_over: Callable[[], bool] = lambda: False,
 ) -> TrainState:
-    """Trains until the batches end or the run must stop.
+    """Trains until the run ends or must stop.
 
     Args:
-      config: The config of the run; `log` and `checkpoint` are used.
-      trainer: Supplies the train step.
+      run: The run.
       state: The state to begin with; its buffers are donated.
-      batches: The stage and the batch of every step, on the devices.
-      num_steps: The last step of the run.
       recorder: Turns metrics into log lines and progress.
       profiler: Traces steps.
       checkpointer: Saves states.
-      guard: Reports whether the run must stop.
-      is_evaluated: Returns whether to evaluate after a step.
-      evaluate: Evaluates the state after a step and records the results.
-      resume_point: Returns the data that a checkpoint stores beside the state.
-      is_over: Returns whether the evaluations end the run early.
+      guard: Tells whether a signal asks the run to stop.
 
     Returns:
       The state after the last step, which is saved.
 
     Raises:
-      NonFiniteError: The loss, the gradient or the update of a step is not finite.
+      DivergedError: The loss, the gradient or the update of a step is not finite.
       UserError: A checkpoint could not be written.
     """
-    step, line_steps = int(state.step), steps_between_lines(config, num_steps)
+    config, trainer, best = run.config, run.trainer, run.best
+    step, line_steps = int(state.step), steps_between_lines(config, run.num_steps)
+    is_lost = step == run.num_steps and best.step < 0
+    if run.is_evaluated(step) and (best.last_step < step or is_lost):
+        # The run was stopped between this step and its evaluation.
+        run.evaluate(state, recorder, guard)
+    is_over = guard.poll() or run.is_over()
     compiled: set[tuple[tuple[int, ...], ...]] = set()
-    for stage, batch in batches:
-        shapes = tuple(array.shape for array in batch.values())
-        if shapes not in compiled:
-            compiled.add(shapes)
-            with recorder.compiling():
-                trainer.compile_train_step(state, batch)
-        with profiler.step(step + 1, state):
-            # Dispatched before the metrics of the previous step are fetched.
-            state, metrics = trainer.train_step(state, batch)
-        step += 1
-        is_last = step == num_steps
-        recorder.dispatched(step, stage, metrics, length=batch["input_ids"].shape[-1])
-        if step % line_steps == 0 or is_last:
-            recorder.log(step)
-        if is_evaluated(step) and not guard.poll():
-            with recorder.paused(step, state):
-                evaluate(step, state)
-        stop = guard.poll() or is_over()
-        if step % config.checkpoint.every_steps == 0 or is_last or stop:
-            with recorder.paused(step, state):
-                # The log lines of a step are written before its checkpoint.
-                recorder.flush_lines()
-                resume = resume_point(step) | {"meter": recorder.state()}
-                checkpointer.save(step, state, resume)
-        if stop:
-            break
+    # There are no batches after the last step.
+    batches = run.batches(run.num_steps if is_over else step)
+    try:
+        for stage, batch in batches:
+            shapes = tuple(array.shape for array in batch.values())
+            if shapes not in compiled:
+                compiled.add(shapes)
+                with recorder.compiling():
+                    trainer.compile_train_step(state, batch)
+            with profiler.step(step + 1, state):
+                # Dispatched before the metrics of the previous step are fetched.
+                state, metrics = trainer.train_step(state, batch)
+            step += 1
+            is_last = step == run.num_steps
+            recorder.dispatched(step, stage, metrics, length=batch["input_ids"].shape[-1])
+            if step % line_steps == 0 or is_last:
+                recorder.log(step)
+            if run.is_evaluated(step) and not guard.poll():
+                with recorder.paused(step, state):
+                    run.evaluate(state, recorder, guard)
+            stop = guard.poll() or run.is_over()
+            if step % config.checkpoint.every_steps == 0 or is_last or stop:
+                with recorder.paused(step, state):
+                    # The log lines of a step are written before its checkpoint.
+                    recorder.flush_lines()
+                    resume = run.resume_point(step) | {"best": best.state()}
+                    checkpointer.save(step, state, resume | {"meter": recorder.state()})
+            if stop:
+                break
+    except NonFiniteError as error:
+        raise _diverged(error, run, checkpointer) from error
+    finally:
+        batches.close()
     profiler.close(state)
     checkpointer.wait()
+    if guard.requested:
+        recorder.message(
+            f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is saved; run the "
+            "same command to continue."
+        )
     return state
+
+
+def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> DivergedError:
+    """Writes non_finite_step_N.json and returns the error to raise."""
+    checkpointer.wait()
+    steps = checkpointer.steps()
+    report = {
+        "step": error.step,
+        # JSON has no NaN.
+        "metrics": {name: str(value) for name, value in error.metrics.items()},
+        "last_good_checkpoint": steps[-1] if steps else None,
+        "batch": run.describe_batch(error.step),
+    }
+    path = run.directory / f"non_finite_step_{error.step}.json"
+    if multihost.is_first():
+        files.write_json(path, report)
+    last = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint"
+    return DivergedError(
+        f"the loss, gradient or update of step {error.step} is not finite (loss "
+        f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
+        f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
+        "usually helps to start in another --workdir with a lower "
+        "config.schedule.peak_learning_rate or a longer warm-up"
+    )

@@ -32,10 +32,18 @@ class MetricsWriter:
     Args:
       workdir: The work directory.
       resumed_step: Lines after this step are removed first, because their steps run again.
+      evaluated_step: Evaluations after this step are removed too.
       enabled: False writes nothing, for processes other than the first.
     """
 
-    def __init__(self, workdir: epath.PathLike, resumed_step: int, *, enabled: bool = True):
+    def __init__(
+        self,
+        workdir: epath.PathLike,
+        resumed_step: int,
+        evaluated_step: int,
+        *,
+        enabled: bool = True,
+    ):
         from tensorboardX import SummaryWriter  # The import takes half a second.
 
         self._enabled = enabled
@@ -43,7 +51,12 @@ class MetricsWriter:
             return
         # A run that begins again also evaluates step 0 again.
         first_step = resumed_step + 1 if resumed_step else 0
-        lines = [line for line in read_metrics(workdir) if line["step"] < first_step]
+        lines = [
+            line
+            for line in read_metrics(workdir)
+            if line["step"] < first_step
+            and not (line["step"] > evaluated_step and is_evaluation(line))
+        ]
         self._remote, self._scratch = None, None
         if files.is_remote(workdir):
             self._remote = epath.Path(workdir)
@@ -114,6 +127,11 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }
+
+
+def is_evaluation(line: Mapping[str, Any]) -> bool:
+    """Returns whether a line of metrics.jsonl is an evaluation."""
+    return any(name.startswith(EVALUATION_PREFIX) for name in line)
 
 
 def read_metrics(workdir: epath.PathLike) -> list[dict[str, Any]]:

@@ -202,9 +202,9 @@ def recording(
                 task, num_steps, "steps", done=step, enabled=is_first, cost=cost, advice=advice
             )
         )
-        writer = stack.enter_context(
-            contextlib.closing(MetricsWriter(directory, resumed_step=step, enabled=is_first))
-        )
+        evaluated_step = resume.get("best", {}).get("last_step", -1)
+        writer = MetricsWriter(directory, step, evaluated_step, enabled=is_first)
+        stack.enter_context(contextlib.closing(writer))
         recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
         profiler = StepProfiler(
             epath.Path(directory) / workdir.PROFILE,

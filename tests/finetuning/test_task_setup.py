@@ -40,10 +40,8 @@ def begin(files, setup=None, **overrides):
     trainer = task_setup.make_trainer(
         config, task_setup.make_stage(config, setup.task.rows("train"))
     )
-    if config.from_scratch:
-        params = jax.device_get(trainer.init_state().params)
-        return setup, flatten(params, trainer.model_config)
-    return setup, task_setup.read_weights(config, trainer, setup)
+    params = jax.device_get(task_setup.first_state(config, trainer, setup).params)
+    return setup, flatten(params, trainer.model_config)
 
 
 def same(one, other, names):

@@ -1,52 +1,68 @@
 """The best evaluation and the early end of a run, which kills do not change."""
 
+import json
 import signal
 
+import jax.numpy as jnp
 import pytest
 
 from bert_jax import evaluation, files, pretrain, workdir
-from bert_jax.config import stage, validate
+from bert_jax.config import validate
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
-from bert_jax.training.best import Evaluations
+from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics
-from bert_jax.training.stages import resolve_stages
+from bert_jax.training.state import TrainState
 from tests.interop.small_bert import same_weights
 from tests.small import small_config
 from tests.small_run import after_step, compiled_once, small_run, write_documents  # noqa: F401
 
 
 @pytest.mark.parametrize(
-    ("losses", "best", "has_stalled"),
+    ("scores", "best", "num_worse"),
     [
-        ({}, None, False),
-        ({10: 3.0, 20: 2.0}, (20, 2.0), False),
-        # The first of equal losses is the best.
-        ({10: 2.0, 20: 2.0, 25: 3.0}, (10, 2.0), True),
-        ({10: 2.0, 20: 3.0, 25: 1.5, 28: None}, (25, 1.5), False),
-        # Sequences are longer after step 30, and at step 0.
-        ({10: 1.0, 20: 2.0, 30: 3.0, 40: 9.0}, (40, 9.0), False),
-        ({10: 1.0, 40: 9.0, 50: 9.5, 60: 9.25}, (40, 9.0), True),
-        ({0: 1.0, 10: 8.0, 20: 9.0}, (10, 8.0), False),
+        ([], -1, 0),
+        ([(10, 3.0, 8), (20, 2.0, 8)], 10, 1),
+        # The first of equal scores is the best.
+        ([(10, 2.0, 8), (20, 2.0, 8), (25, 1.0, 8)], 10, 2),
+        ([(10, 2.0, 8), (20, 1.0, 8), (25, 2.5, 8)], 25, 0),
+        # Scores of another length of sequences are not compared.
+        ([(10, 9.0, 8), (20, 8.0, 8), (30, 1.0, 16), (40, 0.5, 16)], 30, 1),
     ],
 )
-def test_best_and_early_end_by_values(losses, best, has_stalled):
-    config = small_config()
-    config.train.num_steps = 100
-    config.train.stages = tuple(
-        stage(fraction=f, max_seq_length=n) for f, n in ((0.3, 8), (0.7, 16))
-    )
-    lines = [
-        {"step": step, "eval_mlm_loss": loss, "eval_nsp_loss": 0.0} for step, loss in losses.items()
-    ]
-    lines.insert(0, {"step": 5, "loss": 0.5})
-    objective = WeightedTerms(make_terms(("masked_lm", "next_sentence")), (1.0, 4.0))
-    evaluations = Evaluations(objective, resolve_stages(config), 2, lines)
-    assert (evaluations.best(), evaluations.has_stalled()) == (best, has_stalled)
-    assert not Evaluations(objective, resolve_stages(config), 0, lines).has_stalled()
+@pytest.mark.parametrize("resumed_after", [0, 1, 2, 3])
+def test_best_by_scores(scores, best, num_worse, resumed_after, tmp_path):
+    params = {"w": jnp.ones(2)}
+    found = Best(tmp_path, keeps=True, state={})
+    for number, (step, score, length) in enumerate(scores):
+        if number == resumed_after:
+            found.close()
+            found = Best(tmp_path, keeps=True, state=json.loads(json.dumps(found.state())))
+        found.judge(TrainState(jnp.asarray(step), params, ()), score, [step], length)
+    assert (found.step, found.num_worse) == (best, num_worse)
+    assert found.results == ([best] if scores else None)
+    assert workdir.saved_steps(tmp_path / workdir.BEST)[-1:] == ([best] if scores else [])
+    found.close()
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_gone_is_forgotten(tmp_path):
+    params = {"w": jnp.ones(2)}
+    found = Best(tmp_path, keeps=True, state={})
+    states = [found.state()]
+    for step in (2, 4, 6):
+        found.judge(TrainState(jnp.asarray(step), params, ()), step)
+        states.append(found.state())
+    found.close()
+    # Only the newest two are kept: the process that continues after step 2 has lost its best.
+    found = Best(tmp_path, keeps=True, state=states[1])
+    assert (found.step, found.last_step) == (-1, 2)
+    assert workdir.saved_steps(tmp_path / workdir.BEST) == []
+    found.judge(TrainState(jnp.asarray(4), params, ()), 4.0)
+    assert found.step == 4
+    found.close()
 
 
 def test_the_loss_has_the_weights_of_training():
@@ -81,7 +97,7 @@ def run_config(texts, **overrides):
 def outcome(directory):
     """Returns the results, the evaluations and the kept best steps of a run."""
     results = files.read_json(directory / workdir.RESULTS)
-    del results["train_sequences_per_second"]
+    del results["train_sequences_per_second"], results["compile_seconds"]
     evaluations = [line for line in read_metrics(directory) if "eval_mlm_loss" in line]
     return results, evaluations, sorted(path.name for path in (directory / workdir.BEST).iterdir())
 
@@ -127,15 +143,8 @@ def test_stopped_and_killed_run_takes_the_same_decisions(tmp_path, monkeypatch, 
     pretrain.train(run_config(texts), tmp_path / "killed")
     assert "a larger --config.train.early_stopping_patience" in capsys.readouterr().out
     longer = run_config(texts, **{"train.early_stopping_patience": 3})
-    # Without metrics.jsonl, the best checkpoint is evaluated again.
-    (tmp_path / "killed" / "metrics.jsonl").unlink()
     ending = pretrain.train(longer, tmp_path / "killed")
-    assert "has no evaluation of the steps up to" in capsys.readouterr().out
-    assert ending["step"] > last_step
-    again = outcome(tmp_path / "killed")[1]
-    assert [line["step"] for line in again[:2]] == [best_step, last_step]
-    for name in ("eval_mlm_loss", "eval_nsp_loss"):
-        assert again[0][name] == pytest.approx(lowest[name], rel=1e-6)
+    assert ending["step"] == last_step + 2 or ending["best_step"] > best_step
 
 
 def test_keys_without_evaluations_are_refused(tmp_path):

@@ -17,7 +17,7 @@ from bert_jax.training.metrics import RATES, Meter, MetricsWriter, read_metrics
 
 
 def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
-    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer = MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0)
     writer.write(1, {"loss": 1.0})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
     writer.close()
@@ -26,9 +26,9 @@ def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
 def test_lines_after_the_resumed_step_are_removed(tmp_path):
     lines = [{"step": step, "loss": float(step)} for step in (10, 20, 20, 30, 40)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    MetricsWriter(tmp_path, resumed_step=20).close()
+    MetricsWriter(tmp_path, resumed_step=20, evaluated_step=20).close()
     assert read_metrics(tmp_path) == lines[:3]
-    MetricsWriter(tmp_path, resumed_step=0).close()
+    MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0).close()
     assert read_metrics(tmp_path) == []
 
 
@@ -36,7 +36,7 @@ def test_only_damaged_lines_are_lost(tmp_path):
     damaged = b'\xff\xfe\n{"loss": 3}\n[]\n3\n\n{"step": 2, "loss": 1.0}\n{"step": 3'
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 1.0}\n' + damaged)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
-    writer = MetricsWriter(tmp_path, resumed_step=5)
+    writer = MetricsWriter(tmp_path, resumed_step=5, evaluated_step=5)
     writer.write(6, {"loss": 6.0})
     writer.close()
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 6]
@@ -53,7 +53,7 @@ def tensorboard_events(folder):
 
 
 def test_tensorboard_gets_every_number(tmp_path):
-    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer = MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0)
     writer.write(7, {"loss": 1.5, "mfu": None})
     writer.write(9, {"eval_mlm_loss": 2.5})
     writer.close()
@@ -123,7 +123,7 @@ class TestInABucket:
     def test_uploads(self, bucket, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         root = epath.Path(f"gs://{bucket}/run")
-        writer = MetricsWriter(root, 0)
+        writer = MetricsWriter(root, 0, 0)
         writer.write(1, {"loss": 3.0})
         writer.flush()
         assert self.lines(root) == [{"step": 1, "loss": 3.0}]
@@ -138,7 +138,7 @@ class TestInABucket:
         (events,) = (root / "tensorboard").iterdir()
         assert b"train/loss" in events.read_bytes()
         assert not list(tmp_path.iterdir()), "the scratch files are removed"
-        MetricsWriter(root, resumed_step=2).close()
+        MetricsWriter(root, resumed_step=2, evaluated_step=2).close()
         assert [line["step"] for line in self.lines(root)] == [1, 2]
 
     def test_next_upload_includes_lines_of_a_failed_one(self, bucket, monkeypatch):
@@ -146,7 +146,7 @@ class TestInABucket:
             raise OSError("Forbidden: x")
 
         root = epath.Path(f"gs://{bucket}/run")
-        writer = MetricsWriter(root, 0)
+        writer = MetricsWriter(root, 0, 0)
         monkeypatch.setattr(metrics, "UPLOAD_SECONDS", 0.0)
         with monkeypatch.context() as broken:
             broken.setattr(files, "write_whole", fail)
@@ -158,7 +158,7 @@ class TestInABucket:
 
 
 def test_curves_of_pretraining(tmp_path):
-    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer = MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0)
     for step in range(10, 210, 10):
         line = {"mlm_loss": 9 * 0.99**step, "nsp_loss": 0.69, "mlm_accuracy": step / 400}
         line |= {"nsp_accuracy": 0.6, "learning_rate": 1e-3, "sequences_per_second": None}
@@ -186,7 +186,7 @@ def test_curves_of_fine_tuning(tmp_path, monkeypatch):
 
     draw = curves._draw
     monkeypatch.setattr(curves, "_draw", remember)
-    writer = MetricsWriter(tmp_path, resumed_step=0)
+    writer = MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0)
     for step in range(10, 60, 10):
         line = {"loss": 50.0 + step / 100, "accuracy": step / 100, "learning_rate": 1e-3}
         writer.write(step, line | {"grad_norm": 2.0, "sequences_per_second": None})
