@@ -165,7 +165,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     try:
         multihost.check_equal(_same_on_all(values))
         yield
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         multihost.leave_failed(_report(error, bug_status=CRASHED))
 
 
@@ -199,6 +199,8 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             return f"error: {error}", 2
         case KeyboardInterrupt():
             return "interrupted", 130
+        case SystemExit(code=int(status)):
+            return "", status
         case BrokenPipeError():
             # The reader of stdout (`| head`) has ended. Python's own flush would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

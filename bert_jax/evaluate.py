@@ -47,6 +47,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
+    cli.end_on_sigterm()
     args = flags.FLAGS
     if not args.workdir:
         raise UserError("--workdir is missing: the work directory of the run to evaluate")

@@ -228,6 +228,16 @@ def local_output(path: epath.PathLike, last: Sequence[str] = ()) -> Iterator[Pat
             filesystem().put_file(str(file), target)
 
 
+def make_directory(folder: epath.PathLike, what: str) -> epath.Path:
+    """Creates a directory and its parents, unless they exist; `what` gave it, for the message."""
+    path = epath.Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{what} is {path}, which cannot be made: {error.strerror}") from error
+    return path
+
+
 def remove_directory(folder: epath.PathLike) -> None:
     """Removes a directory and everything in it, if it exists."""
     if is_remote(folder):

@@ -84,6 +84,10 @@ def train(
         )
         step = int(state.step)
         _check_stage(config, trainer, step, resume)
+        run = stack.enter_context(closing(PretrainingRun(config, path, trainer, run_input, resume)))
+        if results := multihost.run_on_process_zero(lambda: _finished(run, step)):
+            return results
+
         # The directory is claimed only now, because opening the input may fail.
         differences = None if source.is_stored else run_config.differences(config, source)
 
@@ -92,9 +96,6 @@ def train(
             initialize.record_length(config, directory, pretrained)
 
         multihost.run_on_process_zero(claim)
-        run = stack.enter_context(closing(PretrainingRun(config, path, trainer, run_input, resume)))
-        if results := multihost.run_on_process_zero(lambda: _finished(run, step)):
-            return results
         reports = run_input.reports(config, trainer.stages) if is_first else []
         announce(config, trainer, run_input, directory, step, warnings, reports)
 

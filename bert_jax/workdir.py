@@ -43,6 +43,7 @@ REPORT = "report.html"
 SWEEP = "sweep.json"
 RUNS = "runs"
 PROFILE = "profile"
+_DIRECTORIES = (DATA, TOKENIZER, CHECKPOINTS, BEST, PROFILE)
 
 # Keys, or prefixes of keys, that may differ from one start to the next. They change where and how
 # the run is computed, stored or monitored, but not its result. The exceptions are
@@ -88,12 +89,8 @@ _FIXED_IN_FINE_TUNING = ("eval.every_steps",)
 def claim(
     workdir: epath.PathLike, config: ConfigDict, differences: Mapping[str, Any] | None = None
 ) -> None:
-    """Creates the work directory and writes the config, which `check` has accepted.
-
-    `differences`, if given, are written beside it.
-    """
-    path = epath.Path(workdir)
-    path.mkdir(parents=True, exist_ok=True)
+    """Writes the config, which `check` has accepted, and the `differences`, if given."""
+    path = files.make_directory(workdir, "--workdir")
     files.write_json(path / CONFIG, config_lib.to_dict(config))
     if differences is not None:
         files.write_json(path / CONFIG_DIFFERENCES, differences)
@@ -160,8 +157,9 @@ def check_no_run(workdir: epath.PathLike) -> None:
 
 
 def _check_directory(path: epath.Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; --workdir must be a directory, or not exist yet")
+    for folder in (path, *(path / name for name in _DIRECTORIES)):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; it must be a directory, or not exist yet")
 
 
 def has_checkpoints(workdir: epath.PathLike) -> bool:
@@ -245,7 +243,7 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
     path = epath.Path(workdir)
     _check_directory(path)
     is_new = not path.exists()
-    path.mkdir(parents=True, exist_ok=True)
+    files.make_directory(path, "--workdir")
     if jax.process_index() != 0:
         yield
         return

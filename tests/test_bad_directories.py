@@ -34,10 +34,19 @@ def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
 
 
 def test_a_work_directory_that_is_a_file(texts, tmp_path, refusal):
-    (tmp_path / "file").write_text("mine")
-    sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "file"))
-    assert f"{tmp_path}/file is a file" in sentence
-    assert (tmp_path / "file").read_text() == "mine"
+    for name in ("file", "run/checkpoints", "run2/best"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+        directory = tmp_path / name.partition("/")[0]
+        sentence = refusal(lambda directory=directory: pretrain.train(small_run(texts), directory))
+        assert f"{tmp_path}/{name} is a file" in sentence
+        assert (tmp_path / name).read_text() == "mine"
+        assert not (directory / "data").exists()
+
+
+def test_a_work_directory_that_cannot_be_made(texts, refusal):
+    sentence = refusal(lambda: pretrain.train(small_run(texts), "/proc/foo"))
+    assert sentence == "--workdir is /proc/foo, which cannot be made: No such file or directory"
 
 
 def npy(array):
@@ -173,7 +182,10 @@ class TestOthersDirectories:
     def test_read_only_directories(self, finished, texts, tmp_path, mounts, refusal):
         mounts("--bind", finished, tmp_path / "ro")
         mounts.remount(tmp_path / "ro", "bind,ro")
-        sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "ro"))
+        # A finished run shows its results.
+        assert pretrain.train(small_run(texts), tmp_path / "ro")["step"] == 6
+        longer = small_run(texts, train__num_steps=8)
+        sentence = refusal(lambda: pretrain.train(longer, tmp_path / "ro"))
         assert f"{tmp_path}/ro/" in sentence and "Read-only file system" in sentence
         sentence = refusal(
             lambda: prepare.prepare(small_run(texts).data, 200, tmp_path / "ro" / "s")

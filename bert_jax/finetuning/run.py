@@ -155,6 +155,8 @@ def _train(
         curves.write_curves(directory, directory / workdir.CURVES, panels)
         # The results are written last, because a run that has them is not started again.
         files.write_json(directory / workdir.RESULTS, results)
+        if not run.is_in_sweep:
+            report.write_page(directory)
         run.summarize(results)
     return results
 
@@ -270,10 +272,9 @@ class FinetuningRun:
         return False
 
     def summarize(self, results: dict[str, Any]) -> None:
-        """Prints the results and writes report.html from the files of the run."""
+        """Prints the results and what to do next."""
         summarize(results, self.directory)
         if not self.is_in_sweep:
-            report.write_page(self.directory)
             print(f"report       {self.directory / workdir.REPORT}")
             advise(self.config, self.directory)
 
@@ -289,6 +290,9 @@ def _finished(run: FinetuningRun) -> dict[str, Any] | None:
         if results["step"] != run.num_steps:
             return None
         say(f"This run is finished: step {run.num_steps:,} is done.")
+        if not run.is_in_sweep and not (run.directory / workdir.REPORT).exists():
+            # The process was killed before it wrote it.
+            report.write_page(run.directory)
         run.summarize(results)
     except (UserError, KeyError):
         # The file is damaged and will be written again.

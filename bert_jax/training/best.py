@@ -38,9 +38,7 @@ class Best:
         vars(self).update(state)
         self._folder = epath.Path(directory) / workdir.BEST
         saved = multihost.run_on_process_zero(self._saved)
-        # Two checkpoints are kept, because a killed process may continue from a step before the
-        # newer one.
-        self._checkpoints = Checkpointer(self._folder, keep=2) if keeps else None
+        self._keeps, self._checkpoints = keeps, None
         if keeps and self.step not in saved:
             # A killed process had replaced it by a better one, or it was not kept.
             self.step = -1
@@ -61,7 +59,10 @@ class Best:
             return
         self.step, self.score, self.results, self.group = self.last_step, score, results, group
         self.num_worse = 0
-        if self._checkpoints:
+        if self._keeps:
+            # Two checkpoints are kept, because a killed process may continue from a step before the
+            # newer one.
+            self._checkpoints = self._checkpoints or Checkpointer(self._folder, keep=2)
             params = TrainState(state.step, state.params, opt_state=())
             self._checkpoints.save(self.step, params, {})
             # The best parameters must be complete before the run's own checkpoint is saved.
