@@ -1,6 +1,7 @@
 """Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -82,21 +83,29 @@ class RunInput:
         )
 
 
-def open_run_input(config: ConfigDict, directory: epath.PathLike) -> RunInput:
+def open_run_input(
+    config: ConfigDict, directory: epath.PathLike, *, may_cut: bool = True
+) -> RunInput:
     """Opens the token store or the rows of a run, and prepares them first if they are missing.
 
     A store that `config.data.store` names must exist, and the config must have its values (see
     `run_config.complete`). A store inside the work directory is prepared if it is missing, and must
     match the config in every key. Process 0 does all the writing while the others wait.
+
+    Args:
+      may_cut: If False, a text is refused before it is tokenized if much of it would be lost with
+        the ends of long sentences.
     """
     path = workdir.store_directory(directory, config)
     opened: list[RunInput] = []
-    multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path)))
+    multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path, may_cut)))
     # Process 0 has opened its input already. Opening a remote store again would copy it again.
     return multihost.run_on_all(lambda: opened[0] if opened else _open(config, directory, path))
 
 
-def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
+def _prepare(
+    config: ConfigDict, directory: epath.PathLike, path: epath.Path, may_cut: bool
+) -> RunInput:
     """Prepares the input if it is missing, claims it for the work directory, and opens it."""
     if config.data.store:
         metadata = read_metadata(path)
@@ -105,9 +114,10 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
         if corpus.exists() and not (path / "metadata.json").exists():
             # The store was removed. Other texts are refused before they are prepared.
             check_metadata(files.read_json(corpus), path, config.data, config.model.vocab_size)
+        check = None if may_cut else functools.partial(_check_sample, config)
         try:
             # Returns at once if the store exists and matches the config.
-            metadata = prepare(config.data, config.model.vocab_size, path)
+            metadata = prepare(config.data, config.model.vocab_size, path, check)
         except UserError as error:
             results = epath.Path(directory) / workdir.RESULTS
             if (path / "metadata.json").exists() or not results.exists():
@@ -118,6 +128,16 @@ def _prepare(config: ConfigDict, directory: epath.PathLike, path: epath.Path) ->
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
     return run_input
+
+
+def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.Tokenizer) -> None:
+    """Refuses a text that would lose many tokens."""
+    run_input = RunInput(sample, None, tokenizer, {"options": {"format": config.data.format}})
+    if cut := corpus_report.cut_sentences(run_input.reports(config, resolve_stages(config))):
+        raise UserError(
+            f"at the beginning of the text, {cut}, and --config.data.max_sentence_tokens="
+            f"{config.data.max_sentence_tokens} accepts the loss"
+        )
 
 
 def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:

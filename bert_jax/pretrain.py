@@ -17,6 +17,7 @@ from bert_jax import evaluation, files, initialize, report, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_batch, prediction_warnings, total_steps
 from bert_jax.data import corpus_report
+from bert_jax.data.corpus import BUILT_IN, split_inputs
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, open_run_input, stream_spec
 from bert_jax.interop.pretrained import Pretrained
@@ -62,6 +63,7 @@ def train(
     Raises:
       UserError: Any problem that the user can fix.
     """
+    may_cut = source is None or _accepts_cuts(config, source)
     source = source or ConfigSource("the given config", config)
     path = epath.Path(directory)
     is_first = multihost.is_first()
@@ -74,7 +76,7 @@ def train(
         multihost.run_on_all(lambda: stack.enter_context(workdir.lock(directory)))
         multihost.run_on_all(lambda: initialize.check(config, directory, pretrained, teacher))
         run_config.describe(config, source)
-        run_input = open_run_input(config, directory)
+        run_input = open_run_input(config, directory, may_cut=may_cut)
         guard = stack.enter_context(PreemptionGuard())
         checkpointer = stack.enter_context(closing(initialize.open_checkpoints(config, directory)))
 
@@ -259,6 +261,15 @@ def _checked(
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     warnings = [*workdir.check(directory, config), *prediction_warnings(config)]
     return config, trainer, teacher, pretrained, warnings
+
+
+def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
+    """Returns whether the user has accepted that rows cut long sentences.
+
+    The recorded results of the small recipes on the built-in corpus include the loss.
+    """
+    is_built_in = split_inputs(config.data.input) == [BUILT_IN]
+    return is_built_in or "data.max_sentence_tokens" in source.flags
 
 
 def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:

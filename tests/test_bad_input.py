@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import evaluation, pretrain
+from bert_jax.command_line import ConfigSource
 from tests import runs
 from tests.refusals import command, in_process
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401
@@ -58,6 +59,24 @@ def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
     message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
     assert f"data={devices + 1}" in message and f"{devices} available device(s)" in message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_text_that_loses_much_is_refused_before_it_is_tokenized(tmp_path, refusal):
+    long = " ".join(["the old man of the hill had seen it"] * 6)
+    texts = write_documents(tmp_path / "texts", 12, text=f"{long.capitalize()}. " * 9)
+    for default in (0, 128):
+        config = small_run(texts, data__max_sentence_tokens=default)
+        source = ConfigSource("tiny", config)
+        message = refusal(lambda: pretrain.train(config, tmp_path / "run", source))  # noqa: B023
+        assert "of the tokens are in no row of an epoch, because" in message
+        assert "--config.data.max_sentence_tokens=8 divides such sentences" in message
+        assert f"--config.data.max_sentence_tokens={default} accepts the loss" in message
+        assert not (tmp_path / "run" / "data" / "metadata.json").exists()
+    typed = ConfigSource("tiny", config, frozenset({"data.max_sentence_tokens"}))
+    assert pretrain.train(config, tmp_path / "run", typed)["step"] == 6
+    divided = small_run(texts, data__max_sentence_tokens=8)
+    source = ConfigSource("tiny", divided)
+    assert pretrain.train(divided, tmp_path / "divided", source)["step"] == 6
 
 
 class TestFewAndShortDocuments:

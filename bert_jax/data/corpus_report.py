@@ -127,16 +127,11 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     report = max(reports, key=lambda report: report["max_seq_length"])
     epochs = sum(report["epochs"] for report in reports)
-    length, median = report["max_seq_length"], report["sentences_per_document"]["median"]
+    median = report["sentences_per_document"]["median"]
     random_share = report["label_shares"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
     found = []
-    if report["seen"] < 0.7 and report["too_long"] > 0.05:
-        found.append(
-            f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch: "
-            f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens, "
-            "and the rest of such a sentence is cut off; begin again in another directory with "
-            f"config.data.max_sentence_tokens={length // 2}"
-        )
+    if cut := cut_sentences(reports):
+        found.append(f"{cut}; begin again in another directory with this flag")
     if report["unknown"] > 0.01:
         found.append(
             f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
@@ -160,6 +155,22 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             "or fewer steps (config.train.num_steps)"
         )
     return found[:_MAX_WARNINGS]
+
+
+def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a sentence on the tokens that are lost with the ends of long sentences.
+
+    It is empty if these are less than 30 % of the tokens.
+    """
+    report = max(reports, key=lambda report: report["max_seq_length"])
+    if report["seen"] >= 0.7 or report["too_long"] <= 0.05:
+        return ""
+    length = report["max_seq_length"]
+    return (
+        f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch, because "
+        f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens and "
+        f"lose their end; --config.data.max_sentence_tokens={length // 2} divides such sentences"
+    )
 
 
 def table(reports: Sequence[Mapping[str, Any]]) -> Table:

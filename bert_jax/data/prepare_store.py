@@ -29,7 +29,13 @@ from bert_jax.data.corpus import (
 )
 from bert_jax.data.heldout import HeldOutText, choose
 from bert_jax.data.sentence_splitter import LANGUAGES
-from bert_jax.data.store import SplitWriter, read_metadata, store_path, write_metadata
+from bert_jax.data.store import (
+    SplitWriter,
+    TokenStore,
+    read_metadata,
+    store_path,
+    write_metadata,
+)
 from bert_jax.data.store_manifest import (
     SPLIT_FILES,
     STORE_FILES,
@@ -55,15 +61,25 @@ STANDARD_INPUT = "-"
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
+# The text of the sample of `prepare`, which is tokenized in about a second, and the fewest
+# documents in it.
+_SAMPLE_CHARACTERS, _SAMPLE_DOCUMENTS = 2**18, 8
 
 
-def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dict[str, Any]:
+def prepare(
+    data: ConfigDict,
+    vocab_size: int,
+    output: str | os.PathLike,
+    check_sample: Callable[[TokenStore, tokenizers.Tokenizer], None] | None = None,
+) -> dict[str, Any]:
     """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
 
     Args:
       data: The `data` section of a checked config.
       vocab_size: The number of entries; the vocabulary of `data.vocab` must have as many.
       output: The directory of the store; an unfinished store in it is replaced.
+      check_sample: Called with a store of the beginning of the text and its tokenizer, before the
+        whole text is tokenized. It may raise UserError.
 
     Returns:
       The store's metadata.
@@ -111,6 +127,11 @@ def prepare(data: ConfigDict, vocab_size: int, output: str | os.PathLike) -> dic
             rows = write_rows(corpus.sources, tokenizer, local)
             splits = {"train": {"records": rows}}
         else:
+            if check_sample:
+                with tempfile.TemporaryDirectory() as scratch:
+                    size = tokenizer.vocab_size
+                    sample = _sample(data, corpus, local / "tokenizer", size, scratch)
+                    check_sample(sample, tokenizer)
             counts: Counter[str] = Counter()
             marked = heldout.mark(corpus.documents())
             documents = _tokenized(data, corpus, marked, local / "tokenizer", counts)
@@ -260,6 +281,22 @@ def _write_splits(
     return splits
 
 
+def _sample(
+    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path, vocab_size: int, directory: str
+) -> TokenStore:
+    """Writes a store of the beginning of the text."""
+    size, limit = 0, _SAMPLE_CHARACTERS // _SAMPLE_DOCUMENTS
+    beginnings = (document._replace(text=document.text[:limit]) for document in corpus.documents())
+    with SplitWriter(directory, vocab_size) as split:
+        for document in tokenize_documents(beginnings, tokenizer_dir, 1, _rules(data)):
+            if document.tokens.size:
+                _append(split, document)
+            size += document.counts["characters"]
+            if size >= _SAMPLE_CHARACTERS:
+                break
+    return TokenStore(directory)
+
+
 def _append(split: SplitWriter, document: TokenizedDocument) -> None:
     split.append(
         document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
@@ -278,10 +315,9 @@ def _tokenized(
     The counts of each document are added to `counts`.
     """
     processes = data.num_processes or num_cores()
-    rules = SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
     with (
         _reading(corpus, "tokenizing") as (_, advance),
-        closing(tokenize_documents(documents, tokenizer_dir, processes, rules)) as tokenized,
+        closing(tokenize_documents(documents, tokenizer_dir, processes, _rules(data))) as tokenized,
     ):
         for document in tokenized:
             advance()
@@ -291,6 +327,10 @@ def _tokenized(
             else:
                 where = f"{document.source}:{document.line}"
                 corpus.bad.add(BadRecord("empty", "the document has no text"), where)
+
+
+def _rules(data: ConfigDict) -> SentenceRules:
+    return SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
 
 
 @contextmanager
