@@ -85,6 +85,7 @@ def main(_) -> None:
         _print_summary(metadata, values.output, seconds)
         if values.report:
             _print_report(metadata, values.output, values.max_seq_length, data.rows)
+        _print_next(metadata, values.output)
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -97,13 +98,12 @@ def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
 
 
 def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None) -> None:
-    """Prints the sizes and the next command; `seconds` is None for a store from earlier."""
-    console = terminal(soft_wrap=True)
+    """Prints the sizes; `seconds` is None for a store from earlier."""
     table = Table("split", "documents", "sentences", "tokens", "MB of text")
     for name, counts in metadata["splits"].items():
         numbers = [f"{counts[key]:,}" for key in ("documents", "sentences", "tokens")]
         table.add_row(name, *numbers, f"{counts['bytes_of_text'] / 1e6:,.1f}")
-    console.print(table)
+    terminal().print(table)
     for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
         say(f"warning: {text}")
     splits = metadata["splits"].values()
@@ -112,16 +112,18 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
         tokens = sum(s["tokens"] for s in splits) / seconds
         megabytes = sum(s["bytes_of_text"] for s in splits) / 1e6 / seconds
         speed = f"{seconds:.1f} s, {tokens:,.0f} tokens/s, {megabytes:.2f} MB/s in all; "
+    say(f"{speed}vocabulary of {metadata['vocab_size']:,}; the token store is in {output}")
+
+
+def _print_next(metadata: dict[str, Any], output: str) -> None:
     sources = join_inputs(metadata["options"]["input"])
     defaults = default_config().data
     keys = tokenizer_flags(metadata["options"]).items()
     flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
-    console.print(
-        f"{speed}vocabulary of {metadata['vocab_size']:,}; the token store is in {output}\n"
+    print(
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
         f"--config.data.store={shlex.quote(output)} --config.data.input={shlex.quote(sources)} "
-        f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}",
-        highlight=False,
+        f"--config.model.vocab_size={metadata['vocab_size']}{''.join(flags)}"
     )
 
 

@@ -277,7 +277,8 @@ def test_command(store, speeches, tmp_path):
     result = run(f"--input={speeches}", f"--output={tmp_path}/a", f"--vocab={vocab}", *report)
     assert result.returncode == 0, result.stderr
     assert "57" in result.stdout and "tokens/s" in result.stdout
-    assert f"--config.data.store={tmp_path}/a" in result.stdout
+    *_, last = result.stdout.splitlines()
+    assert last.startswith("next: ") and f"--config.data.store={tmp_path}/a" in last
     # Only pairs have labels.
     assert "rows of 32" in result.stdout and "random pairs" not in result.stdout
     assert result.stderr == ""

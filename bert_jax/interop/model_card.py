@@ -1,5 +1,6 @@
 """The README.md of an exported model: what it is, how it was trained, and its scores."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ _COMMON_RESULTS = {
     "num_sequences": "sequences",
     "max_seq_length": "maximum sequence length (tokens)",
 }
+# The folders of absolute paths, which mean nothing on another machine.
+_FOLDERS = re.compile(r"(?<![^\s,=])(\w+:/)?/([^\s,=/]+/)*(?=[^\s,=/])")
 _NOT_MEASURED = ["## Results", "", "Not measured.", ""]
 
 
@@ -64,10 +67,9 @@ def _training(training: dict[str, Any]) -> list[str]:
     config, corpus = training["config"], training.get("corpus") or {}
     facts: dict[str, Any] = {"steps": training.get("step")}
     # Set if the run did not start from scratch.
-    facts |= {key: config.get(key) or None for key in ("init_from", "resume_from")}
-    facts |= {"task": config.get("task")}
+    facts |= {key: config.get(key) for key in ("init_from", "resume_from", "task")}
     for section in ("objective", "train", "optimizer", "schedule", "data"):
-        for key, value in (config.get(section) or {}).items():
+        for key, value in flatten(config.get(section) or {}):
             # The stages follow one by one below.
             if key != "stages":
                 facts[f"{section}.{key}"] = value
@@ -78,7 +80,7 @@ def _training(training: dict[str, Any]) -> list[str]:
     facts |= {
         f"corpus.{key}": value
         for key, value in flatten(corpus)
-        if not key.startswith(("options.", "tokenizer.", "format_version"))
+        if not key.startswith(("options.", "tokenizer.", "format_version", "report.formats"))
     }
     return _table("Training", facts)
 
@@ -119,12 +121,13 @@ def _number(value: Any) -> str:
 
 
 def _table(title: str, facts: dict[str, Any]) -> list[str]:
-    rows = [f"| {key} | {_cell(value)} |" for key, value in facts.items() if value is not None]
+    rows = [f"| {key} | {cell} |" for key, value in facts.items() if (cell := _cell(value))]
     heading = [f"## {title}", ""] if title else []
     return [*heading, "| | |", "|---|---|", *rows, ""]
 
 
 def _cell(value: Any) -> str:
-    """Returns a value as the text of one cell."""
-    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return " ".join(text.replace("|", "\\|").split()) or "(none)"
+    """Returns a value as the text of one cell; empty for None and for an empty value."""
+    values = value if isinstance(value, list | tuple) else [value]
+    text = ", ".join("" if entry is None else str(entry) for entry in values)
+    return " ".join(_FOLDERS.sub("", text).replace("|", "\\|").split())

@@ -8,8 +8,13 @@ def test_it_describes_the_training_and_the_results(tmp_path):
     pretrained = make_pretrained()
     pretrained.training = {
         "step": 2500,
-        "config": {"train": {"batch_size": 32}, "seed": 5, "data": {"input": ["a|b.txt"]}},
-        "corpus": {"sources": 3},
+        "config": {
+            "train": {"batch_size": 32, "extra": {"steps": [0, 5]}},
+            "seed": 5,
+            "data": {"input": ["a|b.txt", "/home/ada/my texts/*.txt"], "vocab": "", "store": "x/y"},
+            "init_from": "gs://ada/runs/one/",
+        },
+        "corpus": {"sources": 3, "report": {"formats": [["jsonl", "/home/ada/a", 7]], "tokens": 9}},
         "results": {"mlm_loss": 5.8538, "unigram_mlm_loss": 6.5, "num_sequences": 1024},
     }
     formats.write(pretrained, tmp_path / "hf", "huggingface")
@@ -20,8 +25,13 @@ def test_it_describes_the_training_and_the_results(tmp_path):
         "| steps | 2500 |",
         "| train.batch_size | 32 |",
         "| seed | 5 |",
-        "| data.input | a\\|b.txt |",
+        "| train.extra.steps | 0, 5 |",
+        "| init_from | one/ |",
+        "| data.input | a\\|b.txt, my texts/*.txt |",
+        "| data.store | x/y |",
+        "| corpus.report.tokens | 9 |",
         "| masked-LM loss (nats) | 5.854 | 6.5 (unigram frequencies) |",
         "| sequences | 1024 |",
     ):
         assert line in card.splitlines()
+    assert "ada" not in card and "formats" not in card and "data.vocab" not in card
