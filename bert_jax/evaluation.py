@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 from bert_jax.input_setup import evaluation_spec
 from bert_jax.interop import formats
 from bert_jax.interop.native import is_native
-from bert_jax.objectives.language_model import FILLED_MASKS
+from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -40,9 +40,9 @@ from bert_jax.training.loop import DivergedError
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
-# The examples of filled masks: how many rows, and how many tokens on each side of a mask.
-_NUM_FILLED_MASKS = 4
-_CONTEXT_TOKENS = 8
+# The examples of filled masks: how many rows, and their most tokens.
+_NUM_FILLED_TEXTS = 4
+_FILLED_TOKENS = 48
 
 
 def evaluate(
@@ -72,7 +72,7 @@ def evaluate(
 
     Returns:
       The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
-      model that fills masks, some `filled_masks`; empty if stopped.
+      model that fills masks, some `filled_texts`; empty if stopped.
 
     Raises:
       UserError: The text yields no sequence.
@@ -93,7 +93,7 @@ def evaluate(
     for batch in trainer.put(batches):
         sums, guesses = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
         if guesses and not totals:
-            masks = filled_masks(guesses, tokenizer)
+            masks = filled_texts(guesses, tokenizer)
         sums = jax.tree.map(float, sums)
         totals = jax.tree.map(operator.add, totals, sums) if totals else sums
         advance(int(sums["num_sequences"]))
@@ -108,13 +108,14 @@ def evaluate(
                 f"{name} on held-out text is {value}: the weights are damaged, or the learning "
                 "rate was too high (config.schedule.peak_learning_rate)"
             )
-    return results | {FILLED_MASKS: masks} if masks else results
+    return results | {FILLED_TEXTS: masks} if masks else results
 
 
-def filled_masks(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Returns the guess for the first mask of each of a few rows.
+def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Returns the beginnings of a few rows, with the guess for every mask.
 
-    Each has the `text` around the mask, the `original` token, the `guess` and its `probability`.
+    Each has `texts`, the text before, between and after its masks, and `masks` with the `original`
+    token, the `guess` and its `probability`.
 
     Args:
       guesses: The result of `MaskedTokenPrediction.guesses`.
@@ -126,22 +127,35 @@ def filled_masks(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
         *(guesses["guessed_ids"], guesses["probabilities"]),
         strict=True,
     ):
+        ids_L = ids_L[ids_L != tokenizer.pad_id]
+        end = _FILLED_TOKENS
+        while end < len(ids_L) and not tokenizer.is_word_start_V[ids_L[end]]:
+            end += 1
         # Some of the tokens to predict are not masked, but kept or replaced by others.
-        masks = np.flatnonzero((weights_M > 0) & (ids_L[positions_M] == tokenizer.mask_id))
-        if not masks.size:
+        slots = [
+            m
+            for m in np.argsort(positions_M)
+            if weights_M[m] and positions_M[m] < end and ids_L[positions_M[m]] == tokenizer.mask_id
+        ]
+        if not slots:
             continue
-        i = masks[0]
-        start, end = positions_M[i] - _CONTEXT_TOKENS, positions_M[i] + _CONTEXT_TOKENS + 1
-        window = ids_L[max(start, 0) : end]
+        first, *others = np.split(ids_L[:end], positions_M[slots])
+        parts = [first[first != tokenizer.cls_id], *(part[1:] for part in others)]
+        texts = [tokenizer.decode(part) for part in parts]
         found.append(
             {
-                "text": tokenizer.decode(window[window != tokenizer.pad_id]),
-                "original": tokenizer.id_to_token(int(originals_M[i])),
-                "guess": tokenizer.id_to_token(int(guesses_M[i])),
-                "probability": float(probabilities_M[i]),
+                "texts": [*texts[:-1], texts[-1] + " …" * (end < len(ids_L))],
+                "masks": [
+                    {
+                        "original": tokenizer.piece_text(int(originals_M[m])),
+                        "guess": tokenizer.piece_text(int(guesses_M[m])),
+                        "probability": float(probabilities_M[m]),
+                    }
+                    for m in slots
+                ],
             }
         )
-        if len(found) == _NUM_FILLED_MASKS:
+        if len(found) == _NUM_FILLED_TEXTS:
             break
     return found
 
@@ -265,7 +279,7 @@ def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> st
             if metric.kind == "loss" and metric.baseline:
                 part += f" ({metric.baseline_label} {metric.text(results[metric.baseline])})"
             parts.append(part)
-    return "held out: " + ", ".join(parts)
+    return "held out (masked alike in all runs): " + ", ".join(parts)
 
 
 @contextlib.contextmanager

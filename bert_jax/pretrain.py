@@ -28,7 +28,6 @@ from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer
 from bert_jax.progress import say, terminal
 from bert_jax.training.best import Best
-from bert_jax.training.curves import pretraining_panels, write_curves
 from bert_jax.training.loop import train_loop
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import Recorder, recording
@@ -127,7 +126,7 @@ def train(
     results = run.results | run.ending(int(state.step)) | recorder.times() | {"corpus": reports}
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
-        _write_pages(trainer, path)
+        report.write_pages(path)
         summarize(trainer, results, path)
     return results
 
@@ -291,13 +290,6 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
         )
 
 
-def _write_pages(trainer: Trainer, directory: epath.Path) -> None:
-    """Writes curves.png and report.html, from the files of the run."""
-    panels = pretraining_panels(trainer.objective.terms)
-    write_curves(directory, directory / workdir.CURVES, panels)
-    report.write_page(directory)
-
-
 def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
     """Reprints and returns the results of a finished run; None if it is not finished."""
     trainer, directory = run.trainer, run.directory
@@ -313,7 +305,7 @@ def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
         return None
     # A process may have been killed before it wrote them.
     if not (directory / workdir.REPORT).exists():
-        _write_pages(trainer, directory)
+        report.write_pages(directory)
     further = "--config.train.extra.steps=N"
     if results.get("stopped_early"):
         further = "a larger --config.train.early_stopping_patience, or 0,"

@@ -25,6 +25,7 @@ LAYERS = (
     {"training"},
     {"interop"},
     {"pretraining"},
+    {"run_record"},
     {"initialize", "input_setup", "report", "run_config", "inference", "tpu"},
     {"evaluation", "finetuning"},
     {"pretrain"},

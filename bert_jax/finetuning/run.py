@@ -78,9 +78,9 @@ def finetune(
             run.trainer.abstract_state().params,
             lambda params, rows: run.predict(params, rows, guard),
         )
-        if scores and multihost.is_first() and not run.is_in_sweep:
+        if scores and multihost.is_first():
             # The report was written before the scores of the test split were known.
-            report.write_page(run.directory)
+            report.write_pages(run.directory)
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
@@ -150,13 +150,9 @@ def _train(
         **recorder.times(),
     }
     if multihost.is_first():
-        has_accuracy = "accuracy" in trainer.objective.averaged
-        panels = curves.finetuning_panels(run.task.metric, run.splits, best.step, has_accuracy)
-        curves.write_curves(directory, directory / workdir.CURVES, panels)
         # The results are written last, because a run that has them is not started again.
         files.write_json(directory / workdir.RESULTS, results)
-        if not run.is_in_sweep:
-            report.write_page(directory)
+        report.write_pages(directory)
         run.summarize(results)
     return results
 
@@ -175,7 +171,7 @@ class FinetuningRun:
         self, config: ConfigDict, directory: epath.PathLike, setup: TaskSetup, is_in_sweep: bool
     ):
         self.setup, self.task = setup, setup.task
-        # Runs of a sweep write no report, and the sweep itself prints advice for the best one.
+        # A sweep prints the place of its own report and advice for its best run.
         self.is_in_sweep = is_in_sweep
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)
@@ -290,9 +286,9 @@ def _finished(run: FinetuningRun) -> dict[str, Any] | None:
         if results["step"] != run.num_steps:
             return None
         say(f"This run is finished: step {run.num_steps:,} is done.")
-        if not run.is_in_sweep and not (run.directory / workdir.REPORT).exists():
+        if not (run.directory / workdir.REPORT).exists():
             # The process was killed before it wrote it.
-            report.write_page(run.directory)
+            report.write_pages(run.directory)
         run.summarize(results)
     except (UserError, KeyError):
         # The file is damaged and will be written again.

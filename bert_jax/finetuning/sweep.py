@@ -13,7 +13,7 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bert_jax import files, workdir
+from bert_jax import files, report, workdir
 from bert_jax.config.finetuning import validate
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
@@ -39,7 +39,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Args:
       config: As for `finetune`; each run gets its own learning rate, batch size and seed.
-      directory: Receives a work directory runs/NAME/ for each run, weights.sha256 and sweep.json.
+      directory: Receives a work directory runs/NAME/ for each run, weights.sha256, sweep.json and
+        report.html.
 
     Returns:
       The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
@@ -106,10 +107,11 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     }
     if multihost.is_first():
         files.write_json(directory / workdir.SWEEP, summary)
+        report.write_pages(directory)
         terminal().print(sweep_table(summary))
         best = directory / RUNS / summary["best_run"]
         print(f"best run     {best}")
-        print(f"all scores   {directory / workdir.SWEEP}")
+        print(f"report       {directory / workdir.REPORT}, {directory / workdir.SWEEP}")
         advise(config, best)
     return summary
 

@@ -12,7 +12,7 @@ from bert_jax.models import BertConfig
 from bert_jax.objectives.term import Metric, Sums, Term, example_weights
 
 # The key of examples in the results of an evaluation.
-FILLED_MASKS = "filled_masks"
+FILLED_TEXTS = "filled_texts"
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
 DENOMINATOR_EPSILON = 1e-5
 # math.exp overflows above 709.

@@ -1,7 +1,7 @@
-"""Plots the metrics of a run in one figure, WORKDIR/curves.png."""
+"""Plots the metrics of runs over the steps: WORKDIR/curves.png and the panels of the report."""
 
-import dataclasses
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,84 +9,61 @@ from etils import epath
 
 from bert_jax import files
 from bert_jax.objectives.term import Term
-from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
+from bert_jax.training.metrics import EVALUATION_PREFIX
 
-_HELD_OUT: dict[str, Any] = {"marker": "o"}
-_BASELINE: dict[str, Any] = {"linestyle": ":", "color": "gray"}
+_NOTE = (
+    "Training has the run's own masks and dropout. Held-out values have the same masks in all runs."
+)
+# Also the symbols of the report.
+_MARKERS = "osD^vPX*"
+_MOST_MARKERS = 20
+# A panel's width and height in inches, at 72 points each.
+_PANEL = (5.6, 3.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Panel:
-    """One panel of the figure, plotted over the steps.
+class Panel(NamedTuple):
+    """One quantity, plotted over the steps.
 
     Attributes:
-      title: The title.
-      curves: Label and matplotlib style by the name in metrics.jsonl; names without a value
-        are left out.
-      unit: The unit of the values; empty for none.
-      limits: The range of the values; None means a little beyond the data.
-      marked_step: A step to mark with a vertical line, or None.
+      title: The quantity, with its unit.
+      name: The key in metrics.jsonl; held-out values have the prefix `eval_`.
+      baseline: The key of a baseline of the held-out values; empty for none.
+      full: The value that is 100 %; 0 for a quantity that is not a percentage.
+      from_zero: Whether the axis begins at 0 rather than at the data.
     """
 
     title: str
-    curves: Mapping[str, tuple[str, Mapping[str, Any]]]
-    unit: str = ""
-    limits: tuple[float | None, float | None] = (None, None)
-    marked_step: int | None = None
+    name: str
+    baseline: str = ""
+    full: float = 0.0
+    from_zero: bool = False
 
 
-_RATE = Panel("Learning rate", {"learning_rate": ("learning rate", {})}, limits=(0, None))
-_SPEED = Panel(
-    "Speed", {"sequences_per_second": ("sequences/s", {})}, "sequences/s", limits=(0, None)
-)
+_RATE = Panel("learning rate", "learning_rate", from_zero=True)
+_NORM = Panel("gradient norm", "grad_norm", from_zero=True)
+_SPEED = Panel("speed (sequences/s)", "sequences_per_second", from_zero=True)
 
 
 def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
-    """Returns a panel per kind of training metric, and one each for learning rate and speed."""
-    metrics = [(term, metric) for term in terms for metric in term.metrics if metric.in_training]
-    panels = []
-    for kind in dict.fromkeys(metric.kind for _, metric in metrics):
-        curves: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        baselines: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        for term, metric in metrics:
-            if metric.kind != kind:
-                continue
-            curves[metric.name] = (term.label, {})
-            curves[EVALUATION_PREFIX + metric.name] = (f"{term.label}, held out", _HELD_OUT)
-            if metric.baseline and kind == "loss":
-                label = f"{term.label}, {metric.baseline_label}"
-                baselines[EVALUATION_PREFIX + metric.baseline] = (label, _BASELINE)
-        unit = "nats" if kind == "loss" else ""
-        limits = (0, 1) if kind == "accuracy" else (0, None)
-        panels.append(Panel(kind.capitalize(), curves | baselines, unit, limits))
-    return (*panels, _RATE, _SPEED)
+    """Returns a panel for each training metric, and for learning rate, gradient norm and speed."""
+    metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
+    return (
+        *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
+        *(_RATE, _NORM, _SPEED),
+    )
 
 
-def finetuning_panels(
-    metric: str, splits: Sequence[str], best_step: int, has_accuracy: bool
-) -> tuple[Panel, ...]:
+def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
     """Returns the panels of a fine-tuning run.
 
     Args:
       metric: The metric that decides which checkpoint is best.
       splits: The validation splits; empty if none was scored.
-      best_step: The step of the best checkpoint.
-      has_accuracy: Whether there is a training accuracy; a regression has none.
+      full: The score that is 100 %.
     """
-    scores = Panel(
-        f"{metric}; the best: step {best_step:,}",
-        {EVALUATION_PREFIX + score_name(splits, x, metric): (x, _HELD_OUT) for x in splits},
-        marked_step=best_step,
-    )
-    accuracy = Panel("Accuracy, training", {"accuracy": ("training", {})}, limits=(0, 1.02))
-    return (
-        Panel("Loss, training", {"loss": ("training", {})}, limits=(0, None)),
-        *([accuracy] if has_accuracy else []),
-        *([scores] if splits else []),
-        _RATE,
-        Panel("Gradient norm", {"grad_norm": ("gradient norm", {})}, limits=(0, None)),
-        _SPEED,
-    )
+    scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
+    accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
+    return (*scores, *accuracy, Panel("loss", "loss"), _RATE, _NORM, _SPEED)
 
 
 def score_name(splits: Sequence[str], split: str, name: str) -> str:
@@ -97,68 +74,118 @@ def score_name(splits: Sequence[str], split: str, name: str) -> str:
     return name if split == splits[0] else f"{split.removeprefix('validation_')}_{name}"
 
 
-class RunCurves(NamedTuple):
-    """The curves of a run: its name, the lines of metrics.jsonl, and what is drawn of them."""
-
-    name: str
-    lines: list[dict[str, Any]]
-    panels: Sequence[Panel]
+def has_points(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether the lines of metrics.jsonl have a value for the panel."""
+    return bool(_points(panel.name, lines) or _points(EVALUATION_PREFIX + panel.name, lines))
 
 
-def write_curves(workdir: epath.PathLike, output: epath.PathLike, panels: Sequence[Panel]) -> None:
-    """Plots metrics.jsonl over the steps, two or three panels per row."""
-    files.write_whole(output, draw_curves([RunCurves("", read_metrics(workdir), panels)], "png"))
-
-
-def draw_curves(runs: Sequence[RunCurves], format: str) -> bytes:
-    """Returns an image of the curves of one or several runs, as "png" or "svg".
-
-    Panels with the same title become one. With several runs, labels begin with the name of the run,
-    and baselines are left out.
-    """
-    # Imported late: matplotlib would delay the first step of a run.
-    import matplotlib
+def write_curves(
+    lines: Sequence[Mapping[str, Any]], output: epath.PathLike, panels: Sequence[Panel]
+) -> None:
+    """Plots the lines of metrics.jsonl over the steps, two panels in a row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    panels = [panel for panel in panels if has_points(panel, lines)] or panels[:1]
+    rows = -(-len(panels) // 2)
+    figure = _figure(2 * _PANEL[0], rows * _PANEL[1])
+    FigureCanvasAgg(figure)
+    all_axes = [*figure.subplots(rows, 2, squeeze=False).flat]
+    for panel, axes in zip(panels, all_axes, strict=False):
+        _draw(axes, panel, [lines])
+        axes.set_title(panel.title, parse_math=False)
+        if len(axes.lines) > 1:
+            axes.legend(fontsize="small")
+    for axes in all_axes[len(panels) :]:
+        axes.remove()
+    figure.supxlabel(_NOTE, fontsize="small")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=100)
+    files.write_whole(output, image.getvalue())
+
+
+def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Returns an SVG of the panel for a page, which colors the curves.
+
+    Each curve is a group with the classes "run" and "training", "held-out" or "baseline", and with
+    the number of its run in `data-run`. `data-frame` has the left, right, bottom and top of the
+    axes in the SVG's units, and `data-limits` their values. The bytes are the same in each call.
+
+    Args:
+      panel: The quantity to plot.
+      runs: The lines of metrics.jsonl of each run.
+    """
+    import matplotlib
+
+    figure = _figure(*_PANEL)
+    axes = figure.subplots()
+    figure.patch.set_visible(False)
+    # The colors stand for variables of the page.
+    _draw(axes, panel, runs, color="#ab{:04x}")
+    image = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_jax"}):
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(image, format="svg", transparent=True, metadata=metadata)
+    left, bottom, right, top = axes.bbox.extents
+    height = figure.bbox.height
+    frame = f"{left:.2f} {right:.2f} {height - bottom:.2f} {height - top:.2f}"
+    limits = " ".join(f"{x:.6g}" for x in (*axes.get_xlim(), *axes.get_ylim()))
+    text = image.getvalue().decode()
+    text = text[text.index("<svg") :].replace(
+        "<svg", f'<svg data-frame="{frame}" data-limits="{limits}"', 1
+    )
+    text = re.sub(r'<g id="run(\d+)-([a-z-]+)">', r'<g class="run \2" data-run="\1">', text)
+    text = re.sub("#ab([0-9a-f]{4})", lambda match: f"var(--run{int(match[1], 16)})", text)
+    text = text.replace("#000000", "var(--soft)").replace("#b0b0b0", "var(--line)")
+    # Several figures of a page would share these ids, to which nothing refers.
+    return re.sub(r'<g id="\w+">', "<g>", text)
+
+
+def _figure(width: float, height: float) -> Any:
+    # Imported late: matplotlib would delay the first step of a run. pyplot is not used, because
+    # its global state and display belong to the user's program.
     from matplotlib.figure import Figure
 
-    titles = list(dict.fromkeys(panel.title for run in runs for panel in run.panels))
-    columns = 2 if len(titles) <= 4 else 3
-    rows = -(-len(titles) // columns)
-    figure = Figure(figsize=(5.5 * columns, 3.5 * rows))
-    figure.subplots_adjust(left=0.07, right=0.98, bottom=0.08, top=0.95, wspace=0.2, hspace=0.35)
-    # pyplot is not used, because its global state and display belong to the user's program.
-    FigureCanvasAgg(figure)
-    all_axes = list(figure.subplots(rows, columns).flat)
-    for axes, title in zip(all_axes, titles, strict=False):
-        parts = [(run, panel) for run in runs for panel in run.panels if panel.title == title]
-        for run, panel in parts:
-            _draw(axes, panel, run.lines, prefix=f"{run.name}: " if len(runs) > 1 else "")
-        _finish(axes, parts[0][1])
-    for axes in all_axes[len(titles) :]:
-        axes.remove()
-    image = io.BytesIO()
-    # An SVG keeps its text as text, and its bytes do not depend on the time.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_jax"}):
-        metadata = {"Date": None} if format == "svg" else None
-        figure.savefig(image, format=format, dpi=100, metadata=metadata)
-    return image.getvalue()
+    return Figure(figsize=(width, height), dpi=72, layout="constrained")
 
 
-def _draw(axes: Any, panel: Panel, lines: list[dict[str, Any]], prefix: str) -> None:
-    for name, (label, style) in panel.curves.items():
-        points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-        if points and not (prefix and style is _BASELINE):
-            axes.plot(*zip(*points, strict=True), label=prefix + label, **style)
+def _draw(
+    axes: Any, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], color: str = "C{}"
+) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-
-def _finish(axes: Any, panel: Panel) -> None:
-    if len(axes.lines) > 1:
-        axes.legend(fontsize="small")
-    if panel.marked_step is not None:
-        axes.axvline(panel.marked_step, color="gray", linestyle=":")
-    bottom, top = panel.limits
-    if top is None and bottom is not None and axes.has_data():
-        # matplotlib's own margin is a share of the data's range, which may not begin at `bottom`.
-        top = bottom + 1.05 * (axes.dataLim.ymax - bottom)
-    axes.set(title=panel.title, xlabel="step", ylabel=panel.unit, ylim=(bottom, top or None))
+    for number, lines in enumerate(runs):
+        curves = {
+            "training": _points(panel.name, lines),
+            "held-out": _points(EVALUATION_PREFIX + panel.name, lines),
+            "baseline": _points(EVALUATION_PREFIX + panel.baseline, lines),
+        }
+        marker = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 5}
+        marker["markevery"] = -(-len(curves["held-out"]) // _MOST_MARKERS) or 1
+        styles = {
+            "training": {"linewidth": 1.0, "alpha": 0.3 if len(runs) > 1 else 0.6}
+            if curves["held-out"]
+            else {},
+            "held-out": {"linewidth": 1.8, **marker},
+            "baseline": {"linestyle": ":"},
+        }
+        if curves["baseline"]:
+            # It is also known before the first evaluation.
+            curves["baseline"].insert(0, (lines[0]["step"], curves["baseline"][0][1]))
+        for kind, points in curves.items():
+            if points:
+                steps, values = zip(*points, strict=True)
+                (line,) = axes.plot(
+                    steps, values, color=color.format(number), label=kind, **styles[kind]
+                )
+                line.set_gid(f"run{number}-{kind}")
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_formatter(PercentFormatter(panel.full) if panel.full else "{x:g}")
+    axes.set_xlabel("step")
     axes.grid(alpha=0.3)
+
+
+def _points(name: str, lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    return [(line["step"], line[name]) for line in lines if line.get(name) is not None]

@@ -73,5 +73,6 @@ def make_tokenizer(vocab_size, seed=0):
         mask_id=MASK,
         is_word_start_V=starts,
         id_to_token=str,
+        piece_text=str,
         decode=lambda ids: " ".join(map(str, ids)),
     )

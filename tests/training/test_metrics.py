@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard, the meter and the curves."""
+"""metrics.jsonl, TensorBoard and the meter."""
 
 import json
 import struct
@@ -9,10 +9,7 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 
 from bert_jax import files
-from bert_jax.config import default_config
-from bert_jax.pretraining import make_objective
-from bert_jax.training import curves, metrics
-from bert_jax.training.curves import finetuning_panels, pretraining_panels, write_curves
+from bert_jax.training import metrics
 from bert_jax.training.metrics import RATES, Meter, MetricsWriter, read_metrics
 
 
@@ -155,55 +152,3 @@ class TestInABucket:
                 writer.flush()
         writer.close()
         assert [line["step"] for line in self.lines(root)] == [1]
-
-
-def test_curves_of_pretraining(tmp_path):
-    writer = MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0)
-    for step in range(10, 210, 10):
-        line = {"mlm_loss": 9 * 0.99**step, "nsp_loss": 0.69, "mlm_accuracy": step / 400}
-        line |= {"nsp_accuracy": 0.6, "learning_rate": 1e-3, "sequences_per_second": None}
-        writer.write(step, line | ({"sequences_per_second": 50.0} if step > 10 else {}))
-        if step % 50 == 0:
-            evaluation = {"mlm_loss": 9 * 0.99**step + 0.3, "unigram_mlm_loss": 6.2}
-            writer.write(step, {f"eval_{name}": value for name, value in evaluation.items()})
-    writer.close()
-    panels = pretraining_panels(make_objective(default_config()).terms)
-    write_curves(tmp_path, tmp_path / "curves.png", panels)
-    content = (tmp_path / "curves.png").read_bytes()
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", content[16:24]) == (1100, 700)
-    (tmp_path / "empty").mkdir()
-    write_curves(tmp_path / "empty", tmp_path / "empty.png", panels)
-    assert len(content) > 1.5 * (tmp_path / "empty.png").stat().st_size
-
-
-def test_curves_of_fine_tuning(tmp_path, monkeypatch):
-    drawn = {}
-
-    def remember(axes, panel, lines, prefix):
-        draw(axes, panel, lines, prefix)
-        drawn[panel.title] = axes
-
-    draw = curves._draw
-    monkeypatch.setattr(curves, "_draw", remember)
-    writer = MetricsWriter(tmp_path, resumed_step=0, evaluated_step=0)
-    for step in range(10, 60, 10):
-        line = {"loss": 50.0 + step / 100, "accuracy": step / 100, "learning_rate": 1e-3}
-        writer.write(step, line | {"grad_norm": 2.0, "sequences_per_second": None})
-        writer.write(step, {"eval_f1": 80 + step, "eval_mismatched_f1": 70 + step})
-    writer.close()
-    splits = ("validation_matched", "validation_mismatched")
-    write_curves(tmp_path, tmp_path / "a.png", finetuning_panels("f1", splits, 40, True))
-    assert struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24]) == (1650, 700)
-    assert [len(axes.lines) for axes in drawn.values()] == [1, 1, 3, 1, 1, 0]
-    matched, mismatched, best = drawn["f1; the best: step 40"].lines
-    assert list(matched.get_xdata()) == [10, 20, 30, 40, 50]
-    assert list(mismatched.get_ydata()) == [80, 90, 100, 110, 120]
-    assert list(best.get_xdata()) == [40, 40]
-    # A curve that is far from 0 and nearly flat is completely inside the panel.
-    bottom, top = drawn["Loss, training"].get_ylim()
-    assert bottom == 0 and top > 50.5
-    assert list(drawn["Accuracy, training"].lines[0].get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
-    drawn.clear()
-    write_curves(tmp_path, tmp_path / "b.png", finetuning_panels("f1", splits, 40, False))
-    assert len(drawn) == 5 and "Accuracy, training" not in drawn

@@ -1,0 +1,148 @@
+"""Reads what the work directory of a run or a sweep holds about its results and its cost."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import files, workdir
+from bert_jax.objectives.term import Metric
+from bert_jax.pretraining import make_objective
+from bert_jax.training.curves import Panel, finetuning_panels, pretraining_panels
+from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
+from bert_jax.training.stages import resolve_stages, stage_of
+
+# Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.
+_KINDS = ("score", "accuracy")
+
+
+class Run(NamedTuple):
+    """What a work directory holds about its run.
+
+    Attributes:
+      values: The values of `metrics` and their baselines by name; before the end of a pre-training
+        run, those of its last evaluation.
+      metrics: The results to show by their labels, the most important first.
+      panels: The quantities to plot by their titles.
+    """
+
+    directory: epath.Path
+    config: ConfigDict
+    results: Mapping[str, Any]
+    lines: list[dict[str, Any]]
+    values: Mapping[str, float]
+    metrics: Mapping[str, Metric]
+    panels: Mapping[str, Panel]
+
+    def value(self, label: str) -> float:
+        """Returns the value of a metric by its label."""
+        return self.values[self.metrics[label].name]
+
+    def text(self, label: str) -> str:
+        """Returns the value with its unit."""
+        return self.metrics[label].text(self.value(label))
+
+    def baseline(self, label: str) -> float | None:
+        """Returns the value of a metric's baseline, if it has one."""
+        return self.values.get(self.metrics[label].baseline)
+
+
+def read_runs(directory: epath.PathLike) -> list[Run]:
+    """Reads a work directory, or those of all runs of a sweep.
+
+    Raises:
+      UserError: It holds no run.
+    """
+    path = epath.Path(directory)
+    configs = (
+        [] if (path / workdir.CONFIG).exists() else path.glob(f"{workdir.RUNS}/*/{workdir.CONFIG}")
+    )
+    return [read_run(config.parent) for config in sorted(configs)] or [read_run(directory)]
+
+
+def read_run(directory: epath.PathLike) -> Run:
+    """Reads a work directory.
+
+    Raises:
+      UserError: It holds no run.
+    """
+    config, path = workdir.load_config(directory), epath.Path(directory)
+    lines, results = read_metrics(path), {}
+    if (path / workdir.RESULTS).exists():
+        results = files.read_json(path / workdir.RESULTS)
+    if workdir.is_finetuning(config):
+        splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
+        # The score that decides comes first.
+        main, full = results.get("metric", ""), 100.0 if config.task.startswith("squad") else 1.0
+        values, metrics = {}, []
+        for split, scores in splits.items():
+            for name in sorted(scores, key=lambda name: name != main):
+                is_share = not any(word in name for word in ("error", "thresh", "total"))
+                metrics.append(Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_share]))
+                values[metrics[-1].name] = scores[name] / (full if is_share else 1.0)
+        validation = [split for split in splits if split.startswith("validation")]
+        panels = finetuning_panels(main, validation, full)
+    else:
+        objective = make_objective(config)
+        panels = pretraining_panels(objective.terms)
+        pairs = zip(objective.weights, objective.terms, strict=True)
+        terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
+        # A value beside a baseline says more than one without.
+        metrics = [metric for term in terms for metric in term.metrics]
+        metrics.sort(key=lambda metric: not metric.baseline)
+        values = {
+            name.removeprefix(EVALUATION_PREFIX): value
+            for line in lines
+            for name, value in line.items()
+            if name.startswith(EVALUATION_PREFIX) and value is not None
+        } | results
+    # ELECTRA's generator has the same metrics as a masked-LM term.
+    shown = {metric.label: metric for metric in metrics if metric.name in values}
+    titled = {panel.title: panel for panel in panels}
+    return Run(path, config, results, lines, values, shown, titled)
+
+
+def best_of(metric: Metric) -> Callable[..., float]:
+    """Returns `max` or `min`, which picks the best of several values."""
+    return max if metric.kind in _KINDS else min
+
+
+def cost(run: Run) -> dict[str, str]:
+    """Adds up the logged lines. Lines after an interruption count the time of their steps only."""
+    lines = [line for line in run.lines if "loss" in line]
+    steps = [line["step"] for line in lines]
+    # A run that continues another one begins at its step.
+    interval = steps[1] - steps[0] if len(steps) > 1 else run.config.log.every_steps
+    before, seconds, sequences, flops = max(0, steps[0] - interval) if steps else 0, 0.0, 0, 0.0
+    stages = [] if workdir.is_finetuning(run.config) else resolve_stages(run.config)
+    for line in lines:
+        if rate := line.get("sequences_per_second"):
+            of_step = stage_of(stages, line["step"]) if stages else run.config.train
+            count = (line["step"] - before) * of_step.batch_size
+            before, sequences = line["step"], sequences + count
+            seconds += count / rate
+            flops += line["flops_per_second"] * count / rate
+    if not seconds:
+        return {}
+    return {
+        "training time": _duration(seconds),
+        "compilation": _duration(sum(line.get("compile_seconds", 0.0) for line in lines)),
+        "sequences": f"{sequences:,}",
+        "sequences/s": f"{float(f'{sequences / seconds:.3g}'):,g}",
+        "model FLOPs": _with_prefix(flops, "FLOPs"),
+        "FLOP/s": _with_prefix(flops / seconds, "FLOP/s"),
+    }
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _with_prefix(value: float, unit: str) -> str:
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter(unit)(float(f"{value:.3g}"))
