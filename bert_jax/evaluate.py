@@ -66,7 +66,7 @@ def main(_) -> None:
             _write(results)
             return
         from bert_jax.evaluation import as_workdir, evaluate_workdir, results_table
-        from bert_jax.pretraining import make_objective
+        from bert_jax.training.objective import make_objective
 
         with as_workdir(args.workdir, args.step) as directory:
             results = evaluate_workdir(

@@ -9,9 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bert_jax.batch import BatchFields
-from bert_jax.config import objective_terms, teacher_layers
-from bert_jax.data.stream import batch_fields
+from bert_jax.config import teacher_layers
 from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.families import load_family
@@ -19,45 +17,13 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import fit_weights, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.term import Term
-from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.distillation import HiddenCosine
-from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
+from bert_jax.training.objective import declared_fields, make_objective
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer
-
-
-def make_objective(config: ConfigDict) -> WeightedTerms:
-    """Returns the objective of a config, without a teacher.
-
-    Raises:
-      UserError: A term is unknown, needs a batch field that the rows and the corruption of the
-        config do not provide, or has nothing to predict in this model.
-    """
-    terms = make_terms(objective_terms(config), config.objective)
-    objective = WeightedTerms(terms, tuple(config.objective.weights))
-    provided, data = _fields(config), config.data
-    for name, term in zip(objective_terms(config), objective.terms, strict=True):
-        if missing := [field for field, kind in term.fields.items() if provided.get(field) != kind]:
-            labels = f" with config.data.pair_labels={data.pair_labels}"
-            raise UserError(
-                f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
-                f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
-                f"config.data.corruption={data.corruption} do not provide it"
-            )
-        if term.is_left_to_right and not config.model.causal:
-            raise UserError(
-                f"config.objective.terms has {name}, but config.model.causal is False, so that "
-                "each position sees the token it predicts; set it to True"
-            )
-        if term.is_left_to_right and "masked_lm_positions" in provided:
-            raise UserError(
-                f"config.objective.terms has {name}, but config.data.corruption={data.corruption} "
-                "replaces the tokens it predicts; set it to none"
-            )
-    return objective
 
 
 def read_teacher(config: ConfigDict) -> Pretrained | None:
@@ -151,7 +117,7 @@ def make_trainer(
             stage.max_predictions_per_seq,
             objective.teacher,
         ),
-        fields=_fields(config),
+        fields=declared_fields(config),
         frozen=frozen,
         rates=LayerRates(layers, frozen_positions=True) if config.train.freeze_positions else None,
         devices=devices,
@@ -162,8 +128,3 @@ def _stand_in(config: ConfigDict) -> dict[str, Any]:
     """Returns the shape of a teacher that the config does not name."""
     depth = 1 + max(teacher_layers(config), default=config.model.num_hidden_layers - 1)
     return {**config.model, "num_hidden_layers": depth}
-
-
-def _fields(config: ConfigDict) -> BatchFields:
-    data = config.data
-    return batch_fields(data.rows, data.corruption, data.pair_labels)

@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 
 from bert_jax import files, workdir
 from bert_jax.objectives.term import Metric
-from bert_jax.pretraining import make_objective
 from bert_jax.training.curves import Panel, finetuning_panels, pretraining_panels
 from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
+from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of
 
 # Kinds of fine-tuning scores: plain numbers and percentages. More is better in both.

@@ -26,8 +26,9 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
-from bert_jax.pretraining import make_objective, make_trainer
+from bert_jax.pretraining import make_trainer
 from bert_jax.training.metrics import read_metrics
+from bert_jax.training.objective import make_objective
 from tests import runs
 from tests.small_run import train_with_interruption
 

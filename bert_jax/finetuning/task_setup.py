@@ -23,7 +23,7 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import fit_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
-from bert_jax.objectives.task_losses import make_objective
+from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.progress import say
 from bert_jax.tasks.factory import make_task
@@ -202,7 +202,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     trainer = Trainer.create(
         config,
         make_model,
-        make_objective(config.head, num_labels),
+        make_task_loss(config.head, num_labels),
         [stage],
         flops_per_sequence=lambda model_config, stage: task_flops_per_sequence(
             make_model(model_config), stage.max_seq_length, rates

@@ -96,7 +96,7 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax
     return jnp.sum(losses * is_label), jnp.sum(correct & is_label, dtype=jnp.float32)
 
 
-def make_objective(head: str, num_labels: int) -> TaskLoss:
+def make_task_loss(head: str, num_labels: int) -> TaskLoss:
     """Returns the loss of a head (a key of `models.task_models.TASK_MODELS`)."""
     if head == "question_answering":
         return Span()

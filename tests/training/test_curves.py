@@ -7,7 +7,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.config import default_config
-from bert_jax.pretraining import make_objective
 from bert_jax.training import curves
 from bert_jax.training.curves import (
     Panel,
@@ -17,6 +16,7 @@ from bert_jax.training.curves import (
     pretraining_panels,
     write_curves,
 )
+from bert_jax.training.objective import make_objective
 
 
 def drawn_lines(panel, lines):

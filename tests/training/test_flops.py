@@ -11,7 +11,7 @@ import pytest
 from bert_jax.config import stage
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
-from bert_jax.objectives.task_losses import make_objective
+from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.objectives.terms import make_terms
 from bert_jax.pretraining import make_trainer
 from bert_jax.training.flops import (
@@ -112,7 +112,7 @@ def test_task_flops_match_the_compiled_step():
     trainer = Trainer.create(
         config,
         lambda model_config: make_task_model(head, 3, model_config),
-        make_objective(head, 3),
+        make_task_loss(head, 3),
         resolve_stages(config),
         flops_per_sequence=lambda model_config, stage: task_flops_per_sequence(
             make_task_model(head, 3, model_config), stage.max_seq_length

@@ -1,0 +1,47 @@
+"""Builds the objective of a pre-training config."""
+
+from ml_collections import ConfigDict
+
+from bert_jax.batch import BatchFields
+from bert_jax.config import objective_terms
+from bert_jax.data.stream import batch_fields
+from bert_jax.errors import UserError
+from bert_jax.objectives.terms import make_terms
+from bert_jax.objectives.weighted import WeightedTerms
+
+
+def declared_fields(config: ConfigDict) -> BatchFields:
+    """Returns the fields of a training batch, which the rows and the corruption declare."""
+    data = config.data
+    return batch_fields(data.rows, data.corruption, data.pair_labels)
+
+
+def make_objective(config: ConfigDict) -> WeightedTerms:
+    """Returns the objective of a config, without a teacher.
+
+    Raises:
+      UserError: A term is unknown, needs a batch field that the rows and the corruption of the
+        config do not provide, or has nothing to predict in this model.
+    """
+    terms = make_terms(objective_terms(config), config.objective)
+    objective = WeightedTerms(terms, tuple(config.objective.weights))
+    provided, data = declared_fields(config), config.data
+    for name, term in zip(objective_terms(config), objective.terms, strict=True):
+        if missing := [field for field, kind in term.fields.items() if provided.get(field) != kind]:
+            labels = f" with config.data.pair_labels={data.pair_labels}"
+            raise UserError(
+                f"config.objective.terms has {name}, which needs {min(missing)} in each batch; "
+                f"config.data.rows={data.rows}{labels if data.rows == 'pairs' else ''} and "
+                f"config.data.corruption={data.corruption} do not provide it"
+            )
+        if term.is_left_to_right and not config.model.causal:
+            raise UserError(
+                f"config.objective.terms has {name}, but config.model.causal is False, so that "
+                "each position sees the token it predicts; set it to True"
+            )
+        if term.is_left_to_right and "masked_lm_positions" in provided:
+            raise UserError(
+                f"config.objective.terms has {name}, but config.data.corruption={data.corruption} "
+                "replaces the tokens it predicts; set it to none"
+            )
+    return objective
