@@ -143,8 +143,8 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
         baseline = scored[0].baseline(main)
         if baseline is not None:
             is_better = best_of(metric)(scored[0].value(main), baseline) != baseline
-            text += f", {'better' if is_better else 'no better'} than {metric.baseline_label}"
-            text += f" ({metric.text(baseline)})"
+            words = ": ".join(filter(None, (metric.baseline_label, metric.text(baseline))))
+            text += f", {'better' if is_better else 'no better'} than the baseline ({words})"
         return f"{text}."
     others = " to ".join(dict.fromkeys(run.text(main) for run in (scored[1], scored[-1])))
     text = f"Of {len(scored)} runs, {names[0]} has the best {main}{where}: {first}"

@@ -92,9 +92,9 @@ def test_the_page_begins_with_its_main_result(tmp_path):
         read_run(write_run(tmp_path / f"run{i}", RESULTS | {"mlm_loss": loss}))
         for i, loss in enumerate((7.0, 2.5, 3.5))
     ]
-    worse = "no better than unigram frequencies (6.250)."
+    worse = "no better than the baseline (unigram frequencies: 6.250)."
     assert lead(runs[:1]) == f"Masked-LM loss (nats) on held-out text: 7.000 after 6 steps, {worse}"
-    assert "2.500 after 6 steps, better than unigram" in lead(runs[1:2])
+    assert "2.500 after 6 steps, better than the baseline (unigram" in lead(runs[1:2])
     best = "run1 has the best masked-LM loss (nats) on held-out text: 2.500, against 3.500"
     assert lead(runs) == f"Of 3 runs, {best} to 7.000."
     # Other held-out text or another tokenizer shows in the baseline.

@@ -19,9 +19,9 @@ class Metric(NamedTuple):
 
     Attributes:
       name: The key in `metrics.jsonl`; held-out values get the prefix `eval_`.
-      label: The text in tables, with the unit: "masked-LM loss (nats)".
-      kind: "loss", "accuracy" (a share from 0 to 1), or another word for anything else. Metrics
-        of one kind share a panel of `curves.png`.
+      label: The text in tables and plots, with the unit: "masked-LM loss (nats)".
+      kind: "loss", "accuracy" (a share from 0 to 1; more is better), or another word for anything
+        else (less is better).
       baseline: The name of the result of a baseline without context; empty for none.
       baseline_label: The baseline in words: "unigram frequencies".
       in_training: Whether the value is also averaged over training steps.

@@ -16,7 +16,7 @@ _NOTE = (
 )
 # Also the symbols of the report.
 _MARKERS = "osD^vPX*"
-_MOST_MARKERS = 20
+_MOST_MARKERS, _MOST_POINTS = 20, 1000
 # A panel's width and height in inches, at 72 points each.
 _PANEL = (5.6, 3.0)
 
@@ -39,9 +39,11 @@ class Panel(NamedTuple):
     from_zero: bool = False
 
 
-_RATE = Panel("learning rate", "learning_rate", from_zero=True)
-_NORM = Panel("gradient norm", "grad_norm", from_zero=True)
-_SPEED = Panel("speed (sequences/s)", "sequences_per_second", from_zero=True)
+_OF_ANY_RUN = (
+    Panel("learning rate", "learning_rate", from_zero=True),
+    Panel("gradient norm", "grad_norm", from_zero=True),
+    Panel("speed (sequences/s)", "sequences_per_second", from_zero=True),
+)
 
 
 def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
@@ -49,7 +51,7 @@ def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
     return (
         *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
-        *(_RATE, _NORM, _SPEED),
+        *_OF_ANY_RUN,
     )
 
 
@@ -63,7 +65,7 @@ def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[
     """
     scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
     accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
-    return (*scores, *accuracy, Panel("loss", "loss"), _RATE, _NORM, _SPEED)
+    return (*scores, *accuracy, Panel("loss", "loss"), *_OF_ANY_RUN)
 
 
 def score_name(splits: Sequence[str], split: str, name: str) -> str:
@@ -188,4 +190,7 @@ def _draw(
 
 
 def _points(name: str, lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    """Returns steps and values, evenly thinned to the last one if there are too many to see."""
+    points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    stride = -(-len(points) // _MOST_POINTS) or 1
+    return points[::-stride][::-1]

@@ -92,3 +92,12 @@ def test_a_panel_of_a_page_maps_its_curves_to_values():
         assert first + (x - left) / (right - left) * (last - first) == pytest.approx(step, abs=0.1)
         read = least + (y - bottom) / (top - bottom) * (most - least)
         assert read == pytest.approx(value, abs=0.01)
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end():
+    lines = [{"step": step, "loss": step / 2} for step in range(1, 4321)]
+    (loss,) = drawn_lines(Panel("loss", "loss"), lines)
+    steps = loss.get_xdata()
+    assert list(steps) == list(range(5, 4321, 5)) and list(loss.get_ydata()) == [
+        x / 2 for x in steps
+    ]
