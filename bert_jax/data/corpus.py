@@ -24,11 +24,10 @@ from bert_jax.errors import UserError
 
 BUILT_IN = "sotu"
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
-
+# What else to do about a bad document, by reason.
 _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1 or utf-16"
 }
-
 _PEEK_BYTES = 1000
 _WIKI_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b")
 

@@ -131,7 +131,8 @@ def prepare(
                 with tempfile.TemporaryDirectory() as scratch:
                     size = tokenizer.vocab_size
                     sample = _sample(data, corpus, local / "tokenizer", size, scratch)
-                    check_sample(sample, tokenizer)
+                    if sample.num_documents:
+                        check_sample(sample, tokenizer)
             counts: Counter[str] = Counter()
             marked = heldout.mark(corpus.documents())
             documents = _tokenized(data, corpus, marked, local / "tokenizer", counts)

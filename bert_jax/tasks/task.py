@@ -10,6 +10,7 @@ from etils import epath
 
 from bert_jax.data.bad_records import BadRecords
 from bert_jax.data.heldout import HeldOut
+from bert_jax.data.text_files import INVALID_UTF8
 from bert_jax.errors import UserError
 from bert_jax.tasks.sources import Source, open_splits
 from bert_jax.tasks.token_rows import TokenRows
@@ -89,7 +90,8 @@ class Task(abc.ABC):
 
     def bad_rows(self, split: str) -> BadRecords:
         """Returns what handles the bad examples of a split."""
-        new = BadRecords(self._bad_rows_policy, "config.data.bad_rows")
+        advice = {INVALID_UTF8: "save the file as UTF-8 if it has another encoding"}
+        new = BadRecords(self._bad_rows_policy, "config.data.bad_rows", advice)
         return self._bad_rows.setdefault(split, new)
 
     def rows(self, split: str) -> TokenRows:
