@@ -4,7 +4,6 @@
 """
 
 import itertools
-import shlex
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -21,12 +20,11 @@ from bert_jax.data.corpus import BUILT_IN, split_inputs
 from bert_jax.errors import UserError
 from bert_jax.input_setup import RunInput, open_run_input, stream_spec
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.objectives.terms.masked_lm import MaskedLM
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer
-from bert_jax.progress import say, terminal
+from bert_jax.progress import say, say_next, terminal
 from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
 from bert_jax.training.preemption import PreemptionGuard
@@ -98,7 +96,7 @@ def train(
 
         multihost.run_on_process_zero(claim)
         reports = run_input.reports(config, trainer.stages) if is_first else []
-        announce(config, trainer, run_input, directory, step, warnings, reports)
+        announce(config, trainer, run_input, directory, step, warnings, reports, source)
 
         # Train.
         recorder, profiler = stack.enter_context(
@@ -127,7 +125,7 @@ def train(
     if is_first:
         files.write_json(path / workdir.RESULTS, results)
         report.write_pages(path)
-        summarize(trainer, results, path)
+        summarize(config, trainer, results, path)
     return results
 
 
@@ -309,11 +307,11 @@ def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
     further = "--config.train.extra.steps=N"
     if results.get("stopped_early"):
         further = "a larger --config.train.early_stopping_patience, or 0,"
-    print(
+    say(
         f"This run is finished: step {step:,} of {run.num_steps:,} is done. To train it further, "
         f"add {further} to the command."
     )
-    summarize(trainer, results, directory)
+    summarize(run.config, trainer, results, directory)
     return results
 
 
@@ -325,14 +323,16 @@ def announce(
     step: int,
     warnings: list[str],
     reports: list[dict[str, Any]],
+    source: ConfigSource,
 ) -> None:
     """Prints a summary of the run and its corpus, before the first compilation."""
     devices = trainer.mesh.devices
     terms = " + ".join(term.label for term in trainer.objective.terms)
     say(
         f"{terms}: {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
-        f"{devices.flat[0].device_kind}; {run_input.describe()}"
+        f"{devices.flat[0].device_kind}"
     )
+    say(run_input.describe())
     if devices.size > 1:
         print_parameters(trainer.abstract_state(), trainer.mesh, config.sharding)
     for stage in trainer.stages:
@@ -340,21 +340,24 @@ def announce(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
             f"of {stage.max_seq_length} tokens per step"
         )
-    warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
+    if not step:
+        warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
     if reports and not step:
-        terminal().print(corpus_report.table(reports))
+        terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         warnings = [*warnings, *corpus_report.warnings(reports)]
-    for warning in warnings:
+    for warning in run_config.unasked(warnings, source):
         say(f"warning: {warning}")
     if step:
-        say(f"continuing from step {step:,} in {directory}")
-    elif config.init_from:
-        say(f"starting with the weights of {config.init_from} in {directory}")
+        beginning = f"continuing from step {step:,}"
     else:
-        say(f"starting in {directory}")
+        weights = f" with the weights of {config.init_from}" if config.init_from else ""
+        beginning = f"starting{weights}"
+    say(f"{beginning} in {directory}; its {workdir.CONFIG} has all values")
 
 
-def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> None:
+def summarize(
+    config: ConfigDict, trainer: Trainer, results: dict[str, Any], path: epath.Path
+) -> None:
     """Prints the results of a finished run and what to do next."""
     print()
     if "num_sequences" in results:
@@ -368,19 +371,13 @@ def summarize(trainer: Trainer, results: dict[str, Any], path: epath.Path) -> No
     if results.get("stopped_early"):
         print("ended early: the latest evaluations brought no lower held-out loss")
     if speed := results.get("train_sequences_per_second"):
-        print(f"trained at {speed:,.0f} sequences/s")
+        # Older versions did not measure it.
+        compiling = f"{results.get('compile_seconds', 0):,.0f} s of compilation"
+        print(f"speed        {speed:,.0f} sequences/s, after {compiling}")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
     best = path / workdir.BEST / str(results.get("best_step"))
     if best.exists():
         print(f"best         {best} (held-out loss {results['best_loss']:.3f})")
     print(f"report       {path / workdir.REPORT}")
     print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
-    quoted = shlex.quote(str(path))
-    print("what next    evaluate it on your own text:")
-    print(f"             python -m bert_jax.evaluate --workdir={quoted} --data='my_text/*.txt'")
-    print("             train on your own text:")
-    print("             python -m bert_jax.main --config=configs/mini_laptop.py --workdir=DIR \\")
-    print("                 --config.data.input='my_text/*.txt'")
-    if any(isinstance(term, MaskedLM) for term in trainer.objective.terms):
-        print("             fill in a masked word:")
-        print(f"             python -m bert_jax.predict --model={quoted} fill-mask 'It is [MASK].'")
+    say_next(run_config.next_commands(config, path))

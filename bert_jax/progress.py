@@ -1,7 +1,7 @@
 """Shows progress: a bar on a terminal, occasional plain lines elsewhere."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -145,6 +145,14 @@ def say(text: str, console: Console | None = None) -> None:
     """Prints a sentence: wrapped between words on a terminal, one line elsewhere."""
     console = console or terminal()
     console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def say_next(commands: Mapping[str, str]) -> None:
+    """Prints what to do next: purposes, each with its `python -m bert_jax.COMMAND` to copy."""
+    heading = "what next"
+    for purpose, command in commands.items():
+        print(f"{heading:13}{purpose}:\n{'':13}python -m bert_jax.{command}")
+        heading = ""
 
 
 def terminal(**options: Any) -> Console:

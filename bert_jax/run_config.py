@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from etils import epath
@@ -10,9 +10,9 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax import files, tokenizers, workdir
-from bert_jax.command_line import ConfigSource
+from bert_jax.command_line import ConfigSource, config_files
 from bert_jax.config.tokenizer import TOKENIZER
-from bert_jax.data.corpus import join_inputs
+from bert_jax.data.corpus import BUILT_IN, join_inputs, split_inputs
 from bert_jax.data.store import read_metadata
 from bert_jax.data.store_manifest import (
     check_case,
@@ -206,17 +206,39 @@ def differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any
 
 
 def describe(config: ConfigDict, source: ConfigSource) -> None:
-    """Prints the config, one line per section, and its differences from the config file.
-
-    Only process 0 prints.
-    """
+    """Prints the differences of the config from its file; only process 0 prints."""
     if not multihost.is_first():
         return
-    sections: dict[str, list[str]] = {}
-    for key, value in config_lib.flatten(config_lib.to_dict(config)):
-        section, _, name = key.rpartition(".")
-        sections.setdefault(section, []).append(f"{name}={json.dumps(value)}")
-    for section, values in sections.items():
-        say(f"config{'.' if section else ''}{section}: {' '.join(values)}")
     for key, (before, now) in differences(config, source).items():
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
+
+
+def unasked(warnings: Iterable[str], source: ConfigSource) -> list[str]:
+    """Returns the warnings whose subject is not a key that the user has just set by a flag."""
+    subjects = tuple(f"config.{key} " for key in source.flags)
+    return [warning for warning in warnings if not warning.startswith(subjects)]
+
+
+def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
+    """Returns what to do with the model of a finished run, as `progress.say_next` takes it."""
+    commands, path, terms = {}, shlex.quote(str(directory)), config_lib.objective_terms(config)
+    if "replaced_token" in terms:
+        use = "detect 'The chef cooked the weather.'"
+        commands["find replaced words"] = f"predict --model={path} {use}"
+    elif "masked_lm" in terms:
+        commands["fill in a masked word"] = f"predict --model={path} fill-mask 'It is [MASK].'"
+    commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
+    if split_inputs(config.data.input) == [BUILT_IN]:
+        has_recipe = config.family in config_files() and not config.objective.teacher
+        recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
+        keys = "--config.data.input='my_text/*.txt'"
+        commands["train on your own text"] = f"main --config={recipe} --workdir=DIR {keys}"
+    else:
+        keys = f"--config.init_from={path} --config.data.input=train=FILE,validation=FILE"
+        commands["fine-tune it on labeled rows"] = (
+            f"finetune --config=finetune/table --workdir=DIR {keys}"
+        )
+        commands["load it in transformers"] = (
+            f"convert --input={path} --output=DIR --to=huggingface"
+        )
+    return commands

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import time
@@ -76,6 +77,12 @@ def main_command(workdir, **overrides) -> list[str]:
     command = [sys.executable, "-m", "bert_jax.main", "--config=configs/tiny.py"]
     command.append(f"--workdir={workdir}")
     return command + [f"--config.{key}={value}" for key, value in values.items()]
+
+
+def python(command: str) -> list[str]:
+    """Returns `python -m bert_jax.COMMAND` of a line for a shell."""
+    name, *arguments = shlex.split(command)
+    return [sys.executable, "-m", f"bert_jax.{name}", *arguments]
 
 
 def run(command: list[str], timeout: float = 300) -> subprocess.CompletedProcess:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 import signal
 import sys
@@ -59,16 +60,24 @@ class TestUninterruptedRun:
         for expected in (
             "masked LM + next sentence: ",
             "steps 1 to 42: 8 sequences of 24 tokens per step",
-            f"starting in {uninterrupted}",
+            f"starting in {uninterrupted}; its config.json has all values",
             "step 20: held out (masked alike in all runs): masked-LM loss ",
             "next-sentence accuracy",
             "sequences/s",
             str(uninterrupted / "checkpoints" / "60"),
             "python -m bert_jax.evaluate",
+            "python -m bert_jax.finetune",
         ):
             assert expected in output, expected
+        assert "config.model" not in output, "config.json has the values that the file gives"
+        assert "tokens seen in an epoch" in output and "rows in an epoch" not in output
         assert "bytes per device" not in output, "one device needs no table"
         assert "\x1b" not in output, "no control characters where there is no terminal"
+
+    def test_the_command_that_it_names_works(self, uninterrupted):
+        output = (uninterrupted / "output.txt").read_text()
+        (command,) = re.findall("python -m bert_jax.(predict .*)", output)
+        assert "probability" in runs.succeed(runs.python(command))
 
     def test_writes_the_documented_files(self, uninterrupted):
         stored = json.loads((uninterrupted / "config.json").read_text())

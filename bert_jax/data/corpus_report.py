@@ -1,7 +1,7 @@
 """Measures what a model will see of a corpus: sentences, cut tokens, padding, epochs."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,14 @@ _PAIR_NAMES = {
 _SAMPLE_TOKENS = 2_000_000
 _ROWS_AT_ONCE = 4096
 _MAX_WARNINGS = 3
+# The rows that a run prints at its start; its page has all of them.
+MAIN_ROWS = (
+    "unknown tokens",
+    "sentences longer than a row",
+    "tokens seen in an epoch",
+    "padding",
+    "epochs of this run",
+)
 
 
 class _Recorder:
@@ -173,19 +181,23 @@ def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def table(reports: Sequence[Mapping[str, Any]]) -> Table:
-    """Returns a table of the reports of a run's stages."""
+def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
+    """Returns a table of the reports of a run's stages, with all rows or those of these names."""
     first = reports[0]
     result = Table(title="What the model sees of the corpus", title_justify="left")
     result.add_column("")
     for report in reports:
         result.add_column(f"rows of {report['max_seq_length']}", justify="right")
 
+    def add_row(name: str, *cells: str) -> None:
+        if not rows or name in rows:
+            result.add_row(name, *cells)
+
     def add(name: str, text) -> None:
-        result.add_row(name, *map(text, reports))
+        add_row(name, *map(text, reports))
 
     def of_corpus(name: str, text: str) -> None:
-        result.add_row(name, text, *[""] * (len(reports) - 1))
+        add_row(name, text, *[""] * (len(reports) - 1))
 
     # Runs of older versions lack these two.
     of_corpus("format", ", ".join(first.get("formats", ())))

@@ -63,6 +63,8 @@ def finetune(
     with ExitStack() as stack:
         # The directory stays locked until the results are written.
         run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
+        if source:
+            run.warnings = run_config.unasked(run.warnings, source)
         guard = stack.enter_context(PreemptionGuard())
         results = multihost.run_on_process_zero(lambda: _finished(run))
         if not results:
@@ -272,7 +274,7 @@ class FinetuningRun:
         summarize(results, self.directory)
         if not self.is_in_sweep:
             print(f"report       {self.directory / workdir.REPORT}")
-            advise(self.config, self.directory)
+            advise(self.config, self.task.head, self.directory)
 
 
 def _finished(run: FinetuningRun) -> dict[str, Any] | None:

@@ -8,11 +8,20 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
 
+from bert_jax import config as config_lib
 from bert_jax import workdir
-from bert_jax.progress import say, terminal
+from bert_jax.inference.finetuned import METHODS, text_columns
+from bert_jax.progress import say, say_next, terminal
 from bert_jax.tasks.task import Task
 from bert_jax.training.trainer import Trainer
 
+# Texts for each head's command of `predict`.
+_TEXTS = {
+    "sequence_classification": "'He came to see us.' 'He was there.'",
+    "question_answering": "'Who came?' 'Only Ada came to see us.'",
+    "token_classification": "'Ada lives in London.'",
+    "multiple_choice": "'Where do fish live?' 'in trees' 'in water'",
+}
 # The most classes to print.
 _MOST_CLASSES = 20
 # A class is rare if it has less than this share of the mean number of examples.
@@ -56,7 +65,8 @@ def announce(
         say(f"warning: {warning}")
     scratch = " (shape and vocabulary only)" if config.from_scratch else ""
     beginning = f"starting with {config.init_from}{scratch}"
-    say(f"{f'continuing from step {step:,}' if step else beginning} in {directory}")
+    beginning = f"continuing from step {step:,}" if step else beginning
+    say(f"{beginning} in {directory}; its {workdir.CONFIG} has all values")
 
 
 def describe_classes(counts: Mapping[str, int]) -> list[str]:
@@ -91,12 +101,17 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     print(f"curves       {path / workdir.CURVES}, {path / 'tensorboard'}")
 
 
-def advise(config: ConfigDict, directory: epath.PathLike) -> None:
-    """Prints a command that uses the best checkpoint of a run."""
-    path = shlex.quote(str(directory))
-    if config.train.features:
+def advise(config: ConfigDict, head: str, directory: epath.PathLike) -> None:
+    """Prints commands that use the best checkpoint of a run."""
+    path, texts = shlex.quote(str(directory)), _TEXTS[head]
+    if head == "sequence_classification" and len(text_columns(config_lib.to_dict(config))) < 2:
+        texts = texts.partition(" '")[0]
+    commands = {
+        "predict": f"predict --model={path} {METHODS[head]} {texts}",
+        "score it on other labeled rows": f"evaluate --workdir={path} --data=FILE",
+    }
+    if not config.train.features:
         # `transformers` has no class for a head on several layers.
-        print(f"what next    predict: python -m bert_jax.predict --model={path} --help")
-        return
-    print("what next    convert it for transformers:")
-    print(f"             python -m bert_jax.convert --input={path} --to=huggingface --output=DIR")
+        export = f"convert --input={path} --output=DIR --to=huggingface"
+        commands["load it in transformers"] = export
+    say_next(commands)

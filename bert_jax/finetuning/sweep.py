@@ -112,7 +112,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         best = directory / RUNS / summary["best_run"]
         print(f"best run     {best}")
         print(f"report       {directory / workdir.REPORT}, {directory / workdir.SWEEP}")
-        advise(config, best)
+        advise(config, setup.task.head, best)
     return summary
 
 

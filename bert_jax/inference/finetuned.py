@@ -27,7 +27,8 @@ from bert_jax.tasks.squad_data import Context, Question
 from bert_jax.tasks.squad_windows import Windows
 from bert_jax.tokenizers import TokenRow
 
-_METHODS = {
+# The method for each head.
+METHODS = {
     "sequence_classification": "classify",
     "question_answering": "answer",
     "token_classification": "tag",
@@ -100,7 +101,7 @@ class FineTuned(Bert):
             "version": "",
         }
         self._answering = defaults | trained.get("squad", {})
-        self.text_columns = _text_columns(trained)
+        self.text_columns = text_columns(trained)
         model = make_task_model(
             self.head, len(self.labels), self.config, pretrained.features, pretrained.bilstm_size
         )
@@ -326,9 +327,9 @@ class FineTuned(Bert):
         return self._run(rows, partial(self._task_program, self._params))
 
     def _require_head(self, method: str) -> None:
-        if _METHODS[self.head] != method:
+        if METHODS[self.head] != method:
             raise UserError(
-                f"{self.source} is fine-tuned for {self.head}: use {_METHODS[self.head]}"
+                f"{self.source} is fine-tuned for {self.head}: use {METHODS[self.head]}"
             )
 
 
@@ -338,7 +339,7 @@ def load_bert(path: str, step: int | None = None) -> Bert:
     return (FineTuned if pretrained.head else Bert)(pretrained)
 
 
-def _text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
+def text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
     """Returns the columns of the sentences in the training data; empty if they are not known."""
     if trained.get("task") in SPECS:
         return SPECS[trained["task"]].texts

@@ -73,7 +73,9 @@ def bytes_per_device(array: Any) -> int:
 
 
 def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
-    """Prints `parameter_table`."""
+    """Prints `parameter_table`, unless every device has all parameters."""
+    if not any(any(row.spec) for row in parameter_rows(state.params)):
+        return
     console = terminal()
     if not console.is_terminal:
         console = terminal(width=_FILE_WIDTH)

@@ -96,5 +96,7 @@ def test_good_text_has_no_problem_and_the_table_shows_every_stage():
     text = console.export_text()
     assert "rows of 16" in text and "rows of 32" in text and "tokens seen in an epoch" in text
     assert "jsonl" in text and "el in Greek text" in text and "random pairs" in text
+    short = corpus_report.table(reports, corpus_report.MAIN_ROWS[:4])
+    assert list(short.columns[0].cells) == list(corpus_report.MAIN_ROWS[:4])
     many = report_of(documents, num_steps=100_000)
     assert "the run repeats the text" in corpus_report.warnings([many])[0]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import signal
 import sys
@@ -92,7 +93,7 @@ class TestUninterruptedRun:
         found = results(uninterrupted)
         assert found["score"] == max(scores.values()) == scores[found["best_step"]] > 0.9
 
-    def test_leaves_the_promised_files(self, uninterrupted):
+    def test_leaves_the_promised_files(self, uninterrupted, data):
         stored = json.loads((uninterrupted / "config.json").read_text())
         assert config_lib.to_dict(workdir.load_config(uninterrupted)) == stored
         assert stored["labels"] == ["no", "yes"] and stored["head"] == "sequence_classification"
@@ -108,6 +109,10 @@ class TestUninterruptedRun:
         output = (uninterrupted / "output.txt").read_text()
         for expected in ("2 labels", "160 train", "accuracy", "bert_jax.convert"):
             assert expected in output, expected
+        (command,) = re.findall("python -m bert_jax.(predict .*)", output)
+        assert "classify" in command and "yes" in runs.succeed(runs.python(command))
+        (command,) = re.findall("python -m bert_jax.(evaluate .*)FILE", output)
+        assert "accuracy: " in runs.succeed(runs.python(f"{command}{data}/validation.tsv"))
 
     def test_predicts_every_row_of_the_test_as_the_predict_command_does(self, uninterrupted, data):
         lines = (uninterrupted / "predictions" / "test.csv").read_text().splitlines()
