@@ -98,35 +98,32 @@ def train(
         reports = run_input.reports(config, trainer.stages) if is_first else []
         announce(config, trainer, run_input, directory, step, warnings, reports, source)
 
-        # Train.
-        recorder, profiler = stack.enter_context(
-            recording(
-                *("train", config, trainer, directory, run.num_steps, step, resume),
-                # Steps of later stages take longer, so progress is measured in FLOPs.
-                cost=trainer.flops_until,
-                advice=_SLOW,
+        # Train. Steps of later stages take longer, so progress is measured in FLOPs.
+        with recording(
+            *("train", config, trainer, directory, run.num_steps, step, resume),
+            cost=trainer.flops_until,
+            advice=_SLOW,
+        ) as (recorder, profiler):
+            state = train_loop(
+                run,
+                state,
+                recorder=recorder,
+                profiler=profiler,
+                checkpointer=checkpointer,
+                guard=guard,
             )
-        )
-        state = train_loop(
-            run,
-            state,
-            recorder=recorder,
-            profiler=profiler,
-            checkpointer=checkpointer,
-            guard=guard,
-        )
+            if run_input.heldout and not run.results and not guard.requested:
+                # The run was continued from its last step.
+                run.evaluate(state, recorder, guard)
         if guard.requested:
             return None
-        # They are missing if the run continues from its last step.
-        if run_input.heldout and not run.results:
-            run.evaluate(state, recorder, guard)
 
-    results = run.results | run.ending(int(state.step)) | recorder.times() | {"corpus": reports}
-    if is_first:
-        files.write_json(path / workdir.RESULTS, results)
-        report.write_pages(path)
-        summarize(config, trainer, results, path)
-    return results
+        results = run.results | run.ending(int(state.step)) | recorder.times() | {"corpus": reports}
+        if is_first:
+            files.write_json(path / workdir.RESULTS, results)
+            report.write_pages(path)
+            summarize(config, trainer, results, path)
+        return results
 
 
 class PretrainingRun:

@@ -121,42 +121,41 @@ def _train(
             workdir.claim(directory, config, differences)
 
         multihost.run_on_process_zero(claim)
-        best = stack.enter_context(
-            closing(Best(directory, keeps=True, state=resume.get("best", {})))
-        )
-        run.best = best
+        run.best = best = Best(directory, keeps=True, state=resume.get("best", {}))
+        stack.enter_context(closing(best))
         announce(config, run.task, trainer, directory, step, run.warnings)
 
         # Train.
-        recorder, profiler = stack.enter_context(
-            recording("finetune", config, trainer, directory, run.num_steps, step, resume)
-        )
-        state = train_loop(
-            run,
-            state,
-            recorder=recorder,
-            profiler=profiler,
-            checkpointer=checkpointer,
-            guard=guard,
-        )
+        with recording(*("finetune", config, trainer, directory, run.num_steps, step, resume)) as (
+            recorder,
+            profiler,
+        ):
+            train_loop(
+                run,
+                state,
+                recorder=recorder,
+                profiler=profiler,
+                checkpointer=checkpointer,
+                guard=guard,
+            )
         if guard.requested:
             return None
 
-    results = {
-        "task": run.task.name,
-        "metric": run.task.metric,
-        "score": best.score,
-        "best_step": best.step,
-        "step": run.num_steps,
-        **best.results,
-        **recorder.times(),
-    }
-    if multihost.is_first():
-        # The results are written last, because a run that has them is not started again.
-        files.write_json(directory / workdir.RESULTS, results)
-        report.write_pages(directory)
-        run.summarize(results)
-    return results
+        results = {
+            "task": run.task.name,
+            "metric": run.task.metric,
+            "score": best.score,
+            "best_step": best.step,
+            "step": run.num_steps,
+            **best.results,
+            **recorder.times(),
+        }
+        if multihost.is_first():
+            # The results are written last, because a run that has them is not started again.
+            files.write_json(directory / workdir.RESULTS, results)
+            report.write_pages(directory)
+            run.summarize(results)
+        return results
 
 
 class FinetuningRun:
