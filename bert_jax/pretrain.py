@@ -263,7 +263,9 @@ def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
     The recorded results of the small recipes on the built-in corpus include the loss.
     """
     is_built_in = split_inputs(config.data.input) == [BUILT_IN]
-    return is_built_in or "data.max_sentence_tokens" in source.flags
+    is_typed = "data.max_sentence_tokens" in source.flags
+    # A run that continues has begun with them.
+    return is_built_in or is_typed or source.is_stored
 
 
 def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
