@@ -139,7 +139,8 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
     metric, first = scored[0].metrics[main], scored[0].text(main)
     where = "" if workdir.is_finetuning(scored[0].config) else " on held-out text"
     if len(scored) == 1:
-        text = f"{main[0].upper()}{main[1:]}{where}: {first} after {_step(scored[0])}"
+        whose = f" of {names[0]}" if len(runs) > 1 else ""
+        text = f"{main[0].upper()}{main[1:]}{whose}{where}: {first} after {_step(scored[0])}"
         baseline = scored[0].baseline(main)
         if baseline is not None:
             is_better = best_of(metric)(scored[0].value(main), baseline) != baseline
@@ -332,7 +333,7 @@ def main(_) -> None:
     if not args.workdir or not args.output:
         raise UsageError("--workdir=DIR and --output=FILE.html must be given")
     path = files.open_path(args.output, "--output")
-    runs = [run for directory in args.workdir for run in read_runs(directory)]
+    runs = [run for directory in dict.fromkeys(args.workdir) for run in read_runs(directory)]
     files.write_whole(path, page(runs, args.fill_mask).encode())
     print(f"written to {path}")
 

@@ -100,7 +100,9 @@ def test_the_page_begins_with_its_main_result(tmp_path):
     # Other held-out text or another tokenizer shows in the baseline.
     other = read_run(write_run(tmp_path / "other", RESULTS | {"unigram_mlm_loss": 5.0}))
     assert "cannot be compared directly" in lead([*runs, other])
-    assert lead([read_run(write_run(tmp_path / "new", {}))]) == "There is no evaluation yet."
+    new = read_run(write_run(tmp_path / "new", {}))
+    assert lead([new]) == "There is no evaluation yet."
+    assert lead([new, runs[1]]).startswith("Masked-LM loss (nats) of run1 on held-out text: 2.500")
     # The term with the largest weight counts, such as ELECTRA's detection.
     both = RESULTS | {"nsp_loss": 0.5, "constant_nsp_loss": 0.75}
     directory = write_run(tmp_path / "pairs", both, objective__weights=(1.0, 50.0))
