@@ -59,6 +59,11 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     head, warnings = {}, []
     with _open_weights(path) as (file, tensors):
         tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
+        if relative := [name for name in tensors if name.endswith("distance_embedding.weight")]:
+            raise UserError(
+                f"{file}: {relative[0]} is a table of relative positions; bert_jax has "
+                "only absolute ones"
+            )
         _drop_repeated(tensors, family, file)
         _drop_zero_tables(tensors, family, model)
         try:

@@ -8,6 +8,7 @@ from bert_jax import files
 from bert_jax.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
+_TOKENIZER = "tokenizer_config.json"
 _MODE = "pooling_mode_"
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
 
@@ -18,7 +19,8 @@ class Embedding(NamedTuple):
     Attributes:
       pooling: "cls" or "mean".
       normalize: Whether vectors are scaled to length 1.
-      max_length: The most tokens of a text; None for the limit of the model.
+      max_length: The most tokens of a text; None for the limit of the model, which is also the
+        limit of this number.
       stride: If given, longer texts are divided into windows of `max_length` that begin this many
         tokens apart, and their vectors are averaged. None cuts longer texts.
     """
@@ -49,7 +51,9 @@ def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
 def _read(path: Path) -> tuple[Embedding, list[str]]:
     embedding, warnings = Embedding(), []
     settings = files.read_json(path / _SETTINGS) if (path / _SETTINGS).exists() else {}
-    if length := settings.get("max_seq_length"):
+    tokenizer = files.read_json(path / _TOKENIZER) if (path / _TOKENIZER).exists() else {}
+    # sentence-transformers 6 writes only the tokenizer's, which is about 1e30 without a limit.
+    if length := settings.get("max_seq_length") or tokenizer.get("model_max_length"):
         embedding = embedding._replace(max_length=int(length))
     for module in json.loads((path / _MODULES).read_bytes()):
         kind = module["type"].rpartition(".")[2]

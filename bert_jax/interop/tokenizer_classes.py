@@ -3,6 +3,10 @@
 `Family.tokenizer` is the class of directories that do not name one. A tokenizer is written for
 that class if it fits, otherwise for the first class that fits. The last class fits every tokenizer,
 so a family can be trained with any tokenizer.
+
+In `transformers` 5 a named class takes the vocabulary from tokenizer.json, but the normalizer and
+the division into words from its own code. Where these differ from ours, exports name the last
+class, which takes everything from tokenizer.json in both versions.
 """
 
 import dataclasses
@@ -26,6 +30,8 @@ class TokenizerClass:
       written: More keys, with the values that are written.
       vocabulary_file: The name of the vocabulary's main file; empty for our own name.
       is_fast: Whether the class can have a tokenizer.json.
+      exact: Options of the tokenizers for which the class gives the ids of tokenizer.json in
+        `transformers` 5 too; None if there are none.
     """
 
     kind: str
@@ -37,9 +43,10 @@ class TokenizerClass:
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocabulary_file: str = ""
     is_fast: bool = True
+    exact: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
 
     def fits(self, tokenizer: Tokenizer) -> bool:
-        """Returns whether the class gives the same ids as a tokenizer."""
+        """Returns whether the class has the vocabulary and the options of a tokenizer."""
         if not self.kind:
             return True
         return (
@@ -47,6 +54,10 @@ class TokenizerClass:
             and tokenizer.special_tokens == CONVENTIONS[self.special_tokens]
             and all(tokenizer.options.get(k, False) == v for k, v in self.required.items())
         )
+
+    def keeps_ids(self, tokenizer: Tokenizer) -> bool:
+        """Returns whether `transformers` 4 and 5 give the ids of a tokenizer that fits."""
+        return self.exact is not None and self.exact.items() <= tokenizer.options.items()
 
 
 _WORDPIECE = TokenizerClass(
@@ -61,6 +72,7 @@ _WORDPIECE = TokenizerClass(
         "tokenize_chinese_chars": True,
         "clean_up_tokenization_spaces": True,
     },
+    exact={"max_input_chars_per_word": 100},
 )
 _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
     "sentencepiece",
@@ -68,7 +80,10 @@ _FAIRSEQ_SENTENCEPIECE = TokenizerClass(
     required={"lowercase": False, "sentencepiece_rules": False},
     written={"clean_up_tokenization_spaces": False},
     vocabulary_file="sentencepiece.bpe.model",
+    exact=None,
 )
+# The class that reads everything from tokenizer.json.
+ANY_TOKENIZER = "PreTrainedTokenizerFast"
 TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "BertTokenizer": _WORDPIECE,
     "DistilBertTokenizer": _WORDPIECE,
@@ -91,14 +106,8 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         fixed={"keep_accents": False, "remove_space": True},
         written={"clean_up_tokenization_spaces": False},
         vocabulary_file="spiece.model",
+        exact=None,
     ),
     "PhobertTokenizer": TokenizerClass("fastbpe", "roberta", is_fast=False),
-    "PreTrainedTokenizerFast": TokenizerClass(
-        "",
-        "bert",
-        written={
-            "clean_up_tokenization_spaces": False,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        },
-    ),
+    ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
 }

@@ -16,7 +16,7 @@ from tokenizers import models, normalizers
 from bert_jax import files, tokenizers
 from bert_jax.errors import UserError
 from bert_jax.interop.family import Family
-from bert_jax.interop.tokenizer_classes import TOKENIZER_CLASSES
+from bert_jax.interop.tokenizer_classes import ANY_TOKENIZER, TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
 from bert_jax.tokenizers.base import entries_by_id, require_special_tokens
@@ -39,9 +39,8 @@ def write_huggingface_tokenizer(
     """Writes a directory for `transformers.AutoTokenizer.from_pretrained`.
 
     The written tokenizer gives the same ids, with exceptions that `tokenizer_json` lists, such as
-    "[MASK]" in the text. The slow version of `BertTokenizer`, and both versions in `transformers`
-    5, turn words over 100 characters into [UNK], even if `tokenizer` has another limit. The class
-    is the family's own if it fits the tokenizer; see `tokenizer_classes`.
+    "[MASK]" in the text. The class is the family's own if it fits the tokenizer; see
+    `tokenizer_classes`.
 
     Raises:
       UserError: A SentencePiece model has features that Hugging Face's format lacks.
@@ -53,6 +52,8 @@ def write_huggingface_tokenizer(
     directory.mkdir(parents=True, exist_ok=True)
     spellings = tokenizer.special_tokens.spellings
     special_tokens = dict(zip(_SPECIAL_KEYS, spellings, strict=True))
+    # A model without token types refuses them.
+    has_types = tokenizer.template.num_segments == 2 and family.fixed.get("type_vocab_size") != 0
     config = {
         "added_tokens_decoder": {
             str(i): {
@@ -67,14 +68,16 @@ def write_huggingface_tokenizer(
         },
         "model_max_length": model_max_length,
         **special_tokens,
-        "tokenizer_class": class_name,
+        "tokenizer_class": class_name if tokenizer_class.keeps_ids(tokenizer) else ANY_TOKENIZER,
         **{key: tokenizer.options[ours] for key, ours in tokenizer_class.options.items()},
         **tokenizer_class.fixed,
         **tokenizer_class.written,
+        "model_input_names": [
+            "input_ids",
+            *(["token_type_ids"] if has_types else []),
+            "attention_mask",
+        ],
     }
-    if family.fixed.get("type_vocab_size") == 0:
-        # The model refuses token_type_ids, which most tokenizer classes return.
-        config["model_input_names"] = ["input_ids", "attention_mask"]
     if tokenizer_class.kind == "wordpiece":
         tokenizer.save_vocabulary(directory)
     else:

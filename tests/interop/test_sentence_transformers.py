@@ -54,6 +54,20 @@ def test_parts_that_are_not_supported_or_damaged(tmp_path):
         read_embedding(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "settings, tokenizer, expected",
+    [
+        ({}, {"model_max_length": 64}, 64),
+        ({"max_seq_length": 32}, {"model_max_length": 64}, 32),
+        ({"max_seq_length": None}, {}, None),
+    ],
+)
+def test_the_length_of_version_6_is_the_tokenizers(tmp_path, settings, tokenizer, expected):
+    write(tmp_path, settings=settings)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert read_embedding(tmp_path)[0].max_length == expected
+
+
 def test_encode_follows_the_settings_unless_told_otherwise(tmp_path):
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     write(tmp_path / "hf", OLD_POOLING, "Normalize", settings={"max_seq_length": 6})

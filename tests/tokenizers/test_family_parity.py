@@ -139,8 +139,6 @@ def test_saving_and_conversions_keep_the_ids(tokenizer, name, models, tmp_path):
     for again in copies:
         assert again.fingerprint == tokenizer.fingerprint
         assert again.tokens == tokenizer.tokens and again.options == tokenizer.options
-    config = json.loads((exported / "tokenizer_config.json").read_text("utf-8"))
-    assert config["tokenizer_class"] == CLASSES[name].removesuffix("Fast")
     if name not in SAME:
         for path in (models / name).iterdir():
             ours, theirs = (exported / path.name).read_bytes(), path.read_bytes()

@@ -69,7 +69,6 @@ ALBERT = Family(
     # transformers also applies classifier_dropout_prob before the sentence-order head, where the
     # authors' program has no dropout.
     written={
-        "position_embedding_type": "absolute",
         "inner_group_num": 1,
         "classifier_dropout_prob": 0.1,
         "torch_dtype": "float32",

@@ -86,7 +86,7 @@ BERT = Family(
     config_keys={key: key for key in _CONFIG_KEYS.split()},
     optional_config_keys={"causal": "is_decoder"},
     constants={"position_embedding_type": "absolute", "add_cross_attention": False},
-    written={"position_embedding_type": "absolute", "torch_dtype": "float32", "use_cache": True},
+    written={"torch_dtype": "float32", "use_cache": True},
     encoder_prefixes=("bert.", "bert/"),
     base_prefixes=("embeddings.", "encoder.", "pooler."),
     # Checkpoints translated from TensorFlow in the first year of transformers.

@@ -1,0 +1,138 @@
+"""Exported tokenizers in several versions of `transformers`, which needs no torch for this.
+
+BERT_JAX_TRANSFORMERS lists directories that `pip install --target=DIR transformers==VERSION` made,
+separated as in PATH. `.ci/run` makes one of the last version 4 and one of a version 5.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from bert_jax.interop import tokenizer_files as files
+from bert_jax.interop.families import load_family
+from bert_jax.tokenizers.wordpiece import WordPieceTokenizer, read_vocabulary
+from tests.golden.record_family_tokenization import CLASSES, PAIR, texts
+from tests.interop.small_tokenizers import train
+from tests.runs import ROOT
+from tests.tokenizers.test_family_parity import GOLDEN, read, unpack
+
+VERSIONS = [path for path in os.environ.get("BERT_JAX_TRANSFORMERS", "").split(os.pathsep) if path]
+# In transformers 5, the named classes of the others would give other ids.
+NAMED = {
+    "bert_uncased": "BertTokenizer",
+    "bert_cased": "BertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "electra": "ElectraTokenizer",
+    "roberta": "RobertaTokenizer",
+    "roberta_prefix": "RobertaTokenizer",
+    "phobert": "PhobertTokenizer",
+}
+FAMILY_OF = {
+    "albert_cased": "albert",
+    "roberta_prefix": "roberta",
+    "phobert": "roberta",
+    "bert_uncased": "bert",
+    "bert_cased": "bert",
+    "bert_200": "bert",
+    "bert_unigram": "bert",
+    "distilbert_bpe": "distilbert",
+}
+TEXTS = [*texts(), *("a" * n for n in (100, 101, 150, 200, 201))]
+
+
+def wordpiece(lowercase, max_chars=100):
+    return WordPieceTokenizer(
+        read_vocabulary(GOLDEN / "tokenization_vocab.txt"),
+        lowercase=lowercase,
+        max_input_chars_per_word=max_chars,
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Returns the tokenizers by name, and the directory of their exports."""
+    models = unpack(tmp_path_factory.mktemp("models"))
+    tokenizers = {name: read(name, models) for name in CLASSES} | {
+        "bert_uncased": wordpiece(True),
+        "bert_cased": wordpiece(False),
+        "bert_200": wordpiece(True, 200),
+        "spanbert": wordpiece(False, 200),
+        "distilbert": wordpiece(True),
+        "electra": wordpiece(True),
+        "bert_unigram": train("unigram", True),
+        "distilbert_bpe": train("bpe", False),
+    }
+    directory = tmp_path_factory.mktemp("exported")
+    for name, tokenizer in tokenizers.items():
+        family = load_family(FAMILY_OF.get(name, name))
+        files.write_huggingface_tokenizer(tokenizer, directory / name, family, 77)
+    return tokenizers, directory
+
+
+@pytest.fixture(scope="module", params=VERSIONS, ids=os.path.basename)
+def loaded(request, exported, tmp_path_factory):
+    """Returns what a version of `transformers` gives, and the directory of what it saves."""
+    saved = tmp_path_factory.mktemp("saved")
+    ended = subprocess.run(
+        [sys.executable, "tests/interop/load_tokenizers.py", exported[1], saved],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": request.param},
+        input=json.dumps({"texts": TEXTS, "pair": PAIR}),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout), saved
+
+
+def test_only_classes_that_keep_the_ids_are_named(exported):
+    tokenizers, directory = exported
+    for name in tokenizers:
+        config = json.loads((directory / name / "tokenizer_config.json").read_text())
+        assert config["tokenizer_class"] == NAMED.get(name, "PreTrainedTokenizerFast"), name
+
+
+needs_transformers = pytest.mark.skipif(
+    not VERSIONS, reason="BERT_JAX_TRANSFORMERS lists no directory with transformers"
+)
+
+
+@needs_transformers
+def test_every_export_has_the_ids_of_its_tokenizer_json(exported, loaded):
+    tokenizers, directory = exported
+    wrong = {}
+    for name, tokenizer in tokenizers.items():
+        found, given = loaded[0][name], TEXTS
+        if name == "phobert":
+            # It has no tokenizer.json. In transformers, a line break is <unk>.
+            given = [text for text in TEXTS if not {"\n", "<"} & {*text}]
+            ids = [tokenizer.join(i).input_ids_L.tolist() for i in tokenizer.encode_batch(given)]
+        else:
+            library = LibraryTokenizer.from_file(str(directory / name / "tokenizer.json"))
+            ids = [library.encode(text).ids for text in given]
+            pair = library.encode(*PAIR)
+            assert found["pair"]["input_ids"] == pair.ids, name
+            assert found["pair"].get("token_type_ids", pair.type_ids) == pair.type_ids, name
+        theirs = dict(zip(TEXTS, found["ids"], strict=True))
+        wrong[name] = sum(theirs[text] != ours for text, ours in zip(given, ids, strict=True))
+        has_types = tokenizer.template.num_segments == 2 and not name.startswith("distilbert")
+        assert ("token_type_ids" in found["pair"]) == has_types, name
+        assert found["max_length"] == 77
+    assert not any(wrong.values()), wrong
+
+
+@needs_transformers
+def test_what_transformers_saved_is_read_again(exported, loaded):
+    for name, tokenizer in exported[0].items():
+        family = load_family(FAMILY_OF.get(name, name))
+        if name in ("bert_unigram", "distilbert_bpe"):
+            continue  # Only BERT's own WordPiece can be read for these families.
+        again = files.read_huggingface_tokenizer(loaded[1] / name, family)
+        for text, ours, theirs in zip(
+            TEXTS, tokenizer.encode_batch(TEXTS), again.encode_batch(TEXTS), strict=True
+        ):
+            assert ours.tolist() == theirs.tolist(), (name, text)
