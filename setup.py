@@ -23,7 +23,8 @@ setup(
     description="Pre-train BERT on your own text, in JAX, on TPU, GPU or CPU",
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
     package_data={
-        "bert_jax": ["py.typed", "report.html"],
+        "bert_jax": ["py.typed"],
+        "bert_jax.reports": ["page.html"],
         "bert_jax.inference": ["attention_page.html"],
     },
     cmdclass={"build_py": BuildWithConfigs},

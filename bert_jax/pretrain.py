@@ -12,7 +12,7 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import evaluation, files, initialize, report, run_config, workdir
+from bert_jax import evaluation, files, initialize, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_batch, prediction_warnings, total_steps
 from bert_jax.data import corpus_report
@@ -25,6 +25,7 @@ from bert_jax.parallel.mesh import num_data_shards
 from bert_jax.parallel.parameter_table import print_parameters
 from bert_jax.pretraining import make_trainer
 from bert_jax.progress import say, say_next, terminal
+from bert_jax.reports.page import write_pages
 from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
 from bert_jax.training.preemption import PreemptionGuard
@@ -121,7 +122,7 @@ def train(
         results = run.results | run.ending(int(state.step)) | recorder.times() | {"corpus": reports}
         if is_first:
             files.write_json(path / workdir.RESULTS, results)
-            report.write_pages(path)
+            write_pages(path)
             summarize(config, trainer, results, path)
         return results
 
@@ -302,7 +303,7 @@ def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
         return None
     # A process may have been killed before it wrote them.
     if not (directory / workdir.REPORT).exists():
-        report.write_pages(directory)
+        write_pages(directory)
     further = "--config.train.extra.steps=N"
     if results.get("stopped_early"):
         further = "a larger --config.train.early_stopping_patience, or 0,"

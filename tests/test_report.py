@@ -9,11 +9,13 @@ import pytest
 
 import bert_jax
 from bert_jax import config as config_lib
-from bert_jax import report, workdir
+from bert_jax import workdir
 from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
 from bert_jax.errors import UserError
-from bert_jax.run_record import read_run, read_runs
+from bert_jax.reports.page import page as html_page
+from bert_jax.reports.page import write_pages
+from bert_jax.reports.record import read_run, read_runs
 from tests.small_run import small_run
 
 
@@ -58,7 +60,7 @@ RESULTS = {"mlm_loss": 2.5, "unigram_mlm_loss": 6.25, "mlm_accuracy": 0.5}
 
 
 def rows_of(runs, **kwargs):
-    return {row[0]: row[1:] for row in Tables(report.page(runs, **kwargs)).rows}
+    return {row[0]: row[1:] for row in Tables(html_page(runs, **kwargs)).rows}
 
 
 def test_runs_side_by_side(tmp_path):
@@ -66,7 +68,7 @@ def test_runs_side_by_side(tmp_path):
     first = read_run(write_run(tmp_path / "a", early))
     second = read_run(write_run(tmp_path / "b", RESULTS | {"mlm_loss": 2.0}, train__batch_size=8))
     third = read_run(write_run(tmp_path / "c", {}))
-    rows = Tables(report.page([first, second, third])).rows
+    rows = Tables(html_page([first, second, third])).rows
     # The best comes first, and a run without scores last.
     assert [row[0] for row in rows[:4]] == ["run", "●\xa0b", "■\xa0a", "◆\xa0c"]
     columns = {header: [*values] for header, *values in zip(*rows[:4], strict=True)}
@@ -84,7 +86,7 @@ def test_runs_side_by_side(tmp_path):
 
 
 def lead(runs):
-    return re.search("<p class=lead>(.*?)</p>", report.page(runs))[1]
+    return re.search("<p class=lead>(.*?)</p>", html_page(runs))[1]
 
 
 def test_the_page_begins_with_its_main_result(tmp_path):
@@ -131,12 +133,12 @@ def test_runs_with_the_same_last_name_are_told_apart(tmp_path):
     for name in ("x", "y"):
         (tmp_path / name).mkdir()
     runs = [read_run(write_run(tmp_path / name / "tiny", RESULTS)) for name in ("x", "y")]
-    assert "<h1>x/tiny, y/tiny</h1>" in report.page(runs)
+    assert "<h1>x/tiny, y/tiny</h1>" in html_page(runs)
 
 
 def test_each_run_has_a_color_and_each_quantity_a_panel(tmp_path):
     runs = [read_run(write_run(tmp_path / f"run{i}", RESULTS)) for i in range(12)]
-    page = report.page(runs)
+    page = html_page(runs)
     colors = re.findall(r"--run\d+: (.*?);", page)
     assert len(colors) == len(set(colors)) == 12
     captions = re.findall("<figcaption>(.*?)</figcaption>", page)
@@ -146,8 +148,8 @@ def test_each_run_has_a_color_and_each_quantity_a_panel(tmp_path):
 
 def test_page_is_the_same_each_time_and_runs_only_its_script(tmp_path):
     run = read_run(write_run(tmp_path / "<script>alert(1)<x>$", RESULTS))
-    text = report.page([run])
-    assert text == report.page([run])
+    text = html_page([run])
+    assert text == html_page([run])
     elements = Tables(text).elements
     assert "x" not in elements and "svg" in elements and text.count("<script>") == 1
     assert "&lt;script&gt;alert(1)&lt;x&gt;$" in text
@@ -157,7 +159,7 @@ def test_page_in_a_browser(tmp_path, browser):
     """The cells are as written, curves can be read, and nothing is wider than the window."""
     # The dollars would begin and end a formula in a plot.
     runs = [read_run(write_run(tmp_path / name, RESULTS)) for name in (r"$\a{$", "<b>")]
-    page = report.page(runs)
+    page = html_page(runs)
     script = """(() => {
         const cells = all("tr").map((row) => [...row.cells].map((cell) => cell.textContent));
         const frame = all(".run path")[0].getBoundingClientRect();
@@ -185,7 +187,7 @@ def test_corpus_report_and_its_warnings(tmp_path):
     run = read_run(write_run(tmp_path / "a", RESULTS | {"corpus": corpus}))
     rows = rows_of([run])
     assert rows["documents"] == ["7"] and rows["tokens seen in an epoch"] == ["25.0%"]
-    assert "<p>Warning: 75% of the tokens are in no row" in report.page([run])
+    assert "<p>Warning: 75% of the tokens are in no row" in html_page([run])
 
 
 def test_filled_texts_show_guesses_and_originals(tmp_path):
@@ -198,7 +200,7 @@ def test_filled_texts_show_guesses_and_originals(tmp_path):
             masks = [{"guess": g, "original": o, "probability": 0.25} for g, o in guesses]
             filled = {"eval_filled_texts": [{"texts": texts, "masks": masks}]}
             lines.write(json.dumps({"step": step} | filled) + "\n")
-    page = report.page([read_run(directory)])
+    page = html_page([read_run(directory)])
     assert re.findall(r"<b>step (\d+)</b>", page) == ["5", "8", "11"]
     assert (
         '<p><b>step 11</b> it is <mark class=right title="25.0%">so</mark> or '
@@ -235,7 +237,7 @@ def test_fine_tuning_run_has_the_scores_of_its_splits(tmp_path):
     (directory / workdir.RESULTS).write_text(json.dumps(results))
     run = read_run(directory)
     assert lead([run]) == "Validation_matched accuracy: 75.0% after 6 steps."
-    captions = re.findall("<figcaption>(.*?)</figcaption>", report.page([run]))
+    captions = re.findall("<figcaption>(.*?)</figcaption>", html_page([run]))
     assert captions[:2] == ["validation_matched accuracy", "validation_mismatched accuracy"]
     rows = rows_of([run])
     assert rows["validation_mismatched accuracy"] == ["50.0%"] and rows["best step"] == ["6"]
@@ -247,7 +249,7 @@ def test_a_sweep_has_a_page_of_its_runs_and_settings(tmp_path):
         write_run(tmp_path / "runs" / name, RESULTS | {"mlm_loss": loss})
     settings = [{"learning_rate": 2e-5, "median": 2.5}]
     (tmp_path / workdir.SWEEP).write_text(json.dumps({"settings": settings}))
-    report.write_pages(tmp_path)
+    write_pages(tmp_path)
     page = (tmp_path / workdir.REPORT).read_text()
     assert "Of 2 runs, rate_2 has the best" in page
     rows = Tables(page).rows

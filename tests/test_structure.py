@@ -25,8 +25,8 @@ LAYERS = (
     {"training"},
     {"interop"},
     {"pretraining"},
-    {"run_record"},
-    {"initialize", "input_setup", "report", "run_config", "inference", "tpu"},
+    {"reports"},
+    {"initialize", "input_setup", "run_config", "inference", "tpu"},
     {"evaluation", "finetuning"},
     {"pretrain"},
     {
@@ -35,6 +35,7 @@ LAYERS = (
         "main",
         "finetune",
         "predict",
+        "report",
         "evaluate",
         "convert",
         "prepare",

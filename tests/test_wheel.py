@@ -20,7 +20,7 @@ def test_wheel_has_the_configs_and_the_data_files(tmp_path):
     pytest.importorskip("setuptools")
     build = [sys.executable, "setup.py", "-q", "build_py", f"--build-lib={tmp_path}"]
     subprocess.run(build, cwd=ROOT, check=True)
-    for name in ("py.typed", "report.html", "inference/attention_page.html"):
+    for name in ("py.typed", "reports/page.html", "inference/attention_page.html"):
         assert (tmp_path / "bert_jax" / name).exists(), name
     command = [sys.executable, "-c", PROGRAM]
     env = environment() | {"PYTHONPATH": str(tmp_path)}

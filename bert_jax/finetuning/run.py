@@ -12,7 +12,7 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, report, run_config, workdir
+from bert_jax import files, run_config, workdir
 from bert_jax.command_line import ConfigSource
 from bert_jax.config import check_profile
 from bert_jax.config.finetuning import filled_in, validate
@@ -25,6 +25,7 @@ from bert_jax.finetuning.task_setup import TaskSetup
 from bert_jax.initialize import open_checkpoints
 from bert_jax.parallel import multihost
 from bert_jax.progress import say
+from bert_jax.reports.page import write_pages
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import curves
 from bert_jax.training.best import Best
@@ -82,7 +83,7 @@ def finetune(
         )
         if scores and multihost.is_first():
             # The report was written before the scores of the test split were known.
-            report.write_pages(run.directory)
+            write_pages(run.directory)
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
@@ -153,7 +154,7 @@ def _train(
         if multihost.is_first():
             # The results are written last, because a run that has them is not started again.
             files.write_json(directory / workdir.RESULTS, results)
-            report.write_pages(directory)
+            write_pages(directory)
             run.summarize(results)
         return results
 
@@ -289,7 +290,7 @@ def _finished(run: FinetuningRun) -> dict[str, Any] | None:
         say(f"This run is finished: step {run.num_steps:,} is done.")
         if not (run.directory / workdir.REPORT).exists():
             # The process was killed before it wrote it.
-            report.write_pages(run.directory)
+            write_pages(run.directory)
         run.summarize(results)
     except (UserError, KeyError):
         # The file is damaged and will be written again.

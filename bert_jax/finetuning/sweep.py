@@ -13,7 +13,7 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bert_jax import files, report, workdir
+from bert_jax import files, workdir
 from bert_jax.config.finetuning import validate
 from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
@@ -22,6 +22,7 @@ from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.progress import say, terminal
+from bert_jax.reports.page import write_pages
 from bert_jax.training.loop import DivergedError
 from bert_jax.workdir import RUNS
 
@@ -107,7 +108,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     }
     if multihost.is_first():
         files.write_json(directory / workdir.SWEEP, summary)
-        report.write_pages(directory)
+        write_pages(directory)
         terminal().print(sweep_table(summary))
         best = directory / RUNS / summary["best_run"]
         print(f"best run     {best}")
