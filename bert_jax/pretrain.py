@@ -28,6 +28,7 @@ from bert_jax.progress import say, say_next, terminal
 from bert_jax.reports.page import write_pages
 from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
+from bert_jax.training.memory import check_memory
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
@@ -254,6 +255,9 @@ def _checked(
             "--config=configs/tiny.py --workdir=DIR"
         )
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
+    if not workdir.has_checkpoints(directory):
+        # A run that has begun did fit, and a finished one only shows its results.
+        check_memory(trainer, config.train.gradient_accumulation_steps)
     warnings = [*workdir.check(directory, config), *prediction_warnings(config)]
     return config, trainer, teacher, pretrained, warnings
 

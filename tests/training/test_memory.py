@@ -1,0 +1,39 @@
+"""A batch that the memory cannot hold is refused before the run begins."""
+
+import jax
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.pretraining import make_trainer
+from bert_jax.training import memory
+from tests.small import small_config
+
+
+def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
+    trainer = make_trainer(small_config(), jax.devices()[:1])
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    stage = trainer.stages[-1]
+    arguments = trainer.abstract_batch(stage), trainer.abstract_frozen()
+    step = trainer.compiled_train_step.lower(trainer.abstract_state(), *arguments).compile()
+    sizes = step.memory_analysis()
+    held, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+    # More than a float32 for each hidden unit of each token.
+    width = trainer.model_config.hidden_size
+    assert temporary > 4 * stage.batch_size * stage.max_seq_length * width
+    # The step is compiled in any case.
+    monkeypatch.setattr(memory, "_MOST_BYTES", 10**9)
+    monkeypatch.setattr(memory, "_memory_bytes", lambda: held + temporary)
+    memory.check_memory(trainer, 1)
+    monkeypatch.setattr(memory, "_memory_bytes", lambda: held + temporary // 2)
+    message = rf"a step of {stage.batch_size} .* about {stage.batch_size // 2} sequences: set"
+    with pytest.raises(UserError, match=message):
+        memory.check_memory(trainer, 1)
+
+
+def test_the_memory_is_that_of_the_machine_or_its_container(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_CGROUP_LIMIT", tmp_path / "memory.max")
+    whole = memory._memory_bytes()
+    assert whole > 2**28
+    for text, limit in (("max\n", whole), (f"{whole // 2}\n", whole // 2), (f"{2 * whole}", whole)):
+        (tmp_path / "memory.max").write_text(text)
+        assert memory._memory_bytes() == limit
