@@ -7,6 +7,7 @@ import pytest
 from bert_jax.finetuning.example_order import ExampleOrder, cut, predict, training_batches
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
+from bert_jax.training.loop import DivergedError
 from bert_jax.training.stages import resolve_stages
 from bert_jax.training.trainer import Trainer
 from tests.small import small_config
@@ -110,6 +111,12 @@ def test_predictions_cover_every_row_in_order_at_any_batch_size(trainer):
     assert predict(trainer, params, rows, batch_size=4, stop=lambda: True) is None
     cut_ones = predict(trainer, params, rows, batch_size=4, length_multiple=4)["logits"]
     np.testing.assert_allclose(cut_ones, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_outputs_that_are_not_finite_are_refused(trainer):
+    params = jax.tree.map(lambda x: x * np.nan, trainer.init_state().params)
+    with pytest.raises(DivergedError, match="the model's logits are not finite"):
+        predict(trainer, params, FakeRows(3), batch_size=4)
 
 
 def test_common_padding_is_cut(trainer):
