@@ -1,4 +1,4 @@
-"""Completes and prints the config of a pre-training run."""
+"""Completes the config of a pre-training run, prints it, and names the commands to run next."""
 
 import json
 import shlex

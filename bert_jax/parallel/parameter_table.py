@@ -1,4 +1,4 @@
-"""Prints the sharding of every parameter, at the start of a run with several devices."""
+"""Prints the sharding of every parameter, at the start of a run that divides parameters."""
 
 import dataclasses
 import math
