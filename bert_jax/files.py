@@ -16,8 +16,9 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import fsspec
@@ -34,6 +35,14 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 # applies it to etils' file system as well.
 fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 _READ_BYTES = 2**20
+_JSON_TYPES = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
 # A regular expression for what `new_file` appends to the name of a file while it is written.
 PARTIAL = r"\.[0-9a-f]{8}\.partial"
 # Packages whose exceptions mean that storage or the network failed.
@@ -145,8 +154,14 @@ def write_json(path: epath.PathLike, values: Any) -> None:
     write_whole(open_path(path, "the file to write"), text.encode())
 
 
-def read_json(path: Path | epath.Path) -> dict[str, Any]:
+def read_json(
+    path: Path | epath.Path, like: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Reads a file that holds one JSON object.
+
+    Args:
+      path: The file.
+      like: The keys that are used, with examples of their values; see `mismatch`.
 
     Raises:
       UserError: The file holds something else.
@@ -156,9 +171,34 @@ def read_json(path: Path | epath.Path) -> dict[str, Any]:
         values = json.loads(epath.Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is damaged: it should hold a JSON object")
+    if problem := mismatch(values, dict(like)):
+        raise UserError(f"{path} is damaged or another program's: {problem}")
     return values
+
+
+def mismatch(value: Any, like: Any, name: str = "its content") -> str:
+    """Returns how a JSON value differs in type from an example; empty if it does not.
+
+    Args:
+      value: The value.
+      like: A value of the right types. Objects may have other keys too; a key NAME? may be missing
+        or null. A list's only entry is an example of each entry.
+      name: The name of the value in messages.
+    """
+    is_number = isinstance(like, float) and type(value) is int
+    if type(value) is not type(like) and not is_number:
+        return f"{name} should be {_JSON_TYPES[type(like)]}"
+    parts = []
+    if isinstance(like, list):
+        parts = [(f"{name}[{i}]", entry, like[0]) for i, entry in enumerate(value)]
+    elif isinstance(like, dict):
+        for key, example in like.items():
+            known = key.removesuffix("?")
+            if value.get(known) is not None:
+                parts.append((f"{name}.{known}", value[known], example))
+            elif known == key:
+                return f"{name} has no {key}"
+    return next(filter(None, (mismatch(entry, e, key) for key, entry, e in parts)), "")
 
 
 def open_input(path: epath.PathLike) -> BinaryIO:

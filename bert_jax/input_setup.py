@@ -16,7 +16,7 @@ from bert_jax.data.bad_records import skipped_texts
 from bert_jax.data.prepare_store import prepare
 from bert_jax.data.record_store import RecordStore
 from bert_jax.data.rows import records
-from bert_jax.data.store import TokenStore, read_metadata
+from bert_jax.data.store import METADATA, TokenStore, read_metadata
 from bert_jax.data.store_manifest import check_metadata
 from bert_jax.data.stream import Stream, StreamSpec
 from bert_jax.errors import UserError
@@ -113,7 +113,8 @@ def _prepare(
         corpus = epath.Path(directory) / workdir.CORPUS
         if corpus.exists() and not (path / "metadata.json").exists():
             # The store was removed. Other texts are refused before they are prepared.
-            check_metadata(files.read_json(corpus), path, config.data, config.model.vocab_size)
+            known = files.read_json(corpus, METADATA)
+            check_metadata(known, path, config.data, config.model.vocab_size)
         check = None if may_cut else functools.partial(_check_sample, config)
         try:
             # Returns at once if the store exists and matches the config.

@@ -29,6 +29,7 @@ from bert_jax.reports.page import write_pages
 from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
 from bert_jax.training.memory import check_memory
+from bert_jax.training.metrics import read_results
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
@@ -299,10 +300,10 @@ def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
     if (step < run.num_steps and not run.is_over()) or not path.exists():
         return None
     try:
-        results = files.read_json(path)
+        results = read_results(directory, trainer.objective.metrics)
         if results["step"] != step:
             return None
-    except (UserError, KeyError):
+    except UserError:
         # The file is damaged; evaluating again rewrites it.
         return None
     # A process may have been killed before it wrote them.

@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax import files, tokenizers
-from bert_jax.config import finetuning as finetuning_config
 from bert_jax.errors import UserError
 from bert_jax.tokenizers import Tokenizer
 
@@ -222,7 +221,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
 
 def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
     """Refuses to continue from a run that was trained on another corpus."""
-    corpora = (files.read_json(epath.Path(path) / CORPUS) for path in (other, workdir))
+    corpora = (read_corpus(path) for path in (other, workdir))
     if difference := _difference(*corpora):
         key, old, new = difference
         raise UserError(
@@ -273,18 +272,9 @@ def load_config(workdir: epath.PathLike) -> ConfigDict:
     path = epath.Path(files.open_path(workdir, "--workdir"))
     values = _read_config(path)
     try:
-        return parse_config(values)
+        return config_lib.from_stored(values)
     except UserError as error:
         raise UserError(f"{path / CONFIG}: {error}") from error
-
-
-def parse_config(values: Mapping[str, Any]) -> ConfigDict:
-    """Builds the config of a pre-training or fine-tuning run from plain dicts and lists.
-
-    Raises:
-      UserError: A key is unknown, or a value has another type.
-    """
-    return (finetuning_config if is_finetuning(values) else config_lib).from_dict(values)
 
 
 def is_finetuning(config: Mapping[str, Any] | ConfigDict) -> bool:
@@ -317,7 +307,7 @@ def claim_corpus(
     """
     path = epath.Path(workdir)
     if (path / CORPUS).exists():
-        if difference := _difference(files.read_json(path / CORPUS), metadata):
+        if difference := _difference(read_corpus(path), metadata):
             key, old, new = difference
             data = "data" if token_counts_V is None else "token store"
             raise UserError(
@@ -334,6 +324,12 @@ def claim_corpus(
         files.write_whole(path / TOKEN_COUNTS, counts.getvalue())
     # Written last: its presence means that the other two are complete.
     files.write_json(path / CORPUS, metadata)
+
+
+def read_corpus(workdir: epath.PathLike) -> dict[str, Any]:
+    """Returns what `claim_corpus` saved: the identity of the run's data."""
+    like = {"sources?": [{"path?": ""}], "options?": {}}
+    return files.read_json(epath.Path(workdir) / CORPUS, like)
 
 
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
@@ -391,8 +387,8 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, 
 
 def _without_directories(corpus: dict[str, Any]) -> dict[str, Any]:
     """Returns a store's metadata without the directories of its files, which may have moved."""
-    if "sources" not in corpus:
+    if not corpus.get("sources"):
         return corpus
     sources = [{**s, "path": os.path.basename(s.get("path", ""))} for s in corpus["sources"]]
-    options = corpus["options"] | {"input": "", "vocab_path": ""}
+    options = (corpus.get("options") or {}) | {"input": "", "vocab_path": ""}
     return corpus | {"options": options, "sources": sorted(sources, key=json.dumps)}

@@ -7,8 +7,12 @@ changes some values and returns the config. Flags override single values:
 work; all other code trusts the values.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from ml_collections import ConfigDict
+
+from bert_jax.config import finetuning, pretraining
 from bert_jax.config.common import check_profile
 from bert_jax.config.devices import check_batch, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
@@ -42,6 +46,7 @@ __all__ = [
     "finetune_config",
     "flatten",
     "from_dict",
+    "from_stored",
     "lamb_stages",
     "max_predictions",
     "objective_terms",
@@ -53,6 +58,15 @@ __all__ = [
     "validate",
     "validate_data",
 ]
+
+
+def from_stored(values: Mapping[str, Any]) -> ConfigDict:
+    """Returns the config of a run of pre-training or fine-tuning from plain dicts and lists.
+
+    Raises:
+      UserError: A key is unknown, or a value has another type or is out of range.
+    """
+    return (finetuning if "task" in values else pretraining).from_dict(values)
 
 
 def check_argument(arg: str, choices: Collection[str] = ()) -> None:

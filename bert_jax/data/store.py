@@ -288,6 +288,16 @@ def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
     files.write_whole(directory / "metadata.json", text.encode() + b"\n")
 
 
+# The keys of metadata.json, with examples of their values.
+METADATA = {
+    "options": {"input": [""], "vocab_path": "", "vocab": "", "format": ""},
+    "sources": [{}],
+    "splits?": {},
+    "dropped_documents?": {},
+    "vocab_size": 0,
+}
+
+
 def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
     """Returns the contents of a finished store's `metadata.json`.
 
@@ -307,4 +317,5 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
             f"{path} has format version {version}, but this program reads version "
             f"{FORMAT_VERSION}: prepare the corpus again"
         )
-    return metadata
+    # Other versions have other keys.
+    return files.read_json(path, METADATA)

@@ -30,6 +30,7 @@ from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import curves
 from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
+from bert_jax.training.metrics import read_results
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
@@ -284,7 +285,7 @@ def _finished(run: FinetuningRun) -> dict[str, Any] | None:
         return None
     run.claim_data()
     try:
-        results = files.read_json(path)
+        results = read_results(run.directory)
         if results["step"] != run.num_steps:
             return None
         say(f"This run is finished: step {run.num_steps:,} is done.")

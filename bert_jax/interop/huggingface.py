@@ -34,6 +34,10 @@ _INDEX = ".index.json"
 _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
 
 
+# The keys of a config.json that are texts, with examples.
+_EXAMPLE = {"model_type?": "", "architectures?": [""], "tokenizer_class?": "", "id2label?": {}}
+
+
 def is_huggingface(path: Path) -> bool:
     """Returns whether a directory looks like one that `save_pretrained` wrote."""
     return any((path / name).exists() for name in _WEIGHT_FILES)
@@ -41,7 +45,7 @@ def is_huggingface(path: Path) -> bool:
 
 def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
     """Reads a model with its pre-training heads or its task head; see `formats.read`."""
-    config = files.read_json(path / CONFIG)
+    config = files.read_json(path / CONFIG, _EXAMPLE)
     # Files from the first year of transformers have no model_type; all of them are BERTs.
     model_type = config.get("model_type", "bert")
     family_name = family_name or family_of_type(model_type)

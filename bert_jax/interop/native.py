@@ -121,7 +121,7 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
     if not (directory / workdir.CORPUS).exists():
         # Converted weights have a file of their own for this.
         return read_training(directory)
-    corpus = files.read_json(directory / workdir.CORPUS)
+    corpus = workdir.read_corpus(directory)
     # The names of the files are private; their number is enough.
     corpus["sources"] = len(corpus.pop("sources", []))
     corpus.pop("first_dropped", None)

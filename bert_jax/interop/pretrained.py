@@ -25,7 +25,14 @@ UNTRAINED = "untrained_heads"
 TRAINING = "bert_jax_training.json"
 # The key of `training` with the `max_length` of the weights that a run began with.
 INITIAL_LENGTH = "initial_max_length"
-_TYPES = {"config": dict, "corpus": dict, "results": dict, UNTRAINED: list, INITIAL_LENGTH: int}
+_EXAMPLE = {
+    "step?": 0,
+    "config?": {},
+    "corpus?": {},
+    "results?": {},
+    f"{UNTRAINED}?": [""],
+    f"{INITIAL_LENGTH}?": 0,
+}
 
 
 @dataclasses.dataclass
@@ -173,8 +180,10 @@ class Pretrained:
         config, initial = self.training.get("config"), self.training.get(INITIAL_LENGTH)
         if not config or (config.get("init_from") and not initial):
             return positions
-        stages = resolve_stages(workdir.parse_config(config))
-        begun = [s.max_seq_length for s in stages if s.first_step < self.training.get("step", 0)]
+        stages = resolve_stages(config_lib.from_stored(config))
+        begun = [
+            s.max_seq_length for s in stages if s.first_step < (self.training.get("step") or 0)
+        ]
         return min(positions, max(begun + [initial or 0]) or positions)
 
     @property
@@ -225,12 +234,10 @@ def read_training(directory: Path) -> dict[str, Any]:
     path = directory / TRAINING
     if not path.exists():
         return {}
-    training = files.read_json(path)
+    training = files.read_json(path, _EXAMPLE)
     try:
-        if not all(isinstance(training.get(key, kind()), kind) for key, kind in _TYPES.items()):
-            raise UserError("bert_jax did not write it")
         if training.get("config"):
-            workdir.parse_config(training["config"])
+            config_lib.from_stored(training["config"])
     except UserError as error:
         raise UserError(
             f"{path}: {error}; remove the file, which the weights do not need"

@@ -91,6 +91,9 @@ def write_huggingface_tokenizer(
     files.write_json(directory / SPECIALS_FILE, special_tokens)
 
 
+_EXAMPLE = {"tokenizer_class?": ""}
+
+
 def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | None:
     """Reads the tokenizer of a directory of `transformers`; None if it has none.
 
@@ -100,7 +103,7 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
     if (directory / OPTIONS_FILE).exists():
         return tokenizers.load(directory, OPTIONS_FILE)
     config_path = directory / CONFIG_FILE
-    config = files.read_json(config_path) if config_path.exists() else {}
+    config = files.read_json(config_path, _EXAMPLE) if config_path.exists() else {}
     class_name = _class_of(directory, config)
     if class_name not in TOKENIZER_CLASSES or not TOKENIZER_CLASSES[class_name].kind:
         class_name = family.tokenizer
@@ -126,7 +129,7 @@ def _class_of(directory: Path, config: dict[str, Any]) -> str:
     """Returns the tokenizer class in a directory's configs, without "Fast"; empty if none."""
     name = config.get("tokenizer_class")
     if not name and (directory / "config.json").exists():
-        name = files.read_json(directory / "config.json").get("tokenizer_class")
+        name = files.read_json(directory / "config.json", _EXAMPLE).get("tokenizer_class")
     return (name or "").removesuffix("Fast")
 
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, workdir
+from bert_jax import workdir
 from bert_jax.objectives.term import Metric
 from bert_jax.training.curves import Panel, finetuning_panels, pretraining_panels
-from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
+from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics, read_results
 from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of
 
@@ -70,7 +70,8 @@ def read_run(directory: epath.PathLike) -> Run:
     config, path = workdir.load_config(directory), epath.Path(directory)
     lines, results = read_metrics(path), {}
     if (path / workdir.RESULTS).exists():
-        results = files.read_json(path / workdir.RESULTS)
+        is_finetuning = workdir.is_finetuning(config)
+        results = read_results(path, () if is_finetuning else make_objective(config).metrics)
     if workdir.is_finetuning(config):
         splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
         # The score that decides comes first.

@@ -54,6 +54,16 @@ KINDS = {
 }
 
 
+# The keys of a tokenizer's options file, with examples of their values.
+_EXAMPLE = {
+    "kind": "",
+    "lowercase?": True,
+    "max_input_chars_per_word?": 0,
+    "sentencepiece_rules?": "",
+    "add_prefix_space?": True,
+}
+
+
 def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokenizer:
     """Reads a directory that `Tokenizer.save` wrote.
 
@@ -63,14 +73,18 @@ def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokeniz
     directory = files.open_path(directory, "the tokenizer's directory")
     path = directory / options_file
     try:
-        options = files.read_json(path)
+        options = files.read_json(path, _EXAMPLE)
     except FileNotFoundError:
         raise UserError(f"{directory} holds no tokenizer: {options_file} is missing") from None
+    options = {key: value for key, value in options.items() if value is not None}
     named = options.pop("special_tokens", "bert")
     if isinstance(named, str):
         special_tokens = CONVENTIONS.get(named)
     else:
-        special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
+        try:
+            special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
+        except TypeError:
+            special_tokens = None
     kind = options.pop("kind", None)
     known = KINDS.get(kind)
     if not known or not special_tokens or options.keys() - known.optional != known.options:
