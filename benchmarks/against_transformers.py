@@ -24,13 +24,12 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bert_jax import command_line
-from bert_jax.config import objective_terms
+from bert_jax.config import command_line, objective_terms
 from bert_jax.interop.families import load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import write_family_keys
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.stages import Stage, resolve_stages
 
 BENCHMARKS = Path(__file__).parent

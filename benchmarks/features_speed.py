@@ -33,9 +33,9 @@ from pathlib import Path
 import numpy as np
 from against_transformers import read_config
 
-from bert_jax.data.corpus import Corpus
-from bert_jax.data.sentence_splitter import split_sentences
 from bert_jax.interop import formats
+from bert_jax.text.corpus import Corpus
+from bert_jax.text.sentences import split_sentences
 
 BENCHMARKS = Path(__file__).parent
 ORDERS = ("file", "sorted")

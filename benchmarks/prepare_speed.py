@@ -32,7 +32,7 @@ _OURS = (
     + """
 import sys
 from bert_jax.config import default_config
-from bert_jax.data.prepare_store import prepare
+from bert_jax.store.preparation import prepare
 text, vocab, output, format = sys.argv[1:]
 data = default_config().data
 data.update(input=(text,), format=format, vocab=vocab, num_processes=1)

@@ -24,9 +24,9 @@ def load_config(name: str) -> "ConfigDict":
         "finetune/glue:mrpc". The part after the colon is the argument of `get_config`.
 
     Raises:
-      bert_jax.errors.UserError: There is no such config, or it cannot be loaded.
+      bert_jax.base.errors.UserError: There is no such config, or it cannot be loaded.
     """
-    from bert_jax.command_line import load_config_file
+    from bert_jax.config.command_line import load_config_file
 
     return load_config_file(name)
 
@@ -42,11 +42,11 @@ def train(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
       The contents of results.json; None if a signal stopped the run before its end.
 
     Raises:
-      bert_jax.errors.UserError: A value, the text or the work directory cannot be used.
+      bert_jax.base.errors.UserError: A value, the text or the work directory cannot be used.
     """
-    from bert_jax import parts
+    from bert_jax.base import parts
     from bert_jax.config import validate
-    from bert_jax.pretrain import train
+    from bert_jax.pretraining.run import train
 
     config = load_config(config) if isinstance(config, str) else config
     parts.trust(config)
@@ -66,9 +66,9 @@ def finetune(config: "ConfigDict | str", workdir: str) -> dict[str, Any] | None:
       The contents of results.json; None if a signal stopped the run before its end.
 
     Raises:
-      bert_jax.errors.UserError: A value, the rows or the work directory cannot be used.
+      bert_jax.base.errors.UserError: A value, the rows or the work directory cannot be used.
     """
-    from bert_jax import parts
+    from bert_jax.base import parts
     from bert_jax.finetuning.run import finetune
 
     config = load_config(config) if isinstance(config, str) else config
@@ -91,10 +91,10 @@ def load(path: str, step: int | None = None, parts: Sequence[str] = ()) -> "Bert
       with a task head, such as the best checkpoint of a fine-tuning run.
 
     Raises:
-      bert_jax.errors.UserError: The path is none of these, is damaged, or has no tokenizer.
+      bert_jax.base.errors.UserError: The path is none of these, is damaged, or has no tokenizer.
     """
+    from bert_jax.base.parts import trust
     from bert_jax.inference.finetuned import load_bert
-    from bert_jax.parts import trust
 
     trust(parts)
     return load_bert(path, step)

@@ -13,10 +13,9 @@ from absl import flags
 from rich.table import Table
 
 import bert_jax
-from bert_jax import cli
-from bert_jax.command_line import config_files
-from bert_jax.config import flatten, to_dict
-from bert_jax.progress import terminal
+from bert_jax.base.progress import terminal
+from bert_jax.config import cli, flatten, to_dict
+from bert_jax.config.command_line import config_files
 
 
 def first_line(file: Path) -> str:

@@ -19,12 +19,14 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bert_jax import cli, files, input_setup
 from bert_jax import config as config_lib
+from bert_jax.base import files
+from bert_jax.base.progress import terminal
+from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.pretraining import make_trainer
-from bert_jax.progress import terminal
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.input import open_run_input, stream_spec
 from bert_jax.training.stages import Stage, numbered_stage
 from bert_jax.training.trainer import Trainer
 
@@ -77,9 +79,9 @@ def benchmark_input(
     with tempfile.TemporaryDirectory(prefix="bert_jax_benchmark_") as scratch:
         # All processes use the directory of the first.
         directory = multihost.run_on_process_zero(lambda: directory or scratch)
-        corpus = input_setup.open_run_input(config, directory)
+        corpus = open_run_input(config, directory)
         stream = corpus.stream(
-            input_setup.stream_spec(config, stage),
+            stream_spec(config, stage),
             shards=(jax.process_index(),),
             num_shards=jax.process_count(),
         )

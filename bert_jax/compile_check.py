@@ -14,8 +14,8 @@ Exit status: 0 if the step fits; 1 if it does not, or for a mistake in the confi
 
 from absl import flags
 
-from bert_jax import cli
 from bert_jax import config as config_lib
+from bert_jax.config import cli
 
 
 def define_flags() -> None:

@@ -12,9 +12,10 @@ the class of `transformers` for its head, with the names of its labels.
 from absl import flags
 from etils import epath
 
-from bert_jax import cli, files
-from bert_jax.errors import UserError
-from bert_jax.progress import say
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.config import cli
 
 KINDS = ("bert_jax", "huggingface", "google")
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax import cli, files, workdir
-from bert_jax.errors import UserError
-from bert_jax.progress import terminal
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import terminal
+from bert_jax.config import cli
+from bert_jax.training import workdir
 
 
 def define_flags() -> None:
@@ -65,7 +67,7 @@ def main(_) -> None:
                 print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")
             _write(results)
             return
-        from bert_jax.evaluation import as_workdir, evaluate_workdir, results_table
+        from bert_jax.pretraining.evaluation import as_workdir, evaluate_workdir, results_table
         from bert_jax.training.objective import make_objective
 
         with as_workdir(args.workdir, args.step) as directory:

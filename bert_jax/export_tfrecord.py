@@ -9,13 +9,14 @@ DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads the 
 
 from absl import flags
 
-from bert_jax import cli, files, tokenizers
-from bert_jax.config import default_config, derived_predictions
-from bert_jax.data.corpus import join_inputs
-from bert_jax.data.record_store import training_flags
-from bert_jax.data.store import TokenStore, read_metadata
-from bert_jax.data.store_manifest import tokenizer_flags
-from bert_jax.errors import UserError
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.config import cli, default_config, derived_predictions
+from bert_jax.store.manifest import tokenizer_flags
+from bert_jax.store.record_store import training_flags
+from bert_jax.store.token_store import TokenStore, read_metadata
+from bert_jax.text.corpus import join_inputs
 
 
 def define_flags() -> None:
@@ -62,8 +63,8 @@ def main(_) -> None:
     if not split.exists():
         raise UserError(f"{split} does not exist: no document of this token store was held out")
     # Imported late to load TensorFlow after the checks.
-    from bert_jax.data.stream import StreamSpec
-    from bert_jax.data.tfrecord_writer import write_tfrecords
+    from bert_jax.batches.stream import StreamSpec
+    from bert_jax.batches.tfrecord_writer import write_tfrecords
 
     spec = StreamSpec(
         max_seq_length=args.max_seq_length,

@@ -11,10 +11,10 @@ fine-tunes on all of GLUE.
 
 from absl import flags
 
-from bert_jax import cli
-from bert_jax.command_line import config_source
+from bert_jax.base.errors import UserError
+from bert_jax.config import cli
+from bert_jax.config.command_line import config_source
 from bert_jax.config.finetuning import ALL
-from bert_jax.errors import UserError
 
 
 def define_flags() -> None:
@@ -32,10 +32,10 @@ def main(_) -> None:
         raise UserError("--workdir is missing: the directory where the run is to be written")
     source = config_source()
     with cli.joined_hosts():
-        from bert_jax import run_config
         from bert_jax.finetuning import glue_table, run, sweep
+        from bert_jax.pretraining import settings
 
-        run_config.describe(args.config, source)
+        settings.describe(args.config, source)
         if args.config.get("task") == ALL:
             glue_table.finetune_all(args.config, workdir, args.sweep)
         elif args.sweep:

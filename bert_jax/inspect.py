@@ -17,11 +17,12 @@ from ml_collections import ConfigDict
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax import cli, input_setup, run_config
-from bert_jax.command_line import ConfigSource, config_source
-from bert_jax.config import validate
-from bert_jax.errors import UserError
-from bert_jax.progress import terminal
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import terminal
+from bert_jax.config import cli, validate
+from bert_jax.config.command_line import ConfigSource, config_source
+from bert_jax.pretraining import settings
+from bert_jax.pretraining.input import open_run_input, stream_spec
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training.stages import resolve_stages
 
@@ -54,9 +55,9 @@ def read_batch(
             "(config.train.num_steps)"
         )
     with tempfile.TemporaryDirectory(prefix="bert_jax_inspect_") as scratch:
-        config = run_config.complete(config, directory or scratch, source)[0]
-        run_input = input_setup.open_run_input(config, directory or scratch)
-        stream = run_input.stream(input_setup.stream_spec(config, stage))
+        config = settings.complete(config, directory or scratch, source)[0]
+        run_input = open_run_input(config, directory or scratch)
+        stream = run_input.stream(stream_spec(config, stage))
         (batch,) = stream.batches(step - 1 - stage.first_step, 1)
         return batch, stream.describe_batch(step - 1 - stage.first_step), run_input.tokenizer
 

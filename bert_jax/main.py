@@ -6,10 +6,9 @@ Flags override single values of the config: `--config.train.num_steps=200`. The 
 
 from absl import flags
 
-from bert_jax import cli
-from bert_jax.command_line import config_source
-from bert_jax.config import validate
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.config import cli, validate
+from bert_jax.config.command_line import config_source
 
 
 def define_flags() -> None:
@@ -27,9 +26,9 @@ def main(_) -> None:
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config)
     with cli.joined_hosts():
-        from bert_jax import pretrain
+        from bert_jax.pretraining.run import train
 
-        pretrain.train(args.config, workdir, config_source())
+        train(args.config, workdir, config_source())
 
 
 if __name__ == "__main__":

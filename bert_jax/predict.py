@@ -29,9 +29,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 from rich.table import Table
 
-from bert_jax import cli, cpu_allocator, files, inference
-from bert_jax.errors import UserError
-from bert_jax.progress import Progress, terminal
+from bert_jax import inference
+from bert_jax.base import cpu_allocator, files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import Progress, terminal
+from bert_jax.config import cli
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert

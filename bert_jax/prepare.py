@@ -14,20 +14,21 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bert_jax import cli, files, tokenizers
-from bert_jax.config import default_config, validate_data
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say, terminal
+from bert_jax.batches.stream import Stream, StreamSpec
+from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.data import DATA
 from bert_jax.config.tokenizer import TOKENIZER
-from bert_jax.data import corpus_report
-from bert_jax.data.bad_records import skipped_texts
-from bert_jax.data.corpus import join_inputs
-from bert_jax.data.prepare_store import prepare
-from bert_jax.data.record_store import FORMAT, training_flags
-from bert_jax.data.store import TokenStore, read_metadata, store_path
-from bert_jax.data.store_manifest import check_case, given_tokenizer, tokenizer_flags
-from bert_jax.data.stream import Stream, StreamSpec
-from bert_jax.errors import UserError
-from bert_jax.progress import say, terminal
+from bert_jax.reports import corpus_report
+from bert_jax.store.manifest import check_case, given_tokenizer, tokenizer_flags
+from bert_jax.store.preparation import prepare
+from bert_jax.store.record_store import FORMAT, training_flags
+from bert_jax.store.token_store import TokenStore, read_metadata, store_path
+from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.corpus import join_inputs
 
 # The keys of `config.data` that are flags.
 _KEYS = (

@@ -11,8 +11,9 @@ checkpoint predicts for a mask of your own. Every run and sweep writes a page of
 
 from absl import flags
 
-from bert_jax import cli, files
-from bert_jax.command_line import UsageError
+from bert_jax.base import files
+from bert_jax.config import cli
+from bert_jax.config.command_line import UsageError
 
 
 def define_flags() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
-import bert_jax.files  # noqa: F401  Makes epath read gs:// without TensorFlow.
+import bert_jax.base.files  # noqa: F401  Makes epath read gs:// without TensorFlow.
 
 # EX_TEMPFAIL of sysexits.h.
 AGAIN = 75

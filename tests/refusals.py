@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_jax import cli
+from bert_jax.config import cli
 from tests import runs
 
 

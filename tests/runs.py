@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bert_jax import workdir
-from bert_jax.data.corpus import built_in_files
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.text.corpus import built_in_files
+from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from configs import tiny
 from tests import forked

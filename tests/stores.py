@@ -4,8 +4,8 @@ import hashlib
 from pathlib import Path
 
 from bert_jax.config import default_config
-from bert_jax.data.corpus import built_in_files
-from bert_jax.data.prepare_store import prepare
+from bert_jax.store.preparation import prepare
+from bert_jax.text.corpus import built_in_files
 
 VOCAB_SIZE = 400
 

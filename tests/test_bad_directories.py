@@ -12,8 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import evaluation, files, prepare, pretrain, workdir
-from bert_jax.pretraining import make_trainer
+from bert_jax import prepare
+from bert_jax.base import files
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from tests import runs

@@ -8,8 +8,9 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import evaluation, pretrain
-from bert_jax.command_line import ConfigSource
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import run as pretrain
 from tests import runs
 from tests.refusals import command, in_process
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax import convert
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests import runs
 from tests.interop.small_bert import (

@@ -8,12 +8,20 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from bert_jax import evaluation
-from bert_jax.data.stream import StreamSpec, evaluation_batches
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.batches.stream import StreamSpec, evaluation_batches
 from bert_jax.objectives.objective import apply
-from bert_jax.pretraining import make_trainer
-from tests.data.fakes import CLS, MASK, NUM_SPECIALS, PAD, FakeStore, make_documents, make_tokenizer
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining.build import make_trainer
+from tests.batches.fakes import (
+    CLS,
+    MASK,
+    NUM_SPECIALS,
+    PAD,
+    FakeStore,
+    make_documents,
+    make_tokenizer,
+)
 from tests.small import small_config
 
 VOCAB_SIZE = 98

@@ -5,8 +5,9 @@ import pytest
 from rich.console import Console
 
 from bert_jax import config as config_lib
-from bert_jax import input_setup, inspect
-from bert_jax.errors import UserError
+from bert_jax import inspect
+from bert_jax.base.errors import UserError
+from bert_jax.pretraining.input import open_run_input, stream_spec
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from bert_jax.training.stages import resolve_stages
 from tests.small_run import small_run, write_documents
@@ -58,8 +59,8 @@ def test_the_batch_is_that_of_the_training_step(tmp_path):
     stage = resolve_stages(config)[1]
     step = stage.first_step + 3
     batch, described, _ = inspect.read_batch(config, step, str(tmp_path / "run"))
-    run_input = input_setup.open_run_input(config, tmp_path / "run")
-    stream = run_input.stream(input_setup.stream_spec(config, stage))
+    run_input = open_run_input(config, tmp_path / "run")
+    stream = run_input.stream(stream_spec(config, stage))
     *_, expected = stream.batches(0, 3)
     assert batch["input_ids"].shape == (4, 24) and described["first_example"] == 8
     for name, value in expected.items():

@@ -15,18 +15,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import benchmark, evaluation, parts
-from bert_jax.batch import BatchField
+from bert_jax import benchmark
+from bert_jax.base import parts
+from bert_jax.base.batch import BatchField
+from bert_jax.base.errors import UserError
+from bert_jax.batches.random_keys import draw_rows
+from bert_jax.batches.rows.segments import SegmentRows
 from bert_jax.config import default_config, stage
 from bert_jax.convert import convert
-from bert_jax.data.random_streams import draw_rows
-from bert_jax.data.rows.segments import SegmentRows
-from bert_jax.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.objective import make_objective
 from tests import runs

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
-from bert_jax.data import tokenization
-from bert_jax.data.bad_records import skipped_texts
-from bert_jax.data.corpus import Document, built_in_files
-from bert_jax.data.heldout import HeldOut
-from bert_jax.data.prepare_store import tokenize_corpus
-from bert_jax.data.store import TokenStore
-from bert_jax.data.vocabulary_sample import DocumentSample
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.store import tokenization
+from bert_jax.store.heldout import HeldOut
+from bert_jax.store.preparation import tokenize_corpus
+from bert_jax.store.token_store import TokenStore
+from bert_jax.store.vocabulary_sample import DocumentSample
+from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.corpus import Document, built_in_files
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.data import store_manifest
-from bert_jax.data.store_manifest import check_case, check_metadata
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.store import manifest
+from bert_jax.store.manifest import check_case, check_metadata
 from tests.refusals import command
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
 
@@ -114,10 +114,10 @@ def test_a_store_of_other_texts_is_refused(tmp_path):
 def test_a_store_of_another_version_of_a_data_set_is_refused(monkeypatch):
     data, now = options("tfds:fake"), {"tfds": "fake", "field": "text", "version": "fake/2.0.0"}
     known = {
-        "options": store_manifest.store_options(data, 40),
+        "options": manifest.store_options(data, 40),
         "sources": [now | {"version": "fake/1.0.0"}],
     }
-    monkeypatch.setattr(store_manifest, "open_corpus", lambda _: SimpleNamespace(sources=[now]))
+    monkeypatch.setattr(manifest, "open_corpus", lambda _: SimpleNamespace(sources=[now]))
     with pytest.raises(UserError, match="tfds:fake:text was version .*1.0.0, is version .*2.0.0"):
         check_metadata(known, "store", data, 40)
 

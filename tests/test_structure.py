@@ -1,4 +1,4 @@
-"""Checks of the layers and of the coding rules in CONTRIBUTING.md."""
+"""Checks of the rooms and of the coding rules in CONTRIBUTING.md."""
 
 import ast
 import os
@@ -14,39 +14,20 @@ PACKAGE = ROOT / "bert_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 400
 
-# Every module and folder of the package, from the bottom up. A part imports only from the layers
-# below its own.
-LAYERS = (
-    {"errors", "cpu_allocator"},
-    {"batch", "parts", "progress", "files", "command_line"},
-    {"config", "parallel", "tokenizers", "models"},
-    {"objectives", "data", "cli", "workdir"},
-    {"tasks"},
+# The rooms of the package, from the bottom up. A room imports only from the rows below its own;
+# the modules beside them are the commands and the public functions.
+ROOMS = (
+    {"base"},
+    {"models", "parallel", "text", "tokenizers"},
+    {"config", "objectives", "store"},
+    {"batches", "tasks"},
     {"training"},
-    {"interop"},
-    {"pretraining"},
-    {"reports"},
-    {"initialize", "input_setup", "run_config", "inference", "tpu"},
-    {"evaluation", "finetuning"},
-    {"pretrain"},
-    {
-        "__init__",
-        "__main__",
-        "main",
-        "finetune",
-        "predict",
-        "report",
-        "evaluate",
-        "convert",
-        "prepare",
-        "benchmark",
-        "inspect",
-        "compile_check",
-        "export_tfrecord",
-    },
+    {"interop", "reports"},
+    {"pretraining", "inference"},
+    {"finetuning", "tpu"},
 )
-# TensorFlow: the pipeline, the task readers, and the Google-checkpoint reader.
-TENSORFLOW_IN = ("data", "tasks", "interop")
+# TensorFlow: the input pipeline, the task readers, and the Google-checkpoint reader.
+TENSORFLOW_IN = ("base/lean_tensorflow.py", "text/tfds.py")
 
 
 def imports(path):
@@ -69,23 +50,29 @@ def name(path):
     return str(path.relative_to(PACKAGE))
 
 
-def layer_of(part):
-    (layer,) = [i for i, parts in enumerate(LAYERS) if part in parts]
-    return layer
+def row_of(part):
+    (row,) = [i for i, rooms in enumerate(ROOMS) if part in rooms] or [len(ROOMS)]
+    return row
 
 
-def test_every_part_has_one_layer():
-    listed = [part for parts in LAYERS for part in parts]
-    assert sorted(listed) == sorted({part_of(path) for path in FILES})
+def test_every_room_has_one_row():
+    listed = [room for rooms in ROOMS for room in rooms]
+    assert sorted(listed) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_only_commands_stand_beside_the_rooms():
+    for path in PACKAGE.glob("*.py"):
+        is_command = 'if __name__ == "__main__":' in path.read_text()
+        assert is_command or path.name == "__init__.py", f"{path.name} belongs in a room"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_modules_import_only_from_lower_layers(path):
+def test_modules_import_only_from_lower_rows(path):
     part = part_of(path)
     for module in imports(path):
         names = module.split(".")
         if names[0] == "bert_jax" and len(names) > 1 and names[1] != part:
-            assert layer_of(names[1]) < layer_of(part), f"{part} must not import {module}"
+            assert row_of(names[1]) < row_of(part), f"{part} must not import {module}"
         if part in ("models", "objectives"):
             forbidden = ("ml_collections", "absl", "etils", "orbax", "tensorflow", "optax")
             assert names[0] not in forbidden, f"{part} must not import {module}"
@@ -94,7 +81,7 @@ def test_modules_import_only_from_lower_layers(path):
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_coding_rules(path):
     modules = {module.split(".")[0] for module in imports(path)}
-    if part_of(path) not in TENSORFLOW_IN:
+    if name(path) not in TENSORFLOW_IN:
         assert not modules & {"tensorflow", "tensorflow_datasets"}
     assert not modules & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
     source = path.read_text()
@@ -127,8 +114,8 @@ def test_every_extra_that_is_named_can_be_installed():
 @pytest.mark.parametrize(
     ("module", "loaded"),
     [
-        ("pretrain, bert_jax.finetuning.run, bert_jax.finetuning.glue_table", "[] False"),
-        pytest.param("data.lean_tensorflow", "['tensorflow'] False", marks=pytest.mark.slow),
+        ("pretraining.run, bert_jax.finetuning.run, bert_jax.finetuning.glue_table", "[] False"),
+        pytest.param("base.lean_tensorflow", "['tensorflow'] False", marks=pytest.mark.slow),
     ],
 )
 def test_training_loads_tensorflow_late_and_without_keras(module, loaded):

@@ -12,6 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
 from bert_jax.config.common import check_profile
 from bert_jax.config.devices import check_batch, check_vocabulary
@@ -33,7 +34,6 @@ from bert_jax.config.stages import (
     stage,
     total_steps,
 )
-from bert_jax.errors import UserError
 
 __all__ = [
     "check_argument",

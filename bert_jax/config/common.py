@@ -2,8 +2,8 @@
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section
-from bert_jax.errors import UserError
 
 HIDDEN_DROPOUT = Field(
     0.1,

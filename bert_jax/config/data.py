@@ -4,9 +4,9 @@ import math
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section
 from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
-from bert_jax.errors import UserError
 
 DATA: Section = {
     "input": Field(

@@ -4,7 +4,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 
 
 def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.common import (
     ATTENTION_DROPOUT,
     COMMON,
@@ -20,7 +21,6 @@ from bert_jax.config.common import (
 )
 from bert_jax.config.model import MODEL, WIDEST, check_model
 from bert_jax.config.schema import Field, Section, build, check, to_dict
-from bert_jax.errors import UserError
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

@@ -6,9 +6,9 @@ The first keys come from BERT's own `bert_config.json`. All defaults are those o
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.common import ATTENTION_DROPOUT, HIDDEN_DROPOUT
 from bert_jax.config.schema import Field, Section
-from bert_jax.errors import UserError
 
 # The sizes of a stored config are not trusted. These limits are far above all published models.
 _MOST_ROWS, WIDEST, _DEEPEST = 10_000_000, 2**17, 1000

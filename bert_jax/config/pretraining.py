@@ -5,6 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
@@ -17,7 +18,6 @@ from bert_jax.config.data import DATA, check_data
 from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Field, Section, build, check
 from bert_jax.config.stages import STAGE, check_stages, total_steps
-from bert_jax.errors import UserError
 
 PRETRAINING: Section = {
     **COMMON,

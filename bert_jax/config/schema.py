@@ -12,8 +12,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 
 Section = Mapping[str, "Field | Section"]
 

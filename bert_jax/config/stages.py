@@ -6,8 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section, build
-from bert_jax.errors import UserError
 
 STAGE: Section = {
     "fraction": Field(1.0, "Share of train.num_steps.", at_least=0, at_most=1),

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.batch_shards import host_rows
-from bert_jax.data.random_streams import permuted, random_key
+from bert_jax.batches.batch_shards import host_rows
+from bert_jax.batches.random_keys import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost
 from bert_jax.tasks.token_rows import TokenRows

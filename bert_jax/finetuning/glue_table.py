@@ -6,15 +6,15 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bert_jax import files
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say, terminal
 from bert_jax.config.finetuning import GLUE_TASKS, finetune_config
-from bert_jax.data.tfds_source import TFDS_PREFIX, open_downloaded
-from bert_jax.errors import UserError
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.sweep import best_of, sweep
 from bert_jax.parallel import multihost
-from bert_jax.progress import say, terminal
 from bert_jax.tasks.glue import SPECS, find_splits
+from bert_jax.text.tfds import TFDS_PREFIX, open_downloaded
 
 TABLE = "glue.json"
 

@@ -7,14 +7,15 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, workdir
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.scoring import score_test
 from bert_jax.parallel import multihost
-from bert_jax.progress import say
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 
 PREDICTIONS = "predictions"

@@ -1,6 +1,6 @@
 """A run of fine-tuning, from its config to its results.
 
-`finetune` and `_train` follow the same steps as `bert_jax.pretrain.train`.
+`finetune` and `_train` follow the same steps as `bert_jax.pretraining.run.train`.
 """
 
 import math
@@ -12,22 +12,24 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, run_config, workdir
-from bert_jax.command_line import ConfigSource
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.config import check_profile
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
-from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import TaskSetup
-from bert_jax.initialize import open_checkpoints
 from bert_jax.parallel import multihost
-from bert_jax.progress import say
+from bert_jax.pretraining import settings
+from bert_jax.pretraining.start import open_checkpoints
+from bert_jax.reports import curves
 from bert_jax.reports.page import write_pages
 from bert_jax.tasks.token_rows import TokenRows
-from bert_jax.training import curves
+from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.loop import train_loop
 from bert_jax.training.metrics import read_results
@@ -66,12 +68,12 @@ def finetune(
         # The directory stays locked until the results are written.
         run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
         if source:
-            run.warnings = run_config.unasked(run.warnings, source)
+            run.warnings = settings.unasked(run.warnings, source)
         guard = stack.enter_context(PreemptionGuard())
         results = multihost.run_on_process_zero(lambda: _finished(run))
         if not results:
             is_stored = source is None or source.is_stored
-            differences = None if is_stored else run_config.differences(config, source)
+            differences = None if is_stored else settings.differences(config, source)
             results = _train(run, guard, differences)
         if not results:
             return None

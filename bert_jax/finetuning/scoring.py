@@ -8,17 +8,19 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files, tokenizers, workdir
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.config.finetuning import TASK_SECTIONS
-from bert_jax.data.corpus import join_inputs
-from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.example_order import predict
-from bert_jax.progress import say
 from bert_jax.tasks.factory import make_task
 from bert_jax.tasks.sources import TfdsSplit
 from bert_jax.tasks.task import Task
+from bert_jax.text.corpus import join_inputs
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 
 

@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from bert_jax import config as config_lib
-from bert_jax import workdir
+from bert_jax.base.progress import say, say_next, terminal
 from bert_jax.inference.finetuned import METHODS, text_columns
-from bert_jax.progress import say, say_next, terminal
 from bert_jax.tasks.task import Task
+from bert_jax.training import workdir
 from bert_jax.training.trainer import Trainer
 
 # Texts for each head's command of `predict`.

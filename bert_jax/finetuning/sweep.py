@@ -13,18 +13,19 @@ from etils import epath
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bert_jax import files, workdir
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say, terminal
 from bert_jax.config.finetuning import validate
-from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.progress import say, terminal
 from bert_jax.reports.page import write_pages
+from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
-from bert_jax.workdir import RUNS
+from bert_jax.training.workdir import RUNS
 
 # The SHA-256 of the initial weights of all runs.
 WEIGHTS = "weights.sha256"

@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizers, workdir
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
 from bert_jax.config.finetuning import TASK_SECTIONS, feature_layers
-from bert_jax.errors import UserError
 from bert_jax.finetuning.example_order import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -25,11 +26,11 @@ from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.progress import say
 from bert_jax.tasks.factory import make_task
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
 from bert_jax.training.flops import task_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.stages import Stage

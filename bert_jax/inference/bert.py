@@ -8,7 +8,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference import compiled_forward, embeddings, encode_text
 from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs

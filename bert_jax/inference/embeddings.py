@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference import POOLINGS
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import Tokenizer, TokenRow

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.text_files import is_unicode
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.text.readers import is_unicode
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
 # A sentence, or a pair of them.

@@ -17,13 +17,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from bert_jax import files
-from bert_jax.data.bad_records import BadRecord
-from bert_jax.data.text_files import json_lines, open_text, text_lines, without_compression
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.encode_text import Text, check_text, encode, warn_of_unknown
 from bert_jax.interop.sentence_transformers import Embedding
+from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.readers import json_lines, open_text, text_lines, without_compression
 from bert_jax.tokenizers import TokenRow
 
 # The limits of a window.

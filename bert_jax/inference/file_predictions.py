@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax import files
-from bert_jax.data.bad_records import BadRecord, BadRecords
-from bert_jax.data.text_files import json_lines, open_text
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.inference.features import check_output
 from bert_jax.tasks import multiple_choice, ner, squad_data, table_files
+from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.readers import json_lines, open_text
 
 # Examples are predicted in chunks, which bound the memory.
 _CHUNK = 256

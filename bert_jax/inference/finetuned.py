@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit, softmax
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import TASK_SECTIONS
-from bert_jax.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import Seconds, Texts, as_texts, check_text, encode, one_or_all

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from etils import epath
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.interop import generator
 from bert_jax.interop.google import is_google, read_google, write_google
 from bert_jax.interop.huggingface import is_huggingface, read_huggingface, write_huggingface
 from bert_jax.interop.native import is_native, read_native, write_native
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
+from bert_jax.training.workdir import CHECKPOINTS, CONFIG, SWEEP, TOKENIZER, checkpoint_folder
 
 _CONFIGS = ("config.json", "bert_config.json")
 _UNFINISHED = "unfinished_conversion"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import Weights
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.interop.families import DEFAULT, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import read_model_keys, write_model_keys
@@ -62,7 +62,7 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
     pretrained.warnings += _differences(pretrained, family)
     names = foreign_names(family.names, "google", pretrained.model_config.num_groups)
     pretrained.drop_unnamed(names, "Google's format")
-    from bert_jax.data.lean_tensorflow import tf
+    from bert_jax.base.lean_tensorflow import tf
 
     tensors = {}
     with tf.device("cpu"):
@@ -109,7 +109,7 @@ def _differences(pretrained: Pretrained, family: Family) -> list[str]:
 @contextmanager
 def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
     """Yields the model's variables; raises UserError for damage, inside the block too."""
-    from bert_jax.data.lean_tensorflow import tf
+    from bert_jax.base.lean_tensorflow import tf
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))

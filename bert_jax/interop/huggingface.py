@@ -12,8 +12,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.huggingface_heads import check_head, head_config, read_head

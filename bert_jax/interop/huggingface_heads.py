@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.interop.names import Tensor, foreign_names
 from bert_jax.interop.pretrained import Pretrained

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.model import MODEL, check_model
-from bert_jax.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer

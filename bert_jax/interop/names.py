@@ -12,7 +12,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family, Names
 from bert_jax.interop.weights import Shapes, Weights, head_of
 

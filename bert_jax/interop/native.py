@@ -10,9 +10,10 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax import files, tokenizers, workdir
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import feature_layers
-from bert_jax.errors import UserError
 from bert_jax.interop.families import load_family
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
@@ -20,6 +21,7 @@ from bert_jax.interop.weights import flatten, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
+from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics
 from bert_jax.training.stages import resolve_stages, stage_of

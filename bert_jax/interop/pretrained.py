@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax import files, workdir
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.config.common import layer_numbers
-from bert_jax.errors import UserError
 from bert_jax.interop import families
 from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.family import Family
@@ -17,6 +17,7 @@ from bert_jax.interop.weights import Weights
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
 from bert_jax.training.stages import resolve_stages
 
 # The key of `training` that lists heads that were initialized but never trained.

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _TOKENIZER = "tokenizer_config.json"

@@ -13,8 +13,9 @@ from typing import Any
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, normalizers
 
-from bert_jax import files, tokenizers
-from bert_jax.errors import UserError
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_classes import ANY_TOKENIZER, TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library

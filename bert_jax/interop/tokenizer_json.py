@@ -30,7 +30,7 @@ from tokenizers import (
     processors,
 )
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
 from bert_jax.tokenizers.albert import WORD_START
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer

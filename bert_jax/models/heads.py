@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.batch import MAX_SPAN_TARGETS
+from bert_jax.base.batch import MAX_SPAN_TARGETS
 from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout

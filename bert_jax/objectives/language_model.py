@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.batch import MASKED_LM_FIELDS, BatchFields
+from bert_jax.base.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.models import BertConfig
 from bert_jax.objectives.term import Metric, Sums, Term, example_weights
 

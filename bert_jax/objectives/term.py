@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.batch import BatchFields
+from bert_jax.base.batch import BatchFields
 from bert_jax.models import BertConfig
 
 Sums = dict[str, jax.Array]

@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 
 # The batch is split over these axes. Parameters may also be split over `fsdp`.
 BATCH_AXES = ("data", "fsdp")

@@ -19,8 +19,8 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.errors import UserError
-from bert_jax.files import first_line
+from bert_jax.base.errors import UserError
+from bert_jax.base.files import first_line
 from bert_jax.parallel.mesh import num_data_shards
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.parallel.mesh import BATCH_AXES
 
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]

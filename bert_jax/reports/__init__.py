@@ -1,1 +1,1 @@
-"""Shows a run: its page, its curves, and what it sees of its corpus."""
+"""Shows a run: the page, its curves, and what it sees of its corpus."""

@@ -14,11 +14,12 @@ from typing import Any
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import files, workdir
-from bert_jax.data import corpus_report
+from bert_jax.base import files
 from bert_jax.objectives.language_model import FILLED_TEXTS
+from bert_jax.reports import corpus_report
+from bert_jax.reports.curves import has_points, panel_svg, write_curves
 from bert_jax.reports.record import Run, best_of, cost, read_runs
-from bert_jax.training.curves import has_points, panel_svg, write_curves
+from bert_jax.training import workdir
 from bert_jax.training.metrics import EVALUATION_PREFIX
 
 _PREDICTIONS = 3
@@ -27,7 +28,7 @@ _MASK_STEPS = 3
 # The values of a setting in sweep.json that are not scores.
 _GRID = ("learning_rate", "batch_size", "seeds", "diverged")
 _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
-# Those of the curves; see `training/curves.py`.
+# Those of the curves; see `curves.py`.
 _SYMBOLS = "●■◆▲▼✚✖★"
 _CURVES_NOTE = """<p class=note>Thin: training, averaged over the steps since the last point, with
 the run's own masks and dropout. With symbols: held-out text, with the same masks in all runs (15 %

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import workdir
 from bert_jax.objectives.term import Metric
-from bert_jax.training.curves import Panel, finetuning_panels, pretraining_panels
+from bert_jax.reports.curves import Panel, finetuning_panels, pretraining_panels
+from bert_jax.training import workdir
 from bert_jax.training.metrics import EVALUATION_PREFIX, read_metrics, read_results
 from bert_jax.training.objective import make_objective
 from bert_jax.training.stages import resolve_stages, stage_of

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.bad_records import BadRecord
 from bert_jax.tasks import scores as score_lib
 from bert_jax.tasks.table_files import TableRow, as_number, read_rows
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
+from bert_jax.text.bad_records import BadRecord
 
 
 class ExampleTask(Task):

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import files
-from bert_jax.data import tfds_source
-from bert_jax.data.bad_records import BadRecord
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, sentence_example
 from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
 from bert_jax.tasks.table_files import TableRow
 from bert_jax.tasks.token_rows import Example
+from bert_jax.text import tfds
+from bert_jax.text.bad_records import BadRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,15 +192,15 @@ def find_splits(name: str, source: str) -> dict[str, Source]:
       UserError: The task's data are missing, or belong to another task.
     """
     names = _MNLI_FILES if SPECS[name] is _MNLI else _FILES
-    is_tfds = source.startswith(tfds_source.TFDS_PREFIX)
+    is_tfds = source.startswith(tfds.TFDS_PREFIX)
     mnli = source.replace("glue/ax", "glue/mnli") if is_tfds else source
     found = open_splits(mnli, names)
     if is_tfds:
         _check_builder(name, found["train"].builder)
         diagnostic = mnli.replace("glue/mnli", "glue/ax")
         # For MNLI, the diagnostic set is used if it is on disk; it is not downloaded.
-        if name == "ax" or name == "mnli" and tfds_source.is_on_disk(diagnostic):
-            found["test_ax"] = TfdsSplit(tfds_source.open_downloaded(diagnostic), "test")
+        if name == "ax" or name == "mnli" and tfds.is_on_disk(diagnostic):
+            found["test_ax"] = TfdsSplit(tfds.open_downloaded(diagnostic), "test")
     if name == "ax" and "test_ax" not in found:
         raise UserError(
             f"config.data.input is {source}, which has no test_ax split "
@@ -212,7 +212,7 @@ def find_splits(name: str, source: str) -> dict[str, Source]:
 def _check_builder(name: str, builder: Any) -> None:
     """Refuses the data of another task. Some tasks have the same fields."""
     spec, full_name = SPECS[name], builder.info.full_name
-    tfds_source.check_features(builder, (*(spec.tfds or spec.texts), "label", "idx"))
+    tfds.check_features(builder, (*(spec.tfds or spec.texts), "label", "idx"))
     expected = "mnli" if name == "ax" else name
     is_other = full_name.split("/")[1] in SPECS.keys() - {expected}
     names = getattr(builder.info.features["label"], "names", ())

@@ -11,13 +11,13 @@ import numpy as np
 from etils import epath
 from scipy.special import softmax
 
-from bert_jax import files
-from bert_jax.data.bad_records import BadRecord
-from bert_jax.data.text_files import check_unicode, json_lines, open_text
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import ExampleTask
 from bert_jax.tasks.table_files import read_rows
 from bert_jax.tasks.token_rows import Example
+from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.readers import check_unicode, json_lines, open_text
 
 _FILES = {
     "train": ("train.csv", "train_rand_split.jsonl", "train.jsonl"),

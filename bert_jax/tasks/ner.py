@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax import files
-from bert_jax.data.bad_records import BadRecord
-from bert_jax.data.corpus import split_inputs
-from bert_jax.data.text_files import read_text
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.ner_rows import TaggedRows
 from bert_jax.tasks.sources import TfdsSplit
 from bert_jax.tasks.task import Task
+from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.corpus import split_inputs
+from bert_jax.text.readers import read_text
 
 SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")
 _FILES = {

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from bert_jax import files
-from bert_jax.data import tfds_source
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text import tfds
 
 
 class TfdsSplit(NamedTuple):
@@ -23,7 +23,7 @@ class TfdsSplit(NamedTuple):
 
     def examples(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields the place of each example, NAME SPLIT:NUMBER, and its NumPy features."""
-        examples = tfds_source.open_split(self.builder, self.name).as_numpy_iterator()
+        examples = tfds.open_split(self.builder, self.name).as_numpy_iterator()
         yield from ((f"{self}:{number}", example) for number, example in enumerate(examples, 1))
 
 
@@ -47,11 +47,11 @@ def open_splits(
       UserError: There is no such file or data set, a split has two files, or there is no
         training split.
     """
-    if not source.startswith(tfds_source.TFDS_PREFIX):
+    if not source.startswith(tfds.TFDS_PREFIX):
         is_named = re.match(r"\s*\w+\s*=", source)
         found = _named_files(source, names) if is_named else _folder_files(source, names)
     elif in_tfds:
-        builder = tfds_source.open_downloaded(source)
+        builder = tfds.open_downloaded(source)
         splits = builder.info.splits
         found = {split: TfdsSplit(builder, split) for split in names if split in splits}
         if "dev" in splits and "validation" in names:

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax import files
-from bert_jax.data import tfds_source
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tasks import squad_data, squad_metrics
 from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
 from bert_jax.tasks.squad_answers import Ranking, rank_answers
 from bert_jax.tasks.squad_windows import Windows
 from bert_jax.tasks.task import Task
+from bert_jax.text import tfds
 
 
 class SquadTask(Task):
@@ -44,7 +44,7 @@ class SquadTask(Task):
         found = open_splits(source, names)
         if isinstance(found["train"], TfdsSplit):
             builder = found["train"].builder
-            tfds_source.check_features(builder, ("id", "context", "question", "answers"))
+            tfds.check_features(builder, ("id", "context", "question", "answers"))
             found_version = "2.0" if "is_impossible" in builder.info.features else "1.1"
             squad_data.check_version(builder.info.full_name, found_version, version)
         return found

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax.data.bad_records import BadRecord, BadRecords
-from bert_jax.data.text_files import check_unicode, read_text
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.sources import TfdsSplit
+from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.readers import check_unicode, read_text
 from bert_jax.tokenizers import Tokenizer
 
 

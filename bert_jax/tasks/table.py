@@ -9,11 +9,11 @@ import numpy as np
 from etils import epath
 from scipy.special import softmax
 
-from bert_jax import files
-from bert_jax.data.corpus import split_inputs
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask
 from bert_jax.tasks.table_files import FORMATS, as_number, read_rows
+from bert_jax.text.corpus import split_inputs
 
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
 _REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")

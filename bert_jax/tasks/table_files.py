@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax import files
-from bert_jax.data.bad_records import BadRecord, BadRecords
-from bert_jax.data.tables import is_blank, named_fields, open_table
-from bert_jax.data.text_files import check_unicode, json_lines
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.readers import check_unicode, json_lines
+from bert_jax.text.tables import is_blank, named_fields, open_table
 
 FORMATS = ("tsv", "csv", "jsonl")
 

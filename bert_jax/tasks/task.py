@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 from etils import epath
 
-from bert_jax.data.bad_records import BadRecords
-from bert_jax.data.heldout import HeldOut
-from bert_jax.data.text_files import INVALID_UTF8
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.store.heldout import HeldOut
 from bert_jax.tasks.sources import Source, open_splits
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.readers import INVALID_UTF8
 from bert_jax.tokenizers import Tokenizer
 
 # The part of the training examples that data without a validation split get as one.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.sequence import SequenceTemplate, TokenRow
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from etils import epath
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import byte_bpe, fastbpe, sentencepiece, training, wordpiece
 from bert_jax.tokenizers.base import (
     CONVENTIONS,

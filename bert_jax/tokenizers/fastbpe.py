@@ -15,8 +15,8 @@ import numpy as np
 from etils import epath
 from tokenizers import models
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import CONVENTIONS, SpecialTokens, Tokenizer, read_vocabulary_file
 
 VOCABULARY_FILE, CODES_FILE = "vocab.txt", "bpe.codes"

@@ -18,8 +18,8 @@ import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.albert import WORD_START
 from bert_jax.tokenizers.alignment import decompose, monotone

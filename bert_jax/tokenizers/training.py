@@ -12,7 +12,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.base import SpecialTokens
 from bert_jax.tokenizers.byte_bpe import Merges

@@ -12,8 +12,8 @@ import numpy as np
 from etils import epath
 from tokenizers import decoders, models
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,

@@ -4,9 +4,9 @@ import jax
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
-from bert_jax import files
-from bert_jax.errors import UserError
-from bert_jax.progress import terminal
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import terminal
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, gib
 from bert_jax.tpu.largest_batch import largest_that_fits, with_batch_size_per_chip

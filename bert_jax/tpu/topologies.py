@@ -13,7 +13,7 @@ import re
 import jax
 from jax.experimental import topologies as jax_topologies
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.parallel.chips import CHIPS, Chip
 
 _TORUS_2D = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16"}

@@ -5,8 +5,9 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files, workdir
+from bert_jax.base import files
 from bert_jax.parallel import multihost
+from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
 

@@ -7,8 +7,8 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import files
-from bert_jax.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer

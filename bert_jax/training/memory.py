@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.training.trainer import Trainer
 
 # The limit of a container.

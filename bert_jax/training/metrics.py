@@ -11,11 +11,11 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax import files
-from bert_jax.errors import naming
+from bert_jax.base import files
+from bert_jax.base.errors import naming
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
-from bert_jax.workdir import RESULTS
+from bert_jax.training.workdir import RESULTS
 
 METRICS_FILE = "metrics.jsonl"
 # The names of held-out metrics begin with it.

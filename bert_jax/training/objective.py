@@ -2,10 +2,10 @@
 
 from ml_collections import ConfigDict
 
-from bert_jax.batch import BatchFields
+from bert_jax.base.batch import BatchFields
+from bert_jax.base.errors import UserError
+from bert_jax.batches.stream import batch_fields
 from bert_jax.config import objective_terms
-from bert_jax.data.stream import batch_fields
-from bert_jax.errors import UserError
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
 

@@ -11,9 +11,9 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from bert_jax import workdir
+from bert_jax.base.progress import Progress
 from bert_jax.parallel import multihost
-from bert_jax.progress import Progress
+from bert_jax.training import workdir
 from bert_jax.training.metrics import EVALUATION_PREFIX, Meter, MetricsWriter
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.stages import Stage

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import max_predictions
-from bert_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bert_jax.batch import BatchFields
+from bert_jax.base.batch import BatchFields
 from bert_jax.models import BertConfig
 from bert_jax.objectives.objective import Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, to_dict, validate
 from bert_jax.config.finetuning import validate as validate_finetuning
-from bert_jax.errors import UserError
 from configs import ablations, electra, roberta, spanbert
 
 CONFIGS = Path(__file__).parents[2] / "configs"

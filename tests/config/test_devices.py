@@ -4,8 +4,8 @@ import importlib
 
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import check_batch, check_vocabulary, default_config, finetune_config
-from bert_jax.errors import UserError
 
 
 def test_vocabulary_must_match_the_model():

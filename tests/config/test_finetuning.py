@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, finetune_config, to_dict
 from bert_jax.config.finetuning import (
     TASKS,
@@ -13,7 +14,6 @@ from bert_jax.config.finetuning import (
     user_config,
     validate,
 )
-from bert_jax.errors import UserError
 
 
 def changed(task, /, **values):

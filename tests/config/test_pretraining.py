@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import (
     default_config,
     finetune_config,
@@ -16,7 +17,6 @@ from bert_jax.config import (
     validate,
     validate_data,
 )
-from bert_jax.errors import UserError
 
 
 def changed(**values):

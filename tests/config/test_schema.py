@@ -5,10 +5,10 @@ import json
 import pytest
 from ml_collections import ConfigDict
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining, stages
 from bert_jax.config.common import COMMON
 from bert_jax.config.schema import Field, build, check, differences, flatten, to_dict
-from bert_jax.errors import UserError
 
 SECTIONS = {
     "pretraining": pretraining.PRETRAINING,

@@ -6,7 +6,7 @@ python -m tests.finetuning.slow_steps FLAGS
 import time
 
 import bert_jax.finetune as command
-from bert_jax import cli
+from bert_jax.config import cli
 from bert_jax.training.recorder import Recorder
 
 dispatched = Recorder.dispatched

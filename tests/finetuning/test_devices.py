@@ -5,9 +5,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from bert_jax import workdir
-from bert_jax.files import read_json
+from bert_jax.base.files import read_json
 from bert_jax.finetuning.run import finetune
+from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.finetuning import small

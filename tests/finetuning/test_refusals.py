@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.finetuning.run import finetune
 from tests.finetuning import small
 

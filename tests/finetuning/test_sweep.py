@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from bert_jax import workdir
+from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
-from bert_jax.errors import UserError
 from bert_jax.finetuning import glue_table
 from bert_jax.finetuning.sweep import best_of, summarized, sweep
+from bert_jax.training import workdir
 from tests import runs
 from tests.finetuning import small
 from tests.interop.small_bert import edit_tensors

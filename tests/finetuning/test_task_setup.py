@@ -11,8 +11,8 @@ import pytest
 
 import bert_jax
 from bert_jax import config as config_lib
+from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import filled_in, finetune_config, validate
-from bert_jax.errors import UserError
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.interop import formats

@@ -1,7 +1,7 @@
 """Records which tokens transformers' distillation project chooses, by their frequency.
 
-tests/data/corruption/test_distilbert.py compares bert_jax with these shares. The original code is
-not changed, but only the two functions that make batches are executed:
+tests/batches/corruption/test_distilbert.py compares bert_jax with these shares. The original code
+is not changed, but only the two functions that make batches are executed:
 
     pip install torch==2.13.0
     python -m tests.golden.record_distilbert_masks .../distillation/distiller.py

@@ -1,6 +1,6 @@
 """Records statistics of the rows and masks that google-research/electra makes.
 
-tests/data/test_electra_parity.py compares ours with them. To record them again, with tensorflow
+tests/batches/test_electra_parity.py compares ours with them. To record them again, with tensorflow
 installed and a checkout of the original in DIR:
 
     python -m tests.golden.record_electra DIR

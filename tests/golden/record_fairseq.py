@@ -1,6 +1,6 @@
 """Records the rows and masks that fairseq's RoBERTa code makes of fixed sentences.
 
-tests/data/test_fairseq_parity.py compares ours with these. To record them again, with torch:
+tests/batches/test_fairseq_parity.py compares ours with these. To record them again, with torch:
 
     git clone https://github.com/facebookresearch/fairseq ../fairseq  # outside this checkout
     python -m tests.golden.record_fairseq ../fairseq > tests/golden/fairseq.json

@@ -1,6 +1,6 @@
 """Records counts of the pairs and masks that google-research/bert makes of a fixed corpus.
 
-tests/data/test_original_parity.py compares our pipeline with these. To record them again:
+tests/batches/test_original_parity.py compares our pipeline with these. To record them again:
 
     git clone https://github.com/google-research/bert ../original  # outside this checkout
     sed -i 's/^import tensorflow as tf/import tensorflow.compat.v1 as tf/' ../original/*.py
@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data.corpus import built_in_files
+from bert_jax.text.corpus import built_in_files
 
 FOLDER = Path(__file__).parent
 VOCABULARY = FOLDER / "original_pairs_vocab.txt"

@@ -1,6 +1,6 @@
 """Records counts of the pairs that ALBERT's program makes of fixed sentences.
 
-tests/data/rows/test_original_order.py compares ours with these. To record them again:
+tests/batches/rows/test_original_order.py compares ours with these. To record them again:
 
     git clone https://github.com/google-research/albert ../albert  # outside this checkout
     python -m tests.golden.record_sentence_order ../albert > tests/golden/sentence_order.json

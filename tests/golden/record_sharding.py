@@ -17,8 +17,8 @@ from flax import linen as nn
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.parallel.parameter_table import parameter_rows
 from bert_jax.parallel.sharding import Layout
+from bert_jax.reports.parameters import parameter_rows
 from bert_jax.training.state import init_params
 from configs import base, large
 from tests.parallel.fakes import slices

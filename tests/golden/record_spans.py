@@ -1,6 +1,6 @@
 """Records counts of the masks that SpanBERT's and ALBERT's programs draw for a fixed corpus.
 
-tests/data/corruption/test_original_spans.py compares ours with these. To record them again:
+tests/batches/corruption/test_original_spans.py compares ours with these. To record them again:
 
     git clone https://github.com/facebookresearch/SpanBERT ../spanbert  # outside this checkout
     git clone https://github.com/google-research/albert ../albert

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
 from bert_jax.interop.huggingface import read_huggingface

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference import features as features_lib
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.features import count_texts, write_features

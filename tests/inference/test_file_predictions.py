@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.file_predictions import predict_file
 from bert_jax.inference.finetuned import FineTuned

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference.finetuned import FineTuned, TaggedWord
 from bert_jax.inference.words import word_spans
 from bert_jax.interop import formats

@@ -1,7 +1,7 @@
 """Small tokenizers, trained quickly on real text."""
 
 from bert_jax import tokenizers
-from bert_jax.data.corpus import built_in_files
+from bert_jax.text.corpus import built_in_files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SCRIPTS = ["Café naïve ÉLAN 東京 中国力 Ελλάδα привет שלום مرحبا हिन्दी 한국어 ﬁ ½ １２３"] * 5

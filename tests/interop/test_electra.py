@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import convert, parts
-from bert_jax.errors import UserError
+from bert_jax import convert
+from bert_jax.base import parts
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.family import Names, PreTrainingClass

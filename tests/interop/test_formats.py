@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests.interop.small_bert import (
     TOKENS,
@@ -67,7 +67,7 @@ def test_the_layout_of_transformers(tmp_path):
 
 
 def test_the_variables_of_google(tmp_path):
-    from bert_jax.data.lean_tensorflow import tf
+    from bert_jax.base.lean_tensorflow import tf
 
     formats.write(make_pretrained(), tmp_path / "google", "google")
     shapes = dict(tf.train.list_variables(str(tmp_path / "google" / "bert_model.ckpt")))

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests.interop.small_bert import drop_tensors, make_pretrained, same_weights
 
@@ -23,7 +23,7 @@ def google(checkpoint, tmp_path):
 
 
 def edit_variables(directory, change):
-    from bert_jax.data.lean_tensorflow import tf
+    from bert_jax.base.lean_tensorflow import tf
 
     prefix = str(directory / "bert_model.ckpt")
     reader = tf.train.load_checkpoint(prefix)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests.interop.small_bert import (
     MODEL,

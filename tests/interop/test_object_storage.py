@@ -3,8 +3,9 @@
 import pytest
 from etils import epath
 
-from bert_jax import convert, files
-from bert_jax.errors import UserError
+from bert_jax import convert
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.formats import WRITERS
 from tests.interop.small_bert import TOKENS, copies, make_finetuned, make_pretrained, same_weights

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.interop.sentence_transformers import Embedding, read_embedding
 from tests.interop.small_bert import make_pretrained

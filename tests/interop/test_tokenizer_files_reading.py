@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from tests.interop.small_tokenizers import SPECIALS, train

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from bert_jax import tokenizers
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.distilbert import DISTILBERT

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests.interop.small_bert import make_pretrained, same_weights
 

@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_jax import convert, tokenizers
-from bert_jax.data.corpus import Corpus
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
+from bert_jax.text.corpus import Corpus
 from tests.golden.inputs import FOLDER
 from tests.interop.small_bert import (
     copies,

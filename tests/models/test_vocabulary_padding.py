@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.models import BertConfig
 from bert_jax.objectives.terms.masked_lm import MaskedLM
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from tests.models.common import init, pretraining_model
 from tests.small import flat, random_batch, randomized, small_config
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.base.errors import UserError
 from bert_jax.config import validate
-from bert_jax.errors import UserError
 from bert_jax.models import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.generator import Generator
 from bert_jax.objectives.weighted import WeightedTerms
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.state import init_params
 from tests.models.common import PLAIN
 from tests.small import flat, random_batch, randomized, small_config

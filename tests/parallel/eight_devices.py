@@ -25,7 +25,7 @@ from bert_jax.models import BertConfig, fused_attention
 from bert_jax.models.encoder import Encoder
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from tests.small import flat, random_batch, small_config
 

@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 
 import bert_jax
-from bert_jax import cli, main
+from bert_jax import main
+from bert_jax.config import cli
 
 
 def count_reads(file: str) -> None:
-    from bert_jax.data import corpus_report
-    from bert_jax.data.store import TokenStore, token_dtype
+    from bert_jax.reports import corpus_report
+    from bert_jax.store.token_store import TokenStore, token_dtype
 
     read = {"train": 0, "heldout": 0}
     tokens_at = TokenStore.tokens_at

@@ -16,8 +16,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
-from bert_jax import cli
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.preemption import PreemptionGuard
@@ -28,8 +28,8 @@ def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
 
     The mesh has the devices in the given order.
     """
-    from bert_jax.data.stream import Stream, evaluation_batches
-    from tests.data.small_stream import SPEC, STORE, TOKENIZER
+    from bert_jax.batches.stream import Stream, evaluation_batches
+    from tests.batches.small_stream import SPEC, STORE, TOKENIZER
 
     devices = np.array(jax.devices())[order].reshape(shape)
     mesh = Mesh(devices, ("data", "fsdp", "model"), axis_types=(AxisType.Auto,) * 3)

@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax.benchmark import synthetic_batches
 from bert_jax.config import stage
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.metrics import read_metrics
 from tests import runs
 from tests.parallel.processes import finish, free_address

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax.experimental import topologies
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.parallel.mesh import make_mesh, num_data_shards, num_slices
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from tests.parallel.fakes import slices
 from tests.small import random_batch, small_config
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import pretrain, tokenizers, workdir
-from bert_jax.data.store import TokenStore
-from bert_jax.data.stream import Stream
-from bert_jax.input_setup import stream_spec
+from bert_jax import tokenizers
+from bert_jax.batches.stream import Stream
 from bert_jax.parallel import multihost
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.input import stream_spec
+from bert_jax.store.token_store import TokenStore
+from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from bert_jax.training.stages import resolve_stages
 from tests.parallel.processes import STEPS, finish, run, start

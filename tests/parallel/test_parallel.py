@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from tests import runs
 from tests.parallel.eight_devices import CASES, MESHES, SMALL, STEPS, restore

@@ -9,21 +9,15 @@ import pytest
 from flax import linen as nn
 from rich.console import Console
 
+from bert_jax.base.errors import UserError
 from bert_jax.config.common import COMMON
-from bert_jax.errors import UserError
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
-from bert_jax.parallel.parameter_table import parameter_rows, parameter_table
-from bert_jax.parallel.sharding import (
-    ACTIVATION_AXES,
-    PARAMETER_AXES,
-    PRESETS,
-    Layout,
-    mesh_axes,
-)
-from bert_jax.pretraining import make_trainer
+from bert_jax.parallel.sharding import ACTIVATION_AXES, PARAMETER_AXES, PRESETS, Layout, mesh_axes
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.reports.parameters import parameter_rows, parameter_table
 from bert_jax.training.state import init_params
 from tests.golden import record_sharding
 from tests.parallel.fakes import slices

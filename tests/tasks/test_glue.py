@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.glue import SPECS
 from tests.interop.small_bert import make_tokenizer
 from tests.tasks.conftest import open_task

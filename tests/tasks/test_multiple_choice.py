@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from tests.tasks.conftest import both, open_task
 
 HEADER = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source"]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
-from bert_jax.errors import UserError
 from bert_jax.finetuning.scoring import score_test
 from bert_jax.tasks.ner_rows import TaggedRows
 from tests.tasks.conftest import open_task

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import tokenizers
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.squad_answers import rank_answers
 from bert_jax.tasks.squad_data import Context, Question
 from bert_jax.tasks.squad_windows import Windows

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.bad_records import BadRecords
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tasks.table_files import read_rows
+from bert_jax.text.bad_records import BadRecords
 
 
 def read(folder, name, needed=("a", "b"), policy="refuse", **options):

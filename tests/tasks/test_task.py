@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from tests.tasks.conftest import both, open_task
 
 NUMBER = 25

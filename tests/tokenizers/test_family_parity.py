@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from bert_jax import run_config, tokenizers
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
 from bert_jax.config import default_config, validate_data
-from bert_jax.data.store_manifest import given_tokenizer
-from bert_jax.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from bert_jax.pretraining import settings
+from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import CONVENTIONS
 from tests.golden.inputs import PACKAGES, package_folder
 from tests.golden.record_family_tokenization import CLASSES, MASKED, PAIR, SAME
@@ -224,7 +225,7 @@ def test_init_from_takes_the_same_tokenizer(given, tokenizer, name, models, tmp_
         source = tmp_path
     config = default_config()
     pretrained = SimpleNamespace(model={}, family="bert", tokenizer=tokenizer)
-    values = run_config._of_weights(config, tmp_path, pretrained, str(source))
+    values = settings._of_weights(config, tmp_path, pretrained, str(source))
     data = config.data
     data.update({key.removeprefix("data."): values[key] for key in values if key != "family"})
     if given == "directory":

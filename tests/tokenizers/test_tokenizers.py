@@ -11,8 +11,8 @@ import pytest
 import sentencepiece
 
 from bert_jax import tokenizers
-from bert_jax.data.corpus import built_in_files
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
+from bert_jax.text.corpus import built_in_files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = (

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.tpu import largest_batch, topologies
 from bert_jax.tpu.compilation import Compiled, compile_step
 from tests.small import small_config

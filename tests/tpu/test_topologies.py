@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.tpu import topologies
 
@@ -66,7 +66,7 @@ def test_without_the_compiler(monkeypatch):
 
 
 DEVICES = """
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.tpu import topologies
 for name, slices in (

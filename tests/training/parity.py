@@ -11,7 +11,7 @@ from bert_jax.interop.families.roberta import ROBERTA
 from bert_jax.interop.family import Family
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from tests.golden.inputs import read_golden, section
 from tests.golden.training_batches import TRAINING, roberta_batch, training_batch
 from tests.small import small_config

@@ -6,12 +6,15 @@ import signal
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import evaluation, files, pretrain, workdir
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
 from bert_jax.config import validate
-from bert_jax.errors import UserError
 from bert_jax.interop import formats
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import run as pretrain
+from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import read_metrics

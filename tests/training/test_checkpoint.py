@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax import files
-from bert_jax.errors import UserError
-from bert_jax.pretraining import make_trainer
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.checkpoint import CHECKSUMS, Checkpointer
 from tests.small import flat, random_batch, small_config
 

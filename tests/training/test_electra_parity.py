@@ -6,14 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.batch import MASKED_LM_FIELDS, BatchField
+from bert_jax.base.batch import MASKED_LM_FIELDS, BatchField
 from bert_jax.interop.families.electra import ELECTRA
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, unflatten
 from bert_jax.objectives.terms.generator import Generator
 from bert_jax.objectives.terms.replaced_token import ReplacedToken
 from bert_jax.objectives.weighted import WeightedTerms
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.step import make_train_step
 from tests.golden.inputs import read_golden, section
 from tests.golden.training_batches import TRAINING, training_batch

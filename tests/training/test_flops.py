@@ -13,7 +13,7 @@ from bert_jax.models import BertConfig
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.objectives.terms import make_terms
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.flops import (
     peak_flops_per_second,
     pretraining_flops_per_sequence,

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import pretrain
-from bert_jax.data.stream import Stream
+from bert_jax.batches.stream import Stream
 from bert_jax.finetuning.run import finetune
+from bert_jax.pretraining import run as pretrain
 from bert_jax.training import trainer
 from bert_jax.training.loop import steps_between_lines
 from bert_jax.training.metrics import read_metrics

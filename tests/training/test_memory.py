@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.pretraining import make_trainer
+from bert_jax.base.errors import UserError
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training import memory
 from tests.small import small_config
 

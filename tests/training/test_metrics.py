@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 from tensorboardX.proto.event_pb2 import Event
 
-from bert_jax import files
+from bert_jax.base import files
 from bert_jax.training import metrics
 from bert_jax.training.metrics import RATES, Meter, MetricsWriter, read_metrics
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import default_config
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.optimizer import decayed, make_optimizer
 from tests.small import flat, small_config
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.base.errors import UserError
 from bert_jax.objectives.objective import apply
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from tests.small import random_batch, randomized, small_config
 from tests.training import toy_term
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.pretraining import make_trainer
+from bert_jax.pretraining.build import make_trainer
 from tests.small import flat, random_batch, randomized, small_config
 
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}

@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax import parts
-from bert_jax.batch import BatchField
+from bert_jax.base import parts
+from bert_jax.base.batch import BatchField
 from bert_jax.objectives.term import Metric, Term, example_weights
 
 NAME = "tests.training.toy_term:Distance"

@@ -1,7 +1,7 @@
 """The model families that can be imported and exported, one file each."""
 
+from bert_jax.base.parts import load_part
 from bert_jax.interop.family import Family
-from bert_jax.parts import load_part
 
 DEFAULT = "bert"
 FAMILIES = {

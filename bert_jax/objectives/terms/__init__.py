@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bert_jax.base.parts import load_part
 from bert_jax.objectives.term import Term
-from bert_jax.parts import load_part
 
 TERMS = {
     "masked_lm": "bert_jax.objectives.terms.masked_lm:MaskedLM",

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from bert_jax.batch import MASKED_LM_FIELDS
+from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_divergence
 from bert_jax.objectives.language_model import language_model_head_flops, language_model_sums

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 
-from bert_jax.batch import NEXT_SENTENCE_FIELDS
+from bert_jax.base.batch import NEXT_SENTENCE_FIELDS
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights
 

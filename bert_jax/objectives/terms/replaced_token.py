@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 
-from bert_jax.batch import MASKED_LM_FIELDS
+from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
 from bert_jax.objectives.term import Metric, Term, token_weights
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.batch import SENTENCE_ORDER_FIELDS, THREE_WAY_FIELDS
+from bert_jax.base.batch import SENTENCE_ORDER_FIELDS, THREE_WAY_FIELDS
 from bert_jax.objectives.terms.next_sentence import NextSentence, pair_metrics
 
 

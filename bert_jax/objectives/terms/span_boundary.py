@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.batch import MASKED_LM_FIELDS, SPAN_BOUNDARY_FIELDS
+from bert_jax.base.batch import MASKED_LM_FIELDS, SPAN_BOUNDARY_FIELDS
 from bert_jax.models.heads import SpanBoundaryHead
 from bert_jax.objectives.language_model import (
     MaskedTokenPrediction,

@@ -1,0 +1,376 @@
+"""Reads and writes files on a disk or in Google Cloud Storage (gs://).
+
+`open_path` checks a path once and returns a pathlib or `etils.epath` path. This module adds what
+those libraries lack: atomic writes, directory locks, and copies between local and remote storage.
+Copies are made in the system's temporary directory; set TMPDIR to use another.
+"""
+
+import contextlib
+import fcntl
+import functools
+import io
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+import fsspec
+from etils import epath
+
+from bert_jax.base.errors import UserError, naming
+
+SCHEME = "gs://"
+# By default, etils loads TensorFlow, which takes seconds, and gcsfs queries the kind of each bucket
+# by gRPC.
+os.environ.setdefault("EPATH_USE_TF", "false")
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+# Listings are not cached, because other processes write to the bucket too. Setting this at import
+# applies it to etils' file system as well.
+fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+_READ_BYTES = 2**20
+_JSON_TYPES = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
+# A regular expression for what `new_file` appends to the name of a file while it is written.
+PARTIAL = r"\.[0-9a-f]{8}\.partial"
+# Packages whose exceptions mean that storage or the network failed.
+_CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. requests.".split())
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Returns whether a path is in object storage."""
+    return os.fspath(path).startswith(SCHEME)
+
+
+def check_scheme(path: epath.PathLike, what: str) -> None:
+    """Refuses s3://, hdfs:// and other schemes, which pathlib would treat as directories.
+
+    Args:
+      path: The path as the user gave it.
+      what: The key or flag that gave it, for the message.
+
+    Raises:
+      UserError: The scheme is not supported, or gs:// has no bucket.
+    """
+    scheme, separator, rest = os.fspath(path).partition("://")
+    if separator and scheme != "gs":
+        raise UserError(
+            f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
+            "gs://BUCKET/NAME"
+        )
+    if separator and not rest.partition("/")[0]:
+        raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
+
+
+def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
+    """Returns a path that is ready for use; its bucket is checked once per process.
+
+    Args:
+      path: A local path or gs://BUCKET/NAME.
+      what: The key or flag that gave it, for messages.
+
+    Raises:
+      UserError: The scheme is not supported, or the bucket cannot be used.
+    """
+    check_scheme(path, what)
+    if not is_remote(path):
+        return Path(path)
+    try:
+        _check_bucket(os.fspath(path).removeprefix(SCHEME).partition("/")[0])
+    except UserError as error:
+        raise UserError(f"{what} is {path}, but {error}") from error
+    return epath.Path(path)
+
+
+@contextlib.contextmanager
+def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
+    """Yields a seekable file that appears under its name once the block ends without an error.
+
+    It is created exclusively, under a random name in the same directory, so that no link is
+    followed and no other process writes to it. The remains of killed processes are removed.
+    """
+    with contextlib.ExitStack() as stack:
+        if is_remote(path):
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_jax_"))
+            partial = Path(scratch, "file")
+        else:
+            _remove_remains(Path(path))
+            partial = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.partial")
+        with naming(path, partial):
+            with partial.open("xb") as stream:
+                stack.callback(partial.unlink, missing_ok=True)
+                _lock(stream.fileno())
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            if is_remote(path):
+                filesystem().put_file(str(partial), os.fspath(path))
+            else:
+                partial.replace(path)
+
+
+def _remove_remains(path: Path) -> None:
+    """Removes the files of `new_file` whose process was killed: nobody holds their lock."""
+    ours = re.compile(re.escape(path.name) + PARTIAL)
+    for file in path.parent.glob("*.partial"):
+        if ours.fullmatch(file.name) and file.is_file() and not file.is_symlink():
+            with contextlib.suppress(OSError), file.open("rb") as stream:
+                if _lock(stream.fileno()):
+                    file.unlink()
+
+
+def _lock(descriptor: int) -> bool:
+    """Locks a file or directory until it is closed; False if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # The file system has no locks.
+    return True
+
+
+def write_whole(path: epath.PathLike, content: bytes) -> None:
+    """Writes a file atomically: a failed write leaves the path absent or unchanged."""
+    with new_file(path) as stream:
+        stream.write(content)
+
+
+def write_json(path: epath.PathLike, values: Any) -> None:
+    """Writes a JSON file atomically, like `write_whole`; all numbers must be finite."""
+    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
+    write_whole(open_path(path, "the file to write"), text.encode())
+
+
+def read_json(
+    path: Path | epath.Path, like: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Reads a file that holds one JSON object.
+
+    Args:
+      path: The file.
+      like: The keys that are used, with examples of their values; see `mismatch`.
+
+    Raises:
+      UserError: The file holds something else.
+      FileNotFoundError: The file does not exist.
+    """
+    try:
+        values = json.loads(epath.Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    if problem := mismatch(values, dict(like)):
+        raise UserError(f"{path} is damaged or another program's: {problem}")
+    return values
+
+
+def mismatch(value: Any, like: Any, name: str = "its content") -> str:
+    """Returns how a JSON value differs in type from an example; empty if it does not.
+
+    Args:
+      value: The value.
+      like: A value of the right types. Objects may have other keys too; a key NAME? may be missing
+        or null. A list's only entry is an example of each entry.
+      name: The name of the value in messages.
+    """
+    is_number = isinstance(like, float) and type(value) is int
+    if type(value) is not type(like) and not is_number:
+        return f"{name} should be {_JSON_TYPES[type(like)]}"
+    parts = []
+    if isinstance(like, list):
+        parts = [(f"{name}[{i}]", entry, like[0]) for i, entry in enumerate(value)]
+    elif isinstance(like, dict):
+        for key, example in like.items():
+            known = key.removesuffix("?")
+            if value.get(known) is not None:
+                parts.append((f"{name}.{known}", value[known], example))
+            elif known == key:
+                return f"{name} has no {key}"
+    return next(filter(None, (mismatch(entry, e, key) for key, entry, e in parts)), "")
+
+
+def open_input(path: epath.PathLike) -> BinaryIO:
+    """Opens a file for reading from its beginning."""
+    if not is_remote(path):
+        return open(path, "rb")  # noqa: SIM115
+    # fsspec's own file reads lines slowly and takes no limit on their length.
+    return io.BufferedReader(filesystem().open(os.fspath(path), "rb"), _READ_BYTES)
+
+
+def list_files(folder: epath.PathLike) -> dict[str, dict[str, Any]]:
+    """Returns the metadata of each object below a folder, by relative name."""
+    root = os.fspath(folder).removeprefix(SCHEME).rstrip("/") + "/"
+    found = filesystem().find(root, detail=True)
+    # Some tools make empty objects "NAME/" to show a folder.
+    return {
+        name.removeprefix(root): info
+        for name, info in found.items()
+        if name.startswith(root) and not name.endswith("/")
+    }
+
+
+@contextlib.contextmanager
+def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iterator[Path]:
+    """Yields the local path, or a scratch copy of a remote file or directory.
+
+    Memory maps of the copy stay valid after the block; its disk space is freed when they are
+    closed. Training reads all of its data in random order, so one copy is faster and simpler than
+    fetching blocks on demand.
+
+    Args:
+      path: A file or a directory.
+      names: The files of the directory to copy; None copies all.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        target = Path(scratch, os.path.basename(os.fspath(path).rstrip("/")))
+        with naming(f"a copy of {path} in {scratch}"):
+            if names is None:
+                names = list(list_files(path))
+            if names or not filesystem().isfile(os.fspath(path)):
+                target.mkdir()
+                remote, local = ([f"{root}/{name}" for name in names] for root in (path, target))
+                filesystem().get(remote, local)
+            else:
+                filesystem().get_file(os.fspath(path), str(target))
+        yield target
+
+
+@contextlib.contextmanager
+def local_output(path: epath.PathLike, last: Sequence[str] = ()) -> Iterator[Path]:
+    """Yields the local directory, or a scratch one that is uploaded when the block ends.
+
+    Args:
+      last: Names of files that are uploaded after all others.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
+        yield Path(scratch)
+        files = [file for file in sorted(Path(scratch).rglob("*")) if file.is_file()]
+        for file in sorted(files, key=lambda file: file.name in last):
+            target = f"{os.fspath(path)}/{file.relative_to(scratch).as_posix()}"
+            filesystem().put_file(str(file), target)
+
+
+def make_directory(folder: epath.PathLike, what: str) -> epath.Path:
+    """Creates a directory and its parents, unless they exist; `what` gave it, for the message."""
+    path = epath.Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{what} is {path}, which cannot be made: {error.strerror}") from error
+    return path
+
+
+def remove_directory(folder: epath.PathLike) -> None:
+    """Removes a directory and everything in it, if it exists."""
+    if is_remote(folder):
+        if names := list_files(folder):
+            filesystem().rm([f"{folder}/{name}" for name in names])
+    elif os.path.exists(folder):
+        shutil.rmtree(folder)
+
+
+def move(source: epath.PathLike, target: epath.PathLike) -> None:
+    """Moves a file or directory, replacing a directory of this name."""
+    remove_directory(target)
+    if is_remote(source):
+        filesystem().mv(os.fspath(source), os.fspath(target), recursive=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(source, target)
+
+
+@contextlib.contextmanager
+def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
+    """Locks a directory during the block. Object storage has no locks.
+
+    Raises:
+      UserError: Another process holds the lock. The message is `refusal`.
+    """
+    if is_remote(directory):
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        # The system releases the lock when the process ends, even if it is killed.
+        if not _lock(descriptor):
+            raise UserError(refusal)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def storage_problem(error: BaseException | None) -> str:
+    """Returns the message of an error from object storage or the network; "" for other errors."""
+    while error is not None:
+        text = first_line(error)
+        # gcsfs raises plain OSErrors, tensorstore plain ValueErrors.
+        plain = type(error).__module__ == "builtins"
+        if (
+            f"{type(error).__module__}.".startswith(_CLIENTS)
+            or (plain and f'"{SCHEME}' in text)
+            or (isinstance(error, OSError) and text.startswith(("Forbidden", "Project was not")))
+        ):
+            return ": ".join(str(error).splitlines()[:2])[:300] or text
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an exception's message, or its type's name."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:1000]
+
+
+@functools.cache
+def filesystem() -> Any:
+    """Returns the fsspec file system of Google Cloud Storage that etils and orbax use too."""
+    try:
+        import gcsfs  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "the packages for it are missing: pip install -e '.[gcs]' (gcsfs)"
+        ) from None
+    token = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
+    fsspec.config.conf["gcs"].setdefault("token", token)
+    # These packages also log the errors that they raise, with a stack trace.
+    for name in ("gcsfs", "google.auth"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # The same arguments as in etils give the same instance.
+    return fsspec.filesystem("gcs", finalize_on_close=True)
+
+
+@functools.cache
+def _check_bucket(bucket: str) -> None:
+    """Checks access to a bucket. The UserError completes the sentence "PATH is gs://..., but"."""
+    try:
+        filesystem().call("GET", "b/{}/o", bucket, maxResults=1)
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        problem = f"there is no bucket {SCHEME}{bucket}; create it or fix the name"
+        raise UserError(problem) from error
+    except Exception as error:
+        raise UserError(
+            f"the bucket {SCHEME}{bucket} cannot be listed: {first_line(error)}; on a Cloud VM, "
+            "give its service account the scope cloud-platform and the roles storage.objectAdmin "
+            "and storage.legacyBucketReader; elsewhere run `gcloud auth application-default "
+            "login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+        ) from error

@@ -1,0 +1,26 @@
+"""Corruptions: which tokens of a row are hidden, and what replaces them.
+
+`config.data.corruption` names one of `CORRUPTIONS`, or "MODULE:NAME" for a corruption outside
+this package. A corruption is a class with
+
+    fields: maps the names of the arrays that it adds to a batch to their `BatchField`;
+    __init__(tokenizer, spec, store), where `spec` is a `StreamSpec`, and the rows come from
+        `store`;
+    corrupt(batch, key, first_example), which returns the arrays that it changes or adds.
+
+Other masking rules need no new class: `masked_lm.MaskingRules` takes them as data.
+
+`corrupt` must depend only on the rows, the key (uint64 [2]) and the number of each row's
+example. The rows of a batch are consecutive examples, and `first_example` is the number of the
+first. `random_streams.draw_rows` draws random bits that meet this rule.
+"""
+
+CORRUPTIONS = {
+    "masked_lm": "bert_jax.batches.corruption.presets:BERT",
+    "roberta": "bert_jax.batches.corruption.presets:ROBERTA",
+    "spans": "bert_jax.batches.corruption.presets:SPANS",
+    "ngrams": "bert_jax.batches.corruption.presets:NGRAMS",
+    "distilbert": "bert_jax.batches.corruption.presets:DISTILBERT",
+    "electra": "bert_jax.batches.corruption.presets:ELECTRA",
+    "none": "bert_jax.batches.corruption.none:NoCorruption",
+}

@@ -1,0 +1,204 @@
+"""Masking: some tokens of a row are chosen for prediction, then hidden or replaced.
+
+The rules are data, `MaskingRules`, whose defaults are BERT's. `presets` has those of other models.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from bert_jax.base.batch import MASKED_LM_FIELDS, SPAN_BOUNDARY_FIELDS, BatchFields
+from bert_jax.batches.corruption.choose import (
+    choose_groups,
+    num_to_predict,
+    uniform,
+    weighted_order,
+    word_starts,
+)
+from bert_jax.batches.corruption.spans import span_boundaries
+from bert_jax.batches.random_keys import draw_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingRules:
+    """Which tokens are chosen, and what replaces them. Calling an instance makes the corruption.
+
+    The defaults are the rules of `create_masked_lm_predictions` in google-research/bert's
+    create_pretraining_data.py. A *group* is what is chosen together: a whole word if
+    `config.data.whole_word_masking` or `whole_words` is set, otherwise a single token.
+
+    Attributes:
+      whole_words: Whether groups are words even if `config.data.whole_word_masking` is False.
+      specials: Whether [CLS] and [SEP] may be chosen; each is a group of its own.
+      rate_of: What `config.data.masked_lm_prob` is a share of: "tokens" (with [CLS] and [SEP]),
+        "text" (the tokens that may be chosen), or "groups".
+      rounding: How the number to choose is rounded: "nearest" (halves to even, at least 1),
+        "up", or "random" (up with a probability equal to the fraction, else down).
+      count_power: A token's weight in the choice is its count in the corpus raised to this
+        power. 0 gives all tokens the same weight; any other value excludes [UNK] and must not be
+        combined with whole words.
+      choose: Chooses the tokens; called like `choose_groups`.
+      choice_draws: The number of random numbers that `choose` takes for each position.
+      shares: The shares of the chosen tokens that become [MASK], stay, and become random tokens;
+        None for `config.data.mask_shares`.
+      coin: The unit that is masked, kept or replaced as a whole: "token", "group", or "span" (a
+        run of chosen tokens).
+      random_ids: The distribution of random tokens: "all" (uniform over all ids), "no_specials"
+        (the same without padding, unknown, [CLS] and [SEP]), or "text" (proportional to the
+        counts in the corpus). Each token is drawn independently.
+      boundaries: Whether the batch gets the fields of `SPAN_BOUNDARY_FIELDS`.
+    """
+
+    whole_words: bool = False
+    specials: bool = False
+    rate_of: str = "tokens"
+    rounding: str = "nearest"
+    count_power: float = 0.0
+    choose: Callable[..., np.ndarray] = choose_groups
+    choice_draws: int = 1
+    shares: tuple[float, float, float] | None = None
+    coin: str = "token"
+    random_ids: str = "all"
+    boundaries: bool = False
+
+    @property
+    def fields(self) -> BatchFields:
+        return {**MASKED_LM_FIELDS, **(SPAN_BOUNDARY_FIELDS if self.boundaries else {})}
+
+    def __call__(self, tokenizer, spec, store) -> "MaskedTokens":
+        return MaskedTokens(tokenizer, spec, store, self)
+
+
+class MaskedTokens:
+    """Chooses tokens or whole words for prediction, and masks them.
+
+    Args:
+      tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
+        id). [UNK] may be predicted.
+      spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
+        `mask_shares` and `held_out` are used. Rows never have more than `max_predictions_per_seq`
+        predictions.
+      store: Has `token_counts`; used only by rules that depend on the corpus.
+      rules: See `MaskingRules`.
+    """
+
+    def __init__(self, tokenizer, spec, store=None, rules: MaskingRules = MaskingRules()):
+        self._rules = rules
+        self._max_predictions = spec.max_predictions_per_seq
+        self._masked_lm_prob = spec.masked_lm_prob
+        self._whole_words = spec.whole_word_masking or rules.whole_words
+        self._shares = rules.shares or spec.mask_shares
+        self._mask_id = tokenizer.mask_id
+        self._is_word_start_V = np.asarray(tokenizer.is_word_start_V, dtype=bool)
+        ends = [tokenizer.cls_id, tokenizer.sep_id]
+        self._is_text_V = np.ones(tokenizer.vocab_size, dtype=bool)
+        self._is_text_V[[tokenizer.pad_id, *ends, tokenizer.mask_id]] = False
+        self._is_candidate_V = self._is_text_V.copy()
+        self._is_candidate_V[ends] = rules.specials and not spec.held_out
+        self._is_weighted = bool(rules.count_power) and not spec.held_out
+        if self._is_weighted:
+            self._is_candidate_V[tokenizer.unk_id] = False
+            self._weight_V = np.maximum(store.token_counts, 1.0) ** rules.count_power
+        self._random_ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
+        if rules.random_ids == "no_specials":
+            specials = [tokenizer.pad_id, tokenizer.unk_id, *ends]
+            self._random_ids = np.delete(self._random_ids, specials)
+        if rules.random_ids == "text":
+            self._ends_V = np.cumsum(store.token_counts)
+
+    def corrupt(
+        self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
+    ) -> dict[str, np.ndarray]:
+        """Masks B consecutive examples.
+
+        Args:
+          batch: `input_ids` int32 [B, L], `attention_mask` (1 on real tokens), and bool
+            `begins_word` if the store has word starts. The arrays are not changed.
+          key: uint64 [2], the key of the stream.
+          first_example: The number of the first row in the stream.
+
+        Returns:
+          `input_ids` int32 [B, L] with replacements, `masked_lm_positions` (ascending) and
+          `masked_lm_ids` (the true ids) int32 [B, M], and `masked_lm_weights` float32 [B, M].
+          Where a row has fewer than M predictions, the last three are 0. If the rules have
+          `boundaries`, also `span_left_positions`, `span_right_positions`, `span_offsets` int32
+          and `span_weights` float32, all [B, M] and 0 where a prediction has no boundary.
+        """
+        ids_BxL, mask_BxL = batch["input_ids"], batch["attention_mask"]
+        num_rows, length = ids_BxL.shape
+        slots, rules = self._max_predictions, self._rules
+        draws = length * rules.choice_draws
+        num_columns = draws + 2 * slots + (rules.rounding == "random")
+        bits_BxC = draw_rows(key, first_example, num_rows, num_columns)
+        choice_bits_BxC, number_bits_B = bits_BxC[:, :draws], bits_BxC[:, -1]
+
+        is_text_BxL = self._is_text_V[ids_BxL] & (mask_BxL != 0)
+        is_candidate_BxL = self._is_candidate_V[ids_BxL] & (mask_BxL != 0)
+        is_start_BxL = is_candidate_BxL
+        if self._whole_words:
+            begins_word_BxL = batch.get("begins_word")
+            if begins_word_BxL is None:
+                begins_word_BxL = self._is_word_start_V[ids_BxL]
+            is_start_BxL = word_starts(is_text_BxL, begins_word_BxL) | (
+                is_candidate_BxL & ~is_text_BxL
+            )
+        if self._is_weighted:
+            choice_bits_BxC = weighted_order(choice_bits_BxC, self._weight_V[ids_BxL])
+        counted_BxL = {"tokens": mask_BxL, "text": is_text_BxL, "groups": is_start_BxL}
+        number_B = num_to_predict(
+            counted_BxL[rules.rate_of].sum(axis=1),
+            self._masked_lm_prob,
+            slots,
+            rules.rounding,
+            uniform(number_bits_B),
+        )
+        quota_B, limit = number_B, {}
+        if rules.rate_of == "groups":
+            quota_B, limit = np.full(num_rows, slots), {"most_groups_B": number_B}
+        chosen_BxL = rules.choose(is_candidate_BxL, is_start_BxL, quota_B, choice_bits_BxC, **limit)
+
+        row_T, column_T = np.nonzero(chosen_BxL)  # Row by row, columns ascending.
+        chosen_B = chosen_BxL.sum(axis=1)
+        slot_T = np.arange(row_T.size) - np.repeat(np.cumsum(chosen_B) - chosen_B, chosen_B)
+        true_id_T = ids_BxL[row_T, column_T]
+        flips_T = np.ones(row_T.size, bool)  # Whether a coin is flipped at this token.
+        if rules.coin == "group":
+            flips_T = is_start_BxL[row_T, column_T]
+        elif rules.coin == "span":
+            flips_T[1:] = np.diff(row_T * (length + 1) + column_T) != 1
+        coin_slot_T = slot_T[np.maximum.accumulate(np.where(flips_T, np.arange(row_T.size), 0))]
+        masked_ids_BxL = ids_BxL.copy()
+        masked_ids_BxL[row_T, column_T] = self._replaced(
+            true_id_T,
+            uniform(bits_BxC[row_T, draws + coin_slot_T]),
+            uniform(bits_BxC[row_T, draws + slots + slot_T]),
+        )
+
+        columns = {
+            "masked_lm_positions": column_T,
+            "masked_lm_ids": true_id_T,
+            "masked_lm_weights": np.ones(row_T.size),
+        }
+        if rules.boundaries:
+            boundaries = span_boundaries(row_T, column_T, is_text_BxL)
+            columns |= zip(SPAN_BOUNDARY_FIELDS, boundaries, strict=True)
+        corrupted = {"input_ids": masked_ids_BxL}
+        for name, values_T in columns.items():
+            corrupted[name] = np.zeros((num_rows, slots), rules.fields[name].dtype)
+            corrupted[name][row_T, slot_T] = values_T
+        return corrupted
+
+    def _replaced(self, true_id_T: np.ndarray, action_T: np.ndarray, which_T: np.ndarray):
+        """Returns the new ids of the chosen tokens [T]; `action_T`, `which_T` are in [0, 1)."""
+        masked, unchanged, _ = self._shares
+        if self._rules.random_ids == "text":
+            total = self._ends_V[-1]
+            random_id_T = np.searchsorted(self._ends_V, which_T * total, side="right")
+        else:
+            random_id_T = self._random_ids[(which_T * len(self._random_ids)).astype(np.int32)]
+        return np.where(
+            action_T < masked,
+            self._mask_id,
+            np.where(action_T < masked + unchanged, true_id_T, random_id_T),
+        )

@@ -1,0 +1,85 @@
+"""Pairs of consecutive text for ELECTRA: A is about half of the row, and B is the rest.
+
+The rules are those of `ExampleBuilder` in google-research/electra's
+build_pretraining_dataset.py, with two differences. Once B has begun, every sentence goes to B;
+the original puts a later sentence in A if A has room. Rows consist of the store's sentences; those
+of the original consist of lines.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.batches.rows.assembly import Span, join_spans
+from bert_jax.batches.rows.windows import Block, WindowedRows, gather_sentences
+
+# The share of the rows that have no B.
+_SINGLE_SHARE = 0.1
+# The smallest target length of a short row.
+_LEAST_TARGET = 5
+
+
+class HalvesPlan(NamedTuple):
+    """N rows, each two spans of the token store, already truncated."""
+
+    a_start_N: np.ndarray  # int64, the token position of A's first token
+    a_length_N: np.ndarray  # int32, at least 1
+    b_start_N: np.ndarray  # int64
+    b_length_N: np.ndarray  # int32, 0 for a row without B
+
+
+class HalvesRows(WindowedRows):
+    """`[CLS] A [SEP] B [SEP]`, where B follows A, or `[CLS] A [SEP]`.
+
+    Sentences of a document are gathered up to a target of `max_seq_length` tokens. For a share of
+    `short_seq_prob` of the rows, the target is uniform from 5 to `max_seq_length`. A takes the
+    sentences that end before half of the target, at least one, and with probability 1/2 one more.
+    Tokens that do not fit in the row are cut off at the end.
+    """
+
+    def count_block(self, block: Block, rng: np.random.Generator) -> int:
+        return self._chunks(block, rng)[0].size
+
+    def plan_block(self, block: Block, rng: np.random.Generator) -> HalvesPlan:
+        template, length = self.tokenizer.template, self.spec.max_seq_length
+        starts = block.sentence_starts
+        first_N, middle_N, end_N = (starts[sentence] for sentence in self._chunks(block, rng))
+        a_room = length - template.num_special(is_pair=False)
+        a_length_N = np.minimum(middle_N - first_N, a_room)
+        b_room_N = length - template.num_special(is_pair=True) - a_length_N
+        b_length_N = np.minimum(end_N - middle_N, np.maximum(b_room_N, 0))
+        return HalvesPlan(
+            first_N, a_length_N.astype(np.int32), middle_N, b_length_N.astype(np.int32)
+        )
+
+    def assemble(self, plan: HalvesPlan) -> dict[str, np.ndarray]:
+        a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
+        return join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
+
+    def _chunks(
+        self, block: Block, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns each row's first sentence of A, first sentence of B, and sentence after B.
+
+        In rows without B, the last two are equal.
+        """
+        length, starts = self.spec.max_seq_length, block.sentence_starts
+        num_special = self.tokenizer.template.num_special(is_pair=True)
+
+        def divide(first: np.ndarray, end: np.ndarray):
+            short, size, one_more, single = rng.random((4, first.size))
+            target = np.where(
+                short < self.spec.short_seq_prob,
+                _LEAST_TARGET + (size * (length - _LEAST_TARGET + 1)).astype(np.int64),
+                length,
+            )
+            end = np.minimum(end, np.searchsorted(starts, starts[first] + target))
+            half = starts[first] + (target - num_special) // 2
+            middle = np.maximum(np.searchsorted(starts, half) - 1, first + 1)
+            middle += (starts[middle] < half) & (one_more < 0.5)
+            middle = np.where(single < _SINGLE_SHARE, end, np.minimum(middle, end))
+            return end, (middle, end)
+
+        target_D = np.full(block.num_documents, length)
+        _, first_N, _, middle_N, end_N = gather_sentences(block, target_D, divide)
+        return first_N, middle_N, end_N

@@ -1,0 +1,206 @@
+"""Sentence pairs, labeled by how B continues A.
+
+The rules are those of `create_instances_from_document` and `truncate_seq_pair` in
+google-research/bert's create_pretraining_data.py, with one difference: a random B always comes
+from another document. The original tries ten times and then takes its own document.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from bert_jax.base.batch import (
+    ENCODER_FIELDS,
+    NEXT_SENTENCE_FIELDS,
+    SENTENCE_ORDER_FIELDS,
+    THREE_WAY_FIELDS,
+    BatchFields,
+)
+from bert_jax.base.errors import UserError
+from bert_jax.batches.rows.assembly import Span, join_spans
+from bert_jax.batches.rows.windows import Block, WindowedRows, gather_sentences, target_lengths
+from bert_jax.tokenizers.sequence import truncated_lengths
+
+
+class PairPlan(NamedTuple):
+    """N rows, each two spans of the token store, already truncated."""
+
+    a_start_N: np.ndarray  # int64, the token position of A's first token
+    a_length_N: np.ndarray  # int32, at least 1
+    b_start_N: np.ndarray  # int64
+    b_length_N: np.ndarray  # int32, at least 1
+    is_random_N: np.ndarray  # bool: B is from another document
+    is_swapped_N: np.ndarray  # bool: A follows B
+
+
+class Chunks(NamedTuple):
+    """N pairs before B is drawn and before truncation; sentences count within the block."""
+
+    document_N: np.ndarray
+    a_first_N: np.ndarray  # first sentence of A
+    end_N: np.ndarray  # one past the chunk's last sentence; B ends here if it follows A
+    a_end_N: np.ndarray  # one past the last sentence of A
+    is_random_N: np.ndarray  # bool; if true, the next chunk begins at a_end
+    is_swapped_N: np.ndarray  # bool; if true, A and B change places
+
+
+class PairRows(WindowedRows):
+    """`[CLS] A [SEP] B [SEP]`, where B follows A or is from another document.
+
+    If the text of a pair is a single sentence, B is always from another document.
+
+    Attributes:
+      label: The field of the labels: 0 in order, 1 swapped, `random_label` if B is random.
+      random_label: See `label`.
+      random_share: The share of pairs whose B is random, among pairs of two or more sentences.
+      swapped_share: The share of these pairs whose A and B are swapped.
+
+    Raises:
+      UserError: The corpus has only one document.
+    """
+
+    fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
+    label: ClassVar[str] = "next_sentence_labels"
+    random_share: ClassVar[float] = 0.5
+    swapped_share: ClassVar[float] = 0.0
+    random_label: ClassVar[int] = 1
+
+    def __init__(self, store, tokenizer, spec):
+        if store.num_documents < 2:
+            raise UserError(
+                "sentence pairs need at least 2 documents, but the corpus has "
+                f"{store.num_documents}: split the text into more documents"
+            )
+        super().__init__(store, tokenizer, spec)
+        num_special = tokenizer.template.num_special(is_pair=True)
+        self._max_num_tokens = spec.max_seq_length - num_special
+
+    def count_block(self, block: Block, rng: np.random.Generator) -> int:
+        return self._chunks(block, rng)[0].document_N.size
+
+    def plan_block(self, block: Block, rng: np.random.Generator) -> PairPlan:
+        chunks, target_N = self._chunks(block, rng)
+        a_start_N = block.sentence_starts[chunks.a_first_N]
+        b_start_N = block.sentence_starts[chunks.a_end_N]
+        a_length_N = b_start_N - a_start_N
+        b_length_N = block.sentence_starts[chunks.end_N] - b_start_N
+
+        is_random = chunks.is_random_N
+        own_R = chunks.document_N[is_random] + block.first_document
+        b_start_N[is_random], b_length_N[is_random] = self._random_spans(
+            rng, own_R, (target_N - a_length_N)[is_random]
+        )
+
+        is_swapped = chunks.is_swapped_N
+        a_start_N, b_start_N = _exchanged(is_swapped, a_start_N, b_start_N)
+        a_length_N, b_length_N = _exchanged(is_swapped, a_length_N, b_length_N)
+
+        a_kept_N, b_kept_N = truncated_lengths(a_length_N, b_length_N, self._max_num_tokens)
+        # Every token is removed from the front or the back with equal probability.
+        a_start_N += rng.binomial(a_length_N - a_kept_N, 0.5)
+        b_start_N += rng.binomial(b_length_N - b_kept_N, 0.5)
+        return PairPlan(
+            a_start_N,
+            a_kept_N.astype(np.int32),
+            b_start_N,
+            b_kept_N.astype(np.int32),
+            is_random,
+            is_swapped,
+        )
+
+    def assemble(self, plan: PairPlan) -> dict[str, np.ndarray]:
+        a, b = Span(plan.a_start_N, plan.a_length_N), Span(plan.b_start_N, plan.b_length_N)
+        batch = join_spans(self.store, self.tokenizer, self.spec.max_seq_length, a, b)
+        label_N = plan.is_random_N * np.int32(self.random_label) + plan.is_swapped_N
+        return batch | {self.label: label_N}
+
+    def describe(self, plan: PairPlan) -> list[list[int]]:
+        """Returns [document of A, sentence in it, document of B, sentence in it] of each row."""
+        places = *self.locate(plan.a_start_N), *self.locate(plan.b_start_N)
+        return np.stack(places, axis=1).tolist()
+
+    def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[Chunks, np.ndarray]:
+        """Returns the block's chunks and the target length of each."""
+        target_D = target_lengths(
+            rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
+        )
+        chunks = chunk_documents(rng, block, target_D, self.random_share, self.swapped_share)
+        return chunks, target_D[chunks.document_N]
+
+    def _random_spans(
+        self, rng: np.random.Generator, own_R: np.ndarray, target_R: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws spans that begin at a random sentence of another document.
+
+        Args:
+          own_R: The documents to avoid.
+          target_R: The number of tokens wanted. At least one sentence is taken.
+
+        Returns:
+          The first token and the length of each span.
+        """
+        which_R, where_R = rng.random((2, own_R.size))
+        document_R = (which_R * (self.store.num_documents - 1)).astype(np.int64)
+        document_R += document_R >= own_R  # uniform over the other documents
+        first_R = self.document_starts[document_R]
+        stop_R = self.document_starts[document_R + 1]
+        first_R = first_R + (where_R * (stop_R - first_R)).astype(np.int64)
+        start_R = self.sentence_starts[first_R]
+        end_R = np.searchsorted(self.sentence_starts, start_R + target_R)
+        end_R = np.minimum(np.maximum(end_R, first_R + 1), stop_R)
+        return start_R, self.sentence_starts[end_R] - start_R
+
+
+class OrderedPairRows(PairRows):
+    """Pairs whose A and B are swapped half the time, for ALBERT's sentence order prediction.
+
+    Pairs with a random B have the label of swapped pairs, as in google-research/albert's
+    create_pretraining_data.py.
+    """
+
+    fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **SENTENCE_ORDER_FIELDS}
+    label: ClassVar[str] = "sentence_order_labels"
+    random_share: ClassVar[float] = 0.0
+    swapped_share: ClassVar[float] = 0.5
+
+
+class ThreeWayPairRows(PairRows):
+    """Pairs in order, swapped, and with a random B: a third each, as in StructBERT and HerBERT.
+
+    See the sentence structural objective of StructBERT (Wang et al., 2019, section 2.2.2).
+    """
+
+    fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **THREE_WAY_FIELDS}
+    label: ClassVar[str] = "sentence_order_labels"
+    random_share: ClassVar[float] = 1 / 3
+    swapped_share: ClassVar[float] = 1 / 3
+    random_label: ClassVar[int] = 2
+
+
+def chunk_documents(
+    rng: np.random.Generator,
+    block: Block,
+    target_D: np.ndarray,
+    random_share: float = 0.5,
+    swapped_share: float = 0.0,
+) -> Chunks:
+    """Cuts the documents of a block into pairs; a random B is drawn later."""
+
+    def divide(first: np.ndarray, end: np.ndarray):
+        split, coin = rng.random((2, first.size))
+        count = end - first
+        # A chunk of one sentence is all A. Otherwise A takes 1 to count - 1 sentences.
+        a_end = first + 1 + (split * (count - 1)).astype(np.int64)
+        is_random = (count == 1) | (coin < random_share)
+        is_swapped = ~is_random & (coin < random_share + swapped_share)
+        # The next chunk begins with the sentences that a random B displaced.
+        return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
+
+    return Chunks(*gather_sentences(block, target_D, divide))
+
+
+def _exchanged(
+    is_swapped_N: np.ndarray, a_N: np.ndarray, b_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns A's and B's values, which change places where a pair is swapped."""
+    return np.where(is_swapped_N, b_N, a_N), np.where(is_swapped_N, a_N, b_N)

@@ -1,0 +1,292 @@
+"""The batches of a training stage.
+
+Step n of a stage takes examples n * B to (n + 1) * B of the stage's stream. A batch is a pure
+function of (spec, data, n). It does not depend on hosts, threads or interruptions.
+"""
+
+import copy
+import dataclasses
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from bert_jax.base.batch import BatchFields
+from bert_jax.base.errors import UserError
+from bert_jax.base.parts import load_part
+from bert_jax.batches.batch_shards import host_rows
+from bert_jax.batches.corruption import CORRUPTIONS
+from bert_jax.batches.examples import Examples, Window
+from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key
+from bert_jax.batches.rows import PAIRS, ROWS
+from bert_jax.batches.rows.windows import select_rows
+from bert_jax.batches.tf_dataset import Batch, BatchIterator
+from bert_jax.config import derived_predictions
+from bert_jax.store.token_store import WordStarts
+
+# Evaluation always uses these masks, and as many predictions as they need, so that runs trained
+# with different masks are comparable.
+EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1), "held_out": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamSpec:
+    """The options of a stage's stream. `num_threads` and `prefetch_batches` affect only its speed.
+
+    Attributes:
+      batch_size: The rows of a global batch.
+      rows: The row builder, as `config.data.rows` names it.
+      pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
+      corruption: The corruption, as `config.data.corruption` names it.
+      mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
+      held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
+        tokens are not preferred.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    batch_size: int
+    seed: int
+    stage: int
+    rows: str = "pairs"
+    pair_labels: str = "next"
+    corruption: str = "masked_lm"
+    masked_lm_prob: float = 0.15
+    mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    whole_word_masking: bool = False
+    held_out: bool = False
+    short_seq_prob: float = 0.1
+    shuffle_sentences: int = 2**20
+    num_threads: int = 2
+    prefetch_batches: int = 4
+
+
+def batch_fields(rows: str, corruption: str, pair_labels: str = "next") -> BatchFields:
+    """Returns the fields of a batch: those of the row builder, then those of the corruption.
+
+    Raises:
+      UserError: There is no such row builder or corruption.
+    """
+    return {**_row_builder(rows, pair_labels).fields, **_corruption(corruption).fields}
+
+
+class Stream:
+    """The batches of one stage on one host, made on demand.
+
+    Args:
+      store: The `TokenStore` of a split, or a `RecordStore`, as the row builder requires.
+      spec: See `StreamSpec`.
+      shards, num_shards: Each global batch is cut into `num_shards` equal parts. This host has
+        the parts `shards`, in ascending order.
+
+    Raises:
+      UserError: The row builder cannot use the store.
+    """
+
+    def __init__(
+        self,
+        store,
+        tokenizer,
+        spec: StreamSpec,
+        *,
+        shards: Sequence[int] = (0,),
+        num_shards: int = 1,
+    ):
+        self.spec = spec
+        self.fields = batch_fields(spec.rows, spec.corruption, spec.pair_labels)
+        self._row_R = host_rows(spec.batch_size, shards, num_shards)
+        self._rows = _row_builder(spec.rows, spec.pair_labels)(store, tokenizer, spec)
+        self._word_rows = None
+        if store.has_words:
+            self._word_rows = copy.copy(self._rows)
+            self._word_rows.store = WordStarts(store)
+        self._corruption = _corruption(spec.corruption)(tokenizer, spec, store)
+        self._key = random_key(spec.seed, spec.stage, 0, 0, CORRUPTION_TAG)
+        self.examples = Examples(self._rows)
+
+    def position(self, step: int) -> dict[str, int]:
+        """Returns `{"first_example", "epoch", "window"}` of the window of a step's first example.
+
+        The result does not depend on whether earlier steps were iterated. Given this position,
+        `batches` does not plan earlier windows.
+        """
+        return dataclasses.asdict(self.examples.find(step * self.spec.batch_size))
+
+    def batches(
+        self, first_step: int, num_steps: int, position: dict[str, int] | None = None
+    ) -> Iterator[Batch]:
+        """Returns this host's rows of `num_steps` batches.
+
+        Args:
+          first_step: A step of this stage, from 0.
+          position: The result of `position` for `first_step` or an earlier step.
+
+        Returns:
+          An iterator with a method `close`. Errors in reading the data are raised unchanged.
+
+        Raises:
+          UserError: `position` does not belong to this stream.
+        """
+        if position is not None:
+            self.examples.add_known(self._window(position, first_step))
+        spec = self.spec
+        sizes = len(self._row_R), spec.max_seq_length, spec.max_predictions_per_seq
+        signature = {
+            name: (field.shape(*sizes), field.dtype) for name, field in self.fields.items()
+        }
+        return BatchIterator(
+            functools.partial(self._make_batches, first_step, num_steps), signature
+        )
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        """Describes a global batch as values that JSON can hold.
+
+        `rows` is the result of the row builder's `describe`.
+        """
+        size = self.spec.batch_size
+        first = step * size
+        start = self.examples.find(first)
+        _, plan = next(self.examples.spans(start, first, size, size, 1))
+        windows, at = [], first
+        while at < first + size:
+            window = self.examples.find(at)
+            windows.append([window.epoch, window.window])
+            at = self.examples.after(window).first_example
+        return {
+            "stage": self.spec.stage,
+            "step": step,
+            "first_example": first,
+            "last_example": first + size - 1,
+            "epoch": start.epoch,
+            "windows": windows,  # [epoch, window]
+            "rows": self._rows.describe(plan),
+        }
+
+    def build(self, plan: Any, first_example: int) -> Batch:
+        """Assembles and corrupts consecutive examples, the first numbered `first_example`."""
+        batch = self._rows.assemble(plan)
+        words = {}
+        if self._word_rows:
+            # Assembles the same rows from the word-start bits instead of the ids.
+            words["begins_word"] = self._word_rows.assemble(plan)["input_ids"] == 1
+        return batch | self._corruption.corrupt(batch | words, self._key, first_example)
+
+    def _make_batches(self, first_step: int, num_steps: int) -> Iterator[Batch]:
+        return prefetch(self._makers(first_step * self.spec.batch_size, num_steps), self.spec)
+
+    def _makers(self, first: int, num_batches: int) -> Iterator[Callable[[], Batch]]:
+        """Yields functions that each make a batch; they may run concurrently, in any order."""
+        if num_batches < 1:
+            return
+        row_R, size = self._row_R, self.spec.batch_size
+        low, high = int(row_R[0]), int(row_R[-1]) + 1
+        start = self.examples.find(first)
+        spans = self.examples.spans(start, first + low, high - low, size, num_batches)
+        for number, plan in spans:
+            yield functools.partial(self._host_rows, plan, number)
+
+    def _host_rows(self, plan: Any, first_example: int) -> Batch:
+        """Builds the host's rows; `plan` covers all rows from its first to its last."""
+        place_R = self._row_R - self._row_R[0]
+        runs = np.split(place_R, np.flatnonzero(np.diff(place_R) > 1) + 1)
+        parts = [
+            self.build(select_rows(plan, slice(run[0], run[-1] + 1)), first_example + int(run[0]))
+            for run in runs
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _window(self, position: dict[str, int], step: int) -> Window:
+        """Returns the window of a position, which must lie before `step`."""
+        try:
+            window = Window(**position)
+            is_ours = window.window < len(self._rows.windows(window.epoch))
+        except TypeError:  # The position has other keys.
+            is_ours = False
+        if not is_ours or window.first_example > step * self.spec.batch_size:
+            raise UserError(
+                f"the input position {position} does not fit step {step} of this run: the data, a "
+                "batch size, a stage or data.shuffle_sentences changed since the checkpoint was "
+                "written"
+            )
+        return window
+
+
+def evaluation_batches(
+    store,
+    tokenizer,
+    spec: StreamSpec,
+    max_sequences: int = 0,
+    *,
+    multiple: int = 1,
+    shards: Sequence[int] = (0,),
+    num_shards: int = 1,
+) -> Iterator[Batch]:
+    """Yields one epoch of a split, with the same rows and masks in every call.
+
+    Masks follow `EVALUATION_MASKS`, not `spec`. If there are fewer sequences than
+    `spec.batch_size`, they form one smaller batch.
+
+    Args:
+      store, tokenizer, shards, num_shards: As for `Stream`.
+      spec: `seed` and `stage` determine rows and masks.
+      max_sequences: The number of sequences to take from the start of the shuffled epoch; 0
+        for all.
+      multiple: A divisor of `spec.batch_size` that also divides the size of a smaller batch.
+
+    Yields:
+      Batches like those of `Stream`, with `example_weights` float32 [b]: 1, or 0 for rows that
+      only fill up the last batch. In those rows all other float32 fields, which are weights,
+      are 0 as well.
+
+    Raises:
+      UserError: As for `Stream`.
+    """
+    predictions = derived_predictions(spec.max_seq_length, EVALUATION_MASKS["masked_lm_prob"])
+    spec = dataclasses.replace(spec, max_predictions_per_seq=predictions, **EVALUATION_MASKS)
+    stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+    rows, row_R = stream._rows, stream._row_R
+    total = 0
+    for window in range(len(rows.windows(0))):
+        total += rows.count(0, window)
+        if 0 < max_sequences <= total:
+            total = max_sequences
+            break
+    if (rounded_up := -(-max(total, 1) // multiple) * multiple) < spec.batch_size:
+        spec = dataclasses.replace(spec, batch_size=rounded_up)
+        stream = Stream(store, tokenizer, spec, shards=shards, num_shards=num_shards)
+        row_R = stream._row_R
+    # The rows beyond the total are the next rows of the stream, because rows of only padding
+    # could give NaN.
+    for number, batch in enumerate(stream._make_batches(0, -(-total // spec.batch_size))):
+        is_counted = number * spec.batch_size + row_R < total
+        for name, field in stream.fields.items():
+            if field.dtype == "float32":
+                batch[name][~is_counted] = 0
+        yield batch | {"example_weights": is_counted.astype(np.float32)}
+
+
+def prefetch(makers: Iterable[Callable[[], Batch]], spec: StreamSpec) -> Iterator[Batch]:
+    """Calls functions ahead of time, in a few threads, and yields their results in order."""
+    waiting: deque = deque()
+    pool = ThreadPoolExecutor(max(1, spec.num_threads), thread_name_prefix="batches")
+    try:
+        for maker in makers:
+            waiting.append(pool.submit(maker))
+            if len(waiting) > spec.prefetch_batches:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _row_builder(name: str, pair_labels: str) -> Any:
+    builders = {**ROWS, "pairs": PAIRS[pair_labels]}
+    return load_part(name, builders, "config.data.rows", ("fields", "assemble"))
+
+
+def _corruption(name: str) -> Any:
+    return load_part(name, CORRUPTIONS, "config.data.corruption", ("fields",))

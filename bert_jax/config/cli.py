@@ -1,0 +1,230 @@
+"""Runs a command: parses its flags and reports a user's mistake in one sentence.
+
+Exit status: 0 on success; 1 for a mistake in values or data, or for a bug, which is shown with its
+traceback; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for a bug in one of several processes.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from absl import app, flags, logging
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags
+
+import bert_jax
+from bert_jax import config
+from bert_jax.base import cpu_allocator, files, parts
+from bert_jax.base.errors import UserError
+from bert_jax.config import finetuning
+from bert_jax.config.command_line import ABSL_FLAGS, UsageError, config_source, parse
+
+# Errors of a disk or path that the user can fix.
+_USER_ERRNOS = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ENOSPC EDQUOT EFBIG EROFS EIO ESTALE ETXTBSY EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST "
+        "ENAMETOOLONG ELOOP"
+    ).split()
+)
+# The status of one of several processes after an unexpected error. The usual cause is that
+# another process died, and a restart continues the run; status 1 would mean a mistake.
+CRASHED = 70
+
+# --help shows the flags of the main module. The flags defined here belong to the module that calls.
+flags.disclaim_key_flags()
+
+
+def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoReturn:
+    """Parses the flags, calls `main` with the remaining arguments, and exits.
+
+    An error ends the process at once. Python would first wait for all threads, and those of a
+    failed save of orbax end only after 20 minutes.
+
+    Args:
+      main: Takes the program's name and, with `words`, the arguments that are not flags.
+      words: Whether arguments that are not flags are allowed, anywhere among the flags.
+    """
+    # Escape characters that the output's encoding lacks.
+    sys.stdout.reconfigure(errors="backslashreplace")
+    # absl's own default is INFO, which shows other libraries' messages.
+    flags.FLAGS.verbosity = logging.WARNING
+    # Every command reads directories, and a directory may name parts.
+    flags.DEFINE_multi_string(
+        "part",
+        [],
+        "MODULE:NAME of a part from outside bert_jax that a stored file may name; may be repeated.",
+        allow_override=True,
+    )
+
+    def parse_flags(argv: list[str]) -> list[str]:
+        remaining = parse(argv, words=words, load_stored=stored_config)
+        trust_flags()
+        return remaining
+
+    try:
+        app.run(main, flags_parser=parse_flags)
+    except (Exception, KeyboardInterrupt) as error:
+        status = _report(error, bug_status=1)
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def stored_config(directory: str) -> ConfigDict | None:
+    """Returns the config that a work directory was started with; None if it has none.
+
+    `workdir.load_config` would load JAX.
+    """
+    path = files.open_path(directory, "--workdir") / "config.json"
+    if not path.exists():
+        return None
+    values = files.read_json(path)
+    try:
+        if "task" not in values:
+            return config.from_dict(values).lock()
+        return finetuning.user_config(finetuning.from_dict(values)).lock()
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Trusts the parts that flags and the file of --config name, but not those of a stored config.
+
+    See `bert_jax.base.parts`.
+    """
+    for name in values:
+        if not values[name].present:
+            continue
+        if not (config_flags.is_config_flag(values[name]) and config_source(values).is_stored):
+            parts.trust(values[name].value)
+
+
+def end_on_sigterm() -> None:
+    """Makes SIGTERM raise SystemExit, so that the process removes its temporary files.
+
+    Python ignores exceptions in callbacks of the garbage collector. A signal may therefore have no
+    effect; its sender must then repeat it.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def define_config_flag(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines --config and, through it, a flag for each key of the config."""
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "A config: its name (tiny, roberta:base) or FILE.py. Its keys are flags too: "
+        "--config.train.num_steps=200. `python -m bert_jax` lists the names; the files in "
+        f"{os.path.dirname(config.__file__)} describe the keys.",
+        lock_config=True,
+        flag_values=values,
+    )
+
+
+def define_host_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags that connect the processes of a run; see `joined_hosts`."""
+    text = "For several processes without a cluster: "
+    flags.DEFINE_string("coordinator", None, f"{text}HOST:PORT of process 0.", flag_values=values)
+    flags.DEFINE_integer(
+        "num_processes", None, f"{text}the number of processes.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "process_id", None, f"{text}the number of this process, from 0.", flag_values=values
+    )
+
+
+@contextlib.contextmanager
+def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
+    """Joins the other processes of the run for the `with` block, if there are any.
+
+    Cloud TPU pod slices, Google Kubernetes Engine and Slurm are recognized. Elsewhere, the flags
+    of `define_host_flags` are needed. An error in the block ends all processes of the run.
+
+    Raises:
+      UsageError: The flags are incomplete.
+    """
+    hosts = [values[name].value for name in ("coordinator", "num_processes", "process_id")]
+    by_flags = any(value is not None for value in hosts)
+    if by_flags and (None in hosts or ":" not in hosts[0]):
+        raise UsageError(
+            "--coordinator=HOST:PORT, --num_processes=N and --process_id=I must be given together"
+        )
+    cpu_allocator.keep_freed_memory()
+    cpu_allocator.wait_for_each_program()
+    # This import loads JAX, so the flags are checked first.
+    from bert_jax.parallel import multihost
+
+    if hosts[1] == 1 or (not by_flags and not multihost.is_launched_by_cluster()):
+        yield
+        return
+    multihost.join(*hosts)
+    try:
+        multihost.check_equal(_same_on_all(values))
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        multihost.leave_failed(_report(error, bug_status=CRASHED))
+
+
+def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
+    """Returns everything that must not differ between processes: the version and the flags."""
+    same = {"version": bert_jax.__version__}
+    for name in values:
+        value = values[name].value
+        if isinstance(value, ConfigDict):
+            same |= {f"--{name}.{key}": v for key, v in config.flatten(config.to_dict(value))}
+        elif "." not in name and name not in (*ABSL_FLAGS, "coordinator", "process_id"):
+            same[f"--{name}"] = value
+    return same
+
+
+def _report(error: BaseException, bug_status: int) -> int:
+    """Prints an error in one sentence, or a bug with its traceback; returns the exit status."""
+    crash = "".join(traceback.format_exception(error)).rstrip(), bug_status
+    message, status = _ending(error) or crash
+    if message:
+        print(message, file=sys.stderr, flush=True)
+    return status
+
+
+def _ending(error: BaseException) -> tuple[str, int] | None:
+    """Returns the message and exit status of an expected error; None for a bug."""
+    match error:
+        case UserError():
+            return f"error: {error}", 1
+        case UsageError():
+            return f"error: {error}", 2
+        case KeyboardInterrupt():
+            return "interrupted", 130
+        case SystemExit(code=int(status)):
+            return "", status
+        case BrokenPipeError():
+            # The reader of stdout (`| head`) has ended. Python's own flush would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return "", 1
+        # XLA raises a RuntimeError with a list of buffers that fills pages.
+        case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
+            cause = files.first_line(error).rpartition("RESOURCE_EXHAUSTED: ")[2].rstrip(".")
+            return (
+                f"error: the device ran out of memory ({cause[:200]}); try a smaller "
+                "config.train.batch_size or config.eval.batch_size, a larger "
+                "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
+                "divides the parameters",
+                1,
+            )
+        case MemoryError():
+            cause = str(error).partition("\n")[0] or "allocation failed"
+            return (
+                f"error: this machine ran out of memory ({cause[:200]}); try a smaller "
+                "config.train.batch_size or config.eval.batch_size",
+                1,
+            )
+        case OSError() if error.errno in _USER_ERRNOS:
+            return f"error: {error.filename or 'writing'}: {error.strerror}", 1
+    if problem := files.storage_problem(error):
+        return f"error: storage or network: {problem}", 1
+    return None

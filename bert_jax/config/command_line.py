@@ -1,0 +1,268 @@
+"""Parses flags and config files, and reports mistakes in one sentence."""
+
+import copy
+import dataclasses
+import difflib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags, config_path
+
+from bert_jax.base.errors import UserError
+
+# Flags that absl defines for every program. They are never suggested for a misspelled flag.
+ABSL_FLAGS = frozenset(flags.FLAGS)
+
+
+class UsageError(Exception):
+    """A mistake in the flags, described in one sentence; exit status 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigSource:
+    """Where a config comes from.
+
+    Attributes:
+      name: The value of --config, or the config.json of a work directory.
+      values: The config of the file, without flags.
+      flags: The keys that flags set.
+      is_stored: Whether the file is that of a work directory.
+    """
+
+    name: str
+    values: ConfigDict
+    flags: frozenset[str] = frozenset()
+    is_stored: bool = False
+
+
+class _Loaded(flags.ArgumentParser):
+    """Stands in for the parser of a config flag whose file has been loaded already."""
+
+    def __init__(self, config: ConfigDict, source: ConfigSource):
+        self._config, self.source = config, source
+
+    def parse(self, argument: str) -> ConfigDict:
+        return self._config
+
+
+def parse(
+    argv: Sequence[str],
+    values: flags.FlagValues = flags.FLAGS,
+    *,
+    words: bool = False,
+    load_stored: Callable[[str], ConfigDict | None] = lambda directory: None,
+) -> list[str]:
+    """Parses flags and returns the program's name and the remaining arguments.
+
+    Args:
+      argv: The program's name and its arguments.
+      words: Whether arguments that are not flags are allowed.
+      load_stored: Returns the config of a work directory, or None if it has none. If the flag
+        --workdir is given without --config, this config is used.
+
+    Raises:
+      UsageError: A flag or config key is unknown or missing, a value has the wrong type, or an
+        argument is unexpected.
+      UserError: The config file cannot be loaded.
+    """
+    argv = [_with_home(argument) for argument in argv]
+    values.set_gnu_getopt(words)
+    config_names = [name for name in values if config_flags.is_config_flag(values[name])]
+    for name in config_names:
+        argv = _load_config(name, argv, values, load_stored)
+    try:
+        remaining = values(argv)
+    except flags.UnrecognizedFlagError as e:
+        names = [name for name in values if name.partition(".")[0] not in ABSL_FLAGS]
+        raise UsageError(f"unknown flag --{e.flagname}{_nearest(e.flagname, names, '--')}") from e
+    except flags.Error as e:
+        if "must have a value other than None" in str(e):
+            name = str(e).partition("=")[0].removeprefix("flag --")
+            raise UsageError(f"--{name} is missing") from e
+        raise UsageError(str(e).strip().splitlines()[0]) from e
+    except (LookupError, TypeError) as e:
+        # ml_collections found another value in the place of a section, such as train.stages=5.
+        raise UsageError(f"two of the flags --config.KEY contradict each other: {e.args[0]}") from e
+    if len(remaining) > 1 and not words:
+        raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
+    for name in config_names:
+        if values[name].value is None:
+            raise UsageError(
+                f"--{name} is missing: a config file, such as configs/tiny.py, unless --workdir is "
+                "that of a run to continue"
+            )
+    return remaining
+
+
+def config_source(values: flags.FlagValues = flags.FLAGS, name: str = "config") -> ConfigSource:
+    """Returns where the parsed config of a flag comes from."""
+    return values[name].parser.source
+
+
+def _with_home(argument: str) -> str:
+    """Expands ~/ at the start of a path inside a flag, which shells do not expand."""
+    if not argument.startswith("-"):
+        return argument
+    return re.sub(r"(?<=[=,'\"])~(?=/)", lambda _: os.path.expanduser("~"), argument)
+
+
+def _load_config(
+    name: str,
+    argv: Sequence[str],
+    values: flags.FlagValues,
+    load_stored: Callable[[str], ConfigDict | None],
+) -> list[str]:
+    """Loads the file of a config flag and checks the overridden keys.
+
+    Returns:
+      `argv`, with Python tuples as values for tuples of texts, such as `data.input`. Without
+      quotes, ml_collections would refuse a path with a space.
+    """
+    argv = _with_flag_first(name, argv)
+    # ml_collections looks for the keys in sys.argv, which it expects in this order too.
+    values[name]._sys_argv = argv
+    passed = list(_flags_in(argv))
+    given = {flag: value for _, flag, value in passed}
+    path, directory = given.get(name), given.get("workdir")
+    # --noconfig.KEY sets a key to False.
+    of_config = re.compile(rf"(?:no)?{name}\.(.+)")
+    keys = [found[1] for _, flag, _ in passed if (found := of_config.fullmatch(flag))]
+    stored = load_stored(directory) if directory and path is None else None
+    if stored:
+        path, config = f"{directory}/config.json", stored
+        argv.insert(1, f"--{name}={path}")
+        passed = list(_flags_in(argv))
+    elif path is not None:
+        config = load_config_file(path)
+    elif keys:
+        raise UsageError(f"--{name} is missing: --{name}.{keys[0]} changes a value in it")
+    else:
+        return argv
+    source = ConfigSource(path, copy.deepcopy(config), frozenset(keys), bool(stored))
+    values[name].parser = _Loaded(config, source)
+    for key in keys:
+        if not _has(config, key):
+            raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
+    for place, flag, value in passed:
+        key = flag.removeprefix(f"{name}.")
+        if key == flag or not value or value[0] in "'\"([":
+            continue
+        default = config_path.get_value(key, config)
+        if isinstance(default, tuple) and keys.count(key) > 1:
+            raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
+        if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
+            # "\\," is a comma inside a text.
+            texts = tuple(text.strip() for text in re.split(r"(?<!\\),", value))
+            argv[place] = argv[place].removesuffix(value) + repr(texts)
+    return argv
+
+
+def _with_flag_first(name: str, argv: Sequence[str]) -> list[str]:
+    """Returns the arguments with a config flag before the flags of its keys, as absl needs."""
+    argv = list(argv)
+    for place, flag, _ in _flags_in(argv):
+        if flag == name:
+            start = place if argv[place].lstrip("-").startswith(f"{name}=") else place - 1
+            return [argv[0], *argv[start : place + 1], *argv[1:start], *argv[place + 1 :]]
+    return argv
+
+
+def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
+    """Yields the index of the value, the name and the value of flags --a=b and --a b."""
+    for i, argument in enumerate(argv[1:], 1):
+        if argument == "--":
+            return
+        if argument.startswith("-"):
+            name, equals, value = argument.lstrip("-").partition("=")
+            if equals:
+                yield i, name, value
+            else:
+                yield i + 1, name, argv[i + 1] if i + 1 < len(argv) else None
+
+
+def load_config_file(path: str) -> ConfigDict:
+    """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT, locked.
+
+    Raises:
+      UserError: There is no such file or config, or it cannot be loaded.
+    """
+    file, *arguments = path.split(":", 1)
+    if not os.path.isfile(file):
+        known = config_files()
+        name = file.removeprefix("configs/").removesuffix(".py")
+        if name not in known:
+            raise UserError(f"there is no config file {file!r}{_nearest(name, list(known))}")
+        file = str(known[name])
+    loader = importlib.machinery.SourceFileLoader("config_file", file)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("config_file", loader))
+    try:
+        loader.exec_module(module)
+        config = module.get_config(*arguments)
+    except UserError:
+        raise
+    except Exception as e:
+        raise UserError(f"{_where(e, file)}: {type(e).__name__}: {e}") from e
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"{file}: get_config() must return a ConfigDict, not {type(config).__name__}"
+        )
+    return config.lock()
+
+
+def config_files() -> dict[str, Path]:
+    """Returns the config files by name: "tiny", "finetune/glue".
+
+    A wheel has them inside the package, a checkout beside it.
+    """
+    package = Path(__file__).parents[1]
+    parent = package if (package / "configs").is_dir() else package.parent
+    folder = parent / "configs"
+    return {
+        file.relative_to(folder).with_suffix("").as_posix(): file
+        for file in sorted(folder.rglob("*.py"))
+    }
+
+
+def _where(error: BaseException, file: str) -> str:
+    """Returns FILE:LINE of the config file's own line that led to the error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(file)]
+    return f"{file}:{lines[-1]}" if lines else file
+
+
+def _has(config: ConfigDict, key: str) -> bool:
+    try:
+        config_path.get_value(key, config)
+    except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the full paths of all values and sections: "train.stages[0].fraction"."""
+    items: Sequence[tuple[str, Any]] = ()
+    if isinstance(config, ConfigDict):
+        items = [(f"{prefix}.{k}" if prefix else k, v) for k, v in config.items()]
+    elif isinstance(config, list | tuple):
+        items = [(f"{prefix}[{i}]", v) for i, v in enumerate(config)]
+    for path, value in items:
+        yield path
+        yield from _keys(value, path)
+
+
+def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
+    """Returns "; did you mean ...?"; empty if no name is similar."""
+    # Also suggest the same key in another section.
+    same_end = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
+    best = next(iter([*difflib.get_close_matches(name, known, 1), *same_end]), None)
+    return f"; did you mean {prefix}{best}?" if best else ""

@@ -1,1 +1,0 @@
-"""Turns text into batches: corpora, sentences, the token store, pairs, masks, pipeline."""

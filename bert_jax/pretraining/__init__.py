@@ -1,0 +1,1 @@
+"""A run of pre-training, from its config to its results."""

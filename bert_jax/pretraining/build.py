@@ -1,0 +1,130 @@
+"""Builds the trainer of a pre-training config from the parts that the config names."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bert_jax.base.errors import UserError
+from bert_jax.config import teacher_layers
+from bert_jax.interop import formats
+from bert_jax.interop.families import load_family
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.weights import fit_weights, unflatten
+from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.objectives.term import Term
+from bert_jax.objectives.terms.distillation import HiddenCosine
+from bert_jax.training.flops import pretraining_flops_per_sequence
+from bert_jax.training.layer_rates import LayerRates
+from bert_jax.training.objective import declared_fields, make_objective
+from bert_jax.training.stages import resolve_stages
+from bert_jax.training.state import abstract_params
+from bert_jax.training.trainer import Trainer
+
+
+def read_teacher(config: ConfigDict) -> Pretrained | None:
+    """Returns the teacher of a config; None if no term needs one, or none is named.
+
+    Raises:
+      UserError: The teacher cannot be read.
+    """
+    terms = make_objective(config).terms
+    if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
+        return None
+    try:
+        teacher = formats.read(config.objective.teacher)
+        teacher.fit_vocabulary()
+    except UserError as error:
+        raise UserError(f"config.objective.teacher: {error}") from error
+    return teacher
+
+
+def _check_teacher(config: ConfigDict, teacher: Pretrained, terms: Sequence[Term]) -> None:
+    """Refuses a teacher that has no masked-LM head or does not fit the config."""
+    model = teacher.model
+    length = max(stage.max_seq_length for stage in resolve_stages(config))
+    problem = teacher.missing_head("masked_lm")
+    if model["vocab_size"] != config.model.vocab_size:
+        problem = (
+            f"its vocabulary has {model['vocab_size']} entries, but config.model.vocab_size is "
+            f"{config.model.vocab_size}"
+        )
+    elif model["max_position_embeddings"] < length:
+        problem = (
+            f"it has {model['max_position_embeddings']} positions, but config.train.stages has "
+            f"sequences of {length} tokens"
+        )
+    elif model["hidden_size"] != config.model.hidden_size and any(
+        isinstance(term, HiddenCosine) for term in terms
+    ):
+        problem = (
+            f"its width is {model['hidden_size']}, but config.model.hidden_size is "
+            f"{config.model.hidden_size}; leave hidden_cosine out of config.objective.terms"
+        )
+    if problem:
+        raise UserError(f"config.objective.teacher is {config.objective.teacher}: {problem}")
+
+
+def make_trainer(
+    config: ConfigDict,
+    devices: Sequence[jax.Device] | None = None,
+    teacher: Pretrained | None = None,
+) -> Trainer:
+    """Builds the trainer of a validated config, on all devices by default.
+
+    Args:
+      teacher: The teacher; by default the one that the config names. If the config names none,
+        the teacher's weights are zeros of the student's shape, with the layers that
+        config.objective.teacher_layers needs. That is enough to compile or time the step.
+
+    Raises:
+      UserError: The family is unknown, the teacher does not fit, or as for `make_objective`,
+        `read_teacher` and `Trainer.create`.
+    """
+    # Only exports need the family, but an unknown one must not be noticed after the training.
+    load_family(config.family)
+    objective = make_objective(config)
+    if any(term.needs_teacher for term in objective.terms):
+        teacher = teacher or read_teacher(config)
+        if teacher:
+            _check_teacher(config, teacher, objective.terms)
+        shape = BertConfig(**(teacher.model if teacher else _stand_in(config)))
+        objective = dataclasses.replace(objective, teacher=shape)
+
+    def frozen(model_config: BertConfig) -> Any:
+        if not objective.teacher:
+            return {}
+        model = objective.teacher_model(model_config)
+        if teacher:
+            return unflatten(fit_weights(model, teacher.weights, seed=0)[0], model.config)
+        drawn = nn.unbox(abstract_params(model))
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), drawn)
+
+    layers = config.model.num_hidden_layers
+    return Trainer.create(
+        config,
+        lambda model_config: PreTrainingModel(model_config, objective.terms),
+        objective,
+        resolve_stages(config),
+        flops_per_sequence=lambda model_config, stage: pretraining_flops_per_sequence(
+            model_config,
+            objective.terms,
+            stage.max_seq_length,
+            stage.max_predictions_per_seq,
+            objective.teacher,
+        ),
+        fields=declared_fields(config),
+        frozen=frozen,
+        rates=LayerRates(layers, frozen_positions=True) if config.train.freeze_positions else None,
+        devices=devices,
+    )
+
+
+def _stand_in(config: ConfigDict) -> dict[str, Any]:
+    """Returns the shape of a teacher that the config does not name."""
+    depth = 1 + max(teacher_layers(config), default=config.model.num_hidden_layers - 1)
+    return {**config.model, "num_hidden_layers": depth}

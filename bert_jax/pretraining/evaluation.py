@@ -1,0 +1,312 @@
+"""Scores a model and baselines on held-out text.
+
+`config.eval.seed` fixes rows and masks, which are the same at every step. 15 % of the tokens are
+masked, even if training masks another share.
+"""
+
+import contextlib
+import math
+import operator
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from ml_collections import ConfigDict
+from rich.table import Table
+
+from bert_jax.base import files
+from bert_jax.base.batch import MASKED_LM_FIELDS
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import Progress, say
+from bert_jax.batches.stream import evaluation_batches
+from bert_jax.config import check_vocabulary
+from bert_jax.interop import formats
+from bert_jax.interop.native import is_native
+from bert_jax.objectives.language_model import FILLED_TEXTS
+from bert_jax.objectives.term import Metric
+from bert_jax.parallel import multihost
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.input import evaluation_spec
+from bert_jax.store.preparation import tokenize_corpus
+from bert_jax.store.token_store import TokenStore
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.loop import DivergedError
+from bert_jax.training.stages import Stage
+from bert_jax.training.trainer import Trainer
+
+# The examples of filled masks: how many rows, and their most tokens.
+_NUM_FILLED_TEXTS = 4
+_FILLED_TOKENS = 48
+
+
+def evaluate(
+    trainer: Trainer,
+    params: Any,
+    stage: Stage,
+    *,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    token_counts_V: np.ndarray,
+    config: ConfigDict,
+    advance: Callable[[int], None] = lambda sequences: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Scores `params` on a split of a token store.
+
+    Args:
+      trainer: Supplies the compiled evaluation step.
+      params: Parameters with the trainer's shardings.
+      stage: Defines the length and the number of predictions of a sequence.
+      store: The documents to score.
+      tokenizer: The tokenizer that the store was written with.
+      token_counts_V: int64 token counts of the *training* text, for the baseline.
+      config: The config of the run; `eval` and `data` are used.
+      advance: Called with the number of sequences just scored.
+      stop: Called after every batch; True ends the evaluation without results.
+
+    Returns:
+      The metrics and baselines of all terms (see `Term.results`), `num_sequences` and, for a
+      model that fills masks, some `filled_texts`; empty if stopped.
+
+    Raises:
+      UserError: The text yields no sequence.
+      DivergedError: A metric is not finite.
+    """
+    num_shards = num_data_shards(trainer.mesh)
+    batches = evaluation_batches(
+        store,
+        tokenizer,
+        evaluation_spec(config, stage, num_shards),
+        config.eval.max_sequences,
+        multiple=num_shards,
+        **multihost.batch_shards(trainer.layout.batch),
+    )
+    log_probs_V = unigram_log_probs(token_counts_V)
+    totals: dict[str, Any] = {}
+    masks: list[dict[str, Any]] = []
+    for batch in trainer.put(batches):
+        sums, guesses = jax.device_get(trainer.eval_step(params, batch, log_probs_V))
+        if guesses and not totals:
+            masks = filled_texts(guesses, tokenizer)
+        sums = jax.tree.map(float, sums)
+        totals = jax.tree.map(operator.add, totals, sums) if totals else sums
+        advance(int(sums["num_sequences"]))
+        if stop():
+            return {}
+    if not totals or not totals["num_sequences"]:
+        raise UserError(f"{store.directory} yields no sequence to evaluate")
+    results = trainer.objective.results(totals)
+    for name, value in results.items():
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"{name} on held-out text is {value}: the weights are damaged, or the learning "
+                "rate was too high (config.schedule.peak_learning_rate)"
+            )
+    return results | {FILLED_TEXTS: masks} if masks else results
+
+
+def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Returns the beginnings of a few rows, with the guess for every mask.
+
+    Each has `texts`, the text before, between and after its masks, and `masks` with the `original`
+    token, the `guess` and its `probability`.
+
+    Args:
+      guesses: The result of `MaskedTokenPrediction.guesses`.
+      tokenizer: The tokenizer of the rows.
+    """
+    found: list[dict[str, Any]] = []
+    for ids_L, positions_M, originals_M, weights_M, guesses_M, probabilities_M in zip(
+        *(guesses[name] for name in ("input_ids", *MASKED_LM_FIELDS)),
+        *(guesses["guessed_ids"], guesses["probabilities"]),
+        strict=True,
+    ):
+        ids_L = ids_L[ids_L != tokenizer.pad_id]
+        end = _FILLED_TOKENS
+        while end < len(ids_L) and not tokenizer.is_word_start_V[ids_L[end]]:
+            end += 1
+        # Some of the tokens to predict are not masked, but kept or replaced by others.
+        slots = [
+            m
+            for m in np.argsort(positions_M)
+            if weights_M[m] and positions_M[m] < end and ids_L[positions_M[m]] == tokenizer.mask_id
+        ]
+        if not slots:
+            continue
+        first, *others = np.split(ids_L[:end], positions_M[slots])
+        parts = [first[first != tokenizer.cls_id], *(part[1:] for part in others)]
+        texts = [tokenizer.decode(part) for part in parts]
+        found.append(
+            {
+                "texts": [*texts[:-1], texts[-1] + " …" * (end < len(ids_L))],
+                "masks": [
+                    {
+                        "original": tokenizer.piece_text(int(originals_M[m])),
+                        "guess": tokenizer.piece_text(int(guesses_M[m])),
+                        "probability": float(probabilities_M[m]),
+                    }
+                    for m in slots
+                ],
+            }
+        )
+        if len(found) == _NUM_FILLED_TEXTS:
+            break
+    return found
+
+
+def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
+    """Returns float32 log p(token) from counts. One is added to each, to avoid -inf."""
+    counts = np.asarray(token_counts_V, np.float64) + 1.0
+    return np.log(counts / counts.sum()).astype(np.float32)
+
+
+def evaluate_workdir(
+    directory: epath.PathLike,
+    data: str = "",
+    max_sequences: int | None = None,
+    step: int | None = None,
+    **data_options: Any,
+) -> dict[str, Any]:
+    """Evaluates a checkpoint of a work directory.
+
+    Args:
+      directory: The work directory.
+      data: Globs of other text; if empty, the run's held-out documents are used.
+      max_sequences: Overrides `config.eval.max_sequences`.
+      step: The step of the checkpoint; None for the best if it was kept, otherwise the newest.
+      data_options: Values of `config.data` for `data`, instead of the run's; None changes nothing.
+
+    Returns:
+      The results of `evaluate`, and `step`.
+
+    Raises:
+      UserError: The directory holds no pre-training run, or not this step.
+    """
+    config = workdir.load_config(directory)
+    if workdir.is_finetuning(config):
+        raise UserError(
+            f"{directory} holds a fine-tuned model, which predicts no masked words; its scores "
+            f"are in {epath.Path(directory) / workdir.RESULTS}, and --data=FILE scores a labeled "
+            "file"
+        )
+    if max_sequences is not None:
+        config.eval.max_sequences = max_sequences
+    config.data.update({key: value for key, value in data_options.items() if value is not None})
+    tokenizer, token_counts_V = workdir.load_vocabulary(directory)
+    check_vocabulary(config, tokenizer.vocab_size, str(directory))
+    # The devices may differ from those of training.
+    config.sharding, config.sharding_rules = "dp", ()
+    config.mesh.update(data=-1, fsdp=1, model=1)
+    trainer = make_trainer(config)
+    folder = workdir.checkpoint_folder(directory, step)
+    with contextlib.closing(Checkpointer(folder, read_only=True)) as checkpointer:
+        restored = checkpointer.restore_params(trainer.abstract_state().params, step)
+    if restored is None:
+        raise UserError(f"{directory} has no checkpoint yet")
+    step, params = restored
+    with _store_to_evaluate(directory, config, tokenizer, data) as store:
+        with Progress("evaluate", config.eval.max_sequences or None, "sequences") as progress:
+            results = evaluate(
+                trainer,
+                params,
+                trainer.stages[-1],
+                store=store,
+                tokenizer=tokenizer,
+                # The training text of converted weights is unknown. Their baseline uses the
+                # frequencies in the scored text, which favors the baseline.
+                token_counts_V=store.token_counts if token_counts_V is None else token_counts_V,
+                config=config,
+                advance=progress.advance,
+            )
+    return {"step": step, **results}
+
+
+@contextlib.contextmanager
+def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath.Path]:
+    """Yields a work directory of a model: its own, or a temporary conversion.
+
+    Raises:
+      UserError: The path holds no known model, or is not a work directory and a step is given or
+        there are several processes, which could not all read the conversion.
+    """
+    path = epath.Path(files.open_path(model, "--workdir"))
+    if (path / workdir.CORPUS).exists() or is_native(path):
+        yield path
+        return
+    if jax.process_count() > 1:
+        raise UserError(f"{path} is not a work directory; convert it with bert_jax.convert first")
+    with tempfile.TemporaryDirectory(prefix="bert_jax_evaluate_") as scratch:
+        pretrained = formats.read(path, step=step)
+        if pretrained.head or not pretrained.tokenizer:
+            lack = "is fine-tuned" if pretrained.head else "has no tokenizer"
+            raise UserError(f"{path} {lack}, so it cannot be evaluated on text")
+        pretrained.complete()
+        for warning in pretrained.warnings:
+            say(f"warning: {warning}")
+        formats.write(pretrained, scratch, "bert_jax")
+        yield epath.Path(scratch)
+
+
+def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:
+    """Returns a table of the results, each beside its baseline."""
+    table = Table(title=title, title_justify="left")
+    for name, justify in (("", "left"), ("this model", "right"), ("baseline", "right")):
+        table.add_column(name, justify=justify)
+    for metric in metrics:
+        if metric.name in results:
+            baseline = results.get(metric.baseline)
+            table.add_row(
+                metric.label,
+                metric.text(results[metric.name]),
+                "" if baseline is None else metric.text(baseline),
+            )
+    table.add_row("sequences", f"{results['num_sequences']:,}", "")
+    return table
+
+
+def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> str:
+    """Returns a line with the main results, to be shown during training."""
+    parts = []
+    for metric in metrics:
+        if metric.in_progress:
+            part = f"{metric.label.removesuffix(' (nats)')} {metric.text(results[metric.name])}"
+            if metric.kind == "loss" and metric.baseline:
+                part += f" ({metric.baseline_label} {metric.text(results[metric.baseline])})"
+            parts.append(part)
+    return "held out (masked alike in all runs): " + ", ".join(parts)
+
+
+@contextlib.contextmanager
+def _store_to_evaluate(
+    directory: epath.PathLike, config: ConfigDict, tokenizer: Tokenizer, data: str
+) -> Iterator[TokenStore]:
+    if not data:
+        split = workdir.store_directory(directory, config) / "heldout"
+        if not split.exists():
+            raise UserError(
+                "there is no held-out text: the run held out no documents, its token store is "
+                "gone, or the model comes from elsewhere; give --data=GLOB"
+            )
+        yield TokenStore(split)
+        return
+    with contextlib.ExitStack() as stack:
+
+        def tokenized() -> str:
+            # Every host can read this directory, because it is inside the work directory.
+            scratch = epath.Path(directory) / f"evaluate_{uuid.uuid4().hex}"
+            stack.callback(files.remove_directory, scratch)
+            options = config.data.copy_and_resolve_references()
+            options.unlock()
+            options.input, options.format = (data,), "auto"
+            split = scratch / "split"
+            tokenize_corpus(options, tokenizer, split)
+            return str(split)
+
+        yield TokenStore(multihost.run_on_process_zero(tokenized))

@@ -1,0 +1,209 @@
+"""Opens the input of a run, a token store or TFRecord rows, and makes its batches."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.batches.rows import records
+from bert_jax.batches.stream import Stream, StreamSpec
+from bert_jax.config import check_vocabulary
+from bert_jax.parallel import multihost
+from bert_jax.reports import corpus_report
+from bert_jax.store import record_store
+from bert_jax.store.manifest import check_metadata
+from bert_jax.store.preparation import prepare
+from bert_jax.store.record_store import RecordStore
+from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
+from bert_jax.text.bad_records import skipped_texts
+from bert_jax.training import workdir
+from bert_jax.training.stages import Stage, resolve_stages
+
+# A network file system may show another machine's new files some seconds late.
+_VISIBLE_WITHIN_SECONDS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInput:
+    """The input of a run.
+
+    Attributes:
+      train: The training split, or rows that were converted from TFRecord files.
+      heldout: The held-out split; None if no document was held out.
+      tokenizer: The tokenizer of both.
+      metadata: The metadata of the store.
+    """
+
+    train: TokenStore | RecordStore
+    heldout: TokenStore | None
+    tokenizer: tokenizers.Tokenizer
+    metadata: dict[str, Any]
+
+    def stream(
+        self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
+    ) -> Stream:
+        """Returns the batches of a stage; see `Stream`."""
+        if isinstance(self.train, RecordStore):
+            spec = dataclasses.replace(spec, **records.PARTS)
+        return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
+
+    def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+        """Returns what each stage sees of the text; see `corpus_report.measure`.
+
+        The list is empty for rows that were converted from TFRecord files.
+        """
+        if isinstance(self.train, RecordStore):
+            return []
+        return [
+            corpus_report.measure(
+                self.stream(stream_spec(config, stage)), stage.num_steps, self.metadata
+            )
+            for stage in stages
+        ]
+
+    def describe(self) -> str:
+        """Returns a sentence on the size of the input."""
+        if isinstance(self.train, RecordStore):
+            return (
+                f"{self.train.num_rows:,} records of TFRecord files to train on, with the pairs "
+                "and masks in them; nothing is held out, because records do not name their "
+                "documents: evaluate with python -m bert_jax.evaluate --workdir=DIR --data=TEXTS"
+            )
+        heldout = self.heldout.num_documents if self.heldout else 0
+        report = self.metadata.get("report", {})
+        ends = "the ends of " if report.get("heldout") == "ends" else ""
+        return (
+            f"{self.train.num_tokens:,} tokens of {self.train.num_documents:,} documents to train "
+            f"on, {ends}{heldout:,} documents held out"
+        )
+
+
+def open_run_input(
+    config: ConfigDict, directory: epath.PathLike, *, may_cut: bool = True
+) -> RunInput:
+    """Opens the token store or the rows of a run, and prepares them first if they are missing.
+
+    A store that `config.data.store` names must exist, and the config must have its values (see
+    `settings.complete`). A store inside the work directory is prepared if it is missing, and must
+    match the config in every key. Process 0 does all the writing while the others wait.
+
+    Args:
+      may_cut: If False, a text is refused before it is tokenized if much of it would be lost with
+        the ends of long sentences.
+    """
+    path = workdir.store_directory(directory, config)
+    opened: list[RunInput] = []
+    multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path, may_cut)))
+    # Process 0 has opened its input already. Opening a remote store again would copy it again.
+    return multihost.run_on_all(lambda: opened[0] if opened else _open(config, directory, path))
+
+
+def _prepare(
+    config: ConfigDict, directory: epath.PathLike, path: epath.Path, may_cut: bool
+) -> RunInput:
+    """Prepares the input if it is missing, claims it for the work directory, and opens it."""
+    if config.data.store:
+        metadata = read_metadata(path)
+    else:
+        corpus = epath.Path(directory) / workdir.CORPUS
+        if corpus.exists() and not (path / "metadata.json").exists():
+            # The store was removed. Other texts are refused before they are prepared.
+            known = files.read_json(corpus, METADATA)
+            check_metadata(known, path, config.data, config.model.vocab_size)
+        check = None if may_cut else functools.partial(_check_sample, config)
+        try:
+            # Returns at once if the store exists and matches the config.
+            metadata = prepare(config.data, config.model.vocab_size, path, check)
+        except UserError as error:
+            results = epath.Path(directory) / workdir.RESULTS
+            if (path / "metadata.json").exists() or not results.exists():
+                raise
+            raise UserError(f"{error}; the results of the run are in {results}") from error
+    for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
+        say(f"warning: {text}")
+    run_input = _open_store(config, path)
+    workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
+    return run_input
+
+
+def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.Tokenizer) -> None:
+    """Refuses a text that would lose many tokens."""
+    run_input = RunInput(sample, None, tokenizer, {"options": {"format": config.data.format}})
+    if cut := corpus_report.cut_sentences(run_input.reports(config, resolve_stages(config))):
+        raise UserError(
+            f"at the beginning of the text, {cut}, and --config.data.max_sentence_tokens="
+            f"{config.data.max_sentence_tokens} accepts the loss"
+        )
+
+
+def _open(config: ConfigDict, directory: epath.PathLike, path: epath.Path) -> RunInput:
+    """Opens the input that process 0 has prepared."""
+    deadline = time.monotonic() + _VISIBLE_WITHIN_SECONDS
+    for needed in (path, epath.Path(directory) / workdir.CORPUS):
+        while not needed.exists():
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{needed}, which process 0 has written or found, does not exist for this "
+                    "process: --workdir and config.data.store must be on shared storage"
+                )
+            time.sleep(0.2)
+    return _open_store(config, path)
+
+
+def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
+    """Opens a store or rows, and checks that they fit the config."""
+    tokenizer, metadata = tokenizers.load(path / "tokenizer"), read_metadata(path)
+    check_vocabulary(config, tokenizer.vocab_size, str(path))
+    if config.data.format == record_store.FORMAT:
+        rows = RecordStore(path)
+        for stage in resolve_stages(config):
+            rows.select(stage.max_seq_length, stage.max_predictions_per_seq)
+        return RunInput(rows, None, tokenizer, metadata)
+    heldout = path / "heldout"
+    heldout_store = TokenStore(heldout) if heldout.exists() else None
+    return RunInput(TokenStore(path / "train"), heldout_store, tokenizer, metadata)
+
+
+def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
+    """Returns the specification of a stage's batches."""
+    data = config.data
+    return StreamSpec(
+        max_seq_length=stage.max_seq_length,
+        max_predictions_per_seq=stage.max_predictions_per_seq,
+        batch_size=stage.batch_size,
+        seed=config.seed,
+        stage=stage.index,
+        rows=data.rows,
+        pair_labels=data.pair_labels,
+        corruption=data.corruption,
+        masked_lm_prob=data.masked_lm_prob,
+        mask_shares=tuple(data.mask_shares),
+        whole_word_masking=data.whole_word_masking,
+        short_seq_prob=data.short_seq_prob,
+        shuffle_sentences=data.shuffle_sentences,
+        num_threads=data.num_threads,
+        prefetch_batches=data.prefetch_batches,
+    )
+
+
+def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:
+    """Returns the specification of the held-out batches at the lengths of a stage.
+
+    A batch is not larger than the evaluation. Its size is rounded up to a multiple of the data
+    shards.
+    """
+    batch_size = min(config.eval.batch_size, config.eval.max_sequences or config.eval.batch_size)
+    return dataclasses.replace(
+        stream_spec(config, stage),
+        batch_size=-(-batch_size // num_data_shards) * num_data_shards,
+        seed=config.eval.seed,
+        stage=0,
+    )

@@ -1,0 +1,246 @@
+"""Completes the config of a pre-training run, prints it, and names the commands to run next."""
+
+import json
+import shlex
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import config as config_lib
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.config.command_line import ConfigSource, config_files
+from bert_jax.config.tokenizer import TOKENIZER
+from bert_jax.interop import formats
+from bert_jax.interop.model_keys import TRAINING_ONLY
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.parallel import multihost
+from bert_jax.pretraining.build import read_teacher
+from bert_jax.store.manifest import (
+    check_case,
+    given_tokenizer,
+    input_difference,
+    recorded_options,
+    store_options,
+)
+from bert_jax.store.token_store import read_metadata
+from bert_jax.text.corpus import BUILT_IN, join_inputs, split_inputs
+from bert_jax.training import workdir
+
+# Keys that a config file sets on purpose. Its other keys that a store or weights determine, such as
+# model.vocab_size and data.max_sentence_tokens, are a recipe's own proposals.
+_CHOSEN = frozenset(f"data.{key}" for key in ("input", "word_boundaries", *TOKENIZER))
+
+
+def complete(
+    config: ConfigDict, directory: epath.PathLike, source: ConfigSource
+) -> tuple[ConfigDict, Pretrained | None, Pretrained | None]:
+    """Fills in the values that the initial weights, the teacher or a given token store determine.
+
+    The weights determine the model, its family, the tokenizer and the vocabulary. The teacher
+    determines the tokenizer and the vocabulary. A store determines these and the keys of the text.
+    What the user gave is never replaced: flags and, for the text and the tokenizer, values of the
+    config file.
+
+    Returns:
+      The completed config, the model of `config.init_from` if the run begins with it, and the
+      teacher if it has one.
+
+    Raises:
+      UserError: The store or the weights cannot be read, a value that the user gave contradicts
+        them, or a value is out of range.
+    """
+    pretrained, filled, given = None, {}, _given_keys(source)
+    teacher = read_teacher(config)
+    if config.init_from and workdir.has_checkpoints(directory):
+        # The run continues without the initial weights, which may no longer exist. If a flag
+        # contradicts its config, `workdir.check` says so.
+        stored = config_lib.flatten(workdir.load_config(directory))
+        filled = {key: value for key, value in stored if _is_of_weights(key)}
+    elif config.init_from:
+        pretrained = formats.read(config.init_from)
+        pretrained.fit_vocabulary()
+        values = _of_weights(config, directory, pretrained, config.init_from)
+        filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
+    elif teacher:
+        values = _of_weights(config, directory, teacher, config.objective.teacher)
+        values = {k: v for k, v in values.items() if k[:5] == "data." or k == "model.vocab_size"}
+        filled = _accepted(config, source, f"the teacher {config.objective.teacher} has", values)
+    if config.data.store:
+        path = workdir.store_directory(directory, config)
+        values = _of_store(config, given, read_metadata(path))
+        filled |= _accepted(config, source, f"the token store {path} was made with", values)
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        config.update_from_flattened_dict({k: v for k, v in filled.items() if k not in given})
+    config_lib.validate(config)
+    is_prepared = (workdir.store_directory(directory, config) / "metadata.json").exists()
+    if config.data.vocab and not is_prepared and "data.lowercase" not in {*source.flags, *filled}:
+        check_case(config.data)
+    return config, pretrained, teacher
+
+
+def _given_keys(source: ConfigSource) -> frozenset[str]:
+    """Returns the keys that the user has set: by flags, or on purpose in the config file."""
+    if source.is_stored:
+        return source.flags
+    defaults = config_lib.to_dict(config_lib.default_config())
+    changed = config_lib.differences(defaults, config_lib.to_dict(source.values))
+    return source.flags | (_CHOSEN & changed.keys())
+
+
+def _accepted(
+    config: ConfigDict, source: ConfigSource, owner: str, values: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the values, unless one of them contradicts what the user gave.
+
+    Args:
+      config: The user's config.
+      source: Where it comes from.
+      owner: What determines the values, with a verb: "the weights of PATH have".
+      values: The values by key.
+
+    Raises:
+      UserError: The message names the keys and both values of each.
+    """
+    ours = dict(config_lib.flatten(config_lib.to_dict(config)))
+    theirs = dict(config_lib.flatten(config_lib.to_dict(values)))
+    # The family only names the format of exports, so the user may choose another.
+    keys = [key for key in _given_keys(source) if key in theirs and key != "family"]
+    wrong = sorted(key for key in keys if ours[key] != theirs[key])
+    if wrong:
+        in_file = "" if source.flags.issuperset(wrong) else f" in {source.name}"
+        texts = {
+            key: ",".join(theirs[key]) if isinstance(theirs[key], list) else theirs[key]
+            for key in wrong
+        }
+        raise UserError(
+            f"{' and '.join(f'config.{key} is {ours[key]!r}' for key in wrong)}{in_file}, but "
+            f"{owner} {' and '.join(repr(theirs[key]) for key in wrong)}: set "
+            + " ".join(f"--config.{key}={shlex.quote(str(text))}" for key, text in texts.items())
+        )
+    return values
+
+
+def _is_of_weights(key: str) -> bool:
+    """Returns whether initial weights determine a key."""
+    section, _, name = key.partition(".")
+    of_model = section == "model" and name not in TRAINING_ONLY
+    return of_model or (section == "data" and name in TOKENIZER) or key == "family"
+
+
+def _of_store(
+    config: ConfigDict, given: Collection[str], metadata: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the keys and values that a given token store determines.
+
+    The texts and the vocabulary that the user gave may be the store's at another place.
+    """
+    options = recorded_options(metadata)
+    values = {f"data.{key}": value for key, value in options.items() if key in config.data}
+    data = config.data.copy_and_resolve_references()
+    names = [key for key in options if key in data and key not in ("input", "vocab")]
+    data.update({key: options[key] for key in names if f"data.{key}" not in given})
+    values["model.vocab_size"] = size = metadata["vocab_size"]
+    values["data.input"] = tuple(join_inputs([item]) for item in options["input"])
+    values["data.vocab"] = options["vocab_path"]
+    if "data.input" in given and not input_difference(metadata, data):
+        del values["data.input"]
+    if "data.vocab" in given and store_options(data, size, options)["vocab"] == options["vocab"]:
+        del values["data.vocab"]
+    return values
+
+
+def _of_weights(
+    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained, source: str
+) -> dict[str, Any]:
+    """Returns the keys and values that the weights at the path `source` determine."""
+    values = {f"model.{key}": value for key, value in pretrained.model.items()}
+    values["family"] = pretrained.family
+    if pretrained.tokenizer and not config.data.store:
+        for key, value in pretrained.tokenizer.config_keys.items():
+            # A family from outside the package may have special tokens without a name.
+            if not isinstance(value, list):
+                values[f"data.{key}"] = value
+        if not config.data.vocab:
+            values["data.vocab"] = _vocabulary(config, directory, pretrained, source, values)
+    return {key: value for key, value in values.items() if _is_of_weights(key)}
+
+
+def _vocabulary(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    pretrained: Pretrained,
+    source: str,
+    values: dict[str, Any],
+) -> str:
+    """Returns the path of the vocabulary of initial weights.
+
+    If the files beside the weights are of another format, it is a copy in the work directory,
+    which `start.check` writes.
+    """
+    tokenizer = pretrained.tokenizer
+    path = files.open_path(source, "the weights")
+    # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
+    # of a step.
+    folders = (path, path / "tokenizer", path.parent, path.parent.parent / "tokenizer")
+    for folder in folders:
+        path = tokenizers.vocabulary_files(tokenizer.kind, folder)[0]
+        if path.is_file():
+            data = config.data.copy_and_resolve_references()
+            data.update({k.removeprefix("data."): v for k, v in values.items() if k[:5] == "data."})
+            data.vocab = str(path)
+            try:
+                if given_tokenizer(data).fingerprint == tokenizer.fingerprint:
+                    return str(path)
+            except UserError:
+                continue
+    return str(epath.Path(directory) / workdir.INITIAL_VOCABULARY)
+
+
+def differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]]:
+    """Returns the keys whose values differ from those of the config file, with both values."""
+    return config_lib.differences(config_lib.to_dict(source.values), config_lib.to_dict(config))
+
+
+def describe(config: ConfigDict, source: ConfigSource) -> None:
+    """Prints the differences of the config from its file; only process 0 prints."""
+    if not multihost.is_first():
+        return
+    for key, (before, now) in differences(config, source).items():
+        say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
+
+
+def unasked(warnings: Iterable[str], source: ConfigSource) -> list[str]:
+    """Returns the warnings whose subject is not a key that the user has just set by a flag."""
+    subjects = tuple(f"config.{key} " for key in source.flags)
+    return [warning for warning in warnings if not warning.startswith(subjects)]
+
+
+def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
+    """Returns what to do with the model of a finished run, as `progress.say_next` takes it."""
+    commands, path, terms = {}, shlex.quote(str(directory)), config_lib.objective_terms(config)
+    if "replaced_token" in terms:
+        use = "detect 'The chef cooked the weather.'"
+        commands["find replaced words"] = f"predict --model={path} {use}"
+    elif "masked_lm" in terms:
+        commands["fill in a masked word"] = f"predict --model={path} fill-mask 'It is [MASK].'"
+    commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
+    if split_inputs(config.data.input) == [BUILT_IN]:
+        has_recipe = config.family in config_files() and not config.objective.teacher
+        recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
+        keys = "--config.data.input='my_text/*.txt'"
+        commands["train on your own text"] = f"main --config={recipe} --workdir=DIR {keys}"
+    else:
+        keys = f"--config.init_from={path} --config.data.input=train=FILE,validation=FILE"
+        commands["fine-tune it on labeled rows"] = (
+            f"finetune --config=finetune/table --workdir=DIR {keys}"
+        )
+        commands["load it in transformers"] = (
+            f"convert --input={path} --output=DIR --to=huggingface"
+        )
+    return commands

@@ -1,0 +1,214 @@
+"""Starts a run of pre-training.
+
+A run starts in one of four ways: from its own newest checkpoint, from the state of another run
+(`config.resume_from`), from given weights (`config.init_from` or a teacher's), or from scratch.
+"""
+
+from contextlib import closing
+from typing import Any
+
+import flax.linen as nn
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.config import objective_terms, teacher_layers, total_steps
+from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
+from bert_jax.interop.weights import (
+    Weights,
+    fit_weights,
+    head_of,
+    keep_layers,
+    model_shapes,
+    unflatten,
+)
+from bert_jax.parallel import multihost
+from bert_jax.store.manifest import given_tokenizer
+from bert_jax.tokenizers import Tokenizer
+from bert_jax.training import workdir
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.state import TrainState
+from bert_jax.training.trainer import Trainer
+
+# Keys that may differ from those of the run in `config.resume_from`. They affect only later steps.
+_STEERING = (
+    "schedule.",
+    "optimizer.b",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
+    "init_from",
+    "resume_from",
+)
+
+
+def first_state(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    trainer: Trainer,
+    checkpointer: Checkpointer,
+    tokenizer: Tokenizer,
+    pretrained: Pretrained | None,
+    teacher: Pretrained | None,
+) -> tuple[TrainState, dict[str, Any]]:
+    """Returns the first state of a run of pre-training, and what its checkpoint stores beside it.
+
+    Args:
+      tokenizer: The tokenizer of the run's text.
+      pretrained: The model of `config.init_from`, if the run begins with it.
+      teacher: The teacher, if there is one.
+
+    Raises:
+      UserError: Other weights or another run do not fit, or no checkpoint can be read.
+    """
+    if teacher:
+        check_tokenizer(teacher, tokenizer)
+    # The run continues from its own newest checkpoint, even if the config names another source.
+    if restored := checkpointer.restore_newest(trainer.abstract_state()):
+        return restored
+    if config.resume_from:
+        # It continues with another run's weights, optimizer, step and position in the data.
+        workdir.check_same_corpus(config.resume_from, directory)
+        folder = epath.Path(config.resume_from) / workdir.CHECKPOINTS
+        with closing(Checkpointer(folder, read_only=True)) as others:
+            state, resume = others.restore_newest(trainer.abstract_state())
+        # Its best parameters are in its own directory.
+        return state, {**resume, "best": {}}
+    if pretrained:
+        weights = take_weights(config, pretrained, tokenizer)
+    elif teacher and teacher_layers(config):
+        weights = take_layers(config, teacher, trainer.model)
+    else:
+        return trainer.init_state(), {}
+    return trainer.state_of(unflatten(weights, trainer.model_config)), {}
+
+
+def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpointer:
+    """Opens the checkpoints of a run; `config.checkpoint` defines which ones are kept."""
+    return Checkpointer(
+        epath.Path(directory) / workdir.CHECKPOINTS,
+        keep=config.checkpoint.keep,
+        keep_every_steps=config.checkpoint.keep_every_steps,
+    )
+
+
+def check(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    pretrained: Pretrained | None,
+    teacher: Pretrained | None,
+) -> None:
+    """Checks that pre-training can start, before any work is done.
+
+    Args:
+      config: The completed config.
+      directory: The work directory, which gets a copy of the vocabulary of the weights or the
+        teacher if the config names it.
+      pretrained: The model of `config.init_from`, if the run begins with it.
+      teacher: The teacher, if there is one.
+
+    Raises:
+      UserError: The run of `config.resume_from` does not fit the config, or the config does not
+        name the vocabulary of the weights.
+    """
+    if config.resume_from and not workdir.has_checkpoints(directory):
+        workdir.check_same_run(config.resume_from, config, _STEERING)
+        step = workdir.newest_checkpoint(config.resume_from)
+        if step >= (num_steps := total_steps(config.train)):
+            raise UserError(
+                f"config.resume_from: {config.resume_from} is already at step {step:,}, and this "
+                f"run ends at step {num_steps:,}: nothing is left to do (set "
+                "--config.train.extra.steps=N to train it further, or config.init_from for a new "
+                "run with its weights)"
+            )
+    given = pretrained or teacher
+    if not given or config.data.store:
+        return
+    if pretrained and not config.data.vocab:
+        # In a vocabulary trained on the run's own text, every id would have another meaning.
+        raise UserError(
+            f"config.init_from: {config.init_from} has no vocabulary; set --config.data.vocab to "
+            "the one that its weights were trained with"
+        )
+    if config.data.vocab and multihost.is_first():
+        copy = epath.Path(directory) / workdir.INITIAL_VOCABULARY
+        if config.data.vocab == str(copy):
+            given.tokenizer.save(copy)
+        check_tokenizer(given, given_tokenizer(config.data))
+
+
+def record_length(
+    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None
+) -> None:
+    """Records how long the training sequences of the initial weights were, for exports."""
+    record = epath.Path(directory) / workdir.INITIAL_TRAINING
+    other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
+    if pretrained:
+        files.write_json(record, {INITIAL_LENGTH: pretrained.max_length})
+    elif config.resume_from and other.exists():
+        files.write_json(record, files.read_json(other))
+
+
+def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:
+    """Takes the weights for pre-training from the model that `check` returned.
+
+    Missing heads are initialized from the seed, with a warning.
+    """
+    check_tokenizer(pretrained, tokenizer)
+    pretrained.complete(config.seed, objective_terms(config))
+    for warning in pretrained.warnings:
+        say(f"warning: {warning}")
+    weights, pretrained.weights = pretrained.weights, {}
+    return weights
+
+
+def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> Weights:
+    """Returns the weights of a student that begins with layers of its teacher.
+
+    As in extract_distilbert.py of transformers' distillation project, the embeddings and the
+    decoder's bias are the teacher's too. The rest of the heads is drawn from the seed, unless
+    `config.objective.teacher_head` is set.
+
+    Raises:
+      UserError: The teacher lacks a layer or has layers of another shape.
+    """
+    layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
+    if len(layers) != config.model.num_hidden_layers or not set(layers) <= set(range(depth)):
+        raise UserError(
+            f"config.objective.teacher_layers is {config.objective.teacher_layers!r}; it must "
+            f"name config.model.num_hidden_layers={config.model.num_hidden_layers} layers from 0 "
+            f"to {depth - 1}"
+        )
+    weights = {
+        name: value
+        for name, value in keep_layers(teacher.weights, layers).items()
+        if config.objective.teacher_head or not head_of(name) or name == "mlm/output_bias"
+    }
+    for name, shape in model_shapes(model).items():
+        if name in weights and weights[name].shape != shape:
+            raise UserError(
+                f"config.objective.teacher_layers is {config.objective.teacher_layers!r}, but "
+                f"{name} of {teacher.source} is {weights[name].shape}, not {shape}: give the "
+                "student the teacher's widths and positions, or leave teacher_layers empty"
+            )
+    return fit_weights(model, weights, config.seed)[0]
+
+
+def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:
+    """Refuses a vocabulary other than the one that the weights were trained with."""
+    theirs, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
+    if theirs is not None and theirs.fingerprint == tokenizer.fingerprint:
+        return
+    if rows != tokenizer.vocab_size:
+        difference = f"it has {rows} entries, not {tokenizer.vocab_size}"
+    elif theirs is None:
+        return
+    elif theirs.options != tokenizer.options:
+        difference = f"its options are {theirs.options}, not {tokenizer.options}"
+    else:
+        difference = "the entries differ"
+    raise UserError(
+        f"the weights of {pretrained.source} were trained with another vocabulary: {difference}"
+    )

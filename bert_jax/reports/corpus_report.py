@@ -1,0 +1,231 @@
+"""Measures what a model will see of a corpus: sentences, cut tokens, padding, epochs."""
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from bert_jax.base.batch import NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
+from bert_jax.batches.rows.windows import WindowedRows, select_rows
+from bert_jax.batches.stream import Stream
+from bert_jax.store.token_store import TokenStore
+
+(_RANDOM_PAIR_LABELS,), (_ORDER_LABELS,) = NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
+_PAIR_NAMES = {
+    (_RANDOM_PAIR_LABELS, "0"): "pairs in order",
+    (_RANDOM_PAIR_LABELS, "1"): "random pairs",
+    (_ORDER_LABELS, "0"): "pairs in order",
+    # Pairs of a chunk of one sentence are random, but have this label too.
+    (_ORDER_LABELS, "1"): "swapped or random pairs",
+    (_ORDER_LABELS, "2"): "random pairs",
+}
+# Blocks are measured until they have this many tokens.
+_SAMPLE_TOKENS = 2_000_000
+_ROWS_AT_ONCE = 4096
+_MAX_WARNINGS = 3
+# The rows that a run prints at its start; its page has all of them.
+MAIN_ROWS = (
+    "unknown tokens",
+    "sentences longer than a row",
+    "tokens seen in an epoch",
+    "padding",
+    "epochs of this run",
+)
+
+
+class _Recorder:
+    """A view of a token store that records the positions of all tokens that are read."""
+
+    def __init__(self, store: TokenStore):
+        self._store = store
+        self.positions: list[np.ndarray] = []
+
+    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
+        self.positions.append(positions)
+        return self._store.tokens_at(positions)
+
+
+def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures the rows of a stage.
+
+    Statistics of rows and sentences come from a sample of consecutive documents with about two
+    million tokens, or from the whole corpus if it is smaller. Random second segments count as seen
+    only if they lie in the sample.
+
+    Args:
+      stream: The stream of the stage. Its rows must be made from a token store.
+      num_steps: The number of training steps of the stage; 0 if there is no run.
+      metadata: The metadata of the token store.
+
+    Returns:
+      Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
+      `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
+      `sentences_per_document` and `tokens_per_sentence` (median, largest); the shares `unknown`
+      of all tokens, `too_long` of the sentences that are longer than a row, `seen` of the tokens
+      that an epoch has in its rows, `padding` of the places in rows; `label_shares` for each
+      field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`.
+    """
+    rows: WindowedRows = stream.examples.rows
+    store, spec, reader = rows.store, stream.spec, copy.copy(rows)
+    reader.store = recorder = _Recorder(store)
+    sampled_tokens = num_rows = padding = 0
+    is_seen, sentence_lengths, document_lengths = [], [], []
+    labels: dict[str, list[np.ndarray]] = {}
+    for block, plan in rows.planned_blocks():
+        start, stop = block.sentence_starts[[0, -1]].tolist()
+        is_seen.append((start, np.zeros(stop - start, bool)))
+        sampled_tokens += stop - start
+        sentence_lengths.append(np.diff(block.sentence_starts))
+        document_lengths.append(np.diff(block.document_starts))
+        num_rows += len(plan[0])
+        for first in range(0, len(plan[0]), _ROWS_AT_ONCE):
+            batch = reader.assemble(select_rows(plan, slice(first, first + _ROWS_AT_ONCE)))
+            padding += int((batch["attention_mask"] == 0).sum())
+            for name, values in batch.items():
+                if values.ndim == 1:
+                    labels.setdefault(name, []).append(values)
+        if sampled_tokens >= _SAMPLE_TOKENS:
+            break
+    sentence_S, document_D = np.concatenate(sentence_lengths), np.concatenate(document_lengths)
+    for start, is_seen_T in is_seen:
+        for positions in recorder.positions:
+            inside = positions[(positions >= start) & (positions < start + len(is_seen_T))]
+            is_seen_T[inside - start] = True
+    seen = sum(int(is_seen_T.sum()) for _, is_seen_T in is_seen)
+    share = sampled_tokens / store.num_tokens
+    room = spec.max_seq_length - rows.tokenizer.template.num_special(is_pair=False)
+    rows_per_epoch = max(1, round(num_rows / share))
+    places = max(1, num_rows * spec.max_seq_length)
+    unknown = int(store.token_counts[rows.tokenizer.unk_id])
+    guesses = metadata.get("report", {}).get("formats", [])
+    return {
+        "formats": sorted({format for format, *_ in guesses}) or [metadata["options"]["format"]],
+        "language": metadata["options"].get("language", ""),
+        "max_seq_length": spec.max_seq_length,
+        "documents": int(store.num_documents),
+        "sentences": int(len(store.sentence_starts) - 1),
+        "tokens": int(store.num_tokens),
+        "sentences_per_document": _quantiles(document_D),
+        "tokens_per_sentence": _quantiles(sentence_S),
+        "too_long": float((sentence_S > room).mean()),
+        "unknown": unknown / store.num_tokens,
+        "seen": seen / sampled_tokens,
+        "padding": padding / places,
+        "label_shares": {
+            name: {
+                str(label): float(count / num_rows)
+                for label, count in zip(
+                    *np.unique(np.concatenate(values), return_counts=True), strict=True
+                )
+            }
+            for name, values in labels.items()
+        },
+        "rows_per_epoch": rows_per_epoch,
+        "tokens_per_epoch": round((places - padding) / share),
+        "epochs": num_steps * spec.batch_size / rows_per_epoch,
+    }
+
+
+def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the most important problems of a run, each with its remedy; at most three.
+
+    The longest rows are judged, because shorter ones of an early stage are meant to save time.
+    """
+    report = max(reports, key=lambda report: report["max_seq_length"])
+    epochs = sum(report["epochs"] for report in reports)
+    median = report["sentences_per_document"]["median"]
+    random_share = report["label_shares"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
+    found = []
+    if cut := cut_sentences(reports):
+        found.append(f"{cut}; begin again in another directory with this flag")
+    if report["unknown"] > 0.01:
+        found.append(
+            f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
+            "this text, with more entries (config.model.vocab_size), or as "
+            "config.data.tokenizer=byte_bpe, which knows every character"
+        )
+    if random_share > 0.7 and median < 10:
+        found.append(
+            f"{random_share:.0%} of the pairs are random, because half of the documents have at "
+            f"most {median:g} sentence{'s' * (median > 1)}: join them to longer documents, or use "
+            "config.data.rows=full_sentences without next-sentence prediction"
+        )
+    if report["padding"] > 0.4:
+        found.append(
+            f"{report['padding']:.0%} of the positions in rows are padding, which costs time: set "
+            "a shorter max_seq_length, or config.data.rows=full_sentences"
+        )
+    if epochs > 100:
+        found.append(
+            f"the run repeats the text {epochs:,.0f} times (BERT: 40): give it more text "
+            "or fewer steps (config.train.num_steps)"
+        )
+    return found[:_MAX_WARNINGS]
+
+
+def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a sentence on the tokens that are lost with the ends of long sentences.
+
+    It is empty if these are less than 30 % of the tokens.
+    """
+    report = max(reports, key=lambda report: report["max_seq_length"])
+    if report["seen"] >= 0.7 or report["too_long"] <= 0.05:
+        return ""
+    length = report["max_seq_length"]
+    return (
+        f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch, because "
+        f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens and "
+        f"lose their end; --config.data.max_sentence_tokens={length // 2} divides such sentences"
+    )
+
+
+def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
+    """Returns a table of the reports of a run's stages, with all rows or those of these names."""
+    first = reports[0]
+    result = Table(title="What the model sees of the corpus", title_justify="left")
+    result.add_column("")
+    for report in reports:
+        result.add_column(f"rows of {report['max_seq_length']}", justify="right")
+
+    def add_row(name: str, *cells: str) -> None:
+        if not rows or name in rows:
+            result.add_row(name, *cells)
+
+    def add(name: str, text) -> None:
+        add_row(name, *map(text, reports))
+
+    def of_corpus(name: str, text: str) -> None:
+        add_row(name, text, *[""] * (len(reports) - 1))
+
+    # Runs of older versions lack these two.
+    of_corpus("format", ", ".join(first.get("formats", ())))
+    of_corpus("rules for sentences", first.get("language") or "en, or el in Greek text")
+    for name in ("documents", "sentences", "tokens"):
+        of_corpus(name, f"{first[name]:,}")
+    for name in ("sentences_per_document", "tokens_per_sentence"):
+        values = first[name]
+        text = f"{values['median']:,.0f}, {values['largest']:,}"
+        of_corpus(f"{name.replace('_', ' ')} (median, largest)", text)
+    of_corpus("unknown tokens", f"{first['unknown']:.2%}")
+    add("sentences longer than a row", lambda report: f"{report['too_long']:.1%}")
+    add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")
+    add("padding", lambda report: f"{report['padding']:.1%}")
+    for name, shares in first["label_shares"].items():
+        for label in shares:
+            add(
+                _PAIR_NAMES.get((name, label), f"{name} {label}"),
+                lambda report, name=name, label=label: (
+                    f"{report['label_shares'][name].get(label, 0):.1%}"
+                ),
+            )
+    add("tokens in the rows of an epoch", lambda report: f"{report['tokens_per_epoch']:,}")
+    add("rows in an epoch", lambda report: f"{report['rows_per_epoch']:,}")
+    if first["epochs"]:
+        add("epochs of this run", lambda report: f"{report['epochs']:,.1f}")
+    return result
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float]:
+    return {"median": float(np.median(values)), "largest": int(values.max())}

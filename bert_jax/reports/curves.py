@@ -1,0 +1,196 @@
+"""Plots the metrics of runs over the steps: WORKDIR/curves.png and the panels of the report."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.objectives.term import Term
+from bert_jax.training.metrics import EVALUATION_PREFIX
+
+_NOTE = (
+    "Training has the run's own masks and dropout. Held-out values have the same masks in all runs."
+)
+# Also the symbols of the report.
+_MARKERS = "osD^vPX*"
+_MOST_MARKERS, _MOST_POINTS = 20, 1000
+# A panel's width and height in inches, at 72 points each.
+_PANEL = (5.6, 3.0)
+
+
+class Panel(NamedTuple):
+    """One quantity, plotted over the steps.
+
+    Attributes:
+      title: The quantity, with its unit.
+      name: The key in metrics.jsonl; held-out values have the prefix `eval_`.
+      baseline: The key of a baseline of the held-out values; empty for none.
+      full: The value that is 100 %; 0 for a quantity that is not a percentage.
+      from_zero: Whether the axis begins at 0 rather than at the data.
+    """
+
+    title: str
+    name: str
+    baseline: str = ""
+    full: float = 0.0
+    from_zero: bool = False
+
+
+_OF_ANY_RUN = (
+    Panel("learning rate", "learning_rate", from_zero=True),
+    Panel("gradient norm", "grad_norm", from_zero=True),
+    Panel("speed (sequences/s)", "sequences_per_second", from_zero=True),
+)
+
+
+def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
+    """Returns a panel for each training metric, and for learning rate, gradient norm and speed."""
+    metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
+    return (
+        *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
+        *_OF_ANY_RUN,
+    )
+
+
+def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
+    """Returns the panels of a fine-tuning run.
+
+    Args:
+      metric: The metric that decides which checkpoint is best.
+      splits: The validation splits; empty if none was scored.
+      full: The score that is 100 %.
+    """
+    scores = (Panel(f"{x} {metric}", score_name(splits, x, metric), full=full) for x in splits)
+    accuracy = [] if metric == "accuracy" else [Panel("accuracy", "accuracy", full=1.0)]
+    return (*scores, *accuracy, Panel("loss", "loss"), *_OF_ANY_RUN)
+
+
+def score_name(splits: Sequence[str], split: str, name: str) -> str:
+    """Returns the name of a validation split's score in metrics.jsonl.
+
+    Only the scores of the first split have no prefix.
+    """
+    return name if split == splits[0] else f"{split.removeprefix('validation_')}_{name}"
+
+
+def has_points(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether the lines of metrics.jsonl have a value for the panel."""
+    return bool(_points(panel.name, lines) or _points(EVALUATION_PREFIX + panel.name, lines))
+
+
+def write_curves(
+    lines: Sequence[Mapping[str, Any]], output: epath.PathLike, panels: Sequence[Panel]
+) -> None:
+    """Plots the lines of metrics.jsonl over the steps, two panels in a row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    panels = [panel for panel in panels if has_points(panel, lines)] or panels[:1]
+    rows = -(-len(panels) // 2)
+    figure = _figure(2 * _PANEL[0], rows * _PANEL[1])
+    FigureCanvasAgg(figure)
+    all_axes = [*figure.subplots(rows, 2, squeeze=False).flat]
+    for panel, axes in zip(panels, all_axes, strict=False):
+        _draw(axes, panel, [lines])
+        axes.set_title(panel.title, parse_math=False)
+        if len(axes.lines) > 1:
+            axes.legend(fontsize="small")
+    for axes in all_axes[len(panels) :]:
+        axes.remove()
+    figure.supxlabel(_NOTE, fontsize="small")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=100)
+    files.write_whole(output, image.getvalue())
+
+
+def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Returns an SVG of the panel for a page, which colors the curves.
+
+    Each curve is a group with the classes "run" and "training", "held-out" or "baseline", and with
+    the number of its run in `data-run`. `data-frame` has the left, right, bottom and top of the
+    axes in the SVG's units, and `data-limits` their values. The bytes are the same in each call.
+
+    Args:
+      panel: The quantity to plot.
+      runs: The lines of metrics.jsonl of each run.
+    """
+    import matplotlib
+
+    figure = _figure(*_PANEL)
+    axes = figure.subplots()
+    figure.patch.set_visible(False)
+    # The colors stand for variables of the page.
+    _draw(axes, panel, runs, color="#ab{:04x}")
+    image = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bert_jax"}):
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(image, format="svg", transparent=True, metadata=metadata)
+    left, bottom, right, top = axes.bbox.extents
+    height = figure.bbox.height
+    frame = f"{left:.2f} {right:.2f} {height - bottom:.2f} {height - top:.2f}"
+    limits = " ".join(f"{x:.6g}" for x in (*axes.get_xlim(), *axes.get_ylim()))
+    text = image.getvalue().decode()
+    text = text[text.index("<svg") :].replace(
+        "<svg", f'<svg data-frame="{frame}" data-limits="{limits}"', 1
+    )
+    text = re.sub(r'<g id="run(\d+)-([a-z-]+)">', r'<g class="run \2" data-run="\1">', text)
+    text = re.sub("#ab([0-9a-f]{4})", lambda match: f"var(--run{int(match[1], 16)})", text)
+    text = text.replace("#000000", "var(--soft)").replace("#b0b0b0", "var(--line)")
+    # Several figures of a page would share these ids, to which nothing refers.
+    return re.sub(r'<g id="\w+">', "<g>", text)
+
+
+def _figure(width: float, height: float) -> Any:
+    # Imported late: matplotlib would delay the first step of a run. pyplot is not used, because
+    # its global state and display belong to the user's program.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=72, layout="constrained")
+
+
+def _draw(
+    axes: Any, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], color: str = "C{}"
+) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+    for number, lines in enumerate(runs):
+        curves = {
+            "training": _points(panel.name, lines),
+            "held-out": _points(EVALUATION_PREFIX + panel.name, lines),
+            "baseline": _points(EVALUATION_PREFIX + panel.baseline, lines),
+        }
+        marker = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 5}
+        marker["markevery"] = -(-len(curves["held-out"]) // _MOST_MARKERS) or 1
+        styles = {
+            "training": {"linewidth": 1.0, "alpha": 0.3 if len(runs) > 1 else 0.6}
+            if curves["held-out"]
+            else {},
+            "held-out": {"linewidth": 1.8, **marker},
+            "baseline": {"linestyle": ":"},
+        }
+        if curves["baseline"]:
+            # It is also known before the first evaluation.
+            curves["baseline"].insert(0, (lines[0]["step"], curves["baseline"][0][1]))
+        for kind, points in curves.items():
+            if points:
+                steps, values = zip(*points, strict=True)
+                (line,) = axes.plot(
+                    steps, values, color=color.format(number), label=kind, **styles[kind]
+                )
+                line.set_gid(f"run{number}-{kind}")
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_formatter(PercentFormatter(panel.full) if panel.full else "{x:g}")
+    axes.set_xlabel("step")
+    axes.grid(alpha=0.3)
+
+
+def _points(name: str, lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """Returns steps and values, evenly thinned to the last one if there are too many to see."""
+    points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    stride = -(-len(points) // _MOST_POINTS) or 1
+    return points[::-stride][::-1]

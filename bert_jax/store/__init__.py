@@ -1,0 +1,1 @@
+"""The token store: its format, its preparation, and rows of TFRecord files."""

@@ -1,0 +1,117 @@
+"""Chooses the text that is set aside for evaluation."""
+
+import re
+from collections.abc import Container, Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from bert_jax.store.vocabulary_sample import stable_hash
+from bert_jax.text.corpus import GAPS, Document
+
+# The end of a document that is held out has at least this many characters, or a quarter of them.
+_LEAST_CHARACTERS = 200
+# Of fewer documents, two would be too large a part.
+_LEAST_DOCUMENTS = 10
+
+
+class HeldOut:
+    """An evenly spread share of the documents, chosen by their index alone.
+
+    Consecutive documents form strata of 1 / fraction documents on average; each size is one of
+    the two nearest integers. A hash picks one document of each stratum.
+
+    Args:
+      fraction: From 0 to 0.5. Its repr is taken as an exact decimal number.
+    """
+
+    def __init__(self, fraction: float):
+        self._share = Fraction(str(float(fraction)))
+
+    def __contains__(self, index: int) -> bool:
+        share = self._share
+        if not share:
+            return False
+        stratum = index * share.numerator // share.denominator
+        start, end = self._start(stratum), self._start(stratum + 1)
+        return index - start == stable_hash("heldout", stratum) % (end - start)
+
+    def _start(self, stratum: int) -> int:
+        """Returns stratum / share, rounded up."""
+        return -(-stratum * self._share.denominator // self._share.numerator)
+
+
+class HeldOutText(NamedTuple):
+    """The text of a corpus that is held out.
+
+    Attributes:
+      documents: The indices of the documents that are held out whole.
+      end_fraction: The fraction of each document that is held out at its end.
+      num_documents: The number of documents if all of them were read, else None.
+      description: A sentence for the user if the choice is not `HeldOut`, else "".
+    """
+
+    documents: Container[int]
+    end_fraction: float = 0.0
+    num_documents: int | None = None
+    description: str = ""
+
+    def mark(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Yields the documents; those, or the ends, that are held out have `is_heldout`."""
+        for index, document in enumerate(documents):
+            end = _end(document, self.end_fraction) if self.end_fraction else ""
+            if not end:
+                yield document._replace(is_heldout=index in self.documents)
+                continue
+            begin = document.text[: -len(end)]
+            yield document._replace(text=begin)
+            line = document.line + begin.count("\n")
+            yield document._replace(text=end, line=line, is_heldout=True)
+
+
+def choose(documents: Iterable[Document], fraction: float) -> HeldOutText:
+    """Chooses the text to hold out; reads the documents until two are chosen.
+
+    These are the documents of `HeldOut` if the corpus is large enough for two of them. Otherwise
+    it is the end of each document, or two of medium length if the documents are many and short.
+
+    Args:
+      documents: The documents of the corpus in order.
+      fraction: See `HeldOut`.
+    """
+    chosen, num_chosen, sizes = HeldOut(fraction), 0, []
+    if not fraction:
+        return HeldOutText(chosen)
+    for index, document in enumerate(documents):
+        sizes.append(len(document.text))
+        num_chosen += index in chosen
+        if num_chosen == 2:
+            return HeldOutText(chosen)
+    number = len(sizes)
+    reason = f"data.heldout_fraction={fraction:g} of {number} documents is fewer than two"
+    if number >= _LEAST_DOCUMENTS and fraction * sum(sizes) / number < _LEAST_CHARACTERS:
+        middle = sorted(range(number), key=sizes.__getitem__)[number // 2 - 1 : number // 2 + 1]
+        characters = sum(sizes[index] for index in middle)
+        what = f"2 of the {number} documents ({characters:,} characters)"
+        return HeldOutText(middle, 0.0, number, f"held out: {what}; {reason}")
+    characters = round(sum(_end_size(size, fraction) for size in sizes))
+    what = f"the end of each document (about {characters:,} characters in all)"
+    return HeldOutText((), fraction, number, f"held out: {what}; {reason}")
+
+
+def _end_size(size: int, fraction: float) -> float:
+    return max(fraction * size, min(_LEAST_CHARACTERS, size / 4))
+
+
+def _end(document: Document, fraction: float) -> str:
+    """Returns the end of a document that is held out; empty if it cannot be divided.
+
+    It begins after a blank line, else at a line, a sentence or a word, whichever exists within a
+    factor of two of the wanted size; in long text without any of these, anywhere.
+    """
+    text, size = document.text, len(document.text.rstrip())
+    wanted = _end_size(size, fraction)
+    for gap in ("\n", r"\s+") if document.is_split else GAPS:
+        gaps = re.compile(gap).finditer(text, int(size - 2 * wanted), int(size - wanted / 2))
+        if starts := [match.end() for match in gaps]:
+            return text[min(starts, key=lambda start: abs(size - wanted - start)) :]
+    return text[int(size - wanted) :] if wanted >= _LEAST_CHARACTERS else ""

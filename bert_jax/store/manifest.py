@@ -1,0 +1,261 @@
+"""Checks the manifest and the files in the directory of a token store."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
+from bert_jax.tokenizers import Tokenizer
+
+# Keys of `config.data` that a store records, besides `tokenizer`, if its tokenizer has them.
+_TOKENIZER_KEYS = ("special_tokens", "lowercase", "sentencepiece_rules", "add_prefix_space")
+# Keys of `config.data` that a store records only if they differ from these values. Stores that an
+# older version wrote lack some of them.
+_UNRECORDED = {
+    "max_sentence_tokens": 0,
+    "language": "",
+    "encoding": "utf-8",
+    "max_document_characters": 0,
+    "special_tokens": "bert",
+    "word_boundaries": "vocabulary",
+}
+# A vocabulary belongs to a cased model if a larger share of its pieces has upper-case letters.
+_MAX_CASED_SHARE = 0.05
+
+
+def open_corpus(data: ConfigDict) -> Corpus:
+    """Opens the corpus of the `data` section of a config."""
+    return Corpus(
+        data.input,
+        format=data.format,
+        text_field=data.text_field,
+        encoding=data.encoding,
+        max_document_characters=data.max_document_characters,
+        bad_documents=data.bad_documents,
+    )
+
+
+def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenizer:
+    """Returns the tokenizer with the vocabulary of `data.vocab`.
+
+    Raises:
+      UserError: The file cannot be used, or does not have `vocab_size` entries.
+    """
+    try:
+        tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
+    except UserError as error:
+        raise UserError(f"config.data.vocab: {error}") from error
+    if vocab_size not in (None, tokenizer.vocab_size):
+        raise UserError(
+            f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
+            f"{tokenizer.vocab_size} entries: set model.vocab_size to {tokenizer.vocab_size}"
+        )
+    return tokenizer
+
+
+def check_case(data: ConfigDict) -> None:
+    """Refuses `data.lowercase` with the vocabulary of a cased model.
+
+    Raises:
+      UserError: The vocabulary cannot be used, or many of its pieces have upper-case letters.
+    """
+    # Those in brackets are special, such as [CLS] and [unused1].
+    tokens = [token for token in given_tokenizer(data).tokens if token[0] not in "[<"]
+    share = sum(token != token.lower() for token in tokens) / max(len(tokens), 1)
+    if data.lowercase and share > _MAX_CASED_SHARE:
+        raise UserError(
+            f"config.data.lowercase is True, but {share:.0%} of the pieces in {data.vocab} have "
+            "upper-case letters and would never be used; set it to False, or to True by a flag to "
+            "lower-case the text all the same"
+        )
+
+
+def tokenizer_options(data: ConfigDict) -> dict[str, Any]:
+    """Returns the arguments of `tokenizers.from_file` for the `data` section of a config."""
+    return {
+        "lowercase": data.lowercase,
+        "max_input_chars_per_word": data.max_input_chars_per_word,
+        "sentencepiece_rules": data.sentencepiece_rules,
+        "add_prefix_space": data.add_prefix_space,
+        "special_tokens": tokenizers.CONVENTIONS[data.special_tokens],
+    }
+
+
+def store_options(
+    data: ConfigDict, vocab_size: int, known: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the options that determine a store's content, besides the texts themselves.
+
+    The vocabulary of `data.vocab` is identified by a hash of its content; its path is only
+    recorded.
+
+    Args:
+      data: The `data` section of a config.
+      vocab_size: The number of entries.
+      known: The options of a finished store. They supply the vocabulary's hash if its file no
+        longer exists and its path is the same.
+
+    Raises:
+      UserError: The vocabulary of `data.vocab` cannot be read.
+    """
+    options = {
+        "input": split_inputs(data.input),
+        "format": data.format,
+        "text_field": data.text_field,
+        "tokenizer": data.tokenizer,
+        "vocab": "",
+        "vocab_path": data.vocab,
+        "vocab_size": vocab_size,
+        "lowercase": data.lowercase,
+        "bad_documents": data.bad_documents,
+        "heldout_fraction": data.heldout_fraction,
+    }
+    if data.vocab:
+        try:
+            path = files.open_path(data.vocab, "data.vocab")
+            parts = tokenizers.vocabulary_files(data.tokenizer, path)
+            content = b"\0".join(part.read_bytes() for part in parts)
+            options["vocab"] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        except OSError as error:
+            reason = error.strerror or "no such file"
+            if not known or known["vocab_path"] != data.vocab:
+                raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
+            options["vocab"] = known["vocab"]
+    options |= {key: data[key] for key, value in _UNRECORDED.items() if data[key] != value}
+    if data.tokenizer == "wordpiece":
+        options["max_input_chars_per_word"] = data.max_input_chars_per_word
+    elif data.tokenizer == "byte_bpe":
+        options["add_prefix_space"] = data.add_prefix_space
+    elif data.tokenizer == "sentencepiece":
+        if data.sentencepiece_rules != "plain":
+            options["sentencepiece_rules"] = data.sentencepiece_rules
+        if not data.vocab:
+            options["sentencepiece_type"] = data.sentencepiece_type
+    return options
+
+
+def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a finished store, with those that it has left out."""
+    return _UNRECORDED | metadata["options"]
+
+
+def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the config keys and values of a store's tokenizer, as far as the store has them."""
+    keys = ("tokenizer", *_TOKENIZER_KEYS)
+    return {f"data.{key}": options[key] for key in keys if key in options}
+
+
+def check_metadata(
+    metadata: Mapping[str, Any], output: str | os.PathLike, data: ConfigDict, vocab_size: int
+) -> None:
+    """Checks that the store with this metadata, at `output`, matches the config.
+
+    The input is compared by the names and sizes of its files, which may have moved to another
+    directory. If these files no longer exist, `data.input` itself is compared, because training
+    does not need the texts. A vocabulary whose file no longer exists is compared by its path.
+
+    Raises:
+      UserError: The store was made from other texts or with other options; the message names the
+        difference.
+    """
+    found = recorded_options(metadata)
+    wanted = _UNRECORDED | store_options(data, vocab_size, known=found)
+    for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
+        if found.get(key) != wanted.get(key):
+            name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"
+            raise UserError(
+                f"the token store {output} was made with {name}={found.get(key)!r}, "
+                f"not {wanted.get(key)!r}: use another directory or the store's value"
+            )
+    if difference := input_difference(metadata, data):
+        raise UserError(
+            f"the token store {output} was made from other texts ({difference}): "
+            "use another directory or the same data.input"
+        )
+
+
+def input_difference(metadata: Mapping[str, Any], data: ConfigDict) -> str:
+    """Returns how the texts of a store differ from those of `data.input`; empty if they do not.
+
+    See `check_metadata`.
+    """
+    try:
+        sources = open_corpus(data).sources
+    except UserError:
+        is_same = metadata["options"]["input"] == split_inputs(data.input)
+        return "" if is_same else f"data.input was {join_inputs(metadata['options']['input'])}"
+    before, now = _states(metadata["sources"]), _states(sources)
+    if _without_directories(before) == _without_directories(now):
+        return ""
+    return next(
+        f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    )
+
+
+def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
+    """Maps the name of each source to its size or version, as text."""
+    return {
+        s["path"] if "path" in s else f"{TFDS_PREFIX}{s['tfds']}:{s['field']}": (
+            f"{s['bytes']} bytes" if "path" in s else f"version {s['version']}"
+        )
+        for s in sources
+    }
+
+
+def _without_directories(states: dict[str, str]) -> list[tuple[str, str]]:
+    return sorted((os.path.basename(name), state) for name, state in states.items())
+
+
+# Regular expressions for the relative paths of files that an interrupted run may leave.
+SPLIT_FILES = (
+    r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
+    r"|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
+)
+STORE_FILES = (
+    rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
+    r"|metadata\.json|standard_input\.txt"
+    r"|tokenizer/(tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
+    r"|bpe\.codes)"
+)
+
+
+@contextmanager
+def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
+    """Creates the directory, removes what an interrupted run left in it, and locks it.
+
+    Args:
+      directory: The directory; its parents are created too.
+      ours: A regular expression for the relative paths, with "/", of files that may be removed.
+
+    Raises:
+      UserError: The directory holds any other file, or another process is writing to it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    refusal = f"another process is writing a token store in {directory}"
+    with files.lock_directory(directory, refusal):
+        if files.is_remote(directory):
+            found = list(files.list_files(directory))
+        else:
+            paths = [p for p in directory.rglob("*") if p.is_symlink() or not p.is_dir()]
+            found = [path.relative_to(directory).as_posix() for path in paths]
+        for name in found:
+            if not re.fullmatch(rf"({ours})({files.PARTIAL})?", name):
+                raise UserError(
+                    f"{directory} holds {name}, which is not part of an unfinished token store: "
+                    "use an empty directory"
+                )
+        for name in found:
+            (directory / name).unlink()
+        yield

@@ -1,0 +1,52 @@
+"""Prints how the text of a corpus was read and changed while it was prepared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bert_jax.base.progress import say
+from bert_jax.text.formats import FormatGuess
+
+# A larger share of lost characters gets a warning.
+_MAX_LOST_SHARE = 0.01
+
+
+def show(
+    guesses: Mapping[str, FormatGuess], counts: Mapping[str, Any], data: ConfigDict, unk: str
+) -> None:
+    """Prints how the text was read.
+
+    Args:
+      guesses: The guessed formats, by file.
+      counts: The sums of `TokenizedDocument.counts`.
+      data: The `data` section of the config.
+      unk: The spelling of the unknown token.
+    """
+    _show_formats(guesses)
+    tokens = max(counts["tokens"], 1)
+    if counts["divided_tokens"]:
+        say(
+            f"{counts['divided_tokens'] / tokens:.2%} of the tokens are in sentences of more than "
+            f"{data.max_sentence_tokens} tokens, which were divided (data.max_sentence_tokens)"
+        )
+    say(f"{counts['unknown_tokens'] / tokens:.2%} of the tokens are {unk}")
+    lost = counts["lost_characters"] / max(counts["characters"], 1)
+    if lost > _MAX_LOST_SHARE:
+        say(
+            f"warning: data.lowercase=True strips {lost:.1%} of the characters, vowel signs or "
+            "other marks that are not accents in this script: set data.lowercase=False"
+        )
+
+
+def _show_formats(guesses: Mapping[str, FormatGuess]) -> None:
+    groups: dict[FormatGuess, list[str]] = {}
+    for path, guess in guesses.items():
+        groups.setdefault(guess, []).append(path)
+    for guess, paths in groups.items():
+        others = f" and {len(paths) - 1:,} other files" if paths[1:] else ""
+        format = f"data.format={guess.format}"
+        say(f"data.format=auto read {paths[0]}{others} as {format}: {guess.reason}")
+        if guess.is_doubtful:
+            other = "documents" if guess.format == "sentences" else "sentences"
+            say(f"warning: this is a guess; if it is wrong, set data.format={other}")

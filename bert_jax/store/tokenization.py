@@ -1,0 +1,269 @@
+"""Tokenizes documents, one at a time or in several processes.
+
+`document_to_tokens` is a pure function of a document and a tokenizer. A cluster engine can map it
+over a corpus, as `tokenize_documents` does over processes.
+"""
+
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
+from bert_jax.text.corpus import Document
+from bert_jax.text.long_sentences import divide
+from bert_jax.text.sentences import split_sentences
+from bert_jax.tokenizers.words import num_lost
+
+# The size of the chunks that are sent to workers. Messages of this size cost little, and the
+# chunks in flight need far less memory than a process.
+CHUNK_CHARACTERS = 2**20
+# The most text in flight, in chunks per worker.
+_IN_FLIGHT = 3
+
+
+class TokenizedDocument(NamedTuple):
+    """The tokens of a document.
+
+    Attributes:
+      source, line, is_heldout: See `Document`.
+      num_bytes: The size of the text in UTF-8.
+      tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
+      sentence_lengths: int64 [S].
+      counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
+        `num_lost`; and `divided_tokens`, those of the sentences that were divided.
+      begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
+        determines that.
+    """
+
+    source: str
+    line: int
+    num_bytes: int
+    tokens: np.ndarray
+    sentence_lengths: np.ndarray
+    counts: dict[str, int]
+    begins_word: np.ndarray | None = None
+    is_heldout: bool = False
+
+
+class SentenceRules(NamedTuple):
+    """How a document is divided; the fields are keys of `config.data`."""
+
+    language: str = ""
+    max_sentence_tokens: int = 0
+    word_boundaries: str = "vocabulary"
+
+
+DEFAULT_RULES = SentenceRules()
+# The ids of a sentence, int32 [T], and whether each begins a word, bool [T], or None.
+_Sentence = tuple[np.ndarray, np.ndarray | None]
+
+
+def sentences_of(text: str, is_split: bool, language: str = "") -> list[str]:
+    """Returns the sentences of a document. If `is_split`, each line is one."""
+    return text.split("\n") if is_split else split_sentences(text, language)
+
+
+def document_to_tokens(
+    text: str,
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    is_split: bool = False,
+    rules: SentenceRules = DEFAULT_RULES,
+) -> list[np.ndarray]:
+    """Returns the int32 ids of each sentence of a document that has any.
+
+    Args:
+      text: The document, with blank lines between paragraphs.
+      is_split: Whether each line of `text` is a sentence.
+      rules: See `SentenceRules`.
+    """
+    sentences, _ = _encode(sentences_of(text, is_split, rules.language), tokenizer, rules)
+    return [ids for ids, _ in sentences]
+
+
+def _encode(
+    sentences: list[str], tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+) -> tuple[list[_Sentence], int]:
+    """Encodes sentences and divides those that are too long.
+
+    Returns:
+      The sentences with tokens, and the number of tokens in sentences that were divided.
+    """
+    if rules.word_boundaries == "spaces":
+        encoded = [words_of_spaces(text, tokenizer) for text in sentences]
+    else:
+        encoded = [(ids, None) for ids in tokenizer.encode_batch(sentences)]
+    limit, result, num_divided = rules.max_sentence_tokens or math.inf, [], 0
+    for text, sentence in zip(sentences, encoded, strict=True):
+        num_tokens = len(sentence[0])
+        if num_tokens > limit and len(text) > 1:
+            num_divided += num_tokens
+            # Several parts should fit into a row. They are measured by their characters, because
+            # encoding takes time.
+            parts = divide(text, len(text) * limit / (2 * num_tokens))
+            result += _encode(parts, tokenizer, rules)[0]
+        elif num_tokens:
+            result.append(sentence)
+    return result, num_divided
+
+
+def words_of_spaces(text: str, tokenizer: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a sentence, int32 [T], and whether each begins a word, bool [T].
+
+    Spaces divide words.
+    """
+    ids_T, spans_Tx2 = tokenizer.encode_aligned(text)
+    if not ids_T.size:
+        return ids_T, np.zeros(0, bool)
+    word_of_character = np.cumsum([character.isspace() for character in text])
+    word_T = word_of_character[np.maximum(spans_Tx2[:, 0], spans_Tx2[:, 1] - 1)]
+    return ids_T, np.append(True, np.diff(word_T) > 0)
+
+
+def tokenize_documents(
+    documents: Iterable[Document],
+    tokenizer_directory: str | os.PathLike,
+    num_processes: int,
+    rules: SentenceRules = DEFAULT_RULES,
+) -> Iterator[TokenizedDocument]:
+    """Tokenizes a stream of documents, in order and in bounded memory.
+
+    Args:
+      tokenizer_directory: A saved tokenizer, which every process loads.
+      num_processes: The number of worker processes, which does not affect the result. With 1,
+        the calling process does the work.
+      rules: See `SentenceRules`.
+    """
+    if num_processes == 1:
+        tokenizer = tokenizers.load(tokenizer_directory)
+        for document in documents:
+            yield _tokenize(document, tokenizer, rules)
+        return
+    with _workers(num_processes, str(tokenizer_directory)) as pool:
+        waiting: deque[tuple[Future, int]] = deque()
+        max_size = _IN_FLIGHT * num_processes * CHUNK_CHARACTERS
+        in_flight = 0
+        for chunk in chunks(documents):
+            size = sum(len(document.text) for document in chunk)
+            waiting.append((pool.submit(_tokenize_chunk, chunk, rules), size))
+            in_flight += size
+            # Two documents may be in flight, however long they are.
+            while in_flight >= max_size and len(waiting) > 1:
+                future, size = waiting.popleft()
+                in_flight -= size
+                yield from _result(future)
+        while waiting:
+            yield from _result(waiting.popleft()[0])
+
+
+def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Groups documents into lists of at most CHUNK_CHARACTERS, or of one longer document."""
+    chunk: list[Document] = []
+    size = 0
+    for document in documents:
+        if chunk and size + len(document.text) > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(document)
+        size += len(document.text)
+        if size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _tokenize(
+    document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
+) -> TokenizedDocument:
+    text = document.text
+    sentences, num_divided = _encode(
+        sentences_of(text, document.is_split, rules.language), tokenizer, rules
+    )
+    ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
+    begins_word = None
+    if rules.word_boundaries == "spaces":
+        begins_word = np.concatenate(flags) if flags else np.zeros(0, bool)
+    counts = {
+        "tokens": len(tokens),
+        "unknown_tokens": int(np.count_nonzero(tokens == tokenizer.unk_id)),
+        "characters": len(text),
+        "lost_characters": num_lost(text) if tokenizer.options.get("lowercase") else 0,
+        "divided_tokens": num_divided,
+    }
+    return TokenizedDocument(
+        *(document.source, document.line, len(text.encode()), tokens, lengths, counts),
+        *(begins_word, document.is_heldout),
+    )
+
+
+def _result(future: Future) -> list[TokenizedDocument]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a tokenizing process was killed, perhaps for lack of memory: "
+            "lower data.num_processes and start again"
+        ) from None
+
+
+@contextmanager
+def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPoolExecutor]:
+    # This process may have threads (JAX, TensorFlow), which do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(
+        num_processes, context, initializer=_start_worker, initargs=(tokenizer_directory,)
+    )
+    # `submit` starts processes, which would import the main module and perhaps JAX.
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield pool
+    finally:
+        sys.modules["__main__"] = main
+        # A worker that still starts needs the tokenizer, whose directory may be temporary.
+        pool.shutdown(cancel_futures=True)
+
+
+# The tokenizer of a worker process.
+_tokenizer: tokenizers.Tokenizer
+
+
+def _start_worker(tokenizer_directory: str) -> None:
+    global _tokenizer
+    # Ctrl-C reaches all processes; the main process stops the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ends this process if the main one is killed.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _tokenizer = tokenizers.load(tokenizer_directory)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _tokenize_chunk(chunk: list[Document], rules: SentenceRules) -> list[TokenizedDocument]:
+    return [_tokenize(document, _tokenizer, rules) for document in chunk]

@@ -1,0 +1,87 @@
+"""Refuses or skips records of the user's data that cannot be used."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from bert_jax.base.errors import UserError
+
+# The number of skipped records whose places are reported.
+_NUM_FIRST = 3
+
+
+class BadRecord(Exception):
+    """A record that cannot be used.
+
+    Attributes:
+      reason: The kind of problem in a word or two. Skipped records are counted by reason.
+      detail: The problem in full.
+    """
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+class BadRecords:
+    """Refuses bad records, or skips and counts them.
+
+    Args:
+      policy: "refuse" or "skip".
+      key: The config key that holds the policy, for messages.
+      advice: What else the user can do, by reason.
+
+    Attributes:
+      dropped: The number of skipped or repaired records by reason.
+      first_dropped: The places of the first skipped records, FILE:LINE, by reason.
+    """
+
+    def __init__(self, policy: str, key: str, advice: Mapping[str, str] | None = None):
+        self._skip, self._key, self._advice = policy == "skip", key, advice or {}
+        self.dropped: Counter[str] = Counter()
+        self.first_dropped: dict[str, list[str]] = {}
+
+    def add(self, bad: BadRecord, where: str, *, must_stay: bool = False) -> None:
+        """Refuses or counts a bad record.
+
+        Args:
+          where: The place of the record, FILE:LINE.
+          must_stay: Whether the record must not be skipped, such as a row of a test set.
+
+        Raises:
+          UserError: The policy is "refuse", or the record must stay.
+        """
+        if must_stay:
+            raise UserError(f"{where}: {bad.detail}") from None
+        if not self._skip:
+            advice = [f"{self._key}=skip continues anyway"]
+            if bad.reason in self._advice:
+                advice.insert(0, self._advice[bad.reason])
+            raise UserError(f"{where}: {bad.detail} ({'; '.join(advice)})") from None
+        self.dropped[bad.reason] += 1
+        if self.dropped[bad.reason] <= _NUM_FIRST:
+            self.first_dropped.setdefault(bad.reason, []).append(where)
+
+    @contextlib.contextmanager
+    def catching(self, where: str, *, must_stay: bool = False) -> Iterator[None]:
+        """Passes a `BadRecord` raised inside the block to `add`."""
+        try:
+            yield
+        except BadRecord as bad:
+            self.add(bad, where, must_stay=must_stay)
+
+
+def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a sentence for each reason for which documents were skipped.
+
+    Args:
+      dropped, first: The attributes `dropped` and `first_dropped` of `BadRecords`. Stores that
+        an earlier version wrote have no places.
+    """
+    texts = []
+    for reason, number in dropped.items():
+        places = first.get(reason, ())
+        more = ["..."] if number > len(places) > 0 else []
+        where = f" ({', '.join([*places, *more])})" if places else ""
+        texts.append(f"skipped {number:,} document{'s' * (number > 1)}: {reason}{where}")
+    return texts

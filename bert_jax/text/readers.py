@@ -1,0 +1,195 @@
+"""Reads text files line by line: encodings, compression and JSON lines."""
+
+import bz2
+import contextlib
+import gzip
+import io
+import itertools
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from backports import zstd
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text.bad_records import BadRecord
+
+# The most bytes of one document or line. Each is held in memory; hardly any real text is longer.
+MAX_RECORD_BYTES = 2**26
+# The reason of a `BadRecord` that is not in the encoding of its file.
+INVALID_UTF8 = "invalid UTF-8"
+# The rest of a line that is too long is skipped in blocks of this size.
+_BLOCK_BYTES = 2**20
+# zstd's default limit of the window is 128 MiB; text archives often have larger ones.
+_ZSTD_OPTIONS = {zstd.DecompressionParameter.window_log_max: 31}
+# Readers of compressed files, by the suffix of their names.
+_COMPRESSIONS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+    ".gz": lambda stored: gzip.GzipFile(fileobj=stored),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": lambda stored: zstd.ZstdFile(stored, options=_ZSTD_OPTIONS),
+}
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
+
+
+class _AsUtf8(io.RawIOBase):
+    """Converts a file of another encoding to UTF-8 while it is read."""
+
+    def __init__(self, stream: BinaryIO, encoding: str):
+        self._text = io.TextIOWrapper(stream, encoding, newline="")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        # A character has at most four bytes in UTF-8.
+        content = self._text.read(len(buffer) // 4).encode()
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def without_compression(name: str) -> str:
+    """Returns the name of a file without the suffix of a compression, in lower case."""
+    name = name.lower()
+    return next((name.removesuffix(end) for end in _COMPRESSIONS if name.endswith(end)), name)
+
+
+@contextlib.contextmanager
+def open_text(
+    path: Path | epath.Path, encoding: str = "utf-8"
+) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Opens a file for reading; unpacks it if its name ends in .gz, .bz2, .xz or .zst.
+
+    Yields:
+      The stored file, whose `tell` gives the progress, and its unpacked content in UTF-8.
+
+    Raises:
+      UserError: The file is damaged, or is not in this encoding.
+    """
+    with files.open_input(path) as stored:
+        suffix = path.suffix.lower()
+        try:
+            stream = _COMPRESSIONS[suffix](stored) if suffix in _COMPRESSIONS else stored
+            if encoding != "utf-8":
+                stream = io.BufferedReader(_AsUtf8(stream, encoding), _BLOCK_BYTES)
+            yield stored, stream
+        except UnicodeError:
+            raise UserError(f"{path} is not valid {encoding} (config.data.encoding)") from None
+        except _DAMAGED as error:
+            raise _incomplete(path) from error
+        except OSError as error:
+            # bz2 has no exception of its own.
+            if suffix == ".bz2" and error.errno is None:
+                raise _incomplete(path) from error
+            raise
+
+
+def _incomplete(path: Path | epath.Path) -> UserError:
+    return UserError(f"{path} is not a complete {path.suffix} file")
+
+
+class Line(NamedTuple):
+    """One line of a file.
+
+    Attributes:
+      number: The number of the line, from 1.
+      content: The bytes of the line; None if it is longer than MAX_RECORD_BYTES.
+    """
+
+    number: int
+    content: bytes | None
+
+    def text(self) -> str:
+        """Returns the line with its end.
+
+        Raises:
+          BadRecord: The line is too long, or not UTF-8.
+        """
+        if self.content is None:
+            limit = f"{MAX_RECORD_BYTES / 2**20:g} MiB"
+            detail = f"the document is longer than {limit}: split it over several lines"
+            raise BadRecord("too long", detail)
+        try:
+            return self.content.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise BadRecord(INVALID_UTF8, "not valid UTF-8") from None
+
+    def parse(self) -> dict[str, Any]:
+        """Returns the object on a line of JSON.
+
+        Raises:
+          BadRecord: The line is too long, not UTF-8, or not a JSON object.
+        """
+        try:
+            values = json.loads(self.text())
+        except (ValueError, RecursionError) as error:
+            raise BadRecord("broken JSON", f"not a JSON object: {error}") from None
+        if not isinstance(values, dict):
+            raise BadRecord("broken JSON", "not a JSON object")
+        return values
+
+
+def text_lines(stream: BinaryIO) -> Iterator[Line]:
+    """Yields the lines of a file."""
+    for number in itertools.count(1):
+        line = read_line(stream, MAX_RECORD_BYTES)
+        if line == b"":
+            return
+        yield Line(number, line)
+
+
+def json_lines(stream: BinaryIO) -> Iterator[Line]:
+    """Yields the lines of a JSON-lines file that are not blank."""
+    return (line for line in text_lines(stream) if line.content is None or line.content.strip())
+
+
+def read_line(stream: BinaryIO, max_bytes: int) -> bytes | None:
+    """Returns the next line, or b"" at the end of the file.
+
+    Skips a line longer than `max_bytes` and returns None.
+    """
+    line = stream.readline(max_bytes + 1)
+    if len(line) <= max_bytes:
+        return line
+    while line and not line.endswith(b"\n"):
+        line = stream.readline(_BLOCK_BYTES)
+    return None
+
+
+def read_text(path: Path | epath.Path) -> str:
+    """Returns the text of a whole file without its byte order mark.
+
+    Raises:
+      UserError: The file cannot be read, or is not UTF-8; the message names the line.
+    """
+    try:
+        with open_text(path) as (_, stream):
+            content = stream.read()
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not valid UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or 'no such file'}") from None
+    # Some old files end their lines with "\r" alone.
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def is_unicode(text: str) -> bool:
+    """Returns whether a text can be encoded as UTF-8; lone surrogates ("\\ud800") cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_unicode(text: str, name: str) -> None:
+    """Raises BadRecord if a text cannot be encoded as UTF-8."""
+    if not is_unicode(text):
+        raise BadRecord("lone surrogate", f"{name} has a lone surrogate")

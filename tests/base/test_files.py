@@ -1,0 +1,211 @@
+"""Files on a disk and in a bucket: atomic writes, and refusals in one sentence."""
+
+import contextlib
+import gzip
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from tests import runs
+
+
+@pytest.mark.parametrize("path", ["s3://b/x", "hdfs://host/x", "file:///x", "gcs://b/x"])
+def test_other_storage_is_refused(path):
+    with pytest.raises(UserError, match=f"--output is {path}, but .*:// paths are not supported"):
+        files.open_path(path, "--output")
+
+
+def test_a_path_without_a_bucket_is_refused():
+    with pytest.raises(UserError, match="--workdir is gs:///run, which names no bucket"):
+        files.open_path("gs:///run", "--workdir")
+
+
+def test_a_missing_bucket(bucket):
+    with pytest.raises(UserError, match="--workdir is gs://nobodys/run, but there is no bucket"):
+        files.open_path("gs://nobodys/run", "--workdir")
+
+
+def test_a_bucket_without_access(monkeypatch):
+    class Storage:
+        def call(self, *_, **__):
+            raise OSError("Forbidden: x\nno one may")
+
+    monkeypatch.setattr(files, "filesystem", Storage)
+    with pytest.raises(UserError, match="--input is gs://x/y, but .* cannot be listed: Forbidden"):
+        files.open_path("gs://x/y", "--input")
+
+
+def test_missing_credentials_give_one_sentence(tmp_path, bucket):
+    environment = {k: v for k, v in runs.environment().items() if "STORAGE_EMULATOR" not in k}
+    environment |= {"GOOGLE_APPLICATION_CREDENTIALS": "", "HOME": str(tmp_path)}
+    environment |= {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
+    command = [sys.executable, "-m", "bert_jax.convert", "--input=gs://b/x", "--output=y"]
+    done = subprocess.run(
+        [*command, "--to=google"], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("\n") == 1 and "default credentials were not found" in done.stderr
+    assert "run `gcloud auth application-default login`" in done.stderr
+
+
+def test_missing_packages_give_one_sentence():
+    code = (
+        "import sys; sys.modules['gcsfs'] = None\n"
+        "from bert_jax import files\n"
+        "try: files.open_path('gs://b/x', '--input')\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == (
+        "--input is gs://b/x, but the packages for it are missing: "
+        "pip install -e '.[gcs]' (gcsfs)\n"
+    )
+
+
+def test_listings_are_not_cached_and_tensorflow_is_not_loaded(bucket):
+    code = (
+        "import sys; from etils import epath; from bert_jax import files\n"
+        f"folder = epath.Path('gs://{bucket}/a')\n"
+        "(folder / 'x').write_bytes(b'1'); print(folder.exists(), len(list(folder.iterdir())))\n"
+        "files.remove_directory(folder); print(folder.exists(), 'tensorflow' in sys.modules)"
+    )
+    # In this new process, etils opens the bucket first.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "1", "False", "False"], done.stderr
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def root(request, tmp_path):
+    """Returns a directory on a disk, or one in a bucket."""
+    if request.param == "disk":
+        return epath.Path(tmp_path)
+    return epath.Path(f"gs://{request.getfixturevalue('bucket')}/root")
+
+
+def put(root, names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def test_a_new_file_is_whole_or_absent(root):
+    # gcsfs sends more than 5 MiB in several pieces.
+    content = os.urandom(6 << 20)
+    with files.new_file(root / "x") as stream:
+        stream.write(b"____" + content)
+        stream.seek(0)
+        stream.write(b"head")
+        assert not (root / "x").exists()
+    assert (root / "x").read_bytes() == b"head" + content
+    with pytest.raises(KeyError), files.new_file(root / "x") as stream:
+        stream.write(b"half")
+        raise KeyError
+    assert (root / "x").read_bytes() == b"head" + content
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["x", "x.partial", "x.0a1b2c3d.partial"])
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch, name):
+    (tmp_path / "mine").write_text("months of work")
+    (tmp_path / name).symlink_to(tmp_path / "mine")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0a1b2c3d")
+    with contextlib.suppress(FileExistsError):
+        files.write_whole(tmp_path / "x", b"new")
+    assert (tmp_path / "mine").read_text() == "months of work"
+
+
+def test_remains_of_a_killed_process_are_removed(tmp_path):
+    for name in ("x.12345678.partial", "x.1234.partial", "x.partial", "y.12345678.partial"):
+        (tmp_path / name).touch()
+    with files.new_file(tmp_path / "x") as first:
+        first.write(b"first")
+        # The file of a process that is still writing stays.
+        files.write_whole(tmp_path / "x", b"second")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["x", "x.1234.partial", "x.partial", "y.12345678.partial"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "\ufffd", "[" * 10_000])
+def test_other_content_than_a_json_object_is_refused(content, tmp_path):
+    files.write_json(tmp_path / "x", {"a": [1, 2.5, None]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(tmp_path / "x", {"a": float("nan")})
+    assert files.read_json(tmp_path / "x") == {"a": [1, 2.5, None]}
+    (tmp_path / "x").write_text(content)
+    with pytest.raises(UserError, match=f"{tmp_path}/x is "):
+        files.read_json(tmp_path / "x")
+
+
+def test_gzip_lines_can_be_read(root):
+    text = b"".join(b"%d\n" % i for i in range(500_000))
+    (root / "x.gz").write_bytes(gzip.compress(text, 1))
+    with files.open_input(root / "x.gz") as raw, gzip.open(raw) as stream:
+        assert stream.readline(100) == b"0\n"
+        assert stream.read() == text[2:]
+
+
+def test_memory_maps_of_a_local_copy_stay_valid(root):
+    values = np.arange(1000)
+    put(root, ["d/a/x"])
+    (root / "d" / "v").write_bytes(values.tobytes())
+    with files.local_copy(root / "d") as local:
+        assert sorted(p.name for p in local.rglob("*")) == ["a", "v", "x"]
+        mapped = np.memmap(local / "v", values.dtype, "r")
+    assert np.array_equal(mapped, values)
+    with files.local_copy(root / "d" / "v") as local:
+        assert local.read_bytes() == values.tobytes()
+    if files.is_remote(root):
+        assert not local.exists()
+        with files.local_copy(root / "d", ["v"]) as local:
+            assert [path.name for path in local.iterdir()] == ["v"]
+
+
+def test_output_is_uploaded_when_it_is_complete(bucket):
+    root = epath.Path(f"gs://{bucket}/out")
+    with files.local_output(root, last=("b",)) as local:
+        put(local, ["b", "d/c", "e"])
+        assert not root.exists()
+    assert sorted(files.list_files(root)) == ["b", "d/c", "e"]
+    written = {name: int(info["generation"]) for name, info in files.list_files(root).items()}
+    assert max(written, key=written.get) == "b"
+    with pytest.raises(KeyError), files.local_output(root) as local:
+        put(local, ["z"])
+        raise KeyError
+    assert not (root / "z").exists()
+
+
+def test_moving_and_removing_a_directory(root):
+    put(root, ["new/a/1", "new/2", "old/3", "new-but-another/4"])
+    files.move(root / "new", root / "old")
+    assert not (root / "new").exists() and not (root / "old" / "3").exists()
+    assert (root / "old" / "a" / "1").read_text() == "new/a/1"
+    for _ in range(2):
+        files.remove_directory(root / "old")
+        assert not (root / "old").exists()
+    files.move(root / "new-but-another" / "4", root / "4")
+    assert (root / "4").read_text() == "new-but-another/4"
+    files.move(root / "4", root / "new-but-another" / "4")
+    assert (root / "new-but-another" / "4").exists()
+
+
+def test_storage_problem_recognizes_storage_errors():
+    from google.auth.exceptions import RefreshError
+
+    try:
+        try:
+            raise RefreshError("gone")
+        except Exception as error:
+            raise RuntimeError("outer") from error
+    except RuntimeError as error:
+        assert files.storage_problem(error) == "gone"
+    assert files.storage_problem(OSError("Forbidden: b/x\nno one")) == "Forbidden: b/x: no one"
+    assert files.storage_problem(ValueError('NOT_FOUND: Error reading "gs://b/x"'))
+    assert files.storage_problem(OSError(28, "No space left on device")) == ""
+    assert files.storage_problem(ValueError("a bug")) == ""

@@ -1,0 +1,206 @@
+"""Masks and their shares, against a plain transcription of the original."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.batches.corruption import presets
+from bert_jax.batches.corruption.choose import choose_groups, num_to_predict
+from bert_jax.batches.corruption.masked_lm import MaskedTokens
+from bert_jax.batches.random_keys import draw_rows
+from tests.batches.fakes import CLS, MASK, PAD, SEP, make_spec, make_tokenizer
+
+KEY = np.array([7, 9], dtype=np.uint64)
+
+
+def make_rows(num_rows, length, vocab_size, seed=0, full=False):
+    """Returns rows `[CLS] A [SEP] B [SEP]` of random tokens, and their attention mask."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((num_rows, length), np.int32)
+    used = np.zeros_like(ids)
+    for row in range(num_rows):
+        total = length - 3 if full else int(rng.integers(2, length - 2))
+        a = int(rng.integers(1, total))
+        text = rng.integers(5, vocab_size, total)
+        ids[row, : total + 3] = [CLS, *text[:a], SEP, *text[a:], SEP]
+        used[row, : total + 3] = 1
+    return ids, used
+
+
+def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, shares=(0.8, 0.1, 0.1)):
+    tokenizer = make_tokenizer(vocab_size)
+    spec = make_spec(
+        max_predictions_per_seq=most,
+        masked_lm_prob=prob,
+        whole_word_masking=whole,
+        mask_shares=shares,
+    )
+    return SimpleNamespace(
+        corruption=MaskedTokens(tokenizer, spec),
+        vocab_size=vocab_size,
+        whole=whole,
+        is_word_start_V=tokenizer.is_word_start_V,
+    )
+
+
+def mask_rows(ids, used, rules, key, first_example):
+    batch = {"input_ids": ids, "attention_mask": used}
+    return rules.corruption.corrupt(batch, key, first_example)
+
+
+def original_choice(ids, order_of, is_word_start_V, prob, most):
+    """The choice of tokens in create_masked_lm_predictions, with the groups in a given order.
+
+    `order_of` maps the first column of a group to its place in the order. There is one change: a
+    word never extends across a [SEP]. In the original it does if truncation has cut the word.
+    """
+    groups = []
+    for i, token in enumerate(ids):
+        if token in (CLS, SEP):
+            continue
+        after_special = ids[i - 1] in (CLS, SEP)
+        if is_word_start_V is not None and not is_word_start_V[token] and not after_special:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    groups.sort(key=lambda group: order_of[group[0]])
+    number = min(most, max(1, int(round(len(ids) * prob))))
+    chosen = []
+    for group in groups:
+        if len(chosen) >= number:
+            break
+        if len(chosen) + len(group) > number:
+            continue
+        chosen += group
+    return sorted(chosen)
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.sampled_from([8, 16, 33, 64, 128]),
+    whole=st.booleans(),
+    most=st.integers(1, 8),
+    prob=st.sampled_from([0.05, 0.15, 0.4]),
+)
+def test_choice_matches_the_original(seed, length, whole, most, prob):
+    vocab_size = 300
+    ids, used = make_rows(6, length, vocab_size, seed)
+    rules = rules_for(vocab_size, whole=whole, most=most, prob=prob)
+    masked = mask_rows(ids, used, rules, KEY, seed)
+    bits = draw_rows(KEY, seed, 6, length + 2 * most)
+    column_bits = max(1, (length - 1).bit_length())
+    for row in range(6):
+        order = [(int(b) >> 1 >> column_bits << column_bits) + c for c, b in enumerate(bits[row])]
+        real = ids[row, : used[row].sum()]
+        expected = original_choice(
+            real, order, rules.is_word_start_V if whole else None, prob, most
+        )
+        number = int(masked["masked_lm_weights"][row].sum())
+        assert masked["masked_lm_positions"][row, :number].tolist() == expected
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["tokens", "words"])
+def many(request):
+    """Returns rows, attention masks, rules, and masked rows with over 10^5 predictions."""
+    vocab_size = 60  # Small, so that random ids often equal the original ones.
+    ids, used = make_rows(6000, 128, vocab_size, seed=2)
+    ids2, used2 = make_rows(4000, 128, vocab_size, seed=3, full=True)
+    ids, used = np.concatenate([ids, ids2]), np.concatenate([used, used2])
+    rules = rules_for(vocab_size, whole=request.param)
+    return ids, used, rules, mask_rows(ids, used, rules, KEY, 0)
+
+
+def test_shapes_dtypes_and_invariants(many):
+    ids, used, rules, masked = many
+    positions, weights = masked["masked_lm_positions"], masked["masked_lm_weights"]
+    number = weights.sum(axis=1).astype(int)
+    quota = num_to_predict(used.sum(axis=1), 0.15, 20)
+    assert ((weights == 0) | (weights == 1)).all() and (np.diff(weights, axis=1) <= 0).all()
+    assert number.max() <= 20 and (number <= quota).all()
+    if not rules.whole:
+        assert (number == quota).all() and number.min() >= 1
+    for row in range(0, len(ids), 7):
+        n = number[row]
+        assert (np.diff(positions[row, :n]) > 0).all()  # ascending, none twice
+        assert (positions[row, n:] == 0).all() and (masked["masked_lm_ids"][row, n:] == 0).all()
+    rows, slots = np.nonzero(weights)
+    at = positions[rows, slots]
+    true = masked["masked_lm_ids"][rows, slots]
+    assert (true == ids[rows, at]).all() and used[rows, at].all()
+    assert not np.isin(true, [PAD, CLS, SEP, MASK]).any()  # specials never chosen
+    changed = masked["input_ids"] != ids
+    chosen = np.zeros_like(changed)
+    chosen[rows, at] = True
+    assert not (changed & ~chosen).any()
+
+
+def test_words_do_not_extend_across_sep():
+    rules = rules_for(60, whole=True, most=2, prob=0.3)
+    start = int(np.flatnonzero(rules.is_word_start_V[5:])[0]) + 5
+    piece = int(np.flatnonzero(~rules.is_word_start_V)[0])
+    ids = np.tile(np.array([CLS, start, SEP, piece, SEP], np.int32), (200, 1))
+    masked = mask_rows(ids, np.ones_like(ids), rules, KEY, 0)
+    positions, number = masked["masked_lm_positions"], masked["masked_lm_weights"].sum(axis=1)
+    assert (number == 2).all()
+    ids = np.tile(np.array([CLS, start, SEP, piece, SEP, PAD], np.int32), (2000, 1))
+    used = (ids != PAD).astype(np.int32)
+    one = mask_rows(ids, used, rules_for(60, whole=True, most=1), KEY, 0)
+    assert set(one["masked_lm_positions"][:, 0]) == {1, 3}
+    assert positions.max() == 3
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("name", ["BERT", "ROBERTA", "SPANS", "NGRAMS", "DISTILBERT"])
+def test_masks_do_not_depend_on_the_split(name, whole_words):
+    rules = getattr(presets, name)
+    ids, used = make_rows(40, 64, 300)
+    whole_words = whole_words and name != "DISTILBERT"
+    spec = make_spec(max_predictions_per_seq=10, whole_word_masking=whole_words)
+    store = SimpleNamespace(token_counts=np.arange(300))
+    corrupt = rules(make_tokenizer(300), spec, store).corrupt
+
+    def masked(rows, first_example, key=KEY):
+        return corrupt({"input_ids": ids[rows], "attention_mask": used[rows]}, key, first_example)
+
+    whole = masked(slice(None), 1000)
+    assert whole.keys() == {"input_ids", *rules.fields}
+    parts = [masked(slice(0, 13), 1000), masked(slice(13, None), 1013)]
+    for field, value in whole.items():
+        assert np.array_equal(value, np.concatenate([part[field] for part in parts])), field
+    for other in (masked(slice(None), 1001), masked(slice(None), 1000, KEY + KEY)):
+        assert not np.array_equal(other["masked_lm_positions"], whole["masked_lm_positions"])
+
+
+def test_rows_without_candidates():
+    nothing = np.zeros((3, 8), bool)
+    bits = draw_rows(KEY, 0, 3, 8)
+    assert not choose_groups(nothing, nothing, np.full(3, 2), bits).any()
+    assert choose_groups(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)
+
+
+@pytest.mark.parametrize("shares", [(1, 0, 0), (0.8, 0.2, 0), (0, 0.2, 0.8)])
+def test_shares_of_the_ablations(shares):
+    """Table 8 of the paper; the choice of positions does not depend on the shares."""
+    ids, used = make_rows(3000, 64, 1000, full=True)
+    masked = mask_rows(ids, used, rules_for(1000, shares=shares), KEY, 0)
+    usual = mask_rows(ids, used, rules_for(1000), KEY, 0)
+    for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
+        assert np.array_equal(masked[name], usual[name])
+    row, slot = np.nonzero(masked["masked_lm_weights"])
+    true = masked["masked_lm_ids"][row, slot]
+    new = masked["input_ids"][row, masked["masked_lm_positions"][row, slot]]
+    found = [(new == MASK).mean(), (new == true).mean()]
+    # A random id equals a given entry in 1 of 1,000 cases.
+    expected = [share + shares[2] / 1000 for share in shares[:2]]
+    assert np.abs(np.subtract(found, expected)).max() < 4 * 0.5 / np.sqrt(len(row))
+    assert shares[0] or (new == MASK).mean() < 0.002
+    assert shares[2] or ((new == MASK) | (new == true)).all()
+    if shares[2]:
+        # Random ids are uniform over the whole vocabulary, special tokens included.
+        seen = np.bincount(new[new != true], minlength=1000)
+        error = seen.mean() ** 0.5
+        assert np.abs(seen - seen.mean()).max() < 5 * error and seen[:5].min() > 0

@@ -1,0 +1,59 @@
+"""The distribution of sentence-order pairs against that of ALBERT's program.
+
+tests/golden/record_sentence_order.py recorded 30 runs of the program over a corpus that it
+also describes; tests/batches/test_original_parity.py explains the comparison.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.batches.rows.pairs import OrderedPairRows
+from tests.batches.fakes import FakeStore, make_spec, make_tokenizer
+from tests.batches.test_original_parity import LEVEL, p_value
+from tests.golden import record_sentence_order as golden
+
+
+def our_runs(builder):
+    store = FakeStore(golden.documents())
+    runs = []
+    for seed in range(golden.NUM_RUNS):
+        spec = make_spec(golden.MAX_SEQ_LENGTH, seed=seed)
+        rows = builder(store, make_tokenizer(10), spec)
+        plan = rows.plan(0, 0)
+        batch = rows.assemble(plan)
+        assert batch["sentence_order_labels"].dtype == np.int32
+        runs.append(golden.summarize(zip(*plan[:4], batch["sentence_order_labels"], strict=True)))
+    return {name: np.array([run[name] for run in runs]) for name in runs[0]}
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return our_runs(OrderedPairRows)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return json.loads(golden.GOLDEN.read_text())
+
+
+@pytest.mark.parametrize("name", golden.summarize([]))
+def test_distribution_matches_the_original(recorded, ours, name):
+    p = p_value(ours[name], np.array(recorded[name]))
+    assert p > LEVEL, f"{name}: p = {p}"
+
+
+def test_number_of_pairs_matches_the_original(recorded, ours):
+    ours, theirs = (np.sum(runs["kind_and_label"], axis=1) for runs in (ours, recorded))
+    error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / golden.NUM_RUNS)
+    assert abs(ours.mean() - theirs.mean()) < 3.29 * error
+    assert error < 0.01 * theirs.mean(), "the counts vary too little for a test"
+
+
+def test_small_difference_is_detected(recorded):
+    class Others(OrderedPairRows):
+        swapped_share = 0.47
+
+    p = p_value(our_runs(Others)["kind_and_label"], np.array(recorded["kind_and_label"]))
+    assert p < LEVEL

@@ -1,0 +1,179 @@
+"""Invariants of sentence pairs; tests/batches/test_original_parity.py tests their distribution."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.batches.random_keys import keyed_generator
+from bert_jax.batches.rows.pairs import PairRows, ThreeWayPairRows, chunk_documents
+from bert_jax.batches.rows.windows import Block
+from tests.batches.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
+
+
+def planner_for(documents, **changes):
+    store = FakeStore(documents)
+    return store, PairRows(store, make_tokenizer(10), make_spec(**changes))
+
+
+def block_of(store):
+    """Returns all documents of a store as one block."""
+    return Block(0, store.document_starts, store.sentence_starts)
+
+
+@settings(max_examples=60)
+@given(
+    documents=st.lists(
+        st.lists(st.integers(1, 40), min_size=1, max_size=25), min_size=1, max_size=8
+    ),
+    targets=st.lists(st.integers(2, 61), min_size=8, max_size=8),
+    seed=st.integers(0, 2**32),
+)
+def test_chunks_cover_each_document_once_and_in_order(documents, targets, seed):
+    store = FakeStore(documents)
+    target_D = np.array(targets[: len(documents)])
+    chunks = chunk_documents(keyed_generator(seed), block_of(store), target_D)
+    tokens = store.sentence_starts
+    for document in range(len(documents)):
+        mine = chunks.document_N == document
+        at, stop = store.document_starts[document], store.document_starts[document + 1]
+        for first, end, a_end, is_random in zip(
+            *(column[mine].tolist() for column in chunks[1:5]), strict=True
+        ):
+            assert first == at  # nothing skipped, nothing twice
+            assert first < a_end <= end <= stop
+            target = target_D[document]
+            assert end == stop or tokens[end] - tokens[first] >= target
+            assert end == first + 1 or tokens[end - 1] - tokens[first] < target
+            if end == first + 1:
+                assert is_random and a_end == end
+            else:
+                assert a_end < end
+            # After a random B, the next chunk begins at the end of A.
+            at = a_end if is_random else end
+        assert at == stop
+
+
+def test_spans_follow_the_rules_of_pairs():
+    documents = make_documents(seed=3)
+    store, planner = planner_for(documents, short_seq_prob=0.0)
+    for epoch in range(5):
+        plan = planner.plan(epoch, 0)
+        a_end, b_end = plan.a_start_N + plan.a_length_N, plan.b_start_N + plan.b_length_N
+        total = plan.a_length_N + plan.b_length_N
+        assert plan.a_length_N.min() >= 1 and plan.b_length_N.min() >= 1 and total.max() <= 61
+        a_document = store.document_of(plan.a_start_N)
+        b_document = store.document_of(plan.b_start_N)
+        # Each span lies in one document. A random B is in another document, a true B after A.
+        assert (a_document == store.document_of(a_end - 1)).all()
+        assert (b_document == store.document_of(b_end - 1)).all()
+        assert ((a_document != b_document) == plan.is_random_N).all()
+        follows = ~plan.is_random_N
+        assert (a_end[follows] <= plan.b_start_N[follows]).all()
+        # Rows below the limit are not truncated: spans are whole sentences, B follows A directly,
+        # and the row ends with its document.
+        whole = total < 61
+        for ends in (plan.a_start_N, a_end, plan.b_start_N, b_end):
+            assert np.isin(ends[whole], store.sentence_starts).all()
+        assert (a_end[whole & follows] == plan.b_start_N[whole & follows]).all()
+        document_ends = store.sentence_starts[store.document_starts[b_document + 1]]
+        assert (b_end[whole] == document_ends[whole]).all()
+
+
+def test_truncation_removes_from_front_or_back_with_equal_probability():
+    # Each document is one sentence of 200 tokens. A keeps 31 or 30 of them, B the other number.
+    store, planner = planner_for([[200]] * 3000, short_seq_prob=0.0)
+    plan = planner.plan(0, 0)
+    assert plan.is_random_N.all()
+    for start, length, kept in (
+        (plan.a_start_N, plan.a_length_N, 31),
+        (plan.b_start_N, plan.b_length_N, 30),
+    ):
+        assert (length == kept).all()
+        removed, front = 200 - kept, start % 200
+        assert abs(front.sum() / (3000 * removed) - 0.5) < 4 * 0.5 / np.sqrt(3000 * removed)
+        # Each token has its own coin: the variance is binomial.
+        assert abs(front.var() / (removed / 4) - 1) < 4 * np.sqrt(2 / 3000)
+
+
+def test_random_b_is_uniform_over_other_documents_and_their_sentences():
+    documents = [[7] * n for n in (1, 2, 3, 4, 5, 6)]
+    store, planner = planner_for(documents, max_seq_length=10)
+    starts = np.zeros((6, 6))
+    by_sentence = np.zeros(store.num_sentences)
+    for epoch in range(2000):
+        plan = planner.plan(epoch, 0)
+        is_random = plan.is_random_N
+        own = store.document_of(plan.a_start_N[is_random])
+        other = store.document_of(plan.b_start_N[is_random])
+        np.add.at(starts, (own, other), 1)
+        sentence = np.searchsorted(store.sentence_starts, plan.b_start_N[is_random], "right") - 1
+        np.add.at(by_sentence, sentence, 1)
+    assert (np.diag(starts) == 0).all()
+    for row, counts in enumerate(starts):
+        expected = counts.sum() / 5
+        others = np.delete(counts, row)
+        assert np.abs(others - expected).max() < 4 * np.sqrt(expected)
+    for first, stop in zip(store.document_starts[:-1], store.document_starts[1:], strict=True):
+        counts = by_sentence[first:stop]
+        assert np.abs(counts - counts.mean()).max() < 4 * np.sqrt(counts.mean())
+
+
+def test_three_way_labels_are_a_third_each():
+    store = FakeStore([[7] * 12] * 500 + [[5]] * 100)
+    rows = ThreeWayPairRows(store, make_tokenizer(10), make_spec(31, short_seq_prob=0.0))
+    assert rows.fields["sentence_order_labels"].high == 3
+    plan = rows.plan(0, 0)
+    labels = rows.assemble(plan)["sentence_order_labels"]
+    documents = store.document_of(plan.a_start_N), store.document_of(plan.b_start_N)
+    assert ((labels == 2) == (documents[0] != documents[1])).all()
+    after = plan.a_start_N < plan.b_start_N
+    assert after[labels == 0].all() and not after[labels == 1].any()
+    # A chunk of one sentence, which ends a document or is a whole document, has a random B.
+    starts = store.sentence_starts[store.document_starts[:-1]]
+    assert (labels[np.isin(plan.a_start_N, starts[500:])] == 2).all()
+    first = np.where(labels == 1, plan.b_start_N, plan.a_start_N)
+    shares = np.bincount(labels[np.isin(first, starts[:500])], minlength=3)
+    assert np.abs(shares / shares.sum() - 1 / 3).max() < 4 * np.sqrt(2 / 9 / shares.sum())
+
+
+def test_windows_contain_every_block_once_per_epoch():
+    documents = make_documents(seed=5, num_documents=200) + [np.full(900, 9)]
+    store, planner = planner_for(documents, shuffle_sentences=480)
+    num_blocks = sum(map(len, planner.windows(0)))
+    orders = []
+    for epoch in range(3):
+        windows = planner.windows(epoch)
+        blocks = np.concatenate(windows)
+        assert sorted(blocks) == list(range(num_blocks))
+        orders.append(tuple(blocks))
+        ours, all_blocks = [], []
+        for window in range(len(windows)):
+            plan = planner.plan(epoch, window)
+            assert planner.count(epoch, window) == plan.a_start_N.size > 0
+            assert (np.diff(plan.a_start_N) < 0).any()  # shuffled
+            ours += zip(*(column.tolist() for column in plan), strict=True)
+        for block in range(num_blocks):
+            part = planner.plan_block(*planner._block(epoch, block))
+            all_blocks += zip(*(column.tolist() for column in part), strict=True)
+        assert sorted(ours) == sorted(all_blocks)
+        assert set(store.document_of(np.array([p[0] for p in ours]))) == set(range(201))
+    assert len(set(orders)) == 3
+    sentences = [
+        np.diff(store.document_starts[planner._block_starts])[w].sum() for w in planner.windows(0)
+    ]
+    assert 0.8 * 480 <= np.median(sentences) <= 1.25 * 480  # about the requested size
+    assert len(planner_for(documents)[1].windows(0)) == 1
+
+
+def test_assembled_rows():
+    store, planner = planner_for([[3, 4], [2], [5, 5, 5]], max_seq_length=12, short_seq_prob=0.0)
+    plan = planner.plan(0, 0)
+    rows = planner.assemble(plan)
+    for row, (a, n, b, m, is_random, _) in enumerate(zip(*plan, strict=True)):
+        tokens = [CLS, *(5 + np.arange(a, a + n)), SEP, *(5 + np.arange(b, b + m)), SEP]
+        padding = [0] * (12 - len(tokens))
+        assert rows["input_ids"][row].tolist() == tokens + padding
+        assert rows["token_type_ids"][row].tolist() == [0] * (n + 2) + [1] * (m + 1) + padding
+        assert rows["attention_mask"][row].tolist() == [1] * len(tokens) + padding
+        assert rows["next_sentence_labels"][row] == int(is_random)
+    assert {v.dtype for v in rows.values()} == {np.dtype(np.int32)}

@@ -1,0 +1,120 @@
+"""Single segments: every sentence once per epoch, in order, within the target length."""
+
+import numpy as np
+import pytest
+
+from bert_jax.batches.rows.segments import SegmentRows, WholeSentenceRows
+from bert_jax.batches.stream import Stream, evaluation_batches
+from tests.batches.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
+
+
+def rows_of(documents, **changes):
+    store = FakeStore(documents)
+    tokenizer = make_tokenizer(5 + store.num_tokens)
+    values = {"batch_size": 4, "rows": "segments", "corruption": "none", "shuffle_sentences": 100}
+    spec = make_spec(**values | changes)
+    return store, tokenizer, spec, SegmentRows(store, tokenizer, spec)
+
+
+def packed_by_the_original(lengths, most):
+    """Transcribes SpanBERT's `BlockDataset`; returns (first sentence, sentence after the last)."""
+    segments, first = [], 0
+    while first < len(lengths):
+        if lengths[first] > most:
+            first += 1
+            continue
+        end = first
+        while end < len(lengths) and sum(lengths[first : end + 1]) <= most:
+            end += 1
+        segments.append((first, end))
+        first = end
+    return segments
+
+
+def plans(rows, epoch=0):
+    for window in range(len(rows.windows(epoch))):
+        plan = rows.plan(epoch, window)
+        assert rows.count(epoch, window) == len(plan.start_N)
+        yield plan
+
+
+@pytest.mark.parametrize("documents", [make_documents(seed=3), [[5, 9, 7] * 30]], ids=["40", "1"])
+def test_segments_are_whole_sentences_of_one_document(documents):
+    store, _, _, rows = rows_of(documents, short_seq_prob=0.0)
+    spans = sorted(span for plan in plans(rows) for span in zip(*plan, strict=True))
+    seen = np.zeros(store.num_tokens, int)
+    for start, length in spans:
+        assert 1 <= length <= 62
+        seen[start : start + length] += 1
+        assert store.document_of(start) == store.document_of(start + length - 1)
+        if length < 62:
+            # The segment is not truncated, so the document ends here.
+            end = start + length
+            assert start in store.sentence_starts
+            document = store.document_of(start)
+            assert end == store.sentence_starts[store.document_starts[document + 1]]
+    assert seen.max() == 1
+
+
+def test_whole_sentences_are_packed_as_in_spanbert():
+    documents = [*make_documents(seed=5), [70], [63, 9], [9, 63], [62, 62, 1, 61, 1, 62]]
+    store, tokenizer, spec, _ = rows_of(documents, short_seq_prob=0.0)
+    rows = WholeSentenceRows(store, tokenizer, spec)
+    found = sorted(span for plan in plans(rows) for span in zip(*plan, strict=True))
+    expected = []
+    for document, lengths in enumerate(documents):
+        starts = store.sentence_starts[store.document_starts[document] :]
+        for first, end in packed_by_the_original(list(lengths), most=62):
+            expected.append((starts[first], starts[end] - starts[first]))
+    assert found == expected
+    assert sum(length == 62 for _, length in found) > 3
+    assert store.num_tokens > sum(length for _, length in found)  # Long sentences are left out.
+
+
+def test_short_targets_omit_no_whole_sentence():
+    store, tokenizer, spec, _ = rows_of(make_documents(seed=6), short_seq_prob=0.5)
+    rows = WholeSentenceRows(store, tokenizer, spec)
+    seen = np.zeros(store.num_tokens, int)
+    for plan in plans(rows):
+        for start, length in zip(*plan, strict=True):
+            assert length <= 62 and start in store.sentence_starts
+            seen[start : start + length] += 1
+    lengths = np.diff(store.sentence_starts)
+    assert (seen == np.repeat(lengths <= 62, lengths)).all() and not seen.all()
+
+
+def test_all_text_is_read_if_nothing_is_truncated():
+    store, _, _, rows = rows_of([[1] * 97, [1] * 230, [1], [1] * 61], short_seq_prob=0.5)
+    for epoch in range(5):
+        seen = np.zeros(store.num_tokens, int)
+        for plan in plans(rows, epoch):
+            for start, length in zip(*plan, strict=True):
+                seen[start : start + length] += 1
+        assert (seen == 1).all()
+
+
+def test_batches_are_cls_text_sep():
+    store, tokenizer, spec, _ = rows_of(make_documents(seed=4))
+    stream = Stream(store, tokenizer, spec)
+    batches = list(stream.batches(0, 12))
+    for step, batch in enumerate(batches):
+        assert batch.keys() == {"input_ids", "token_type_ids", "attention_mask"}
+        assert not batch["token_type_ids"].any()
+        lengths = batch["attention_mask"].sum(axis=1)
+        places = stream.describe_batch(step)["rows"]
+        for ids, length, (document, sentence) in zip(
+            batch["input_ids"], lengths, places, strict=True
+        ):
+            text = ids[1 : length - 1]
+            assert ids[0] == CLS and ids[length - 1] == SEP and not ids[length:].any()
+            assert (np.diff(text) == 1).all()  # Ids are positions.
+            first = store.document_starts[document] + sentence
+            start, stop = store.sentence_starts[first : first + 2]
+            assert start <= text[0] - 5 < stop
+
+
+def test_one_document_can_be_evaluated():
+    store, tokenizer, spec, _ = rows_of([[7] * 40])
+    batches = list(evaluation_batches(store, tokenizer, spec))
+    weights = np.concatenate([batch["example_weights"] for batch in batches])
+    assert 0 < weights.sum() <= len(weights) < weights.sum() + 4

@@ -1,0 +1,136 @@
+"""The distributions of our pairs and masks against those of google-research/bert's program.
+
+tests/golden/record_original_pairs.py recorded 30 runs of the program over a corpus that
+it also describes. Instances of one run are not independent (a document with a short target
+length gives many), so whole runs are compared in a permutation test: if both programs draw
+from the same distribution, it does not matter which of the 60 runs are labeled as ours. The
+p-value is the share of random labelings whose histograms differ more than the true ones.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import tokenizers
+from bert_jax.batches.stream import Stream
+from tests.batches.fakes import FakeStore, make_spec
+from tests.golden import record_original_pairs as golden
+
+NUM_RUNS = 30
+# All seeds are fixed, so the p-values are always the same.
+LEVEL = 1e-3
+NAMINGS = 20_000
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    values = json.loads(golden.GOLDEN.read_text())
+    text = golden.corpus_text(golden.corpus())
+    assert golden.fingerprint(text) == values.pop("corpus"), "recorded from another corpus"
+    return {
+        group: {name: np.array(runs) for name, runs in statistics.items()}
+        for group, statistics in values.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def original(recorded):
+    return recorded["single"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizers.from_file(
+        "wordpiece", golden.VOCABULARY, lowercase=True, max_input_chars_per_word=200
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tokenizer):
+    """Returns the corpus, tokenized by bert_jax."""
+    documents = [tokenizer.encode_batch(sentences) for sentences in golden.corpus()]
+    tokens = np.concatenate([ids for document in documents for ids in document])
+    return FakeStore([[len(ids) for ids in document] for document in documents], tokens)
+
+
+def our_runs(store, tokenizer, **changes):
+    """Returns counts of NUM_RUNS runs, each with as many epochs as a run of the original."""
+    runs = []
+    for seed in range(NUM_RUNS):
+        sizes = {"max_predictions_per_seq": golden.MAX_PREDICTIONS, "seed": seed}
+        spec = make_spec(golden.MAX_SEQ_LENGTH, **sizes, **changes)
+        stream = Stream(store, tokenizer, spec)
+        batches, first = [], 0
+        for epoch in range(golden.DUPE_FACTOR):
+            rows = stream.examples.rows
+            assert len(rows.windows(epoch)) == 1
+            plan = rows.plan(epoch, 0)
+            batches.append(stream.build(plan, first))
+            first += plan.a_start_N.size
+        runs.append(golden.summarize(batches))
+    return {name: np.array([run[name] for run in runs]) for name in runs[0]}
+
+
+@pytest.fixture(scope="module")
+def ours(store, tokenizer):
+    return our_runs(store, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def ours_by_words(store, tokenizer):
+    return our_runs(store, tokenizer, whole_word_masking=True)
+
+
+def p_value(one, other):
+    """Returns the p-value for two groups of runs, int [30, bins], having the same distribution.
+
+    The distance is that of Kolmogorov and Smirnov between the mean histograms.
+    """
+    runs = np.concatenate([one, other]).astype(float)
+    runs /= runs.sum(axis=1, keepdims=True)
+    is_one = np.arange(len(runs)) < len(one)
+    namings = np.random.default_rng(0).permuted(np.tile(is_one, (NAMINGS, 1)), axis=1)
+    signs = np.where(np.concatenate([[is_one], namings]), 1 / len(one), -1 / len(other))
+    distances = np.abs(np.cumsum(signs @ runs, axis=1)).max(axis=1)
+    # The tolerance is for rounding: many labelings give the same distance.
+    return (distances[1:] >= distances[0] - 1e-12).mean()
+
+
+STATISTICS = list(golden.summarize([]))
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_distribution_matches_the_original(original, ours, name):
+    assert len(original[name]) == NUM_RUNS
+    p = p_value(ours[name], original[name])
+    assert p > LEVEL, f"{name}: p = {p}"
+
+
+@pytest.mark.parametrize("name", [n for n in STATISTICS if n.startswith(golden.MASKING)])
+def test_whole_word_masks_match_the_original(recorded, ours_by_words, name):
+    assert len(recorded["whole_word"][name]) == NUM_RUNS
+    p = p_value(ours_by_words[name], recorded["whole_word"][name])
+    assert p > LEVEL, f"{name}: p = {p}"
+
+
+def test_number_of_instances_matches_the_original(original, ours):
+    ours, theirs = (runs["is_random_next"].sum(axis=1) for runs in (ours, original))
+    error = np.sqrt((ours.var(ddof=1) + theirs.var(ddof=1)) / NUM_RUNS)
+    # 3.29 standard errors: p = 1e-3, two-sided.
+    assert abs(ours.mean() - theirs.mean()) < 3.29 * error
+    assert error < 0.01 * theirs.mean(), "the counts vary too little for a test"
+
+
+@pytest.mark.parametrize(
+    "changes, name",
+    [
+        ({"short_seq_prob": 0.12}, "is_full"),
+        ({"masked_lm_prob": 0.14}, "predictions_less_the_rule"),
+        ({"whole_word_masking": True}, "masked_piece"),
+    ],
+    ids=str,
+)
+@pytest.mark.slow
+def test_small_difference_is_detected(original, store, tokenizer, changes, name):
+    assert p_value(our_runs(store, tokenizer, **changes)[name], original[name]) < LEVEL

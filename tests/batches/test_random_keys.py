@@ -1,0 +1,69 @@
+"""Keys, permutations and draws: their randomness, and their independence of batching."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.batches.random_keys import draw_rows, permuted, random_key
+
+KEY = np.array([7, 9], dtype=np.uint64)
+
+
+def test_different_parts_give_different_keys():
+    keys = [random_key(*parts) for parts in ((0, 1), (1, 0), (2**32, 0), (0, 2**32), (0, 1, 0))]
+    assert len({tuple(key) for key in keys}) == len(keys)
+    assert np.array_equal(random_key(3, 4), random_key(3, 4))
+
+
+@settings(max_examples=50)
+@given(
+    first=st.integers(0, 2**62),
+    columns=st.integers(1, 50),
+    cut=st.integers(0, 9),
+)
+def test_draws_do_not_depend_on_the_split(first, columns, cut):
+    whole = draw_rows(KEY, first, 9, columns)
+    parts = [draw_rows(KEY, first, cut, columns), draw_rows(KEY, first + cut, 9 - cut, columns)]
+    assert np.array_equal(whole, np.concatenate(parts))
+    assert whole.shape == (9, columns) and whole.dtype == np.uint64
+    assert len(np.unique(whole)) == whole.size  # 64 bits: none twice
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])
+def test_permuted_is_a_permutation(size):
+    for seed in range(20):
+        key = np.array([seed, 3], np.uint64)
+        places = permuted(np.arange(size), size, key)
+        assert places.dtype == np.int64
+        assert sorted(places.tolist()) == list(range(size))
+        # A single entry is mapped to the same place.
+        assert permuted(np.array([size - 1]), size, key) == places[-1]
+
+
+def test_all_permutations_are_equally_likely():
+    draws = 6_000
+    keys = np.random.default_rng(0).integers(0, 2**64, (draws, 2), np.uint64)
+    found = Counter(tuple(permuted(np.arange(4), 4, key).tolist()) for key in keys)
+    assert len(found) == 24
+    expected = draws / 24
+    chi_square = sum((count - expected) ** 2 / expected for count in found.values())
+    # 23 degrees of freedom: p = 1e-3.
+    assert chi_square < 49.7
+
+
+def test_a_large_permutation_looks_random():
+    size = 10**12
+    index = np.arange(20_000)
+    places = permuted(index, size, np.array([1, 2], np.uint64))
+    assert len(set(places.tolist())) == len(index)
+    assert places.min() >= 0 and places.max() < size
+    counts = np.bincount(places * 100 // size, minlength=100)
+    # 99 degrees of freedom: p = 1e-3.
+    assert ((counts - 200.0) ** 2 / 200).sum() < 148.2
+    correlation = np.corrcoef(index, places)[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(len(index))
+    steps = np.diff(places)
+    assert abs(np.corrcoef(steps[:-1], steps[1:])[0, 1] + 0.5) < 0.03, "independent places"

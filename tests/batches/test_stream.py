@@ -1,0 +1,257 @@
+"""Batches do not depend on hosts, threads or interruptions; evaluation is fixed."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.base.batch import ENCODER_FIELDS, BatchField
+from bert_jax.base.errors import UserError
+from bert_jax.base.parts import trust
+from bert_jax.batches.rows.pairs import PairRows
+from bert_jax.batches.rows.segments import SegmentPlan, SegmentRows
+from bert_jax.batches.stream import batch_fields, evaluation_batches
+from tests.batches.fakes import SEP, FakeStore
+from tests.batches.small_stream import DOCUMENTS, SPEC, STORE, TOKENIZER, stream
+
+
+def equal(batch, other):
+    return batch.keys() == other.keys() and all(
+        batch[k].dtype == other[k].dtype and np.array_equal(batch[k], other[k]) for k in batch
+    )
+
+
+def unmasked(batch):
+    """Returns `input_ids` before masking."""
+    ids = batch["input_ids"].copy()
+    rows, slots = np.nonzero(batch["masked_lm_weights"])
+    ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
+    return ids
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    """Returns 70 batches, which are more than two epochs."""
+    whole = stream()
+    batches = list(whole.batches(0, 70))
+    assert whole.position(69)["epoch"] >= 2
+    return batches
+
+
+@pytest.mark.parametrize("shards", [(0, 3), (1, 2, 5), (0, 1, 3, 4, 5), (4,)])
+def test_a_host_may_have_any_shards(uninterrupted, shards):
+    rows = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in shards])
+    ours = stream(shards=shards, num_shards=6).batches(0, 70)
+    for whole, part in zip(uninterrupted, ours, strict=True):
+        assert equal(part, {k: v[rows] for k, v in whole.items()})
+
+
+def test_batches_do_not_depend_on_threads(uninterrupted):
+    batches = stream(num_threads=4, prefetch_batches=8).batches(0, 70)
+    for batch, whole in zip(batches, uninterrupted, strict=True):
+        assert equal(batch, whole)
+
+
+def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
+    ids = np.concatenate([batch["input_ids"] for batch in uninterrupted])
+    other = np.concatenate([b["input_ids"] for b in stream(batch_size=21).batches(0, 40)])
+    assert np.array_equal(ids, other)
+
+
+def test_resuming_at_every_step(uninterrupted):
+    iterated = stream()
+    positions = []
+    for step, _ in enumerate(iterated.batches(0, 70)):
+        positions.append(iterated.position(step))  # as in a checkpoint
+    forward = stream()
+    for step in range(69, -1, -1):
+        assert forward.position(step) == positions[step]
+        assert iterated.position(step) == positions[step]
+        assert json.loads(json.dumps(positions[step])) == positions[step]
+    epochs = {p["epoch"] for p in positions}
+    assert epochs >= {0, 1, 2} and len({p["window"] for p in positions}) > 3
+    for step in range(0, 70, 11):
+        count = min(4, 70 - step)
+        resumed = stream().batches(step, count, positions[step])
+        without = stream().batches(step, count)
+        for whole, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
+            assert equal(whole, a) and equal(whole, b)
+    # An earlier position works too.
+    assert equal(next(stream().batches(60, 1, positions[33])), uninterrupted[60])
+
+
+def test_resuming_does_not_plan_earlier_windows(monkeypatch):
+    position = stream().position(50)
+    assert position["epoch"] > 0 and position["first_example"] <= 600
+    touched = []
+    for name in ("plan", "count"):
+        original = getattr(PairRows, name)
+
+        def spy(self, epoch, window, original=original):
+            touched.append((epoch, window))
+            return original(self, epoch, window)
+
+        monkeypatch.setattr(PairRows, name, spy)
+    resumed = stream()
+    next(resumed.batches(50, 1, position))
+    here = position["epoch"], position["window"]
+    assert touched and min(touched) == here
+    assert len(set(touched)) <= 2
+    touched.clear()
+    assert resumed.position(50) == position and not touched  # The position is cached.
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"stage": 1}])
+def test_seeds_and_stages_differ(uninterrupted, change):
+    batch = next(stream(**change).batches(0, 1))
+    same_pairs = (unmasked(batch) == unmasked(uninterrupted[0])).all(axis=1)
+    assert same_pairs.mean() < 0.5
+    assert not np.array_equal(batch["masked_lm_positions"], uninterrupted[0]["masked_lm_positions"])
+
+
+def test_a_corpus_smaller_than_a_batch():
+    tiny = FakeStore([[5], [6, 7]])
+    batches = list(stream(tiny, batch_size=64).batches(0, 4))
+    again = stream(tiny, batch_size=64)
+    position = again.position(3)
+    assert position["epoch"] > 20
+    assert equal(next(again.batches(3, 1, position)), batches[3])
+    assert [len(b["input_ids"]) for b in batches] == [64] * 4
+    described = again.describe_batch(1)
+    assert len(described["windows"]) > 5 and described["rows"][0][0] in (0, 1)
+
+
+def test_describe_batch(uninterrupted):
+    described = stream().describe_batch(37)
+    assert json.loads(json.dumps(described)) == described
+    assert (described["step"], described["stage"]) == (37, 0)
+    assert (described["first_example"], described["last_example"]) == (37 * 12, 38 * 12 - 1)
+    position = stream().position(37)
+    assert described["epoch"] == position["epoch"]
+    assert described["windows"][0] == [position["epoch"], position["window"]]
+    ids = unmasked(uninterrupted[37])
+    for row, (a_document, a_sentence, b_document, b_sentence) in enumerate(described["rows"]):
+        b_column = np.flatnonzero(ids[row] == SEP)[0] + 1
+        for token, document, sentence in (
+            (ids[row, 1], a_document, a_sentence),
+            (ids[row, b_column], b_document, b_sentence),
+        ):
+            at = STORE.document_starts[document] + sentence
+            assert STORE.sentence_starts[at] <= token - 5 < STORE.sentence_starts[at + 1]
+
+
+def test_a_stream_may_have_no_batches():
+    assert list(stream().batches(5, 0)) == []
+
+
+def evaluate(max_sequences=0, **changes):
+    hosts = {k: changes.pop(k) for k in ("shards", "num_shards") if k in changes}
+    spec = dataclasses.replace(SPEC, **changes)
+    return list(evaluation_batches(STORE, TOKENIZER, spec, max_sequences, **hosts))
+
+
+@pytest.mark.parametrize("max_sequences", [0, 31])
+def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
+    batches = evaluate(max_sequences)
+    for a, b in zip(batches, evaluate(max_sequences), strict=True):
+        assert equal(a, b)
+    examples = stream().examples
+    epoch = sum(examples.rows.count(0, w) for w in range(len(examples.rows.windows(0))))
+    total = min(max_sequences or epoch, epoch)
+    weights = np.concatenate([batch["example_weights"] for batch in batches])
+    assert weights.dtype == np.float32
+    assert len(batches) == -(-total // 12)
+    assert (weights == (np.arange(len(weights)) < total)).all()
+    for batch in batches:
+        assert batch["input_ids"].shape == (12, 32)
+        assert not batch["masked_lm_weights"][batch["example_weights"] == 0].any()
+        assert batch["masked_lm_weights"][batch["example_weights"] == 1].sum(axis=1).min() >= 1
+    # The rows are the first epoch of a training stream with the same seed and stage.
+    plain = {k: v for k, v in batches[0].items() if k not in ("example_weights",)}
+    if total >= 12:
+        assert equal(plain, uninterrupted[0])
+
+
+def test_evaluation_does_not_depend_on_the_masks_of_training():
+    changes = {"masked_lm_prob": 0.05, "mask_shares": (1.0, 0.0, 0.0), "max_predictions_per_seq": 2}
+    for batch, other in zip(evaluate(), evaluate(**changes), strict=True):
+        assert equal(batch, other)
+
+
+def test_evaluation_over_hosts_and_batch_sizes():
+    whole = evaluate(40)
+    hosts = [evaluate(40, shards=(i,), num_shards=3) for i in range(3)]
+    for batch, *parts in zip(whole, *hosts, strict=True):
+        assert equal(batch, {k: np.concatenate([p[k] for p in parts]) for k in batch})
+    apart = evaluate(40, shards=(0, 2), num_shards=3)
+    rows = np.r_[0:4, 8:12]
+    for batch, part in zip(whole, apart, strict=True):
+        assert equal(part, {k: v[rows] for k, v in batch.items()})
+    for size in (5, 8, 64):
+        other = evaluate(40, batch_size=size)
+        for name in whole[0]:
+            a, b = (np.concatenate([x[name] for x in batches])[:40] for batches in (whole, other))
+            assert np.array_equal(a, b)
+
+
+VARIANTS = {
+    "three_way": {"pair_labels": "three_way"},
+    "segments": {"rows": "segments", "corruption": "none"},
+    "roberta": {"rows": "full_sentences", "corruption": "roberta"},
+    "roberta_words": {
+        "rows": "doc_sentences",
+        "corruption": "roberta",
+        "whole_word_masking": True,
+    },
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
+    whole = stream(**variant)
+    batches = list(whole.batches(0, 40))
+    position = whole.position(33)
+    assert position["epoch"] >= 1
+    hosts = [stream(**variant, shards=(i,), num_shards=3).batches(0, 40) for i in range(3)]
+    for batch, *parts in zip(batches, *hosts, strict=True):
+        assert equal(batch, {k: np.concatenate([part[k] for part in parts]) for k in batch})
+    resumed = stream(**variant, num_threads=4).batches(33, 7, position)
+    for batch, again in zip(batches[33:], resumed, strict=True):
+        assert equal(batch, again)
+
+
+class Beginnings(SegmentRows):
+    """A row builder from outside the package: one row for each document."""
+
+    def count_block(self, block, rng):
+        return block.num_documents
+
+    def plan_block(self, block, rng):
+        start_D = block.sentence_starts[block.document_starts[:-1]]
+        return SegmentPlan(start_D, np.ones(len(start_D), np.int32))
+
+
+class FirstToken:
+    fields = {"first_token": BatchField("B", "int32")}
+
+    def __init__(self, tokenizer, spec, store):
+        pass
+
+    def corrupt(self, batch, key, first_example):
+        return {"first_token": batch["input_ids"][:, 1].copy()}
+
+
+def test_parts_from_outside_the_package():
+    """Finds parts by MODULE:NAME; their fields are in the batches."""
+    corruption = f"{__name__}:FirstToken"
+    rows = f"{__name__}:Beginnings"
+    trust((rows, corruption))
+    fields = batch_fields(rows, corruption)
+    assert fields == {**ENCODER_FIELDS, **FirstToken.fields}
+    (batch,) = stream(rows=rows, corruption=corruption, batch_size=len(DOCUMENTS)).batches(0, 1)
+    assert batch.keys() == fields.keys()
+    starts = STORE.sentence_starts[STORE.document_starts[:-1]]
+    assert sorted(batch["first_token"] - 5) == starts.tolist()
+    with pytest.raises(UserError, match="config.data.rows is 'pears'; it must be one of pairs"):
+        stream(rows="pears")

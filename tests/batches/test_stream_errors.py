@@ -1,0 +1,73 @@
+"""Errors in the stream of batches are raised unchanged, and never block a program."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.base.errors import UserError
+from bert_jax.batches.rows.pairs import PairRows
+from bert_jax.batches.stream import evaluation_batches
+from tests.batches.fakes import FakeStore
+from tests.batches.small_stream import DOCUMENTS, SPEC, TOKENIZER, stream
+
+
+@pytest.mark.slow
+def test_program_ends_while_an_iterator_is_open():
+    program = (
+        "from tests.batches.small_stream import stream\n"
+        "batches = stream(prefetch_batches=2).batches(0, 10**9)\n"
+        "for _ in range(50): next(batches)\n"
+        "print('leaving')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and done.stdout == "leaving\n"
+    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
+
+
+class BrokenStore(FakeStore):
+    def tokens_at(self, positions):
+        if len(self.read) == 4:
+            raise OSError(5, "Input/output error", "tokens-00000.bin")
+        return super().tokens_at(positions)
+
+
+def test_an_unreadable_store_raises_its_own_error():
+    with pytest.raises(OSError, match="tokens-00000.bin"):
+        list(stream(BrokenStore(DOCUMENTS)).batches(0, 50))
+
+
+def test_error_while_planning_is_raised_unchanged(monkeypatch):
+    def fail(self, epoch, window):
+        raise UserError("the index is gone")
+
+    monkeypatch.setattr(PairRows, "plan", fail)
+    with pytest.raises(UserError, match="the index is gone"):
+        list(stream().batches(0, 50))
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        {"epoch": 0, "first_example": 0, "rows": 12},
+        {"epoch": 0, "window": 1, "first_example": 500},
+        {"epoch": 0, "window": 99, "first_example": 20},
+    ],
+)
+def test_positions_of_another_stream_are_refused(position):
+    with pytest.raises(UserError, match="does not fit step 2"):
+        next(stream().batches(2, 1, position))
+
+
+def test_pairs_need_two_documents():
+    with pytest.raises(UserError, match="at least 2 documents"):
+        stream(FakeStore([[5, 5, 5]]))
+    with pytest.raises(UserError, match="at least 2 documents"):
+        next(evaluation_batches(FakeStore([[5, 5, 5]]), TOKENIZER, SPEC))

@@ -1,0 +1,379 @@
+"""Flags, exit statuses and messages of the commands."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+import bert_jax
+from bert_jax import __main__
+from bert_jax.base.errors import UserError
+from bert_jax.config import cli, default_config, flatten, to_dict
+from bert_jax.config.command_line import config_source
+
+CONFIG = """
+from bert_jax.config import default_config
+def get_config(arg=""):
+    c = default_config()
+    {line}
+    return c.lock()
+"""
+
+
+def parse(*arguments):
+    values = flags.FlagValues()
+    argv = ["program", *arguments]
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+    flags.DEFINE_string("workdir", "", "", flag_values=values)
+    flags.DEFINE_integer("steps", 3, "", flag_values=values)
+    flags.DEFINE_boolean("fast", False, "", flag_values=values)
+    cli.parse(argv, values, load_stored=cli.stored_config)
+    return values
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line=""))
+    return f"--config={path}"
+
+
+def test_a_config_file_is_executed_once(tmp_path, capsys):
+    path = tmp_path / "a.py"
+    path.write_text("print('executed')\n" + CONFIG.format(line=""))
+    assert parse(f"--config={path}", "--config.seed=3").config.seed == 3
+    assert capsys.readouterr().out == "executed\n"
+
+
+def test_flags_override_values(config):
+    values = parse(
+        config,
+        "--config.train.num_steps=7",
+        "--config.model.hidden_size",
+        "64",
+        "--config.data.lowercase=false",
+        "--noconfig.scan_layers",
+        "--config.train.stages[0].fraction=0.5",
+        "--config.data.input=a.txt,b.txt",
+        "--config.objective.terms=my.module:Term, masked_lm",
+        "--workdir=w",
+        "--fast",
+    )
+    found = values.config
+    assert (found.train.num_steps, found.model.hidden_size) == (7, 64)
+    assert (found.data.lowercase, found.scan_layers) == (False, False)
+    assert found.train.stages[0].fraction == 0.5
+    assert found.data.input == ("a.txt", "b.txt")
+    # The same form as in a config file.
+    assert found.objective.terms == ("my.module:Term", "masked_lm")
+    given = {"scan_layers", "data.input", "objective.terms", "train.stages[0].fraction"}
+    assert given < config_source(values).flags
+    assert (values.workdir, values.fast, values.steps) == ("w", True, 3)
+
+
+@pytest.mark.parametrize("form", ["--config={}", "--config {}", "-config={}"])
+def test_flags_may_come_before_the_config(config, form):
+    path = config.removeprefix("--config=")
+    keys = ("--config.train.num_steps=7", "--config.seed", "5", "--config.data.input=a b.txt")
+    values = parse("--steps=2", *keys, *form.format(path).split(), "--fast", "--config.dtype=x")
+    found = values.config
+    assert (found.train.num_steps, found.seed, found.dtype) == (7, 5, "x")
+    assert tuple(found.data.input) == ("a b.txt",)
+    assert (values.steps, values.fast) == (2, True)
+    assert config_source(values).flags == {"train.num_steps", "seed", "data.input", "dtype"}
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--config.trian.num_steps=3"], "unknown config key trian.num_steps; did you mean train."),
+        (
+            ["--config.train.num_stepz=3"],
+            "unknown config key train.num_stepz; did you mean train.num_steps?",
+        ),
+        (["--config.num_hidden_layers=3"], "did you mean model.num_hidden_layers?"),
+        (["--config.model.num_layers=3"], "did you mean model.num_hidden_layers?"),
+        (["--config.train.stages[7].fraction=3"], "unknown config key train.stages[7].fraction"),
+        (["--config.seed.x=3"], "unknown config key seed.x; did you mean"),
+        (["--config.train.num_steps=foo"], "flag --config.train.num_steps=foo: "),
+        (["--config.data.lowercase=maybe"], "flag --config.data.lowercase=maybe: "),
+        (["--config.data.input=a", "--config.data.input=b"], "config.data.input is given twice"),
+        (
+            ["--config.train.stages=5", "--config.train.stages[0].fraction=1"],
+            "contradict each other",
+        ),
+        (["--noconfig.data.lowercas"], "unknown config key data.lowercas; did you mean data.low"),
+        (["--config.qqqq=3"], "unknown config key qqqq"),
+        (["--workdri=x"], "unknown flag --workdri; did you mean --workdir?"),
+        (["--qqqq"], "unknown flag --qqqq"),
+        (["--steps=many"], "flag --steps=many: "),
+        (["words"], "unexpected argument 'words'"),
+    ],
+)
+def test_mistakes_in_flags(config, arguments, message):
+    with pytest.raises(cli.UsageError) as info:
+        parse(config, *arguments)
+    assert message in str(info.value)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["a.txt", r"a\,b.txt", "my texts/*.txt", "/ü (1)/it's [a-z]*.txt", "tfds:wiki/en:1.*:text"],
+)
+@pytest.mark.parametrize("form", ["--config.data.input={}", "--config.data.input {}"])
+def test_paths_are_not_split(config, given, form):
+    flag, value = form.split("{")[0].rstrip(" "), given
+    arguments = [flag + value] if flag.endswith("=") else [flag, value]
+    assert tuple(parse(config, *arguments).config.data.input) == (given,)
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("~/a.txt", "/home/me/a.txt"),
+        ("train=~/a,validation=~/b.tsv", "train=/home/me/a,validation=/home/me/b.tsv"),
+        ("a~/b", "a~/b"),
+        ("~other/b", "~other/b"),
+    ],
+)
+def test_the_home_directory(config, monkeypatch, given, expected):
+    """Shells expand ~ only at the beginning of a word: --workdir=~/runs would create "~"."""
+    monkeypatch.setenv("HOME", "/home/me")
+    values = parse(config, f"--config.data.input={given}", f"--workdir={given}")
+    assert ",".join(values.config.data.input) == values.workdir == expected
+
+
+def test_overrides_without_a_config():
+    with pytest.raises(cli.UsageError, match="--config is missing: --config.seed changes a value"):
+        parse("--config.seed=3")
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("c.train.nope.x = 1", "a.py:5: "),
+        ("c.modle = 1", r"^modle is not a known key; did you mean model\?$"),
+        ("c.model.update(hiden_size=1)", "^hiden_size .* did you mean hidden_size"),
+        ("int('x')", "a.py:5: ValueError: invalid literal for int"),
+        ("open('/nothing/here')", "a.py:5: FileNotFoundError: .*No such file"),
+        ("return 3", "must return a ConfigDict, not int"),
+        ("return", "must return a ConfigDict, not NoneType"),
+        ("c.seed = = 1", "a.py:5: SyntaxError: invalid syntax"),
+        ("from bert_jax.base.errors import UserError; raise UserError('bad size')", "^bad size$"),
+    ],
+)
+def test_config_files_with_mistakes(tmp_path, line, message):
+    path = tmp_path / "a.py"
+    path.write_text(CONFIG.format(line=line))
+    with pytest.raises(UserError, match=message):
+        parse(f"--config={path}")
+
+
+def test_missing_config_files():
+    with pytest.raises(UserError, match="there is no config file 'nope.py'$"):
+        parse("--config", "nope.py:base")
+    with pytest.raises(UserError, match="no config file 'tinny'; did you mean tiny?"):
+        parse("--config=tinny")
+
+
+def test_configs_of_the_package_have_short_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "configs/tiny.py"):
+        assert parse(f"--config={name}").config.train.num_steps == 2500
+    assert parse("--config=finetune/glue:mrpc").config.task == "mrpc"
+
+
+def test_the_config_of_a_work_directory(tmp_path):
+    config = default_config()
+    config.seed = 5
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))
+    values = parse(f"--workdir={tmp_path}", "--config.train.num_steps=7")
+    assert (values.config.seed, values.config.train.num_steps) == (5, 7)
+    source = config_source(values)
+    assert source.is_stored and source.values.train.num_steps == 1_000_000
+    assert source.flags == {"train.num_steps"}
+    assert parse(f"--workdir={tmp_path}", "--config=tiny").config.seed == 0
+    with pytest.raises(cli.UsageError, match="--config is missing: "):
+        parse(f"--workdir={tmp_path}/other")
+
+
+def test_required_flags():
+    values = flags.FlagValues()
+    flags.DEFINE_string("output", None, "", flag_values=values)
+    flags.mark_flag_as_required("output", values)
+    with pytest.raises(cli.UsageError, match="^--output is missing$"):
+        cli.parse(["program"], values)
+
+
+PROGRAM = """
+import errno, sys
+from absl import logging
+from bert_jax import __main__, cli
+from bert_jax.base.errors import UserError
+def main(argv):
+    logging.info("chatter")
+    {body}
+cli.run(main)
+"""
+
+
+def run(body, *arguments, **options):
+    command = [sys.executable, "-c", PROGRAM.format(body=body), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    "body, status, error",
+    [
+        ("pass", 0, ""),
+        ("return 5", 5, ""),
+        ("raise UserError('no such thing')", 1, "error: no such thing\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted\n"),
+        (
+            "raise OSError(errno.ENOSPC, 'No space left on device', 'x/y')",
+            1,
+            "error: x/y: No space left on device\n",
+        ),
+        ("raise OSError(errno.EROFS, 'Read-only')", 1, "error: writing: Read-only\n"),
+        ("raise BrokenPipeError", 1, ""),
+        *(
+            (
+                f"raise RuntimeError('{text}')",
+                1,
+                f"error: the device ran out of memory ({cause}); try a smaller "
+                "config.train.batch_size or config.eval.batch_size, a larger "
+                "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
+                "divides the parameters\n",
+            )
+            for text, cause in (
+                ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),
+                ("INTERNAL: RESOURCE_EXHAUSTED", "INTERNAL: RESOURCE_EXHAUSTED"),
+            )
+        ),
+    ],
+)
+def test_exit_status_and_message(body, status, error):
+    result = run(body)
+    assert (result.returncode, result.stderr) == (status, error)
+
+
+def test_bugs_keep_their_traceback():
+    for body in ("1 / 0", "raise OSError(errno.EBADF, 'Bad')"):
+        result = run(body)
+        assert result.returncode == 1
+        assert "Traceback" in result.stderr
+
+
+def test_help_and_verbosity():
+    result = run("print('not reached')", "--help")
+    assert result.returncode in (0, 1)
+    assert "--help" in result.stdout and "not reached" not in result.stdout
+    assert "chatter" in run("pass", "--verbosity=0").stderr
+
+
+def test_help_shows_the_flags_of_the_command_and_where_the_keys_are():
+    command = [sys.executable, "-m", "bert_jax.main", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True).stdout
+    for text in ("--config: ", "bert_jax/config", "--workdir: ", "--coordinator: "):
+        assert text in shown, text
+
+
+def test_closed_stdout_gives_no_error():
+    body = "[print('line' * 100) for _ in range(100000)]"
+    command = [sys.executable, "-c", PROGRAM.format(body=body)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+
+
+def test_words_may_be_anywhere_among_the_flags():
+    def left(*arguments, words):
+        values = flags.FlagValues()
+        flags.DEFINE_integer("steps", 3, "", flag_values=values)
+        argv = cli.parse(["program", *arguments], values, words=words)
+        return argv[1:], values.steps
+
+    assert left("a", "--steps=5", "b", words=True) == (["a", "b"], 5)
+    assert left("--steps=5", "--", "--steps=6", words=True) == (["--steps=6"], 5)
+    with pytest.raises(cli.UsageError, match="unexpected argument 'a'"):
+        left("--steps=5", "a", words=False)
+    assert left("--steps=5", "--", "- a b", words=True) == (["- a b"], 5)
+
+
+HOSTS = ("--coordinator=a:1", "--num_processes=2", "--process_id=0")
+
+
+class TestHostFlags:
+    @pytest.fixture
+    def join(self):
+        def join(*arguments):
+            values = flags.FlagValues()
+            cli.define_host_flags(values)
+            values(["program", *arguments])
+            with cli.joined_hosts(values):
+                return "went on"
+
+        return join
+
+    def test_without_host_flags_there_is_one_process(self, join, monkeypatch):
+        for name in ("SLURM_STEP_NODELIST", "TPU_WORKER_HOSTNAMES"):
+            monkeypatch.delenv(name, raising=False)
+        assert join() == "went on"
+
+    @pytest.mark.parametrize(
+        "arguments", [HOSTS[:1], HOSTS[1:], HOSTS[::2], ("--coordinator=a", *HOSTS[1:])]
+    )
+    def test_host_flags_must_be_given_together(self, join, arguments):
+        with pytest.raises(cli.UsageError, match="--coordinator=HOST:PORT, --num_processes=N and"):
+            join(*arguments)
+
+
+def test_sigterm_removes_temporary_files():
+    body = (
+        "import os, signal\n"
+        "    cli.end_on_sigterm()\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()\n"
+        "    finally:\n"
+        "        print('cleaned up')"
+    )
+    result = run(body)
+    assert (result.returncode, result.stdout, result.stderr) == (143, "cleaned up\n", "")
+
+
+def test_configs_are_loaded_by_name():
+    config = bert_jax.load_config("roberta:tiny")
+    config.train.num_steps = 7
+    assert config.family == "roberta" and config.train.num_steps == 7
+    with pytest.raises(UserError, match="did you mean tiny"):
+        bert_jax.train("tinny", "unused")
+
+
+def test_commands_and_configs_are_listed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bert_jax"])
+    __main__.main()
+    printed = capsys.readouterr().out
+    for name in ("main", "finetune", "predict", "inspect", "report", "tiny", "finetune/glue"):
+        assert re.search(rf"^ {name} +[A-Z]", printed, re.MULTILINE), name
+    assert "cpu_allocator" not in printed
+    monkeypatch.setattr(sys, "argv", ["bert_jax", "--version"])
+    __main__.main()
+    assert capsys.readouterr().out == f"bert_jax {bert_jax.__version__}\n"
+
+
+def test_a_config_is_printed_in_full():
+    command = [sys.executable, "-m", "bert_jax", "--config=tiny", "--config.seed=7"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = dict(line.removeprefix("config.").split(" = ") for line in done.stdout.splitlines())
+    expected = bert_jax.load_config("tiny")
+    expected.seed = 7
+    values = {key: json.loads(text) for key, text in printed.items()}
+    assert values == dict(flatten(to_dict(expected)))

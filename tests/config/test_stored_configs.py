@@ -1,0 +1,103 @@
+"""Wrong values in the config of a directory give one sentence, whichever command opens it."""
+
+import json
+import shutil
+import time
+
+import pytest
+
+import bert_jax
+from bert_jax.config import cli, validate
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import run as pretrain
+from tests.refusals import command, in_process
+from tests.small_run import compiled_once, small_run  # noqa: F401
+
+WRONG = {
+    "model": [1, None],
+    "model.num_attention_heads": [0, -2, 5, 2.5, "two"],
+    "model.hidden_size": [-4, 0, 10**23, 1e4, None],
+    "model.vocab_size": [10**15, 0, 201],
+    "model.num_hidden_layers": [20_000, -1, True],
+    "model.hidden_act": ["swish", None],
+    "model.intermediate_size": [10**12, []],
+    "model.max_position_embeddings": [0, 8],
+    "model.type_vocab_size": [-1],
+    "model.embedding_size": [-1],
+    "model.layer_groups": [7],
+    "model.initializer_range": ["NaN", 0],
+    "model.layer_norm_eps": [0],
+    "model.hidden_dropout_prob": [1],
+    "model.attention_output_dropout_prob": [-0.5],
+    "model.new_key": [1],
+    "family": ["foo", 3],
+    "objective.terms": [["masked_lm", "masked_lm"], [], ["morse", "next_sentence"], "masked_lm"],
+    "objective.weights": [[0, 0], [1]],
+    "data.masked_lm_prob": [0],
+    "train.stages": [[], [{"fraction": 0.5}], [{"max_seq_length": 10**9}], [3]],
+    "train.num_steps": [0],
+    "eval.batch_size": [-1],
+    "eval.seed": [10**23],
+    "dtype": ["int8"],
+}
+CASES = [(key, value) for key, values in WRONG.items() for value in values]
+assert len(CASES) >= 40
+
+
+@pytest.fixture(scope="module")
+def finished(texts, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    pretrain.train(small_run(texts), directory)
+    return directory
+
+
+@pytest.fixture
+def refusal(monkeypatch, capfd):
+    return in_process(monkeypatch, capfd)
+
+
+def edited(finished, directory, key, value):
+    """Returns a copy of the run whose stored config has another value."""
+    shutil.copytree(finished, directory)
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    section = config
+    *above, last = key.split(".")
+    for name in above:
+        section = section[name]
+    section[last] = value
+    path.write_text(json.dumps(config).replace('"NaN"', "NaN"))
+    return directory
+
+
+def continue_run(directory):
+    config = cli.stored_config(str(directory))
+    validate(config)
+    pretrain.train(config, directory)
+
+
+@pytest.mark.parametrize(("key", "value"), CASES)
+def test_a_wrong_value_is_refused(key, value, finished, tmp_path, refusal):
+    directory = edited(finished, tmp_path / "run", key, value)
+    for opens in (bert_jax.load, evaluation.evaluate_workdir, continue_run):
+        started = time.monotonic()
+        sentence = refusal(lambda opens=opens: opens(directory))
+        assert time.monotonic() - started < 10
+        assert key.rpartition(".")[2] in sentence or str(directory) in sentence, sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "opens",
+    [
+        ("predict", "--model={}", "fill-mask", "[MASK]"),
+        ("evaluate", "--workdir={}"),
+        ("main", "--workdir={}"),
+    ],
+)
+def test_the_commands_end_within_ten_seconds(opens, finished, tmp_path):
+    directory = edited(finished, tmp_path / "run", "model.num_hidden_layers", 20_000)
+    started = time.monotonic()
+    sentence = command(*(argument.format(directory) for argument in opens))
+    assert "config.model.num_hidden_layers is 20000; it must be above 0 and at most" in sentence
+    assert time.monotonic() - started < 10

@@ -1,0 +1,208 @@
+"""A DistilBERT is distilled from a small BERT, stopped, resumed, evaluated and exported."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax import benchmark, convert
+from bert_jax.base.errors import UserError
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.finetuning.run import finetune
+from bert_jax.interop import formats
+from bert_jax.pretraining import evaluation
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.training import workdir
+from bert_jax.training.metrics import read_metrics
+from configs import distilbert
+from tests import runs
+from tests.finetuning import small
+from tests.small_run import compiled_once, small_run, train_with_interruption  # noqa: F401
+
+POSITIONS = "bert/embeddings/position_embeddings"
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, texts):
+    """Returns a finished run of a BERT of two layers."""
+    directory = tmp_path_factory.mktemp("teacher") / "run"
+    pretrain.train(small_run(texts, model__num_hidden_layers=2), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory, texts, teacher):
+    """Returns a finished run of a student that began with the teacher's second layer."""
+    directory = tmp_path_factory.mktemp("student") / "run"
+    pretrain.train(distilled(texts, teacher, model__vocab_size=8192), directory)
+    return directory
+
+
+def distilled(texts, teacher, **overrides):
+    """Returns the config of a student of one layer."""
+    values = {
+        "objective.teacher": str(teacher),
+        "objective.teacher_layers": "1",
+        "schedule.peak_learning_rate": 2e-5,
+    }
+    return small_run(texts, distilbert.get_config("tiny"), **values | overrides)
+
+
+def test_student_begins_with_the_teachers_layers_and_keeps_positions(student, teacher):
+    theirs, last = formats.read(teacher).weights, formats.read(student).weights
+    first = formats.read(student, step=2).weights
+    np.testing.assert_array_equal(last[POSITIONS], theirs[POSITIONS])
+    assert not any("pooler" in name or "token_type" in name for name in last)
+
+    def distance(ours, name):
+        return np.abs(first[ours] - theirs[name]).max()
+
+    # Two warm-up steps change no weight by more than this.
+    moved = 1e-4
+    layer = "bert/encoder/layer_{}/output/kernel"
+    assert 0 < distance(layer.format(0), layer.format(1)) < moved
+    assert distance(layer.format(0), layer.format(0)) > moved
+    assert 0 < distance("mlm/output_bias", "mlm/output_bias") < moved
+    assert distance("mlm/transform/kernel", "mlm/transform/kernel") > moved
+
+
+def test_the_teacher_determines_the_vocabulary(student, teacher, texts, tmp_path):
+    """The recipe proposes 8,192 entries, and the texts would give another vocabulary."""
+    stored = workdir.load_config(student)
+    vocab = str(teacher / "tokenizer" / "vocab.txt")
+    assert (stored.model.vocab_size, stored.data.vocab) == (200, vocab)
+    ours, theirs = (workdir.load_vocabulary(path)[0].fingerprint for path in (student, teacher))
+    assert ours == theirs
+    config = distilled(texts, teacher, model__vocab_size=180)
+    source = ConfigSource("x.py", config, frozenset({"model.vocab_size"}))
+    with pytest.raises(UserError, match="is 180, but the teacher .* has 200: set --config.model.v"):
+        pretrain.train(config, tmp_path, source)
+
+
+def test_the_checkpoint_has_no_teacher(student):
+    state = runs.final_state(student)
+    assert list(state.params["bert"]["encoder"]) == ["layer_0"]
+    assert state.params.keys() == {"bert", "mlm"}
+
+
+def test_reports_the_three_losses_and_the_teachers_score(student, teacher, texts):
+    line = read_metrics(student)[0]
+    parts = 5 * line["soft_targets_loss"] + 2 * line["mlm_loss"] + line["hidden_cosine_loss"]
+    assert line["loss"] == pytest.approx(parts, rel=1e-5)
+    results = evaluation.evaluate_workdir(student)
+    assert results["teacher_mlm_loss"] > 1 and 0 <= results["soft_targets_accuracy"] <= 1
+    # A student that is its own teacher agrees with it everywhere.
+    config = distilled(texts, student, objective__teacher_layers="0", objective__teacher_head=True)
+    config.train.num_steps, config.eval.every_steps = 1, 0
+    trainer = make_trainer(config)
+    weights = formats.read(student).weights
+    same = trainer.state_of(trainer.frozen).params
+    run_input = pretrain.open_run_input(workdir.load_config(student), student)
+    results = evaluation.evaluate(
+        trainer,
+        same,
+        trainer.stages[-1],
+        store=run_input.heldout,
+        tokenizer=run_input.tokenizer,
+        token_counts_V=run_input.train.token_counts,
+        config=config,
+    )
+    assert weights.keys() == formats.read(student).weights.keys()
+    assert results["soft_targets_accuracy"] == 1 and abs(results["soft_targets_loss"]) < 1e-5
+    assert results["teacher_mlm_loss"] == pytest.approx(results["mlm_loss"], rel=1e-6)
+    assert abs(results["hidden_cosine_loss"]) < 1e-6
+
+
+@pytest.mark.slow
+def test_interrupted_run_is_bit_identical(student, teacher, texts, tmp_path):
+    train_with_interruption(distilled(texts, teacher), tmp_path, 5)
+    with pytest.raises(UserError, match=r"its config\.objective\.teacher is"):
+        pretrain.train(distilled(texts, student), tmp_path)
+    runs.assert_same_bits(runs.final_state(tmp_path), runs.final_state(student))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"objective__teacher": ""}, "needs a teacher: set --config.objective.teacher=DIR to a"),
+        (
+            {"objective__teacher": "/nowhere"},
+            "config.objective.teacher: /nowhere does not exist",
+        ),
+        ({"model__hidden_size": 8}, "leave hidden_cosine out of config.objective.terms"),
+        ({"objective__teacher_layers": "2"}, "it must name .* layers from 0 to 1"),
+        ({"model__intermediate_size": 24}, "give the student the teacher's widths"),
+        ({"data__lowercase": False}, "config.data.lowercase is False in the given config, but"),
+    ],
+)
+def test_teachers_that_do_not_fit_are_refused(teacher, texts, tmp_path, overrides, message):
+    with pytest.raises(UserError, match=message):
+        pretrain.train(distilled(texts, teacher, **overrides), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_student_may_have_another_shape(teacher, texts, tmp_path):
+    changes = {
+        "objective__terms": ("soft_targets", "masked_lm"),
+        "objective__weights": (5.0, 2.0),
+        "objective__teacher_layers": "",
+        "model__hidden_size": 8,
+        "scan_layers": True,
+        "train__gradient_accumulation_steps": 2,
+        "eval__max_sequences": 4,
+    }
+    results = pretrain.train(distilled(texts, teacher, **changes), tmp_path)
+    assert np.isfinite(results["soft_targets_loss"])
+
+
+def test_flops_include_the_teachers_forward_pass(teacher, texts):
+    config = distilled(texts, teacher)
+    trainer = make_trainer(config)
+    length, width, inner, vocabulary = 16, 16, 16, 200
+    block = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+    everywhere = 2 * length * (width**2 + width * vocabulary)
+    masked = 2 * 4 * (width**2 + width * vocabulary)
+    expected = 3 * (block + masked + everywhere) + 2 * block + everywhere
+    assert trainer.flops_per_sequence(trainer.stages[0]) == expected
+
+
+@pytest.mark.slow
+def test_step_compiles_and_is_timed_without_a_teacher(teacher, texts):
+    config = distilled(texts, "", objective__teacher_layers="3")
+    trainer = make_trainer(config)
+    assert list(trainer.frozen["bert"]["encoder"]) == [f"layer_{i}" for i in range(4)]
+    shardings = {leaf.sharding for leaf in jax.tree.leaves(trainer.abstract_frozen())}
+    assert shardings == {trainer.layout.replicated}
+    assert benchmark.benchmark_step(distilled(texts, teacher), 1, 2)["loss"] > 0
+
+
+def test_export_as_a_distilbert(student, tmp_path):
+    convert.convert(str(student), str(tmp_path / "hf"), "huggingface")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["DistilBertForMaskedLM"] and config["n_layers"] == 1
+    again = formats.read(tmp_path / "hf")
+    assert again.family == "distilbert" and not again.warnings
+    weights = formats.read(student).weights
+    assert again.weights.keys() == weights.keys()
+    for name, value in weights.items():
+        np.testing.assert_array_equal(again.weights[name], value)
+    assert len(load_file(tmp_path / "hf" / "model.safetensors")) == 4 + 16 + 5
+    assert workdir.load_config(student).family == "distilbert"
+
+
+@pytest.mark.slow
+def test_fine_tuning_uses_the_head_of_distilbert(tmp_path):
+    small.write_bert(tmp_path / "hf", family="distilbert")
+    small.write_rows(tmp_path / "data", train=16, validation=8, test=4)
+    config = small.config(tmp_path / "hf", tmp_path / "data", train__num_epochs=1.0)
+    finetune(config, tmp_path / "run")
+    assert workdir.load_config(tmp_path / "run").model.pooler_act == "relu"
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"), "huggingface")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["architectures"] == ["DistilBertForSequenceClassification"]
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {"pre_classifier.weight", "classifier.weight"} <= tensors.keys()
+    assert not any("pooler" in name or "token_type" in name for name in tensors)

@@ -1,0 +1,268 @@
+"""The four ways in which a run starts, and the weights and runs that are refused."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import convert
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.interop import formats
+from bert_jax.interop.weights import flatten, unflatten
+from bert_jax.pretraining import evaluation, start
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining.build import make_trainer
+from bert_jax.training import workdir
+from bert_jax.training.metrics import read_metrics
+from tests.interop.small_bert import edit_tensors, same_weights
+from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, texts):
+    """Returns a finished run of six steps with several checkpoints."""
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    pretrain.train(small_run(texts, **{"checkpoint.every_steps": 1}), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory, trained):
+    output = tmp_path_factory.mktemp("converted") / "hf"
+    assert convert.convert(str(trained), str(output), "huggingface") == []
+    return output
+
+
+def run_from(source, texts, **overrides):
+    vocab = source / "vocab.txt"
+    vocab = vocab if vocab.exists() else source / "tokenizer" / "vocab.txt"
+    return small_run(texts, **{"init_from": str(source), "data.vocab": str(vocab)} | overrides)
+
+
+def weights_of(directory):
+    return formats.read(directory).weights
+
+
+def begin(config, trained):
+    """Returns the trainer and the state at step 0 of a run that begins with given weights."""
+    tokenizer, _ = workdir.load_vocabulary(trained)
+    trainer = make_trainer(config)
+    pretrained = formats.read(config.init_from)
+    weights = start.take_weights(config, pretrained, tokenizer)
+    return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
+
+
+@pytest.mark.parametrize("kind", convert.KINDS)
+def test_weights_of_every_kind_begin_at_step_0(kind, trained, texts, tmp_path):
+    convert.convert(str(trained), str(tmp_path / "converted"), kind)
+    trainer, state = begin(run_from(tmp_path / "converted", texts), trained)
+    assert int(state.step) == 0
+    assert same_weights(flatten(state.params, trainer.model_config), weights_of(trained))
+    assert not any(np.asarray(moment).any() for moment in jax.tree.leaves(state.opt_state))
+
+
+def test_scanned_layers_make_no_difference(trained, texts):
+    trainer, state = begin(run_from(trained, texts, scan_layers=True), trained)
+    assert "layers" in state.params["bert"]["encoder"]
+    assert same_weights(flatten(state.params, trainer.model_config), weights_of(trained))
+
+
+def test_sinusoidal_positions_reach_the_weights(texts):
+    trainer = make_trainer(small_run(texts, sinusoidal_positions=0.5))
+    weights = flatten(trainer.init_state().params, trainer.model_config)
+    half = trainer.model_config.hidden_size // 2
+    first_row = weights["bert/embeddings/position_embeddings"][0]
+    np.testing.assert_array_equal(first_row, [0.0] * half + [0.5] * half)
+
+
+def test_single_checkpoint_of_a_run_can_be_read(trained):
+    steps = sorted(int(path.name) for path in (trained / "checkpoints").iterdir())
+    assert len(steps) > 1
+    older = trained / "checkpoints" / str(steps[0])
+    assert not same_weights(weights_of(older), weights_of(trained))
+    assert formats.read(older).training["step"] == steps[0]
+    with pytest.raises(
+        UserError, match="no complete checkpoint of step 77 .*the other steps: 4, 5, 6"
+    ):
+        formats.read(trained / "checkpoints" / "77")
+
+
+def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts, tmp_path, capsys):
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(huggingface, source)
+    edit_tensors(source, lambda t: [t.pop(n) for n in list(t) if n.startswith("cls.seq")])
+    shutil.copy(source / "vocab.txt", tmp_path / "vocab.txt")
+    vocab = {"data.vocab": str(tmp_path / "vocab.txt")}
+    # Dropout is not part of the weights.
+    overrides = vocab | {"model.hidden_dropout_prob": 0.2}
+    pretrain.train(run_from(source, texts, **overrides), run)
+    printed = capsys.readouterr().out
+    assert "has no next-sentence head: initialized at random" in printed
+    assert f"starting with the weights of {source} in {run}" in printed
+    # The run resumes from its own checkpoint, so the initial weights may be missing.
+    shutil.rmtree(source)
+    config = small_run(texts, init_from=str(source), **overrides, **{"train.num_steps": 7})
+    assert pretrain.train(config, run)["step"] == 7
+    assert "continuing from step 6" in capsys.readouterr().out
+    # The model card names the initial weights.
+    convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert f"| init_from | {source} |" in card
+    assert "| steps | 7 |" in card and "| maximum sequence length (tokens) | 16 |" in card
+    # The model has 512 positions, but neither run had longer sequences than 16.
+    assert files.read_json(tmp_path / "hf" / "tokenizer_config.json")["model_max_length"] == 16
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("files", marks=pytest.mark.slow), "tokenizer.json alone"]
+)
+def test_weights_determine_the_model_and_the_vocabulary(
+    kind, huggingface, trained, texts, tmp_path, capsys
+):
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(huggingface, source)
+    vocab = str(source / "vocab.txt")
+    if kind != "files":
+        (source / "vocab.txt").unlink()
+        vocab = str(run / "initial_vocabulary")
+    file = small_run(texts, **{"model.hidden_size": 64, "data.lowercase": False})
+    config = small_run(texts, init_from=str(source), **{"model.num_hidden_layers": 3})
+    assert pretrain.train(config, run, ConfigSource("x.py", file))["step"] == 6
+    stored = workdir.load_config(run)
+    assert (stored.model.num_hidden_layers, stored.data.vocab) == (1, vocab)
+    assert (
+        workdir.load_vocabulary(run)[0].fingerprint == formats.read(trained).tokenizer.fingerprint
+    )
+    printed = capsys.readouterr().out
+    assert "config.model.hidden_size is 16, not 64 as in x.py" in printed
+    assert files.read_json(run / "config_differences.json")["data.lowercase"] == [False, True]
+    # The weights are scored before training.
+    assert [line["step"] for line in read_metrics(run) if "eval_mlm_loss" in line] == [0, 6]
+    pretrain.train(config, run)
+    assert "This run is finished" in capsys.readouterr().out
+
+
+class TestRefusedWeights:
+    """After a refusal, the same work directory can be used with the right weights."""
+
+    def test_wrong_vocabulary_model_or_path_is_refused(self, huggingface, trained, texts, tmp_path):
+        lines = (huggingface / "vocab.txt").read_text().splitlines()
+        swapped = tmp_path / "vocab.txt"
+        swapped.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+        shorter = tmp_path / "shorter.txt"
+        shorter.write_text("\n".join(lines[:-1]) + "\n")
+        for overrides, message in (
+            ({"data.vocab": str(swapped)}, "another vocabulary: the entries differ"),
+            ({"data.vocab": str(shorter)}, "another vocabulary: it has 200 entries, not 199"),
+            ({"data.lowercase": False}, "lowercase is False, but the weights of .* have True: set"),
+            (
+                {"model.intermediate_size": 24, "model.hidden_act": "relu"},
+                "set --config.model.hidden_act=gelu --config.model.intermediate_size=16",
+            ),
+            ({"init_from": str(tmp_path / "nothing")}, "nothing does not exist"),
+        ):
+            config = run_from(huggingface, texts, **overrides)
+            with pytest.raises(UserError, match=message):
+                pretrain.train(
+                    config, tmp_path / "run", ConfigSource("x.py", config, set(overrides))
+                )
+        # A token store contains the vocabulary.
+        store = {"data.vocab": "", "data.store": str(trained / "data")}
+        pretrain.train(run_from(huggingface, texts, **store), tmp_path / "run")
+
+
+def test_converted_weights_cannot_be_resumed_but_evaluated(huggingface, texts, tmp_path):
+    converted = tmp_path / "converted"
+    convert.convert(str(huggingface), str(converted), "bert_jax")
+    with pytest.raises(UserError, match=f"--config.init_from={converted}"):
+        pretrain.train(small_run(texts), converted)
+    results = evaluation.evaluate_workdir(converted, texts)
+    assert results["step"] == 0 and results["mlm_loss"] > 0
+    with pytest.raises(UserError, match="or the model comes from elsewhere; give --data"):
+        evaluation.evaluate_workdir(converted)
+    with pytest.raises(UserError, match=f"^{huggingface} has no step 3"):
+        evaluation.as_workdir(huggingface, 3).__enter__()
+    with evaluation.as_workdir(huggingface) as directory:
+        assert evaluation.evaluate_workdir(directory, texts) == results
+    assert not directory.exists()
+
+
+def test_any_checkpoint_can_be_evaluated(trained):
+    with evaluation.as_workdir(trained, 5) as directory:
+        assert directory == trained
+    assert evaluation.evaluate_workdir(trained, step=5)["step"] == 5
+    with pytest.raises(UserError, match="no complete checkpoint of step 7"):
+        evaluation.evaluate_workdir(trained, step=7)
+
+
+class TestResumingAnotherRun:
+    @pytest.fixture(scope="class")
+    def earlier(self, trained, tmp_path_factory):
+        """Returns the trained run as it was two steps before its end."""
+        earlier = tmp_path_factory.mktemp("earlier") / "run"
+        shutil.copytree(trained, earlier)
+        for step in (5, 6):
+            shutil.rmtree(earlier / "checkpoints" / str(step))
+        return earlier
+
+    def test_result_is_bit_identical(self, earlier, trained, texts, tmp_path):
+        config = small_run(texts, resume_from=str(earlier))
+        files.write_json(earlier / workdir.INITIAL_TRAINING, {"initial_max_length": 24})
+        assert pretrain.train(config, tmp_path / "run")["step"] == 6
+        assert formats.read(tmp_path / "run").max_length == 24
+        assert same_weights(weights_of(tmp_path / "run"), weights_of(trained))
+        steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
+        assert min(steps) > 4
+
+    @pytest.mark.slow
+    def test_a_finished_run_is_trained_further(self, texts, tmp_path, capsys):
+        extra = {"train.extra.steps": (3,), "train.extra.peak_learning_rate": 0.01}
+        first, other, straight = (tmp_path / name for name in ("first", "other", "straight"))
+        for _ in range(2):
+            pretrain.train(small_run(texts), first)
+        assert "add --config.train.extra.steps=N" in capsys.readouterr().out
+        for config, directory in (
+            (small_run(texts, resume_from=str(first), **extra), other),
+            (small_run(texts, **extra), first),
+            (small_run(texts, **extra), straight),
+        ):
+            assert pretrain.train(config, directory)["step"] == 9
+        assert same_weights(weights_of(first), weights_of(other))
+        # The first steps of the third run were compiled with another schedule, which may change the
+        # rounding.
+        expected = weights_of(straight)
+        for name, value in weights_of(first).items():
+            np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
+
+    @pytest.mark.slow
+    def test_the_schedule_may_change(self, earlier, trained, texts, tmp_path):
+        config = small_run(texts, resume_from=str(earlier), **{"schedule.peak_learning_rate": 0.5})
+        pretrain.train(config, tmp_path / "run")
+        assert not same_weights(weights_of(tmp_path / "run"), weights_of(trained))
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("train.batch_size", 8), ("model.hidden_act", "relu"), ("optimizer.name", "lamb")],
+    )
+    def test_batches_model_and_optimizer_may_not_change(self, key, value, earlier, texts, tmp_path):
+        config = small_run(texts, resume_from=str(earlier), **{key: value})
+        with pytest.raises(UserError, match=f"config.resume_from: in .* config.{key} is"):
+            pretrain.train(config, tmp_path / "run")
+
+    def test_corpus_may_not_change(self, earlier, tmp_path):
+        config = small_run(write_documents(tmp_path / "texts", 13), resume_from=str(earlier))
+        with pytest.raises(UserError, match="another corpus"):
+            pretrain.train(config, tmp_path / "run")
+
+    def test_runs_that_cannot_be_resumed(self, trained, huggingface, texts, tmp_path):
+        for overrides, message in (
+            ({"resume_from": str(trained)}, "is already at step 6.*nothing is left to do"),
+            ({"resume_from": str(huggingface)}, "is not the work directory of a run"),
+            ({"resume_from": str(tmp_path / "nothing")}, "is not the work directory of a run"),
+        ):
+            with pytest.raises(UserError, match=message):
+                pretrain.train(small_run(texts, **overrides), tmp_path / "run")
+        assert not (tmp_path / "run" / "config.json").exists()

@@ -1,0 +1,102 @@
+"""The corpus report: shares counted by hand, and the problems that it names."""
+
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bert_jax.batches.stream import Stream
+from bert_jax.reports import corpus_report
+from tests.batches.fakes import NUM_SPECIALS, UNK, FakeStore, make_spec, make_tokenizer
+
+VOCAB_SIZE = 50
+
+
+def report_of(documents, num_steps=6, **spec):
+    """Returns the report on documents, each given by the lengths of its sentences."""
+    total = sum(map(sum, documents))
+    tokens = np.full(total, NUM_SPECIALS)
+    tokens[:3] = UNK
+    store = FakeStore([np.array(lengths) for lengths in documents], tokens)
+    store.token_counts = np.bincount(tokens, minlength=VOCAB_SIZE)
+    values = {"max_seq_length": 16, "batch_size": 2, "short_seq_prob": 0.0} | spec
+    stream = Stream(store, make_tokenizer(VOCAB_SIZE), make_spec(**values))
+    metadata = {"options": {"format": "auto"}, "report": {"formats": [["jsonl", "its name", 3]]}}
+    return corpus_report.measure(stream, num_steps, metadata)
+
+
+def test_shares_are_those_counted_by_hand():
+    # Rows have room for 14 tokens: 5 + 5 of the first document, 14 of the 40, and the last 5.
+    report = report_of([[5, 5], [40, 5]], rows="segments")
+    assert {name: report[name] for name in ("documents", "sentences", "tokens")} == {
+        "documents": 2,
+        "sentences": 4,
+        "tokens": 55,
+    }
+    assert report["seen"] == pytest.approx(29 / 55)
+    assert report["too_long"] == 1 / 4
+    assert report["unknown"] == pytest.approx(3 / 55)
+    assert report["padding"] == pytest.approx(13 / 48)
+    assert report["rows_per_epoch"] == 3 and report["tokens_per_epoch"] == 35
+    assert report["epochs"] == 4
+    assert report["tokens_per_sentence"] == {"median": 5, "largest": 40}
+    assert report["label_shares"] == {}
+
+
+def test_labels_of_pairs():
+    report = report_of([[4] * 200, [4] * 200])
+    shares = report["label_shares"]["next_sentence_labels"]
+    assert shares["0"] + shares["1"] == pytest.approx(1) and 0.3 < shares["1"] < 0.7
+    assert report["seen"] > 0.8
+
+
+def test_all_text_is_seen_if_rows_are_packed():
+    assert report_of([[5, 6, 7], [3, 4] * 9], rows="full_sentences")["seen"] == 1
+
+
+def test_a_sample_stands_for_the_corpus(monkeypatch):
+    documents = [[3, 4, 5] * 10] * 64
+    whole = report_of(documents, rows="segments", shuffle_sentences=64)
+    monkeypatch.setattr(corpus_report, "_SAMPLE_TOKENS", 1000)
+    part = report_of(documents, rows="segments", shuffle_sentences=64)
+    for name in ("rows_per_epoch", "tokens_per_epoch", "seen", "padding"):
+        assert part[name] == pytest.approx(whole[name], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "documents, rows, message",
+    [
+        (
+            [[100, 100]] * 9,
+            "segments",
+            "86% of the tokens are in no row of an epoch, because 100.0% of",
+        ),
+        (
+            [[100, 100]] * 9,
+            "segments",
+            ".*max_sentence_tokens=8 .* in another directory",
+        ),
+        ([[5]] * 40, "pairs", "100% of the pairs are random, because half of the documents have"),
+        ([[3]] * 40, "segments", "69% of the positions in rows are padding"),
+        ([[6, 7]], "segments", r"23.1% of the tokens are unknown to the vocabulary"),
+    ],
+)
+def test_problems_are_named(documents, rows, message):
+    found = corpus_report.warnings([report_of(documents, rows=rows)])
+    assert [text for text in found if re.match(message, text)], found
+
+
+def test_good_text_has_no_problem_and_the_table_shows_every_stage():
+    documents = [[4, 5, 4, 5, 4] * 40] * 4
+    reports = [report_of(documents, max_seq_length=length) for length in (16, 32)]
+    assert corpus_report.warnings(reports) == []
+    console = Console(width=100, record=True)
+    console.print(corpus_report.table(reports))
+    text = console.export_text()
+    assert "rows of 16" in text and "rows of 32" in text and "tokens seen in an epoch" in text
+    assert "jsonl" in text and "el in Greek text" in text and "random pairs" in text
+    short = corpus_report.table(reports, corpus_report.MAIN_ROWS[:4])
+    assert list(short.columns[0].cells) == list(corpus_report.MAIN_ROWS[:4])
+    many = report_of(documents, num_steps=100_000)
+    assert "the run repeats the text" in corpus_report.warnings([many])[0]

@@ -1,0 +1,241 @@
+"""Token stores: their contents, checks and damage."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from etils import epath
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.config import default_config
+from bert_jax.store.preparation import prepare
+from bert_jax.store.token_store import SplitWriter, TokenStore, read_metadata, write_metadata
+from bert_jax.text.corpus import Corpus
+
+DOCUMENTS = st.lists(
+    st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=5),
+    min_size=1,
+    max_size=12,
+)
+
+
+def append(writer, document):
+    lengths = np.array([len(sentence) for sentence in document])
+    writer.append(np.concatenate(document).astype(np.int32), lengths)
+
+
+def write(directory, documents, vocab_size=100, **options):
+    with SplitWriter(directory, vocab_size, **options) as writer:
+        for document in documents:
+            append(writer, document)
+    return TokenStore(directory)
+
+
+def read_back(store):
+    tokens = store.tokens_at(np.arange(store.num_tokens)).tolist()
+    sentences = [
+        tokens[a:b]
+        for a, b in zip(store.sentence_starts[:-1], store.sentence_starts[1:], strict=True)
+    ]
+    return [
+        sentences[a:b]
+        for a, b in zip(store.document_starts[:-1], store.document_starts[1:], strict=True)
+    ]
+
+
+@settings(max_examples=30)
+@given(documents=DOCUMENTS, shard_tokens=st.sampled_from([1, 7, 2**26]))
+def test_round_trip(tmp_path_factory, documents, shard_tokens):
+    directory = tmp_path_factory.mktemp("store")
+    store = write(directory, documents, shard_tokens=shard_tokens)
+    assert read_back(store) == documents
+    flat = [token for d in documents for s in d for token in s]
+    assert (store.num_documents, store.num_tokens) == (len(documents), len(flat))
+    assert store.token_counts.tolist() == np.bincount(flat, minlength=100).tolist()
+    # Shards end where documents do.
+    shard_starts = np.load(directory / "shard_starts.npy")
+    assert set(shard_starts) <= set(store.sentence_starts[store.document_starts])
+    positions = np.random.default_rng(0).integers(0, len(flat), (3, 5))
+    found = store.tokens_at(positions)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, np.array(flat)[positions])
+
+
+@pytest.mark.parametrize("vocab_size, width", [(65536, 2), (65537, 4)])
+def test_highest_id_is_stored_exactly(vocab_size, width, tmp_path):
+    store = write(tmp_path, [[[0, vocab_size - 1]]], vocab_size)
+    assert store.tokens_at(np.array([1])).tolist() == [vocab_size - 1]
+    assert (tmp_path / "tokens-00000.bin").stat().st_size == 2 * width
+
+
+def test_an_unfinished_split_does_not_open(tmp_path):
+    with pytest.raises(RuntimeError), SplitWriter(tmp_path, 10) as writer:
+        append(writer, [[1]])
+        raise RuntimeError
+    with pytest.raises(UserError, match="not a finished split of a token store"):
+        TokenStore(tmp_path)
+
+
+@pytest.mark.parametrize("vocab_size, dtype, bad", [(100, "<u2", 100), (65537, "<i4", -1)])
+def test_ids_outside_the_vocabulary_are_reported(vocab_size, dtype, bad, tmp_path):
+    write(tmp_path, [[[1, 2, 3]]], vocab_size)
+    (tmp_path / "checksums.npz").unlink()
+    np.array([1, 2, bad], dtype).tofile(tmp_path / "tokens-00000.bin")
+    store = TokenStore(tmp_path)
+    assert store.tokens_at(np.array([0, 1])).tolist() == [1, 2]
+    with pytest.raises(UserError, match="damaged: it has ids outside its vocabulary of"):
+        store.tokens_at(np.array([[0, 2]]))
+
+
+def test_damage_is_detected(tmp_path):
+    write(tmp_path, [[[1, 2, 3]]])
+    path = tmp_path / "tokens-00000.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match="should have 6 bytes but has 5"):
+        TokenStore(tmp_path)
+    path.write_bytes(content)
+    (tmp_path / "checksums.npz").unlink()
+    np.save(tmp_path / "sentence_starts.npy", np.array([0, 2]))
+    with pytest.raises(UserError, match="do not agree"):
+        TokenStore(tmp_path)
+    (tmp_path / "sentence_starts.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(UserError, match="sentence_starts.npy is damaged"):
+        TokenStore(tmp_path)
+    np.save(tmp_path / "sentence_starts.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(UserError, match="sentence_starts.npy is damaged.*Python objects"):
+        TokenStore(tmp_path)
+
+
+def test_changed_bytes_are_detected_where_they_are_read(tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 100, 70_000)
+    with SplitWriter(tmp_path, 100, shard_tokens=1) as writer:
+        for _ in range(2):
+            writer.append(tokens, np.array([70_000]), begins_word=tokens > 50)
+
+    def change(name, at):
+        content = bytearray((tmp_path / name).read_bytes())
+        content[at] ^= 1
+        (tmp_path / name).write_bytes(content)
+
+    change("tokens-00001.bin", 2 * 69_999)
+    store = TokenStore(tmp_path)
+    assert store.tokens_at(np.arange(70_000, 130_000)).tolist() == tokens[:60_000].tolist()
+    with pytest.raises(UserError, match="tokens-00001.bin is damaged .its checksum is wrong.: rem"):
+        store.tokens_at(np.array([0, 139_000]))
+    # Stores of older versions have no checksums.
+    (tmp_path / "checksums.npz").rename(tmp_path / "sums")
+    assert TokenStore(tmp_path).tokens_at(np.array([139_999])) != tokens[-1]
+    (tmp_path / "sums").rename(tmp_path / "checksums.npz")
+    change("word_starts.bin", 0)
+    store = TokenStore(tmp_path)
+    with pytest.raises(UserError, match="word_starts.bin is damaged"):
+        store.word_starts_at(np.array([9]))
+    change("token_counts.npy", 200)
+    with pytest.raises(UserError, match="token_counts.npy is damaged"):
+        TokenStore(tmp_path)
+    change("checksums.npz", 200)
+    with pytest.raises(UserError, match="checksums.npz is damaged"):
+        TokenStore(tmp_path)
+
+
+METADATA = {
+    "tokenizer": {"kind": "wordpiece", "fingerprint": "é"},
+    "vocab_size": 10,
+    "splits": {"train": {"documents": 1, "sentences": 2, "tokens": 3, "bytes_of_text": 4}},
+    "dropped_documents": {},
+    "options": {"input": ["a.txt"], "format": "auto", "vocab": "", "vocab_path": ""},
+    "sources": [{"path": "a.txt", "bytes": 4}, {"tfds": "x", "field": "text", "version": "1"}],
+}
+
+
+def test_metadata(tmp_path):
+    with pytest.raises(UserError, match="holds no finished token store"):
+        read_metadata(tmp_path)
+    write_metadata(tmp_path, METADATA)
+    assert read_metadata(tmp_path) == {"format_version": 1} | METADATA
+    assert os.listdir(tmp_path) == ["metadata.json"]
+    (tmp_path / "metadata.json").write_text(json.dumps({"format_version": 0}))
+    with pytest.raises(UserError, match="version 0, but this program reads version 1"):
+        read_metadata(tmp_path)
+    (tmp_path / "metadata.json").write_text('{"format')
+    with pytest.raises(UserError, match="is not valid JSON"):
+        read_metadata(tmp_path)
+
+
+def test_a_full_disk_names_the_directory(tmp_path):
+    writer = SplitWriter(tmp_path, 10)
+    os.symlink("/dev/full", tmp_path / "tokens-00000.bin")
+    with pytest.raises(OSError, match="No space left") as info:
+        for _ in range(100):
+            append(writer, [[1] * 10_000])
+    assert info.value.filename == str(tmp_path)
+
+
+MEMORY = """
+import sys, numpy as np
+from bert_jax.store.token_store import SplitWriter, TokenStore
+def peak():
+    return int(next(l for l in open("/proc/self/status") if "VmHWM" in l).split()[1]) / 1024
+before = peak()
+with SplitWriter(sys.argv[1], 1000) as writer:
+    for i in range(4000):
+        writer.append(np.full(20_000, i % 1000, np.int32), np.full(200, 100))
+store = TokenStore(sys.argv[1])
+store.tokens_at(np.arange(0, store.num_tokens, 100_000))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    # 80 million tokens: 320 MB as int32.
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert float(output) < 60
+
+
+def test_texts_prepared_in_a_bucket(bucket, tmp_path):
+    """Compares the bytes of a store prepared in a bucket with one prepared on a disk."""
+    texts = {
+        "a.txt": "One fish. Two fish.\n\nRed fish here.",
+        "b.jsonl": '{"text": "Blue fish. Old fish."}\n{"text": "New fish. This one is."}\n',
+        "c.txt": "A little star.\nAnother car.\n\nThey are not sad.\nThey are glad.\n\n" * 9,
+    }
+    words = "one two red blue old new fish here this is a little star another car they".split()
+    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] . are not sad glad".split() + words
+    texts["vocab"] = "".join(f"{word}\n" for word in vocabulary)
+    made = {}
+    for root in (epath.Path(tmp_path), epath.Path(f"gs://{bucket}")):
+        for name, text in texts.items():
+            (root / "texts").mkdir(parents=True, exist_ok=True)
+            (root / "texts" / name).write_text(text)
+        data = default_config().data
+        data.input, data.vocab = (f"{root}/texts/*.*",), f"{root}/texts/vocab"
+        data.num_processes, data.heldout_fraction = 2, 0.2
+        if files.is_remote(root):
+            files.write_whole(root / "store" / "train" / "tokens-00007.bin", b"left by a kill")
+        made[root] = prepare(data, len(vocabulary), root / "store")
+        # A second call returns the existing store.
+        assert prepare(data, len(vocabulary), root / "store") == made[root]
+    disk, remote = made
+    assert made[disk]["splits"] == made[remote]["splits"]
+    written = {p.relative_to(disk).as_posix() for p in Path(disk, "store").rglob("*.*")}
+    assert written == {f"store/{name}" for name in files.list_files(remote / "store")}
+    for name in written - {"store/metadata.json"}:  # The metadata contain the paths of the sources.
+        assert (remote / name).read_bytes() == (disk / name).read_bytes(), name
+    ours, theirs = (TokenStore(root / "store" / "train") for root in made)
+    positions = np.random.default_rng(0).integers(0, theirs.num_tokens, (5, 7))
+    assert np.array_equal(ours.tokens_at(positions), theirs.tokens_at(positions))
+    files.write_whole(remote / "other" / "notes.txt", b"mine")
+    with pytest.raises(UserError, match="other holds notes.txt, which is not part of an"):
+        prepare(data, len(vocabulary), remote / "other")
+    with pytest.raises(UserError, match="no object matches 'gs:"):
+        Corpus(f"gs://{bucket}/none/*.txt")

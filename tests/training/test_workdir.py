@@ -1,0 +1,172 @@
+"""The claim of a work directory by a run, and the refusal of other runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax.base.errors import UserError
+from bert_jax.config import default_config
+from bert_jax.training import workdir
+
+
+class FakeTokenizer:
+    """A tokenizer with only the methods that a work directory uses."""
+
+    def save(self, path):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "vocab.txt").write_text("[PAD]\n")
+
+
+def claim(directory, config):
+    """Checks and then claims a directory, like the start of a run."""
+    warnings = workdir.check(directory, config)
+    workdir.claim(directory, config)
+    return warnings
+
+
+def test_first_claim_writes_the_config(tmp_path):
+    config = default_config()
+    config.seed = 17
+    assert claim(tmp_path / "new" / "run", config) == []
+    assert config_lib.to_dict(workdir.load_config(tmp_path / "new" / "run")) == config_lib.to_dict(
+        config
+    )
+    assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model.hidden_size", 96),
+        ("data.format", "jsonl"),
+        ("seed", 1),
+        ("train.batch_size", 512),
+        ("scan_layers", True),
+    ],
+)
+def test_another_run_is_refused_with_the_difference(tmp_path, path, value):
+    claim(tmp_path, default_config())
+    before = (tmp_path / "config.json").read_text()
+    config = default_config()
+    config.update_from_flattened_dict({path: value})
+    with pytest.raises(UserError) as error:
+        claim(tmp_path, config)
+    message = str(error.value)
+    assert f"config.{path}" in message and repr(value) in message and str(tmp_path) in message
+    assert "choose another --workdir" in message and "\n" not in message
+    assert (tmp_path / "config.json").read_text() == before
+
+
+def test_a_given_number_of_predictions_equals_the_same_derived_number(tmp_path):
+    config = default_config()
+    for entry, given in zip(config.train.stages, (20, 80), strict=True):
+        entry.max_predictions_per_seq = given
+    claim(tmp_path, config)
+    assert claim(tmp_path, default_config()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("workdir", "/elsewhere"),
+        ("sharding", "fsdp"),
+        ("remat", "full"),
+        ("mesh.fsdp", 8),
+        ("checkpoint.keep", 9),
+        ("eval.every_steps", 3),
+        ("data.prefetch_batches", 1),
+    ],
+)
+def test_keys_that_do_not_affect_the_result_may_change(tmp_path, path, value):
+    claim(tmp_path, default_config())
+    config = default_config()
+    config.update_from_flattened_dict({path: value})
+    assert claim(tmp_path, config) == []
+    # The newest config is written.
+    assert config_lib.to_dict(workdir.load_config(tmp_path)) == config_lib.to_dict(config)
+
+
+def test_keys_added_later_get_their_defaults(tmp_path):
+    """A run that an older version started can be resumed."""
+    claim(tmp_path, default_config())
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values["profile"], values["fused_attention"], values["mesh"]["model"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert claim(tmp_path, default_config()) == []
+    config = default_config()
+    config.fused_attention = False
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="config.fused_attention is True, not False"):
+        claim(tmp_path, config)
+
+
+def test_more_steps_are_allowed_with_a_warning(tmp_path):
+    claim(tmp_path, default_config())
+    config = default_config()
+    config.train.num_steps = 2_000_000
+    (warning,) = claim(tmp_path, config)
+    assert "1000000" in warning and "2000000" in warning
+
+
+def test_checkpoints_without_a_config_are_not_claimed(tmp_path):
+    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
+    with pytest.raises(UserError, match="checkpoints but no config.json"):
+        claim(tmp_path, default_config())
+
+
+def test_damaged_config_gives_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    for action in (
+        lambda: workdir.load_config(tmp_path),
+        lambda: claim(tmp_path, default_config()),
+    ):
+        with pytest.raises(UserError, match="config.json is not valid JSON"):
+            action()
+
+
+def test_missing_work_directory(tmp_path):
+    with pytest.raises(UserError, match="is not a work directory of bert_jax"):
+        workdir.load_config(tmp_path)
+    with pytest.raises(
+        UserError, match="has no tokenizer/; the command of the run writes it again"
+    ):
+        workdir.load_vocabulary(tmp_path)
+
+
+def test_corpus_must_match_the_claimed_one(tmp_path):
+    counts = np.arange(5, dtype=np.int64)
+    metadata = {"tokenizer": "abc", "splits": {"train": {"documents": 3}}}
+    for _ in range(2):
+        workdir.claim_corpus(tmp_path, metadata, FakeTokenizer(), counts)
+    assert (tmp_path / "tokenizer" / "vocab.txt").exists()
+    np.testing.assert_array_equal(np.load(tmp_path / "token_counts.npy"), counts)
+    other = {"tokenizer": "abc", "splits": {"train": {"documents": 4}}}
+    with pytest.raises(UserError, match=r"splits.train.documents was 3.*is now 4"):
+        workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
+
+
+def test_token_store_is_refused(tmp_path):
+    (tmp_path / "metadata.json").write_text("{}")
+    with pytest.raises(UserError, match="holds a token store .*; choose another --workdir"):
+        workdir.check(tmp_path, default_config())
+
+
+def test_hugging_face_directory_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
+    with pytest.raises(UserError, match="holds a Hugging Face model, not a run; choose another"):
+        workdir.check(tmp_path, default_config())
+    with pytest.raises(UserError, match="config.json: the config of a Hugging Face model, not of"):
+        workdir.load_config(tmp_path)
+
+
+def test_refused_start_leaves_no_new_directory(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("there", "new", "used"):
+        with pytest.raises(UserError), workdir.lock(tmp_path / name):
+            if name == "used":
+                (tmp_path / name / "config.json").touch()
+            raise UserError("no")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "used"]
