@@ -43,7 +43,7 @@ def attack(folder, key, name):
     *above, last = key.split(".")
     for part in above:
         section = section[part]
-    section[last] = [PAYLOAD] * len(section[last]) if last == "terms" else PAYLOAD
+    section[last] = [PAYLOAD, *section[last][1:]] if last == "terms" else PAYLOAD
     path.write_text(json.dumps(stored))
 
 
