@@ -6,10 +6,12 @@ import shutil
 import pytest
 
 import bert_jax
-from bert_jax import convert, report, run_record
+from bert_jax import convert
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining import run as pretrain
+from bert_jax.reports.page import page
+from bert_jax.reports.record import read_run
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
 from tests.small_run import compiled_once, small_run  # noqa: F401
@@ -48,7 +50,7 @@ def folder(texts, tmp_path_factory):
 
 
 def show(directory):
-    report.page([run_record.read_run(directory)])
+    page([read_run(directory)])
 
 
 def resume(directory):
