@@ -89,6 +89,9 @@ class Encoder(nn.Module):
             for group, block in enumerate(blocks):
                 repeated = nn.scan(
                     step,
+                    # Only with this check does flax keep broadcast parameters that it initializes.
+                    # It refuses callbacks, which tests need.
+                    check_constancy_invariants=self.is_initializing(),
                     variable_broadcast="params",
                     split_rngs={"params": False, "dropout": True},
                     length=groups.count(group),
@@ -99,6 +102,7 @@ class Encoder(nn.Module):
 
         layers = nn.scan(
             _ScannedBlock,
+            check_constancy_invariants=False,
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
