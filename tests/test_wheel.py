@@ -9,7 +9,7 @@ from tests.runs import ROOT, environment
 
 PROGRAM = """
 import bert_jax
-from bert_jax import command_line
+from bert_jax.config import command_line
 print(bert_jax.__file__)
 print(bert_jax.load_config("roberta:tiny").data.rows, bert_jax.load_config("configs/tiny.py").dtype)
 print(*command_line.config_files())

@@ -13,7 +13,7 @@ CALLS = 10
 PAGES = 2**26 // 4096
 PROGRAM = f"""
 import resource, sys
-from bert_jax import cpu_allocator
+from bert_jax.base import cpu_allocator
 cpu_allocator.keep_freed_memory()
 if 'wait' in sys.argv:
     cpu_allocator.wait_for_each_program()

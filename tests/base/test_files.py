@@ -57,7 +57,7 @@ def test_missing_credentials_give_one_sentence(tmp_path, bucket):
 def test_missing_packages_give_one_sentence():
     code = (
         "import sys; sys.modules['gcsfs'] = None\n"
-        "from bert_jax import files\n"
+        "from bert_jax.base import files\n"
         "try: files.open_path('gs://b/x', '--input')\n"
         "except Exception as error: print(error)"
     )
@@ -70,7 +70,7 @@ def test_missing_packages_give_one_sentence():
 
 def test_listings_are_not_cached_and_tensorflow_is_not_loaded(bucket):
     code = (
-        "import sys; from etils import epath; from bert_jax import files\n"
+        "import sys; from etils import epath; from bert_jax.base import files\n"
         f"folder = epath.Path('gs://{bucket}/a')\n"
         "(folder / 'x').write_bytes(b'1'); print(folder.exists(), len(list(folder.iterdir())))\n"
         "files.remove_directory(folder); print(folder.exists(), 'tensorflow' in sys.modules)"

@@ -213,7 +213,8 @@ def test_required_flags():
 PROGRAM = """
 import errno, sys
 from absl import logging
-from bert_jax import __main__, cli
+from bert_jax import __main__
+from bert_jax.config import cli
 from bert_jax.base.errors import UserError
 def main(argv):
     logging.info("chatter")

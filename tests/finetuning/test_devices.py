@@ -25,7 +25,7 @@ OVERRIDES = {
 REPORTING = """
 import sys
 import bert_jax.finetune as command
-from bert_jax import cli
+from bert_jax.config import cli
 from bert_jax.tasks.table import TableTask
 
 def report(task, split, outputs, path, write=TableTask.write_predictions):
