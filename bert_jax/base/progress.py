@@ -11,7 +11,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 
 LINE_EVERY_SECONDS = 10.0
-# The remaining time is judged after this time.
+# Seconds before the first estimate of the remaining time.
 _JUDGED_SECONDS = 20.0
 _DAY = timedelta(days=1)
 

@@ -23,7 +23,7 @@ class Window:
 
 
 class Examples:
-    """Numbers the rows of a builder, and plans any run of consecutive rows."""
+    """Numbers the rows of a builder, and plans any range of consecutive rows."""
 
     def __init__(self, rows: WindowedRows):
         self.rows = rows

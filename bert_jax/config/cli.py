@@ -108,7 +108,7 @@ def end_on_sigterm() -> None:
     """Makes SIGTERM raise SystemExit, so that the process removes its temporary files.
 
     Python ignores exceptions in callbacks of the garbage collector. A signal may therefore have no
-    effect; its sender must then repeat it.
+    effect: send it again.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 

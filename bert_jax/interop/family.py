@@ -135,7 +135,7 @@ class Family:
       required_weights: Flat names of weights that all classes of the family have.
       tied: Maps each tensor that is a copy of another tensor to the original.
       zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
-        missing table is written as one row of zeros, and one row of zeros is read as no table.
+        missing table is written as one row of zeros, and a single row of zeros means no table.
       buffers: Tensors that are constants, not weights.
       google_values: Keys of `config.model` with the values that Google's program supports;
         empty if it does not support the family.

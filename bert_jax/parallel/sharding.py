@@ -33,8 +33,8 @@ PARAMETER_AXES = (
 )
 ACTIVATION_AXES = ("batch", "activation_heads", "activation_mlp", "activation_vocab")
 
-# Axes that a table leaves out are whole on every device. Activations have their own names: a rule
-# that lays a parameter over `fsdp` must not apply to the batch.
+# Axes that a table leaves out are replicated on all devices. Activations have their own names: a
+# rule that lays a parameter over `fsdp` must not apply to the batch.
 _BATCH: Rules = (("batch", BATCH_AXES),)
 _FSDP: Rules = (("embed", "fsdp"),)
 _TENSOR: Rules = (
@@ -155,7 +155,7 @@ class Layout:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of an array that is whole on every device."""
+        """The sharding of an array that is replicated on all devices."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def put_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:

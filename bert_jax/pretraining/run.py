@@ -277,7 +277,7 @@ def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
 
 
 def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
-    """Refuses a change of num_steps that would move the run to another place in its data.
+    """Refuses a change of num_steps that would move the run to a different position in its data.
 
     The examples of a stage are counted from its first step. If that step moved, examples would
     be repeated or skipped.
@@ -289,9 +289,9 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
     if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
         raise UserError(
             f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
-            "of this run in another stage or at another place in its stage; keep the number and "
-            "train the finished run further with --config.train.extra.steps=N, or choose a number "
-            "with which the current stage stays the same and begins at the same step"
+            "of this run in a different stage or at a different position in it; keep the number "
+            "and train the finished run further with --config.train.extra.steps=N, or choose a "
+            "number with which the current stage stays the same and begins at the same step"
         )
 
 

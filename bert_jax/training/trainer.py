@@ -162,7 +162,7 @@ class Trainer:
         return self.compiled_train_step(state, batch, self._placed_frozen)
 
     def eval_step(self, params: Any, batch: Batch, *operands: Any) -> Any:
-        """Returns the result of the objective's `evaluate`, whole on every device."""
+        """Returns the result of the objective's `evaluate`, replicated on all devices."""
         return self.compiled_eval_step(params, batch, self._placed_frozen, *operands)
 
     def is_finite(self, state: TrainState) -> bool:
