@@ -111,7 +111,7 @@ def run_ours(model: str, texts: str, output: str) -> None:
     rates = {}
     for phase in ("first", "warm"):
         cpu = time.process_time()
-        count = write_features(bert, texts, output, layers=(-1,), how=how).num_texts
+        count = write_features(bert, texts, output, layers=(-1,), how=how)
         rates[phase] = count / (time.perf_counter() - started)
         rates["cpu"] = count / (time.process_time() - cpu)
         started = time.perf_counter()

@@ -13,6 +13,7 @@
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
     python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
+Every command but attention takes --input; --json prints a line as in the output for such a file.
 PATH is a work directory (its best checkpoint if one was kept, otherwise the newest, or that of
 --step), a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
 fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
@@ -23,8 +24,7 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from absl import flags
 from rich.table import Table
@@ -34,48 +34,18 @@ from bert_jax.base import cpu_allocator, files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, terminal
 from bert_jax.config import cli
+from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, predict_file
 
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
-    from bert_jax.inference.finetuned import FineTuned
 
 # An attention page with more tokens is too large, and too dense to read.
 _ATTENTION_LENGTH = 128
-# The results of a command, as a JSON object of numbers and of lists of objects.
-Values = dict[str, Any]
 
 
-def fill_mask(bert: "Bert", text: str, text_b: str | None = None) -> Values:
-    """Guesses the likeliest tokens for each [MASK]."""
-    masks = bert.fill_mask(text, text_b, top_k=flags.FLAGS.top_k)
-    return {"masks": [[guess._asdict() for guess in mask] for mask in masks]}
-
-
-def next_sentence(bert: "Bert", text: str, text_b: str) -> Values:
-    """Computes the probability that the second sentence follows the first."""
-    probability = bert.next_sentence(text, text_b)
-    return {"is_next": probability, "random": 1 - probability}
-
-
-def score(bert: "Bert", text: str) -> Values:
-    """Computes the log-probability of each token (in nats) and of the text."""
-    result = bert.score(text)
-    pairs = zip(result.tokens, result.log_probs, strict=True)
-    return {
-        "tokens": [{"token": token, "log_prob": log_prob} for token, log_prob in pairs],
-        "pseudo_log_likelihood": result.log_likelihood,
-        "pseudo_perplexity": result.perplexity,
-    }
-
-
-def detect(bert: "Bert", text: str, text_b: str | None = None) -> Values:
-    """Marks the tokens that look replaced, with the probability that they are."""
-    return {"tokens": [token._asdict() for token in bert.detect(text, text_b)]}
-
-
-def features(bert: "Bert") -> Values:
+def features(bert: "Bert") -> None:
     """Writes the features of a file of texts to a file."""
-    from bert_jax.inference.features import check_output, count_texts, write_features
+    from bert_jax.inference.features import SUFFIXES, count_texts, write_features
 
     args = flags.FLAGS
     try:
@@ -84,125 +54,38 @@ def features(bert: "Bert") -> Values:
         value = ",".join(args.layers)
         raise cli.UsageError(f"--layers={value} must be whole numbers, such as -1,-2") from None
     # Arguments are checked before the file is read.
-    check_output(args.output, args.input)
+    files.check_output(args.output, SUFFIXES, args.input)
     bert.layers(layers)
     how = bert.embedding_with(args.pooling, args.normalize, args.max_length, args.stride)
     with Progress("features", count_texts(bert, args.input), "texts") as progress:
-        summary = write_features(
-            bert,
-            args.input,
-            args.output,
-            layers=layers,
-            how=how,
-            advance=progress.advance,
-        )
-    if summary.num_cut:
-        _warn(
-            f"{summary.num_cut:,} texts are truncated to {how.max_length} tokens; the first is "
-            f"{summary.first_cut}"
-        )
-    if summary.num_blank:
-        _warn(
-            f"{summary.num_blank:,} texts are blank, and have the features of [CLS] [SEP] alone; "
-            f"the first is {summary.first_blank}"
+        count = write_features(
+            bert, args.input, args.output, layers=layers, how=how, advance=progress.advance
         )
     kind = f"{how.pooling}, {'normalized' if how.normalize else 'not normalized'}"
-    print(f"features ({kind}) of {summary.num_texts:,} texts are in {args.output}")
-    return {}
+    print(f"features ({kind}) of {count:,} texts are in {args.output}")
 
 
-def attention(bert: "Bert", text: str, text_b: str | None = None) -> Values:
+def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
     """Writes an HTML page that shows the attention between tokens."""
     from bert_jax.inference.attention_page import attention_page
 
     args = flags.FLAGS
-    path = files.open_path(args.output, "--output")
-    if path.suffix not in (".html", ".htm"):
-        raise UserError(f"--output is {path}; it must be FILE.html")
+    files.check_output(args.output, (".html", ".htm"))
     length = args.max_length
     if length is None:
         length = min(_ATTENTION_LENGTH, bert.max_length)
     view = bert.attention(text, text_b, top_k=args.top_k, max_length=length)
-    files.write_whole(path, attention_page(view).encode())
+    files.write_whole(args.output, attention_page(view).encode())
     print(f"open {args.output} in a browser: {len(view.tokens)} tokens")
-    return {}
 
 
-def classify(bert: "FineTuned", text: str, text_b: str | None = None) -> Values:
-    """Ranks the classes of a sentence or a pair, or computes the number of a regression."""
-    found = bert.classify(text, text_b)
-    if isinstance(found, float):
-        return {"value": found}
-    return {"labels": [label._asdict() for label in found]}
-
-
-def answer(bert: "FineTuned", question: str, text: str) -> Values:
-    """Ranks answers to a question, with their characters in the text."""
-    args = flags.FLAGS
-    found = bert.answer(question, text, n_best=args.n_best, with_no_answer=args.with_no_answer)
-    keys = ("text", "start", "end", "probability")
-    return {"answers": [{key: getattr(x, key) for key in keys} for x in found]}
-
-
-def tag(bert: "FineTuned", text: str) -> Values:
-    """Finds the tag of each word, and the entities that the tags form."""
-    words, entities = bert.tag(text), bert.entities(text)
-    return {
-        "words": [word._asdict() for word in words],
-        "entities": [entity._asdict() for entity in entities],
-    }
-
-
-def choose(bert: "FineTuned", context: str, choice: str, choice_b: str, *choices: str) -> Values:
-    """Ranks answers to a question, or endings of a text."""
-    found = bert.choose(context, [choice, choice_b, *choices])
-    return {"choices": [x._asdict() for x in found]}
-
-
-def from_file(command: str, bert: "Bert") -> Values:
-    """Applies a command to the examples of a file."""
-    from bert_jax.inference.file_predictions import predict_file
-
-    args = flags.FLAGS
-    names = {"fill-mask": ("top_k",), "answer": ("n_best", "with_no_answer")}.get(command, ())
-    options = {name: args[name].value for name in names}
-    with Progress(command, None, "examples") as progress:
-        count = predict_file(command, bert, args.input, args.output, progress.advance, **options)
-    print(f"predictions for {count:,} examples are in {args.output}")
-    return {}
-
-
-class Command(NamedTuple):
-    """A command of `predict`.
-
-    Attributes:
-      run: The function that runs it on a model and texts.
-      flags: The flags that it takes in addition to --model and --step.
-      required: The flags among these that must be given.
-      has_head: Whether it needs a task head.
-      takes_file: Whether it takes --input and --output in place of texts.
-    """
-
-    run: Callable[..., Values]
-    flags: tuple[str, ...]
-    required: tuple[str, ...] = ()
-    has_head: bool = False
-    takes_file: bool = False
-
-
-_FEATURES_FLAGS = ("input", "output", "layers", "pooling", "normalize", "max_length", "stride")
-COMMANDS = {
-    "fill-mask": Command(fill_mask, ("top_k", "json"), takes_file=True),
-    "next-sentence": Command(next_sentence, ("json",)),
-    "score": Command(score, ("json",), takes_file=True),
-    "detect": Command(detect, ("json",)),
-    "features": Command(features, _FEATURES_FLAGS, required=("input", "output")),
-    "attention": Command(attention, ("output", "top_k", "max_length"), required=("output",)),
-    "classify": Command(classify, ("json",), has_head=True, takes_file=True),
-    "answer": Command(answer, ("n_best", "with_no_answer", "json"), has_head=True, takes_file=True),
-    "tag": Command(tag, ("json",), has_head=True, takes_file=True),
-    "choose": Command(choose, ("json",), has_head=True, takes_file=True),
+# These commands have no results: each takes the fields of one example and writes a file of its own.
+_FEATURES_OPTIONS = ("layers", "pooling", "normalize", "max_length", "stride")
+_WRITERS = {
+    "features": Verb(features, inspect.Signature(), _FEATURES_OPTIONS),
+    "attention": Verb(attention, TEXT_OR_PAIR, ("top_k", "max_length")),
 }
+COMMANDS = VERBS | _WRITERS
 
 
 def define_flags() -> None:
@@ -222,9 +105,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "input",
         "",
-        'features: FILE.txt with a text on each line, or JSON lines, {"text": ..., "text_b": ...}. '
-        "classify, answer, tag, choose, score, "
-        "fill-mask: JSON lines or a file in a format that fine-tuning reads.",
+        'A file of examples: JSON lines such as {"text": ..., "text_b": ...}, TSV or CSV with such '
+        "columns, FILE.txt with a text on each line, or a format that fine-tuning reads; not for "
+        "attention.",
     )
     flags.DEFINE_string(
         "output",
@@ -261,7 +144,7 @@ def define_flags() -> None:
 
 def main(argv: list[str]) -> None:
     cli.end_on_sigterm()
-    name, texts = _command(argv[1:])
+    name, example = _command(argv[1:])
     command, args = COMMANDS[name], flags.FLAGS
     if not args.model:
         raise cli.UsageError("--model is missing: the directory or checkpoint of a BERT")
@@ -275,27 +158,29 @@ def main(argv: list[str]) -> None:
         bert = bert_jax.load(args.model, args.step)
         for note in bert.notes:
             _warn(note)
-        if command.has_head and not hasattr(bert, "head"):
+        if not hasattr(bert, name.replace("-", "_")):
             raise UserError(
                 f"{bert.source} has no task head: it must be a work directory of python -m "
                 "bert_jax.finetune, or a Hugging Face directory of a "
                 "BertForSequenceClassification, ...TokenClassification, ...QuestionAnswering or "
                 "...MultipleChoice"
             )
-        if command.takes_file and args.input:
-            values = from_file(name, bert)
+        options = {option: args[option].value for option in command.options}
+        if name in _WRITERS:
+            command.predict(bert, **example)
+        elif args.input:
+            with Progress(name, None, "examples") as progress:
+                count = predict_file(
+                    name, bert, args.input, args.output, progress.advance, **options
+                )
+            print(f"predictions for {count:,} examples are in {args.output}")
         else:
-            values = command.run(bert, *texts)
-    if args.json:
-        # ASCII escapes are for terminals with a limited encoding.
-        is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-        print(json.dumps(values, ensure_ascii=not is_unicode))
-    else:
-        _print_values(values)
+            (result,) = command.predict(bert, [example], **options)
+            _print_result(example, result)
 
 
-def _command(words: list[str]) -> tuple[str, list[str]]:
-    """Returns the name of the command and its texts, and checks all flags."""
+def _command(words: list[str]) -> tuple[str, Item]:
+    """Returns the name of the command and the example of its words, and checks all flags."""
     known = ", ".join(COMMANDS)
     if not words:
         raise cli.UsageError(f"a command is missing after the flags: one of {known}")
@@ -303,40 +188,47 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
     if name not in COMMANDS:
         raise cli.UsageError(f"there is no command {name!r}; it must be one of {known}")
     command, args = COMMANDS[name], flags.FLAGS
-    reads_file = command.takes_file and bool(args.input)
-    taken = {*command.flags, "input", "output"} - {"json"} if reads_file else command.flags
-    for flag in sorted({flag for c in COMMANDS.values() for flag in c.flags}):
+    reads_file = name == "features" or name in VERBS and args.input
+    file_flags = ("input", "output") if reads_file else ("output",) if name in _WRITERS else ()
+    taken = {*command.options, *(file_flags or ("json",))}
+    for flag in sorted({"input", "output", "json"}.union(*(c.options for c in COMMANDS.values()))):
         if args[flag].present and flag not in taken:
             raise cli.UsageError(f"--{flag} has no effect on {name}; leave it out")
     if reads_file and texts:
-        raise cli.UsageError(f"{name} takes texts or --input, not both")
-    if texts and "input" in command.required:
-        raise cli.UsageError(f"{name} takes no texts, only --input=FILE")
+        raise cli.UsageError(f"{name} reads its texts from --input=FILE; leave out {texts[0]!r}")
     try:
-        if not reads_file:
-            inspect.signature(command.run).bind(None, *texts)
+        bound = (inspect.Signature() if reads_file else command.words).bind(*texts)
     except TypeError as error:
         raise cli.UsageError(f"{name}: {error}; put each text in quotes") from None
-    for flag in ("output",) if reads_file else command.required:
+    for flag in file_flags:
         if not args[flag].value:
             raise cli.UsageError(f"--{flag} is missing; see python -m bert_jax.predict --help")
-    return name, texts
+    bound.apply_defaults()
+    return name, {field: text for field, text in bound.arguments.items() if text is not None}
 
 
-def _print_values(values: Values) -> None:
-    """Prints lists of objects as tables and numbers as lines."""
-    for name, value in values.items():
+def _print_result(example: Item, result: Item) -> None:
+    """Prints an example and its result as JSON, or the result as tables and lines."""
+    if flags.FLAGS.json:
+        # ASCII escapes are for terminals with a limited encoding.
+        is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+        print(json.dumps(example | result, ensure_ascii=not is_unicode))
+        return
+    for name, value in result.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' ')}: {value:.4f}")
-            continue
-        # Each [MASK] has its own list.
-        tables = value if name == "masks" else [value]
-        for rows in filter(None, tables):
-            table = Table(*rows[0])
-            for row in rows:
-                cells = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values())
-                table.add_row(*cells)
-            terminal().print(table)
+        if name == "probabilities":
+            # The choices of a command line are named by their index.
+            texts = {str(i): text for i, text in enumerate(example.get("choices", ()))}
+            value = [{"label": texts.get(key, key), "probability": p} for key, p in value.items()]
+        if isinstance(value, list):
+            # Each [MASK] has its own list.
+            for rows in filter(None, value if name == "masks" else [value]):
+                table = Table(*rows[0])
+                for row in rows:
+                    cells = (f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values())
+                    table.add_row(*cells)
+                terminal().print(table)
 
 
 def _warn(sentence: str) -> None:

@@ -94,6 +94,22 @@ def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
     return epath.Path(path)
 
 
+def check_output(
+    output: epath.PathLike, suffixes: Sequence[str], source: epath.PathLike | None = None
+) -> None:
+    """Checks the path of --output.
+
+    Raises:
+      UserError: The output has another suffix, is a directory, or is the file of --input.
+    """
+    path = open_path(output, "--output")
+    if path.suffix not in suffixes or path.is_dir():
+        known = " or ".join(f"FILE{suffix}" for suffix in suffixes)
+        raise UserError(f"--output is {path}; it must be {known}")
+    if source is not None and path.resolve() == open_path(source, "--input").resolve():
+        raise UserError(f"--output is {path}, the file of --input, which would be overwritten")
+
+
 @contextlib.contextmanager
 def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
     """Yields a seekable file that appears under its name once the block ends without an error.

@@ -284,14 +284,9 @@ class Bert:
         encode_text.warn_of_unknown(self.tokenizer, rows, self.source)
         return rows
 
-    @property
-    def takes_pairs(self) -> bool:
-        """Whether the model takes pairs: it has a token type for each segment of the tokenizer."""
-        return self.tokenizer.template.num_segments == 1 or self.config.type_vocab_size != 1
-
     def require_segments(self) -> None:
-        """Raises UserError if the model does not take pairs of sentences."""
-        if not self.takes_pairs:
+        """Raises UserError if the model lacks a token type for each segment of the tokenizer."""
+        if self.tokenizer.template.num_segments > 1 and self.config.type_vocab_size == 1:
             raise UserError(f"{self.source} has a single token type and takes no pairs")
 
     def length(self, max_length: int | None) -> int:

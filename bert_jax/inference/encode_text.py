@@ -83,8 +83,9 @@ def warn_of_unknown(tokenizer: Tokenizer, rows: Sequence[TokenRow], source: str)
 def warn_of_blank(blank: Sequence[str], number: int) -> None:
     """Warns if some of the texts, whose places are given, are blank."""
     if blank:
-        count = f"{len(blank):,} of {number:,} texts are blank; the first is {blank[0]}"
-        warnings.warn("the text is blank" if number == 1 else count, stacklevel=3)
+        count = f"{len(blank):,} of {number:,} texts are blank, with the features of [CLS] [SEP]"
+        which = "the text is blank" if number == 1 else f"{count}; the first is {blank[0]}"
+        warnings.warn(which, stacklevel=3)
 
 
 def as_texts(text: Texts, text_b: Seconds = None) -> list[Text]:

@@ -10,20 +10,20 @@ import math
 import os
 import shutil
 import tempfile
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import Text, check_text, encode, warn_of_unknown
+from bert_jax.inference.encode_text import Text, check_text, encode, warn_of_blank, warn_of_unknown
+from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
-from bert_jax.text.bad_records import BadRecord
-from bert_jax.text.readers import json_lines, open_text, text_lines, without_compression
 from bert_jax.tokenizers import TokenRow
 
 # The limits of a window.
@@ -35,40 +35,6 @@ _COPY_BYTES = 2**16
 SUFFIXES = (".npz", ".jsonl")
 # As written by extract_features.py of google-research/bert.
 _DECIMALS = 6
-
-
-class Summary(NamedTuple):
-    """The numbers of texts that were written, cut and blank.
-
-    Attributes:
-      num_texts: The number of texts.
-      num_cut: The number of texts that were too long and were cut.
-      first_cut: FILE:LINE of the first text that was cut; may be empty.
-      num_blank: The number of texts of which a side has no tokens.
-      first_blank: FILE:LINE of the first of these; may be empty.
-    """
-
-    num_texts: int
-    num_cut: int
-    first_cut: str
-    num_blank: int
-    first_blank: str
-
-
-def check_output(
-    output: str | os.PathLike, source: str | os.PathLike, suffixes: Sequence[str] = SUFFIXES
-) -> None:
-    """Checks the path of the output.
-
-    Raises:
-      UserError: The output has another suffix, is a directory, or is the input.
-    """
-    path, input_path = files.open_path(output, "--output"), files.open_path(source, "--input")
-    if path.suffix not in suffixes or path.is_dir():
-        known = " or ".join(f"FILE{suffix}" for suffix in suffixes)
-        raise UserError(f"--output is {path}; it must be {known}")
-    if path.resolve() == input_path.resolve():
-        raise UserError(f"--output is {path}, the file of --input, which would be overwritten")
 
 
 def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
@@ -97,13 +63,14 @@ def write_features(
     layers: tuple[int, ...],
     how: Embedding,
     advance: Callable[[int], None] = lambda texts: None,
-) -> Summary:
+) -> int:
     """Writes the features of every line of a file, in the same order.
+
+    Texts that are cut, and blank ones, are counted in a warning.
 
     Args:
       bert: The model.
-      source: FILE.txt with a text on each line; or JSON lines with `text` and optionally `text_b`,
-        where blank lines are ignored. FILE.gz is unpacked.
+      source: A file of `text` and optionally `text_b`; see `read_examples`.
       output: FILE.jsonl or FILE.npz, which is written whole or not at all. FILE.jsonl has a
         line with `features` for each text, rounded to six decimals; with "tokens", `features` has
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
@@ -113,11 +80,14 @@ def write_features(
       how: From `Bert.embedding_with`.
       advance: Called with the number of texts just written.
 
+    Returns:
+      The number of texts.
+
     Raises:
-      UserError: A line cannot be used, none has a text, a layer does not exist, or `check_output`
-        refuses the output.
+      UserError: A line cannot be used, none has a text, a layer does not exist, or
+        `files.check_output` refuses the output.
     """
-    check_output(output, source)
+    files.check_output(output, SUFFIXES, source)
     chosen = bert.layers(layers)
     vector = (len(chosen), bert.config.hidden_size)[len(chosen) == 1 :]
     num_texts = num_cut = 0
@@ -137,7 +107,11 @@ def write_features(
             num_texts, num_cut = num_texts + len(rows), num_cut + len(cut)
             advance(len(rows))
         writer.finish()
-    return Summary(num_texts, num_cut, first_cut, len(blank), next(iter(blank), ""))
+    if num_cut:
+        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {how.max_length} tokens"
+        warnings.warn(f"{count}; the first is {first_cut}", stacklevel=2)
+    warn_of_blank(blank, num_texts)
+    return num_texts
 
 
 def _windows(
@@ -169,40 +143,16 @@ def _windows(
 
 def _texts(bert: Bert, source: str | os.PathLike) -> Iterator[tuple[str, Text]]:
     """Yields FILE:LINE and each text; see `write_features`."""
-    path = files.open_path(source, "--input")
-    if not path.exists() or path.is_dir():
-        raise UserError(f"--input is {path}; it must be a file that exists")
-    is_empty, is_plain = True, without_compression(path.name).endswith(".txt")
-    with open_text(path) as (_, stream):
-        for line in text_lines(stream) if is_plain else json_lines(stream):
-            is_empty = False
-            where = f"{path}:{line.number}"
-            try:
-                text = (line.text().rstrip("\r\n"),) if is_plain else _sides(line.parse())
-            except BadRecord as bad:
-                raise UserError(f"{where}: {bad.detail}") from None
-            if len(text) == 2 and not bert.takes_pairs:
-                raise UserError(f"{where}: {bert.source} takes no `text_b`: it has one token type")
-            for side in text:
-                check_text(side, where)
-            yield where, text
-    if is_empty:
-        raise UserError(
-            f'{path} holds no text; write a line {{"text": "..."}} for each, or name it .txt and '
-            "write a text on each line"
-        )
-
-
-def _sides(values: dict[str, Any]) -> tuple[str, ...]:
-    # Tables without a second sentence often have a null for it.
-    names = ["text", "text_b"] if values.get("text_b") is not None else ["text"]
-    for name in names:
-        if name not in values:
-            known = ", ".join(values) or "none"
-            raise BadRecord("missing field", f"it has no field `{name}`; its fields: {known}")
-        if not isinstance(values[name], str):
-            raise BadRecord("not a text", f"`{name}` is {values[name]!r:.40}; it must be a string")
-    return tuple(values[name] for name in names)
+    for where, example in read_examples("features", source):
+        try:
+            (text,) = texts_of(bert, [example])
+            if isinstance(text, tuple):
+                bert.require_segments()
+            for side in text if isinstance(text, tuple) else (text,):
+                check_text(side, "the text")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        yield where, text
 
 
 class _JsonlWriter:

@@ -126,7 +126,7 @@ class TestUninterruptedRun:
         assert "test accuracy" in (uninterrupted / "report.html").read_text()
         command = [sys.executable, "-m", "bert_jax.predict", f"--model={uninterrupted}", "--json"]
         answer = json.loads(runs.succeed([*command, "classify", rows[0][0]]))
-        found = {x["label"]: x["probability"] for x in answer["labels"]}
+        found = answer["probabilities"]
         _, best, *probabilities = lines[1].split(",")
         assert next(iter(found)) == best
         expected = [float(probability) for probability in probabilities]

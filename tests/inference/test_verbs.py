@@ -1,13 +1,14 @@
-"""Predictions for every example of a file."""
+"""The results of the verbs for the examples of a file."""
 
 import json
+import warnings
 
 import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.file_predictions import predict_file
 from bert_jax.inference.finetuned import FineTuned
+from bert_jax.inference.verbs import predict_file
 from tests.interop.small_bert import make_finetuned, make_pretrained
 
 
@@ -45,19 +46,31 @@ def test_classes_of_a_table(predict, tmp_path):
     expected = dict(bert.classify("a b", "c"))
     assert first["probabilities"] == pytest.approx(expected, abs=1e-4)
     assert first["prediction"] == max(expected, key=expected.get)
-    # Other files may have the names of `features`.
+    # Every file may have the names `text` and `text_b`.
     (line,) = predict("classify", bert, "x.jsonl", jsonl({"text": "a b", "text_b": "c"}))
     assert line["prediction"] == first["prediction"]
-    with pytest.raises(UserError, match="x.jsonl:2: it has no text `text`; its fields are: line"):
+    with pytest.warns(UserWarning, match="fine-tuned on pairs of sentences"):
+        assert len(predict("classify", bert, "x.txt", "a b\nc\n")) == 2
+    with pytest.raises(UserError, match="x.jsonl:2: it has no field `review`; its fields: line"):
         predict("classify", bert, "x.jsonl", jsonl({"text": "a", "text_b": "b"}, {"line": "b"}))
     with pytest.raises(UserError, match="x.csv:3: the text has no character that"):
         predict("classify", bert, "x.csv", "review,reply\na,b\n ,c\n")
-    with pytest.raises(UserError, match="x.txt:1: not a JSON object.*; --input must be JSON lines"):
-        predict("classify", bert, "x.txt", "a b\n")
+    with pytest.raises(UserError, match="x:1: not a JSON object.*; what is not JSON lines must be"):
+        predict("classify", bert, "x", "a b\n")
     before = (tmp_path / "out.jsonl").read_text()
     with pytest.raises(UserError, match="has no example .the first line of a table names its"):
         predict("classify", bert, "x.csv", "review,reply\n")
     assert (tmp_path / "out.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("columns", [("text",), ("text", "reply"), ("text", "text_b")])
+def test_text_and_text_b_are_a_pair_whatever_the_columns_in_training(predict, columns):
+    table = dict(zip(("text_column", "text_b_column"), (*columns, ""), strict=False))
+    bert = finetuned("sequence_classification", ("no", "yes"), task="table", table=table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (line,) = predict("classify", bert, "x.jsonl", jsonl({"text": "a b", "text_b": "c"}))
+        assert line["probabilities"] == pytest.approx(dict(bert.classify("a b", "c")), abs=1e-4)
 
 
 def test_answers_to_a_squad_file(predict):
@@ -93,19 +106,37 @@ def test_choices(predict):
     item = {"context": "a b", "choices": endings}
     (same,) = predict("choose", bert, "x.jsonl", jsonl(item))
     assert same["probabilities"] == pytest.approx(line["probabilities"], abs=1e-4)
-    with pytest.raises(UserError, match="x.jsonl:1: it must have `context` and `choices`, or be"):
-        predict("choose", bert, "x.jsonl", jsonl({"text": "a"}))
+    for item, words in (
+        ({"text": "a"}, "it must have `context` and `choices`, or be .*: it must have an `id`"),
+        ({"sent1": "a"}, "it must have `context` and `choices`, or be .*: it has no 'ending0'"),
+        ({"context": "a", "choices": "b"}, "`choices` is 'b'; it must be a list"),
+        ({"context": "a", "choices": ["b"]}, "choose takes a list of two choices or more"),
+    ):
+        with pytest.raises(UserError, match=f"x.jsonl:1: {words}"):
+            predict("choose", bert, "x.jsonl", jsonl(item))
 
 
-def test_masks_and_scores(predict, tmp_path):
+def test_masks_pairs_and_scores(predict, tmp_path):
     bert = Bert(make_pretrained())
     items = jsonl({"text": "a [MASK]"}, {"text": "the", "text_b": "[MASK] [MASK]"})
     lines = predict("fill-mask", bert, "x.jsonl", items, top_k=2)
     assert [len(line["masks"]) for line in lines] == [1, 2]
     assert lines[0]["masks"][0][0]["token"] == bert.fill_mask("a [MASK]")[0][0].token
     (line,) = predict("score", bert, "x.tsv", "text\na b\n")
-    expected = bert.score("a b").log_likelihood
-    assert line["pseudo_log_likelihood"] == pytest.approx(expected, abs=1e-3)
+    expected = bert.score("a b")
+    assert line["pseudo_log_likelihood"] == pytest.approx(expected.log_likelihood, abs=1e-3)
+    assert line["pseudo_perplexity"] == pytest.approx(expected.perplexity, rel=1e-4)
+    assert [token["token"] for token in line["tokens"]] == expected.tokens
+    (line,) = predict("next-sentence", bert, "x.csv", "text,text_b\na b,c\n")
+    assert line["is_next"] == pytest.approx(bert.next_sentence("a b", "c"), abs=1e-4)
+    assert line["random"] == 1 - line["is_next"]
+    with pytest.raises(UserError, match="x.jsonl:1: it has no field `text_b`; its fields: text"):
+        predict("next-sentence", bert, "x.jsonl", jsonl({"text": "a"}))
+    electra = Bert(make_pretrained(family="electra"))
+    (line,) = predict("detect", electra, "x.txt", "a b\n")
+    expected = [found._asdict() for found in electra.detect("a b")]
+    assert [token.keys() for token in line["tokens"]] == [token.keys() for token in expected]
+    assert [token["token"] for token in line["tokens"]] == ["[CLS]", "a", "b", "[SEP]"]
     for output, words in (("x.tsv", "must be FILE.jsonl"), ("x.jsonl", "would be overwritten")):
         with pytest.raises(UserError, match=words):
             predict_file("score", bert, tmp_path / "x.jsonl", tmp_path / output)

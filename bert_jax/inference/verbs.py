@@ -1,0 +1,276 @@
+"""The verbs of `predict`, each a function from examples to results.
+
+An example is the words of a command line or a line of a file, by the names of their fields. A
+result is a JSON object, with the same keys for both.
+"""
+
+import inspect
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.tasks import multiple_choice, ner, squad_data, table_files
+from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.readers import json_lines, open_text, text_lines, without_compression
+
+# Examples are predicted in chunks, which bound the memory.
+_CHUNK = 256
+
+Item = dict[str, Any]
+
+
+class Verb(NamedTuple):
+    """What a command of `predict` does. The model has a method of the same name.
+
+    Attributes:
+      predict: (model, examples, **options) -> results, one for each example.
+      words: The words of a command line as parameters, named by the fields of an example.
+      options: The options of `predict`, which are flags of the command.
+    """
+
+    predict: Callable[..., list[Item]]
+    words: inspect.Signature
+    options: tuple[str, ...] = ()
+
+
+def predict_file(
+    name: str,
+    bert: Any,
+    source: str | os.PathLike,
+    output: str | os.PathLike,
+    advance: Callable[[int], None] = lambda examples: None,
+    **options: Any,
+) -> int:
+    """Writes a line with the fields of each example and its result, in the same order.
+
+    Args:
+      name: A key of VERBS.
+      bert: A `Bert` or `FineTuned`.
+      source: See `read_examples`.
+      output: FILE.jsonl, which is written whole or not at all.
+      advance: Called with the number of examples just predicted.
+      **options: Options of the verb, such as `top_k`.
+
+    Returns:
+      The number of examples.
+
+    Raises:
+      UserError: An example cannot be used; the message names file and line.
+    """
+    files.check_output(output, (".jsonl",), source)
+    predict, count = VERBS[name].predict, 0
+    examples = read_examples(name, source)
+    with files.new_file(output) as stream:
+        while chunk := list(itertools.islice(examples, _CHUNK)):
+            items = [item for _, item in chunk]
+            try:
+                results = predict(bert, items, **options)
+            except UserError:
+                # Find the example to name in the message.
+                for where, item in chunk:
+                    try:
+                        predict(bert, [item], **options)
+                    except UserError as error:
+                        raise UserError(f"{where}: {error}") from None
+                raise
+            for item, result in zip(items, results, strict=True):
+                line = json.dumps(item | result, ensure_ascii=False)
+                stream.write(line.encode("utf-8", "backslashreplace") + b"\n")
+            count += len(chunk)
+            advance(len(chunk))
+    return count
+
+
+def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, Item]]:
+    """Yields the place, FILE:LINE, and the fields of each example of a file.
+
+    Args:
+      name: The command. `answer` also reads SQuAD's JSON, and `tag` CoNLL files.
+      source: A TSV or CSV, FILE.txt with a text on each line, or JSON lines, where blank lines are
+        ignored. The last two may be compressed.
+
+    Raises:
+      UserError: There is no such file, it has no example, or a line cannot be read.
+    """
+    path = files.open_path(source, "--input")
+    if not path.exists() or path.is_dir():
+        raise UserError(f"--input is {path}; it must be a file that exists")
+    is_empty = True
+    for example in _examples(name, path):
+        is_empty = False
+        yield example
+    if is_empty:
+        is_table = path.suffix in (".tsv", ".csv")
+        hint = " (the first line of a table names its columns)" if is_table else ""
+        raise UserError(f"{path} has no example{hint}")
+
+
+def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
+    suffix = path.suffix.lower().removeprefix(".")
+    if name == "answer" and suffix == "json":
+        for where, context, raw in squad_data.read_file(path):
+            asked = raw if isinstance(raw, dict) else {}
+            fields = {key: asked.get(key) for key in ("id", "question")}
+            yield where, fields | {"context": context}
+    elif name == "tag" and suffix in ner.SUFFIXES:
+        for sentence in ner.read_file(path):
+            yield sentence.where[0], {"words": sentence.words}
+    elif suffix in ("tsv", "csv"):
+        rows = table_files.read_rows(path, (), BadRecords("refuse", ""), must_stay=True)
+        yield from ((row.where, row.values) for row in rows)
+    else:
+        is_plain = without_compression(path.name).endswith(".txt")
+        hint = "" if is_plain else "; what is not JSON lines must be named .txt, .tsv or .csv"
+        with open_text(path) as (_, stream):
+            for line in text_lines(stream) if is_plain else json_lines(stream):
+                where = f"{path}:{line.number}"
+                try:
+                    yield where, {"text": line.text().rstrip("\r\n")} if is_plain else line.parse()
+                except BadRecord as bad:
+                    raise UserError(f"{where}: {bad.detail}{hint}") from None
+
+
+def _value(item: Item, name: str, kind: Any = str) -> Any:
+    if name not in item:
+        raise UserError(f"it has no field `{name}`; its fields: {', '.join(item) or 'none'}")
+    if not isinstance(item[name], kind):
+        what = "string" if kind is str else "list"
+        raise UserError(f"`{name}` is {item[name]!r:.40}; it must be a {what}")
+    return item[name]
+
+
+def _values(items: list[Item], name: str) -> list[str]:
+    return [_value(item, name) for item in items]
+
+
+def texts_of(bert: Any, items: list[Item]) -> list[str | tuple[str, ...]]:
+    """Returns the text or pair of each example.
+
+    Its fields are the columns that the model was trained on, or `text` and `text_b`.
+    """
+    texts = []
+    for item in items:
+        columns = getattr(bert, "text_columns", ())
+        # Every file and command line may have `text`, whatever the columns in training.
+        own = set(columns) - {"text"}
+        if not columns or "text" in item and not (own and own <= item.keys()):
+            # Tables without a second sentence often have a null for it.
+            columns = ("text", "text_b")[: 1 + (item.get("text_b") is not None)]
+        sides = tuple(_value(item, column) for column in columns)
+        texts.append(sides if len(sides) == 2 else sides[0])
+    return texts
+
+
+def _fill_mask(bert: Any, items: list[Item], top_k: int = 5) -> list[Item]:
+    found = bert.fill_mask(texts_of(bert, items), top_k=top_k)
+    return [{"masks": [_objects(guesses) for guesses in masks]} for masks in found]
+
+
+def _next_sentence(bert: Any, items: list[Item]) -> list[Item]:
+    found = bert.next_sentence(_values(items, "text"), _values(items, "text_b"))
+    return [{"is_next": probability, "random": 1 - probability} for probability in found]
+
+
+def _score(bert: Any, items: list[Item]) -> list[Item]:
+    return [
+        {
+            "tokens": [
+                {"token": token, "log_prob": log_prob}
+                for token, log_prob in zip(score.tokens, score.log_probs, strict=True)
+            ],
+            "pseudo_log_likelihood": score.log_likelihood,
+            "pseudo_perplexity": score.perplexity,
+        }
+        for score in bert.score(_values(items, "text"))
+    ]
+
+
+def _detect(bert: Any, items: list[Item]) -> list[Item]:
+    return [{"tokens": _objects(tokens)} for tokens in bert.detect(texts_of(bert, items))]
+
+
+def _classify(bert: Any, items: list[Item]) -> list[Item]:
+    return [
+        {"prediction": labels}
+        if isinstance(labels, float)
+        else {"prediction": labels[0].label, "probabilities": dict(labels)}
+        for labels in bert.classify(texts_of(bert, items))
+    ]
+
+
+def _answer(bert: Any, items: list[Item], **options: Any) -> list[Item]:
+    found = bert.answer(_values(items, "question"), _values(items, "context"), **options)
+    keys = ("text", "start", "end", "probability")
+    return [
+        {
+            "prediction": answers[0].text if answers else "",
+            "answers": [{key: getattr(answer, key) for key in keys} for answer in answers],
+        }
+        for answers in found
+    ]
+
+
+def _tag(bert: Any, items: list[Item]) -> list[Item]:
+    if all("words" in item for item in items):
+        found = bert.tag([_value(item, "words", list) for item in items])
+        return [{"prediction": [word.tag for word in words]} for words in found]
+    texts = _values(items, "text")
+    return [
+        {"prediction": _objects(words), "entities": _objects(bert.entities_of(text, words))}
+        for text, words in zip(texts, bert.tag_texts(texts), strict=True)
+    ]
+
+
+def _choose(bert: Any, items: list[Item]) -> list[Item]:
+    contexts, choices, names = [], [], []
+    for item in items:
+        if "choices" in item and "context" in item:
+            context = _value(item, "context")
+            # The words of a command line are a tuple.
+            named = dict(enumerate(_value(item, "choices", list | tuple)))
+        else:
+            try:
+                read = multiple_choice.swag if "sent1" in item else multiple_choice.commonsense_qa
+                context, named, _ = read(item)
+            except (BadRecord, KeyError) as bad:
+                cause = bad.detail if isinstance(bad, BadRecord) else f"it has no {bad}"
+                raise UserError(
+                    "it must have `context` and `choices`, or be a row of SWAG or CommonsenseQA: "
+                    f"{cause}"
+                ) from None
+        contexts.append(context)
+        choices.append(list(named.values()))
+        names.append(list(named))
+    found = bert.choose(contexts, choices)
+    return [
+        {
+            "prediction": named[ranked[0].index],
+            "probabilities": {str(named[x.index]): x.probability for x in ranked},
+        }
+        for named, ranked in zip(names, found, strict=True)
+    ]
+
+
+def _objects(predictions: list[Any]) -> list[Item]:
+    return [prediction._asdict() for prediction in predictions]
+
+
+_TEXT = inspect.signature(lambda text: None)
+_PAIR = inspect.signature(lambda text, text_b: None)
+TEXT_OR_PAIR = inspect.signature(lambda text, text_b=None: None)
+_QUESTION = inspect.signature(lambda question, context: None)
+_CHOICES = inspect.signature(lambda context, *choices: None)
+VERBS = {
+    "fill-mask": Verb(_fill_mask, TEXT_OR_PAIR, ("top_k",)),
+    "next-sentence": Verb(_next_sentence, _PAIR),
+    "score": Verb(_score, _TEXT),
+    "detect": Verb(_detect, TEXT_OR_PAIR),
+    "classify": Verb(_classify, TEXT_OR_PAIR),
+    "answer": Verb(_answer, _QUESTION, ("n_best", "with_no_answer")),
+    "tag": Verb(_tag, _TEXT),
+    "choose": Verb(_choose, _CHOICES),
+}
