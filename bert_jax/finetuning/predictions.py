@@ -70,7 +70,7 @@ def write_predictions(
                 results = directory / workdir.RESULTS
                 files.write_json(results, files.read_json(results) | scores)
             path = directory / PREDICTIONS / task.predictions_name(split)
-            task.write_predictions(split, outputs, path)
+            task.write_predictions(task.rows(split), outputs, path)
             files.write_json(directory / PREDICTED, _predicted(directory) | {split: fingerprint})
             say(f"predictions of the {split} split written to {path}")
     return scores

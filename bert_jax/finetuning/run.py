@@ -244,7 +244,7 @@ class FinetuningRun:
             outputs = self.predict(state.params, self.task.rows(split), guard)
             if outputs is None:
                 return
-            scores[split] = self.task.score(split, outputs)
+            scores[split] = self.task.score(self.task.rows(split), outputs)
         metric, step = self.task.metric, int(state.step)
         score = scores[self.splits[0]][metric]
         self.best.judge(state, score, scores)

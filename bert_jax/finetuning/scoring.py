@@ -12,14 +12,13 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config.finetuning import TASK_SECTIONS
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.example_order import predict
 from bert_jax.tasks.factory import make_task
 from bert_jax.tasks.sources import TfdsSplit
 from bert_jax.tasks.task import Task
-from bert_jax.text.corpus import join_inputs
-from bert_jax.tokenizers import Tokenizer
+from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.text.bad_records import BadRecords
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 
@@ -42,11 +41,10 @@ def score_file(
     """
     directory = epath.Path(directory)
     config = workdir.load_config(directory)
-    tokenizer = tokenizers.load(directory / workdir.TOKENIZER)
-    if not files.open_path(file, "--data").is_file():
+    path = files.open_path(file, "--data")
+    if not path.is_file():
         raise UserError(f"--data is {file}; it must be a labeled file that exists")
-    task, split = _open_labeled(config, tokenizer, file)
-    rows = task.rows(split)
+    task, rows = _read_labeled(config, directory, path)
     if text := rows.truncated():
         say(f"warning: {text}")
     with config.unlocked():
@@ -66,7 +64,7 @@ def score_file(
         batch_size=config.eval.batch_size,
         length_multiple=config.data.length_multiple,
     )
-    return {"step": step, "num_rows": len(rows), **task.score(split, outputs)}
+    return {"step": step, "num_rows": len(rows), **task.score(rows, outputs)}
 
 
 def score_test(
@@ -84,45 +82,21 @@ def score_test(
     """
     if not split.startswith("test"):
         return {}
-    tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     try:
-        labeled, name = _open_labeled(config, tokenizer, task.sources[split])
-        if len(labeled.rows(name)) != len(task.rows(split)):
-            return {}
+        labeled, rows = _read_labeled(config, directory, task.sources[split])
     except UserError as error:
         say(f"the {split} split is not scored: {error}")
         return {}
-    return labeled.score(name, dict(outputs))
+    return labeled.score(rows, outputs) if len(rows) == len(task.rows(split)) else {}
 
 
-def _open_labeled(
-    config: ConfigDict, tokenizer: Tokenizer, source: epath.PathLike | TfdsSplit
-) -> tuple[Task, str]:
-    """Returns the task of a run with other data as its validation split, and the split's name."""
-    # The diagnostic set is scored by the labels of MNLI.
-    name = "mnli" if config.task == "ax" else config.task
-    split = "validation_matched" if name == "mnli" else "validation"
-    is_tfds = isinstance(source, TfdsSplit)
-    data = config.data.input if is_tfds else f"train={source},{split}={source}"
-    options = dict(config[name]) if name in TASK_SECTIONS else {}
-    # The labels are those of the run, whose training file may be gone.
-    if name == "table":
-        options["labels"] = tuple(join_inputs([label]) for label in config.labels)
-    elif name == "ner":
-        options["types"] = tuple(join_inputs([label[2:]]) for label in config.labels[1::2])
-    task = make_task(
-        name,
-        data,
-        tokenizer,
-        options,
-        max_seq_length=config.data.max_seq_length,
-        bad_rows=config.data.bad_rows,
-    )
-    if is_tfds:
-        task.sources[split], task.parts = source, ()
-    try:
-        task.rows(split)
-    except UserError as error:
-        # The advice to skip rows names a key of fine-tuning.
-        raise UserError(str(error).partition(" (config.data.bad_rows=")[0]) from None
-    return task, split
+def _read_labeled(
+    config: ConfigDict, directory: epath.PathLike, source: epath.PathLike | TfdsSplit
+) -> tuple[Task, TokenRows]:
+    """Reads data in the format of a validation split; returns the task of the run too."""
+    # The names of choices are those of the file.
+    labels = () if config.head == "multiple_choice" else tuple(config.labels)
+    tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
+    task = make_task(config, "", tokenizer, labels)
+    # The advice to skip rows would name a key of fine-tuning.
+    return task, task.read(source, "validation", BadRecords(config.data.bad_rows, ""))

@@ -16,7 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config.finetuning import TASK_SECTIONS, feature_layers
+from bert_jax.config.finetuning import feature_layers
 from bert_jax.finetuning.example_order import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import MODEL_KEYS
@@ -92,15 +92,7 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
         model, family = pretrained.model, pretrained.family
         tokenizer = pretrained.tokenizer
     _check_model(config, model)
-    options = config[config.task] if config.task in TASK_SECTIONS else {}
-    task = make_task(
-        config.task,
-        config.data.input,
-        tokenizer,
-        options,
-        max_seq_length=config.data.max_seq_length,
-        bad_rows=config.data.bad_rows,
-    )
+    task = make_task(config, config.data.input, tokenizer)
     return TaskSetup(model, family, tokenizer, task, pretrained)
 
 

@@ -7,31 +7,31 @@ from typing import Any
 import numpy as np
 
 from bert_jax.tasks import scores as score_lib
+from bert_jax.tasks.sources import Source
 from bert_jax.tasks.table_files import TableRow, as_number, read_rows
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
-from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.bad_records import BadRecord, BadRecords
 
 
 class ExampleTask(Task):
     """A task with one label for each example; see `Task`. Subclasses read the examples."""
 
     @abc.abstractmethod
-    def examples(self, split: str) -> Iterator[Example]:
-        """Reads a split."""
+    def examples(self, source: Source, split: str, bad_rows: BadRecords) -> Iterator[Example]:
+        """Yields the examples of a file or a data set; see `read`."""
 
-    def read_rows(self, split: str) -> ExampleRows:
+    def read(self, source: Source, split: str, bad_rows: BadRecords) -> ExampleRows:
         has_choices = self.head == "multiple_choice"
         label_type = np.int32 if self.labels or has_choices else np.float32
-        rows = ExampleRows(
-            self.examples(split), self._tokenizer, self._max_seq_length, label_type, has_choices
-        )
-        self.check_not_empty(split, rows)
+        examples = self.examples(source, split, bad_rows)
+        rows = ExampleRows(examples, self._tokenizer, self._max_seq_length, label_type, has_choices)
+        self.check_not_empty(source, split, rows)
         return rows
 
-    def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """See `scores.class_scores` and `scores.regression_scores`."""
-        labels_N, predictions_N = self.rows(split).labels_N, self.predictions(outputs)
+        labels_N, predictions_N = rows.labels_N, self.predictions(outputs)
         if not self.labels:
             return score_lib.regression_scores(labels_N, predictions_N)
         return score_lib.class_scores(labels_N, predictions_N, len(self.labels))
@@ -66,13 +66,12 @@ class SentenceTask(ExampleTask):
     label_values: Sequence[str] = ()
     limits: tuple[float, float] | None = None
 
-    def examples(self, split: str) -> Iterator[Example]:
+    def examples(self, source: Source, split: str, bad_rows: BadRecords) -> Iterator[Example]:
         # A test file needs no labels, and none are read.
         is_test = split.startswith("test")
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
-        path, bad_rows = self.sources[split], self.bad_rows(split)
-        rows = read_rows(path, needed, bad_rows, must_stay=is_test, header=header)
+        rows = read_rows(source, needed, bad_rows, must_stay=is_test, header=header)
         for row in self.part(split, rows):
             with bad_rows.catching(row.where, must_stay=is_test):
                 label = None if is_test else self._label(row.values)

@@ -16,9 +16,9 @@ from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, sentence_example
 from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
 from bert_jax.tasks.table_files import TableRow
-from bert_jax.tasks.token_rows import Example
+from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text import tfds
-from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.bad_records import BadRecord, BadRecords
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +123,11 @@ class GlueTask(SentenceTask):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._spec = spec = SPECS[self.name]
-        self.labels, self.metric = spec.labels, spec.metric
+        self.metric, self.label_values = spec.metric, spec.values
         self.text_columns, self.label_column = spec.texts, spec.label
-        self.label_values = spec.values
+
+    def find_labels(self) -> tuple[str, ...]:
+        return SPECS[self.name].labels
 
     def open_sources(self, source: str) -> dict[str, Source]:
         return find_splits(self.name, source)
@@ -145,10 +147,9 @@ class GlueTask(SentenceTask):
             )
         return index
 
-    def examples(self, split: str) -> Iterator[Example]:
-        source = self.sources[split]
+    def examples(self, source: Source, split: str, bad_rows: BadRecords) -> Iterator[Example]:
         if not isinstance(source, TfdsSplit):
-            yield from super().examples(split)
+            yield from super().examples(source, split, bad_rows)
             return
         spec, is_test = self._spec, split.startswith("test")
         names = source.builder.info.features["label"]
@@ -157,7 +158,7 @@ class GlueTask(SentenceTask):
         for example in self.part(split, sorted(examples, key=lambda e: int(e["idx"]))):
             index = str(int(example["idx"]))
             texts = [example[column].decode() for column in spec.tfds or spec.texts]
-            with self.bad_rows(split).catching(f"{source}:{index}", must_stay=is_test):
+            with bad_rows.catching(f"{source}:{index}", must_stay=is_test):
                 label = None if is_test else float(example["label"])
                 if label is not None and label < 0:
                     raise BadRecord("missing label", "it has no label")
@@ -167,7 +168,7 @@ class GlueTask(SentenceTask):
                 yield sentence_example(index, texts, label, is_test)
 
     def write_predictions(
-        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+        self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
         """Writes a TSV in the format of gluebenchmark.com."""
         predictions_N = self.predictions(outputs)
@@ -175,7 +176,7 @@ class GlueTask(SentenceTask):
             texts = [self._spec.values[i] for i in predictions_N]
         else:
             texts = [f"{value:.3f}" for value in np.clip(predictions_N, *_LIMITS)]
-        lines = zip(self.rows(split).ids, texts, strict=True)
+        lines = zip(rows.ids, texts, strict=True)
         content = "index\tprediction\n" + "".join(f"{i}\t{text}\n" for i, text in lines)
         files.write_whole(path, content.encode())
 

@@ -5,6 +5,7 @@ Each choice is a sequence of its own, `[CLS] context [SEP] choice [SEP]`, and ha
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import ExampleTask
 from bert_jax.tasks.table_files import read_rows
-from bert_jax.tasks.token_rows import Example
-from bert_jax.text.bad_records import BadRecord
+from bert_jax.tasks.token_rows import Example, ExampleRows
+from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import check_unicode, json_lines, open_text
 
 _FILES = {
@@ -45,14 +46,16 @@ class MultipleChoiceTask(ExampleTask):
     file_names = _FILES
     in_tfds = False
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        # The first question determines the choices.
-        self.rows("train")
+    def find_labels(self) -> tuple[str, ...]:
+        # Reading the first question sets them.
+        if self.sources:
+            self.rows("train")
+        return self.labels
 
-    def examples(self, split: str) -> Iterator[Example]:
-        path, is_test = self.sources[split], split.startswith("test")
-        bad_rows = self.bad_rows(split)
+    def examples(
+        self, path: Path | epath.Path, split: str, bad_rows: BadRecords
+    ) -> Iterator[Example]:
+        is_test = split.startswith("test")
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
             rows = read_rows(path, needed, bad_rows, must_stay=is_test)
@@ -71,17 +74,17 @@ class MultipleChoiceTask(ExampleTask):
                         values = line.parse()
                         yield self._example(values.get("id"), *commonsense_qa(values), is_test)
 
-    def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Returns "accuracy", from 0 to 1."""
-        return {"accuracy": super().score(split, outputs)["accuracy"]}
+        return {"accuracy": super().score(rows, outputs)["accuracy"]}
 
     def write_predictions(
-        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+        self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
         """Writes a JSON object per line: `id`, `prediction`, `probabilities` of the choices."""
         probs_NxC = softmax(outputs["logits"].astype(np.float64), axis=-1)
         lines = []
-        for id, probs in zip(self.rows(split).ids, probs_NxC, strict=True):
+        for id, probs in zip(rows.ids, probs_NxC, strict=True):
             line = {
                 "id": id,
                 "prediction": self.labels[probs.argmax()],

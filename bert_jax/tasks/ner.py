@@ -13,9 +13,9 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.ner_rows import TaggedRows
-from bert_jax.tasks.sources import TfdsSplit
+from bert_jax.tasks.sources import Source, TfdsSplit
 from bert_jax.tasks.task import Task
-from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.corpus import split_inputs
 from bert_jax.text.readers import read_text
 
@@ -66,94 +66,96 @@ class NerTask(Task):
     metric = "f1"
     file_names = _FILES
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self._scheme = self._options["scheme"]
-        self._sentences: dict[str, list[TaggedSentence]] = {}
+    # With the scheme "auto", the first split that is read determines it.
+    _scheme = ""
+
+    def find_labels(self) -> tuple[str, ...]:
         types = split_inputs(self._options["types"])
         if not types:
-            read = (self.sentences(split) for split in self.parts or ("train",))
+            read = (
+                self.sentences(self.sources[split], split, self.new_bad_rows())
+                for split in self.parts or ("train",)
+            )
             tags = {tag for sentence in itertools.chain(*read) for tag in sentence.tags}
             types = sorted({tag.partition("-")[2] for tag in tags} - {""})
         if not types:
             raise UserError("the training set of config.data.input has no tags except O")
         tags = (f"{prefix}-{type_}" for type_ in dict.fromkeys(types) for prefix in "BI")
-        self.labels = (ner_tags.OUTSIDE, *tags)
+        return (ner_tags.OUTSIDE, *tags)
 
-    def read_rows(self, split: str) -> TaggedRows:
-        sentences = self.sentences(split)
-        labels = None
+    def read(self, source: Source, split: str, bad_rows: BadRecords) -> TaggedRows:
+        sentences = self.sentences(source, split, bad_rows)
+        labels = tags = None
         if sentences[0].tags is not None:
+            tags = [sentence.tags for sentence in sentences]
             index = {label: i for i, label in enumerate(self.labels)}
             # A test set may have types that are not among the labels.
-            labels = [index.get(tag, -1) for sentence in sentences for tag in sentence.tags]
+            labels = [index.get(tag, -1) for tag in itertools.chain(*tags)]
         words = [sentence.words for sentence in sentences]
-        return TaggedRows(words, labels, self._tokenizer, self._max_seq_length)
+        return TaggedRows(words, labels, self._tokenizer, self._max_seq_length, tags)
 
-    def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """See `ner_tags.score`."""
-        tags = [sentence.tags for sentence in self.sentences(split)]
-        return ner_tags.score(tags, self._predictions(split, outputs))
+        return ner_tags.score(rows.tags, self._predictions(rows, outputs))
 
     def class_counts(self) -> dict[str, int]:
         """Returns the number of training entities of each type."""
-        tags = Counter(tag for sentence in self.sentences("train") for tag in sentence.tags)
+        tags = Counter(itertools.chain(*self.rows("train").tags))
         return {label[2:]: tags[label] for label in self.labels[1::2]}
 
     def write_predictions(
-        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+        self, rows: TaggedRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
         """Writes words, correct tags if known, and predicted tags, separated by tabs.
 
         A blank line follows each sentence. `conlleval -d '\\t'` and this task can read the file.
         """
         lines = []
-        predictions = self._predictions(split, outputs)
-        for sentence, tags in zip(self.sentences(split), predictions, strict=True):
-            columns = (sentence.words, sentence.tags, tags)
-            rows = zip(*(column for column in columns if column is not None), strict=True)
-            lines += [*map("\t".join, rows), ""]
+        columns = (rows.words, rows.tags, self._predictions(rows, outputs))
+        for sentence in zip(*(column for column in columns if column is not None), strict=True):
+            lines += [*map("\t".join, zip(*sentence, strict=True)), ""]
         files.write_whole(path, "\n".join([*lines, ""]).encode())
 
     def predictions_name(self, split: str) -> str:
         return f"{split}_predictions.conll"
 
-    def sentences(self, split: str) -> list[TaggedSentence]:
-        """Returns the sentences of a split with their tags in IOB2."""
-        if split not in self._sentences:
-            self._sentences[split] = self._read(split, is_test=split.startswith("test"))
-            self.check_not_empty(split, self._sentences[split])
-        return self._sentences[split]
-
-    def _predictions(self, split: str, outputs: dict[str, np.ndarray]) -> list[list[str]]:
+    def _predictions(self, rows: TaggedRows, outputs: dict[str, np.ndarray]) -> list[list[str]]:
         """Returns the predicted tags of each sentence."""
-        rows = self.rows(split)
         best_W = outputs["logits"][rows.word_row_W, rows.word_position_W].argmax(axis=-1)
         tags = [self.labels[i] for i in best_W]
-        ends = np.cumsum([0, *(len(sentence.words) for sentence in self.sentences(split))])
+        ends = np.cumsum([0, *map(len, rows.words)])
         return [tags[a:b] for a, b in pairwise(ends)]
 
-    def _read(self, split: str, is_test: bool) -> list[TaggedSentence]:
-        source = self.sources[split]
+    def sentences(self, source: Source, split: str, bad_rows: BadRecords) -> list[TaggedSentence]:
+        """Returns sentences with their tags in IOB2; see `read` for the arguments."""
+        is_test = split.startswith("test")
+        # Unless the options name the types, those of the training data are known.
+        gives_types = not self._options["types"] and split in (self.parts or ("train",))
         read = _read_tfds(source) if isinstance(source, TfdsSplit) else read_file(source)
         sentences = []
         for sentence in self.part(split, read):
             tags = [ner_tags.parse(tag) if tag else None for tag in sentence.tags]
             try:
                 for word in zip(sentence.where, sentence.words, sentence.tags, tags, strict=True):
-                    self._check_word(*word[1:], is_test)
+                    self._check_word(*word[1:], is_test, gives_types)
             except BadRecord as bad:
-                self.bad_rows(split).add(bad, word[0], must_stay=is_test)
+                bad_rows.add(bad, word[0], must_stay=is_test)
             else:
                 sentences.append(sentence._replace(tags=tags))
+        self.check_not_empty(source, split, sentences)
         # The tags of a test set are used if all of its words have one.
         if any(None in sentence.tags for sentence in sentences):
             return [sentence._replace(tags=None) for sentence in sentences]
-        if self._scheme == "auto":
-            self._scheme = ner_tags.scheme_of(sentence.tags for sentence in sentences)
-        return [self._in_iob2(sentence, split) for sentence in sentences]
+        if not self._scheme:
+            found = ner_tags.scheme_of(sentence.tags for sentence in sentences)
+            self._scheme = found if self._options["scheme"] == "auto" else self._options["scheme"]
+        # Inconsistent tags of a test set are not refused.
+        bad_rows = None if is_test else bad_rows
+        return [self._in_iob2(sentence, bad_rows) for sentence in sentences]
 
-    def _check_word(self, word: str, spelling: str | None, tag: str | None, is_test: bool) -> None:
+    def _check_word(
+        self, word: str, spelling: str | None, tag: str | None, is_test: bool, gives_types: bool
+    ) -> None:
         """Raises BadRecord if a word is empty or its tag is not valid (`spelling` in the file)."""
         if not word:
             raise BadRecord("missing column", "the first column, the word, is empty")
@@ -164,25 +166,23 @@ class NerTask(Task):
         if not tag:
             detail = f"the tag is {spelling!r}; it must be O, or B, I, E or S followed by -TYPE"
             raise BadRecord("unknown tag", detail)
-        # The types are not known before the training set is read.
-        if self.labels and tag != ner_tags.OUTSIDE and f"I-{tag[2:]}" not in self.labels:
+        is_outside = tag == ner_tags.OUTSIDE
+        if not (gives_types or is_outside or f"I-{tag[2:]}" in self.labels):
             known = ", ".join(label[2:] for label in self.labels[1::2])
             raise BadRecord("unknown type", f"the type of {tag} is not one of {known}")
 
-    def _in_iob2(self, sentence: TaggedSentence, split: str) -> TaggedSentence:
-        """Converts tags to IOB2. Except in a test set, refuses or repairs inconsistent tags."""
+    def _in_iob2(self, sentence: TaggedSentence, bad_rows: BadRecords | None) -> TaggedSentence:
+        """Converts tags to IOB2. Refuses or counts inconsistent ones if `bad_rows` is given."""
         tags, length = sentence.tags, len(sentence.words)
         found = ner_tags.entities(tags)
         expected = ner_tags.tags_of(found, length, self._scheme)
-        is_test = split.startswith("test")
-        wrong = [w for w in range(length) if not is_test and tags[w] != expected[w]]
+        wrong = [w for w in range(length) if bad_rows and tags[w] != expected[w]]
         for w in wrong:
             detail = (
                 f"the tag is {tags[w]}, but {self._scheme.upper()} requires {expected[w]} after "
                 "the preceding tags"
             )
-            bad = BadRecord("inconsistent tag, repaired", detail)
-            self.bad_rows(split).add(bad, sentence.where[w])
+            bad_rows.add(BadRecord("inconsistent tag, repaired", detail), sentence.where[w])
         return sentence._replace(tags=ner_tags.tags_of(found, length, "iob2"))
 
 

@@ -20,8 +20,10 @@ class TaggedRows(TokenRows):
     Args:
       sentences: The words of each sentence; a word without pieces becomes [UNK].
       labels: The label of every word of all sentences; None if they are not known.
+      tags: The tags of each sentence; None if they are not known or not needed.
 
     Attributes:
+      words, tags: As given.
       word_row_W, word_position_W: The row and the position of the label of each word of all
         sentences.
     """
@@ -32,8 +34,9 @@ class TaggedRows(TokenRows):
         labels: Sequence[int] | None,
         tokenizer: Tokenizer,
         max_seq_length: int,
+        tags: Sequence[Sequence[str]] | None = None,
     ):
-        self._sentences = sentences
+        self.words, self.tags = sentences, tags
         offset = len(tokenizer.template.before)
         room = max_seq_length - tokenizer.template.num_special(is_pair=False)
         rows: list[int] = []
@@ -69,7 +72,7 @@ class TaggedRows(TokenRows):
         return batch
 
     def fingerprint_texts(self) -> Iterator[str]:
-        for words in self._sentences:
+        for words in self.words:
             yield from words
 
 

@@ -14,6 +14,7 @@ from bert_jax.tasks.squad_answers import Ranking, rank_answers
 from bert_jax.tasks.squad_windows import Windows
 from bert_jax.tasks.task import Task
 from bert_jax.text import tfds
+from bert_jax.text.bad_records import BadRecords
 
 
 class SquadTask(Task):
@@ -49,8 +50,7 @@ class SquadTask(Task):
             squad_data.check_version(builder.info.full_name, found_version, version)
         return found
 
-    def read_rows(self, split: str) -> Windows:
-        source = self.sources[split]
+    def read(self, source: Source, split: str, bad_rows: BadRecords) -> Windows:
         if isinstance(source, TfdsSplit):
             read = squad_data.read_tfds(source)
         else:
@@ -59,11 +59,11 @@ class SquadTask(Task):
             # Questions on the same paragraph are alike.
             self.part(split, read, group=lambda question: question[1]),
             self._tokenizer,
-            self.bad_rows(split),
+            bad_rows,
             version=self._options["version"],
             split=split,
         )
-        self.check_not_empty(split, questions)
+        self.check_not_empty(source, split, questions)
         return Windows(
             questions,
             self._tokenizer,
@@ -72,10 +72,10 @@ class SquadTask(Task):
             max_query_length=self._options["max_query_length"],
         )
 
-    def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, rows: Windows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         """Returns "exact_match" and "f1" for SQuAD 1.1; for 2.0 see `squad_metrics.score_2`."""
-        answers = {question.id: question.answers for question in self.rows(split).questions}
-        rankings = self._rank(split, outputs)
+        answers = {question.id: question.answers for question in rows.questions}
+        rankings = self._rank(rows, outputs)
         # In 2.0 the best threshold is found among the spans of all questions.
         spans = {r.question: r.best_span.text if r.best_span else "" for r in rankings}
         if self._options["version"] == "1.1":
@@ -84,7 +84,7 @@ class SquadTask(Task):
         return squad_metrics.score_2(answers, spans, odds, self._options["null_threshold"])
 
     def write_predictions(
-        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+        self, rows: Windows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
         """Writes predictions.json for the leaderboard, and more files beside it.
 
@@ -93,7 +93,7 @@ class SquadTask(Task):
         the best span.
         """
         path = epath.Path(path)
-        rankings = self._rank(split, outputs)
+        rankings = self._rank(rows, outputs)
         shown = ("text", "probability", "start_logit", "end_logit")
         best = {
             r.question: [{key: getattr(a, key) for key in shown} for a in r.answers]
@@ -111,9 +111,9 @@ class SquadTask(Task):
         """Returns predictions.json, or SPLIT_predictions.json for other splits than validation."""
         return "predictions.json" if split == "validation" else f"{split}_predictions.json"
 
-    def _rank(self, split: str, outputs: dict[str, np.ndarray]) -> list[Ranking]:
+    def _rank(self, rows: Windows, outputs: dict[str, np.ndarray]) -> list[Ranking]:
         rankings = rank_answers(
-            self.rows(split),
+            rows,
             outputs["start_logits"],
             outputs["end_logits"],
             n_best=self._options["n_best"],

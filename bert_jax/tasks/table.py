@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask
 from bert_jax.tasks.table_files import FORMATS, as_number, read_rows
+from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.corpus import split_inputs
+from bert_jax.tokenizers import Tokenizer
 
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
 _REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
@@ -34,28 +36,22 @@ class TableTask(SentenceTask):
         )
     }
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        options = self._options
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tokenizer: Tokenizer,
+        options: Mapping[str, Any],
+        **kwargs: Any,
+    ):
         columns = (options["text_column"], options["text_b_column"])
         self.text_columns = [column for column in columns if column]
         self.label_column = options["label_column"]
+        super().__init__(name, source, tokenizer, options, **kwargs)
+        self.label_values = self.labels
         known: Sequence[str] = _REGRESSION_METRICS
-        labels = tuple(split_inputs(options["labels"]))
-        if options["regression"]:
-            if labels:
-                raise UserError(
-                    f"config.table.labels is {','.join(labels)}, but config.table.regression is "
-                    "True: a number has no labels"
-                )
-        else:
-            self.labels = self.label_values = labels or self._inferred_labels()
+        if self.labels:
             known = _METRICS if len(self.labels) == 2 else _METRICS[:1]
-            if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
-                raise UserError(
-                    f"config.table.labels is {','.join(labels)}; it must be two or more "
-                    "different names"
-                )
         self.metric = options["metric"] or known[0]
         if self.metric not in known:
             raise UserError(
@@ -63,14 +59,29 @@ class TableTask(SentenceTask):
                 + ", ".join(known)
             )
 
+    def find_labels(self) -> tuple[str, ...]:
+        labels = tuple(split_inputs(self._options["labels"]))
+        if self._options["regression"]:
+            if labels:
+                raise UserError(
+                    f"config.table.labels is {','.join(labels)}, but config.table.regression is "
+                    "True: a number has no labels"
+                )
+            return ()
+        if labels and len(set(labels)) < max(2, len(labels)):
+            raise UserError(
+                f"config.table.labels is {','.join(labels)}; it must be two or more different names"
+            )
+        return labels or self._inferred_labels()
+
     def write_predictions(
-        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+        self, rows: ExampleRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
         """Writes a CSV with the index, the prediction and the probability of each label."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["index", "prediction", *(f"p({label})" for label in self.labels)])
-        predictions_N, ids = self.predictions(outputs), self.rows(split).ids
+        predictions_N, ids = self.predictions(outputs), rows.ids
         if self.labels:
             probs_NxC = softmax(outputs["logits"].astype(np.float64), axis=-1)
             for id, best, probs in zip(ids, predictions_N, probs_NxC, strict=True):
@@ -86,11 +97,8 @@ class TableTask(SentenceTask):
     def _inferred_labels(self) -> tuple[str, ...]:
         """Returns the labels of the training file, sorted; numbers by their values."""
         path, column = self.sources["train"], self.label_column
-        bad_rows = self.bad_rows("train")
-        rows = read_rows(path, [*self.text_columns, column], bad_rows)
+        rows = read_rows(path, [*self.text_columns, column], self.new_bad_rows())
         names = {name for row in rows if (name := row.values[column].strip())}
-        # Bad rows are counted again when the split is read.
-        bad_rows.dropped.clear()
         if not 2 <= len(names) <= _MAX_LABELS:
             raise UserError(
                 f"{path} has {len(names):,} different labels in column {column}; there must be 2 "

@@ -26,10 +26,12 @@ class Task(abc.ABC):
 
     Args:
       name: The value of `config.task`.
-      source: The value of `config.data.input`; see `open_splits`.
+      source: The value of `config.data.input`; see `open_splits`. Empty for a task that only
+        reads and scores data of its own choice.
       options: The task's section of the config, such as `config.squad`; empty if it has none.
       max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
+      labels: The labels of an earlier run; by default `find_labels` gives them.
 
     Attributes:
       name: The value of `config.task`, such as "mrpc".
@@ -66,6 +68,7 @@ class Task(abc.ABC):
         *,
         max_seq_length: int,
         bad_rows: str = "refuse",
+        labels: tuple[str, ...] = (),
     ):
         self.name = name
         self._tokenizer, self._options = tokenizer, options
@@ -73,26 +76,30 @@ class Task(abc.ABC):
         self._bad_rows_policy = bad_rows
         self._bad_rows: dict[str, BadRecords] = {}
         self._rows: dict[str, TokenRows] = {}
-        self.sources = self.open_sources(source)
+        self.sources = self.open_sources(source) if source else {}
         self.splits = tuple(self.sources)
-        train = self.sources["train"]
+        train = self.sources.get("train")
         parts = tuple(split for split in self.splits if self.sources[split] is train)
         self.parts = parts if len(parts) > 1 else ()
+        self.labels = labels or self.find_labels()
 
     def open_sources(self, source: str) -> dict[str, Source]:
         """Returns the source of each split."""
         return open_splits(source, self.file_names, in_tfds=self.in_tfds)
+
+    def find_labels(self) -> tuple[str, ...]:
+        """Returns the labels that the task, its options or its training data give."""
+        return ()
 
     @property
     def dropped(self) -> dict[str, Counter[str]]:
         """The number of skipped or repaired examples by split and reason, as read so far."""
         return {split: bad.dropped for split, bad in self._bad_rows.items() if bad.dropped}
 
-    def bad_rows(self, split: str) -> BadRecords:
+    def new_bad_rows(self) -> BadRecords:
         """Returns what handles the bad examples of a split."""
         advice = {INVALID_UTF8: "save the file as UTF-8 if it has another encoding"}
-        new = BadRecords(self._bad_rows_policy, "config.data.bad_rows", advice)
-        return self._bad_rows.setdefault(split, new)
+        return BadRecords(self._bad_rows_policy, "config.data.bad_rows", advice)
 
     def rows(self, split: str) -> TokenRows:
         """Returns the examples of a split, which are read at the first call.
@@ -101,7 +108,8 @@ class Task(abc.ABC):
           UserError: An example is bad, and bad ones are refused. The message names file and line.
         """
         if split not in self._rows:
-            self._rows[split] = self.read_rows(split)
+            bad_rows = self._bad_rows[split] = self.new_bad_rows()
+            self._rows[split] = self.read(self.sources[split], split, bad_rows)
         return self._rows[split]
 
     def class_counts(self) -> dict[str, int]:
@@ -129,23 +137,30 @@ class Task(abc.ABC):
                 yield example
 
     @abc.abstractmethod
-    def read_rows(self, split: str) -> TokenRows:
-        """Reads and tokenizes a split."""
+    def read(self, source: Source, split: str, bad_rows: BadRecords) -> TokenRows:
+        """Reads and tokenizes a file or a data set.
 
-    def check_not_empty(self, split: str, examples: Sized) -> None:
+        Args:
+          split: The split whose rules apply. The labels of a test split are not needed.
+          bad_rows: Handles examples that cannot be used. In a test split, all are refused.
+
+        Raises:
+          UserError: An example is refused, or there is none.
+        """
+
+    def check_not_empty(self, source: Source, split: str, examples: Sized) -> None:
         """Refuses a split without examples."""
         if not len(examples):
             raise UserError(
-                f"config.data.input: the {split} split ({self.sources[split]}) has no rows that "
-                "can be used"
+                f"config.data.input: the {split} split ({source}) has no rows that can be used"
             )
 
     @abc.abstractmethod
-    def score(self, split: str, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Returns the official metrics of a split whose labels are known.
+    def score(self, rows: TokenRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Returns the official metrics of rows whose labels are known.
 
         Args:
-          split: One of `splits`.
+          rows: The result of `read`.
           outputs: The outputs for all rows in order, float32: "logits" [N, labels] (regression:
             [N, 1]), [N, L, labels] for tags or [N, C] for choices; or "start_logits" and
             "end_logits", [N, L].
@@ -153,7 +168,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def write_predictions(
-        self, split: str, outputs: dict[str, np.ndarray], path: epath.PathLike
+        self, rows: TokenRows, outputs: dict[str, np.ndarray], path: epath.PathLike
     ) -> None:
         """Writes the predictions to a file in the format of the task's leaderboard."""
 

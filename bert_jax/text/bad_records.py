@@ -28,7 +28,7 @@ class BadRecords:
 
     Args:
       policy: "refuse" or "skip".
-      key: The config key that holds the policy, for messages.
+      key: The config key that holds the policy, for messages; empty if no key can change it.
       advice: What else the user can do, by reason.
 
     Attributes:
@@ -54,10 +54,9 @@ class BadRecords:
         if must_stay:
             raise UserError(f"{where}: {bad.detail}") from None
         if not self._skip:
-            advice = [f"{self._key}=skip continues anyway"]
-            if bad.reason in self._advice:
-                advice.insert(0, self._advice[bad.reason])
-            raise UserError(f"{where}: {bad.detail} ({'; '.join(advice)})") from None
+            skip = f"{self._key}=skip continues anyway" if self._key else ""
+            advice = "; ".join(filter(None, (self._advice.get(bad.reason), skip)))
+            raise UserError(f"{where}: {bad.detail}" + f" ({advice})" * bool(advice)) from None
         self.dropped[bad.reason] += 1
         if self.dropped[bad.reason] <= _NUM_FIRST:
             self.first_dropped.setdefault(bad.reason, []).append(where)

@@ -145,6 +145,10 @@ class TestUninterruptedRun:
         assert score_file(uninterrupted, tmp_path / "one.csv")["num_rows"] == 1
         with pytest.raises(UserError, match="--data is .*two.csv; it must be a labeled file"):
             score_file(uninterrupted, tmp_path / "two.csv")
+        # No key of the config applies to this file.
+        (tmp_path / "two.csv").write_bytes(b"text,label\na \xff,no\n")
+        with pytest.raises(UserError, match=r"two.csv:2: not valid UTF-8$"):
+            score_file(uninterrupted, tmp_path / "two.csv")
 
     def test_a_second_start_reprints_the_results(self, uninterrupted, bert, data, capsys):
         before = (uninterrupted / "metrics.jsonl").read_bytes()

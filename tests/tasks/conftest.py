@@ -8,7 +8,7 @@ import pytest
 from bert_jax import tokenizers
 from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import TASK_SECTIONS
-from bert_jax.tasks.factory import make_task
+from bert_jax.tasks.factory import TASKS
 from tests.golden.record_squad import VOCABULARY
 
 
@@ -17,7 +17,7 @@ def open_task(name, source, tokenizer, *, max_seq_length=16, bad_rows="refuse", 
     config = finetune_config(name)
     options = dict(config[name]) | options if name in TASK_SECTIONS else options
     common = {"max_seq_length": max_seq_length, "bad_rows": bad_rows}
-    return make_task(name, str(source), tokenizer, options, **common)
+    return TASKS[name](name, str(source), tokenizer, options, **common)
 
 
 def both(path):

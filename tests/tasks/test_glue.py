@@ -119,16 +119,18 @@ def test_cola_has_a_header_only_in_its_test_file(glue):
     assert task.labels == ("unacceptable", "acceptable") and task.metric == "matthews"
     ids = task.rows("train").take(np.array([0]))["input_ids"][0]
     assert TOKENIZER.decode(ids[1:4]) == "a b c"
-    assert task.score("validation", logits_of([0, 1], 2))["matthews"] == 1
+    assert task.score(task.rows("validation"), logits_of([0, 1], 2))["matthews"] == 1
 
 
 def test_stsb_is_a_regression(glue, tmp_path):
     task = make(glue, "stsb")
     assert task.labels == () and labels(task, "train") == pytest.approx([3.8])
-    scores = task.score("validation", {"logits": np.array([[4.0], [1.0]], np.float32)})
+    scores = task.score(task.rows("validation"), {"logits": np.array([[4.0], [1.0]], np.float32)})
     assert scores["pearson_spearman"] == pytest.approx(1) and task.metric in scores
     assert scores["negative_mean_squared_error"] == -1
-    task.write_predictions("test", {"logits": np.array([[5.4]], np.float32)}, tmp_path / "x")
+    task.write_predictions(
+        task.rows("test"), {"logits": np.array([[5.4]], np.float32)}, tmp_path / "x"
+    )
     assert (tmp_path / "x").read_text() == "index\tprediction\n0\t5.000\n"
 
 
@@ -149,7 +151,7 @@ def test_mnli_has_matched_mismatched_and_diagnostic_sets(glue, write, tmp_path):
         "test_mismatched": "MNLI-mm.tsv",
         "test_ax": "AX.tsv",
     }
-    task.write_predictions("test_matched", logits_of([1], 3), tmp_path / "m")
+    task.write_predictions(task.rows("test_matched"), logits_of([1], 3), tmp_path / "m")
     assert (tmp_path / "m").read_text() == "index\tprediction\n7\tentailment\n"
     assert len(make(glue, "ax", "MNLI").rows("test_ax")) == 2
     write(FILES["MNLI"], "MNLI")

@@ -80,9 +80,9 @@ def test_scores_and_predictions(tmp_path, write, tokenizer):
     write({"dev.jsonl": [question("q1"), question("é2", "A")]})
     task = make(tmp_path / "dev.jsonl", tokenizer)
     outputs = {"logits": np.array([[0, 1, 0], [0, 1, 2]], np.float32)}
-    assert task.score("validation", outputs) == {"accuracy": 0.5}
+    assert task.score(task.rows("validation"), outputs) == {"accuracy": 0.5}
     path = tmp_path / task.predictions_name("validation")
-    task.write_predictions("validation", outputs, path)
+    task.write_predictions(task.rows("validation"), outputs, path)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [(line["id"], line["prediction"]) for line in lines] == [("q1", "B"), ("é2", "C")]
     e = np.e
@@ -159,4 +159,4 @@ def test_the_real_commonsense_qa(shared_data, real_tokenizer):
     batch = rows.take(np.arange(len(rows)))
     assert batch["input_ids"].shape == (1221, 5, 64)
     logits = np.eye(5)[batch["labels"]]
-    assert task.score("validation", {"logits": logits}) == {"accuracy": 1.0}
+    assert task.score(task.rows("validation"), {"logits": logits}) == {"accuracy": 1.0}

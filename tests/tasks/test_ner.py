@@ -12,6 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
 from bert_jax.finetuning.scoring import score_test
+from bert_jax.tasks.ner import read_file
 from bert_jax.tasks.ner_rows import TaggedRows
 from tests.tasks.conftest import open_task
 
@@ -34,7 +35,7 @@ def make(folder, tokenizer, *, bad_rows="refuse", **files):
 
 
 def tags_of(task, split):
-    return [" ".join(sentence.tags) for sentence in task.sentences(split)]
+    return [" ".join(tags) for tags in task.rows(split).tags]
 
 
 def outputs_of(rows, labels, wanted):
@@ -82,12 +83,12 @@ def test_from_files_to_scores_and_predictions(tmp_path, tokenizer):
     task = make(tmp_path, tokenizer, train=TRAIN, dev=dev)
     wanted = "B-PER O B-ORG I-ORG O".split()
     outputs = outputs_of(task.rows("validation"), task.labels, wanted)
-    scores = task.score("validation", outputs)
+    scores = task.score(task.rows("validation"), outputs)
     assert (scores["precision"], scores["recall"], scores["f1"]) == (0.5, 0.5, 0.5)
     assert scores["accuracy"] == pytest.approx(4 / 5)
     assert (scores["PER_f1"], scores["ORG_f1"]) == (1, 0)
     path = tmp_path / task.predictions_name("validation")
-    task.write_predictions("validation", outputs, path)
+    task.write_predictions(task.rows("validation"), outputs, path)
     assert path.read_text() == (
         "Ann\tB-PER\tB-PER\nmet\tO\tO\n\nSenate\tB-ORG\tB-ORG\nof\tI-ORG\tI-ORG\nRome\tI-ORG\tO\n\n"
     )
@@ -102,7 +103,7 @@ def test_a_test_set_may_have_tags(tmp_path, tokenizer, tags, right):
     assert ("labels" in rows.take(np.arange(1))) == right
     if right:
         assert rows.take(np.arange(1))["labels"][0, 1:3].tolist() == [5, -1]
-    task.write_predictions("test", outputs_of(rows, task.labels, ["B-PER", "O"]), tmp_path / "x")
+    task.write_predictions(rows, outputs_of(rows, task.labels, ["B-PER", "O"]), tmp_path / "x")
     expected = "Ann\tB-PER\tB-PER\nmet\tB-MISC\tO\n\n" if right else "Ann\tB-PER\nmet\tO\n\n"
     assert (tmp_path / "x").read_text() == expected
 
@@ -132,14 +133,15 @@ def test_white_space_and_line_ends(tmp_path, tokenizer):
         "\ufeffAnn  NNP   B-PER \r\nde la\tB-ORG\r\n \t \r\n\r\nO'Neil B-PER\r\n-DOCSTART-\r\nx O"
     )
     task = make(tmp_path, tokenizer, train=text)
-    assert [sentence.words for sentence in task.sentences("train")] == [
+    assert task.rows("train").words == [
         ["Ann", "de la"],
         ["O'Neil"],
         ["x"],
     ]
-    assert task.sentences("train")[1].where == [f"{tmp_path}/train.conll:5"]
+    sentences = read_file(tmp_path / "train.conll")
+    assert [sentence.where for sentence in sentences][1] == [f"{tmp_path}/train.conll:5"]
     old = make(tmp_path, tokenizer, train="Ann B-PER\rsaw O\r\rx O\r")
-    assert [sentence.words for sentence in old.sentences("train")] == [["Ann", "saw"], ["x"]]
+    assert old.rows("train").words == [["Ann", "saw"], ["x"]]
 
 
 @pytest.mark.parametrize(
@@ -260,10 +262,10 @@ def test_the_real_wnut_17(shared_data, real_tokenizer):
     task = open_task("ner", source, real_tokenizer("bert-base-cased"), max_seq_length=64)
     assert task.splits == ("train", "validation", "test")
     assert len(task.labels) == 13
-    assert [len(task.sentences(split)) for split in task.splits] == [3394, 1009, 1287]
+    assert [len(task.rows(split).words) for split in task.splits] == [3394, 1009, 1287]
     for split in task.splits:
         rows = task.rows(split)
-        index = [task.labels.index(tag) for s in task.sentences(split) for tag in s.tags]
+        index = [task.labels.index(tag) for tags in rows.tags for tag in tags]
         logits = np.zeros((len(rows), 64, 13), np.float32)
         logits[rows.word_row_W, rows.word_position_W, index] = 1
-        assert task.score(split, {"logits": logits})["f1"] == 1
+        assert task.score(task.rows(split), {"logits": logits})["f1"] == 1

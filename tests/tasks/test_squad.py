@@ -68,8 +68,8 @@ def test_answers_from_file_to_score(make, tmp_path):
     rows = task.rows("validation")
     assert len(rows) == 3
     outputs = certain(rows, [True] * 3)
-    assert task.score("validation", outputs) == {"exact_match": 100, "f1": 100}
-    task.write_predictions("validation", outputs, tmp_path / "predictions.json")
+    assert task.score(task.rows("validation"), outputs) == {"exact_match": 100, "f1": 100}
+    task.write_predictions(task.rows("validation"), outputs, tmp_path / "predictions.json")
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     # Accents, quotation marks and characters that the tokenizer drops are kept.
     assert predictions == {"a": "Senate", "b": "“José”", "c": "3 men"}
@@ -85,17 +85,17 @@ def test_answers_and_scores_of_squad_2_0(make, tmp_path):
     )
     task = make(content, version="2.0")
     outputs = certain(task.rows("validation"), [True, False, False])
-    scores = task.score("validation", outputs)
+    scores = task.score(task.rows("validation"), outputs)
     assert scores["exact"] == pytest.approx(100 * 2 / 3)
     assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (50, 100)
     path = tmp_path / "predictions.json"
-    task.write_predictions("validation", outputs, path)
+    task.write_predictions(task.rows("validation"), outputs, path)
     assert json.loads(path.read_text()) == {"a": "The Senate", "b": "", "c": ""}
     odds = json.loads((tmp_path / "null_odds.json").read_text())
     assert odds["a"] == pytest.approx(-20) and odds["b"] > 0
     # With a threshold above all odds, all answers are spans.
     task = make(content, version="2.0", null_threshold=100.0)
-    task.write_predictions("validation", outputs, path)
+    task.write_predictions(task.rows("validation"), outputs, path)
     assert "" not in json.loads(path.read_text()).values()
 
 
@@ -172,7 +172,7 @@ def test_sentencepiece(make, tmp_path):
     content = squad(*(question(a, answers=[(a, CONTEXT.index(a))]) for a in answers))
     task = make(content, tokenizer)
     outputs = certain(task.rows("validation"), [True] * len(answers))
-    task.write_predictions("validation", outputs, tmp_path / "predictions.json")
+    task.write_predictions(task.rows("validation"), outputs, tmp_path / "predictions.json")
     assert json.loads((tmp_path / "predictions.json").read_text()) == {a: a for a in answers}
 
 
@@ -227,12 +227,12 @@ def test_real_files_have_other_ids_and_wrong_offsets(make, tmp_path):
         "answer not in the context, kept for the score": 1,
     }
     outputs = certain(rows, [True] * 6)
-    task.write_predictions("validation", outputs, tmp_path / "predictions.json")
+    task.write_predictions(task.rows("validation"), outputs, tmp_path / "predictions.json")
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert list(predictions) == expected
     assert list(predictions.values())[:3] == ["Senate", "Ann", "The Senate met"]
     # The official script on this file: 4 of the 6 answers are equal to the words of the context.
-    scores = task.score("validation", outputs)
+    scores = task.score(task.rows("validation"), outputs)
     assert scores["exact_match"] == pytest.approx(100 * 4 / 6)
     # The same problems in training rows: only these can be learned.
     assert [q.id for q in task.rows("train").questions] == ["7", "moved", "space", "no offset"]
@@ -280,7 +280,7 @@ def test_test_sets(write, tokenizer, tmp_path):
     assert "start_positions" not in task.rows("test").take(np.array([0]))
     outputs = {name: np.zeros((1, 384)) for name in ("start_logits", "end_logits")}
     path = tmp_path / task.predictions_name("test")
-    task.write_predictions("test", outputs, path)
+    task.write_predictions(task.rows("test"), outputs, path)
     assert list(json.loads(path.read_text())) == ["t"]
     # No question is dropped, and answers are not read.
     write({"test.json": squad(test | {"question": ""})})
@@ -313,7 +313,7 @@ def test_tfds(data_set, tokenizer):
     task = make(version="2.0")
     assert task.splits == ("train", "validation")
     rows = task.rows("validation")
-    assert task.score("validation", certain(rows, [True, False]))["exact"] == 100
+    assert task.score(task.rows("validation"), certain(rows, [True, False]))["exact"] == 100
     splits["train"][0]["answers"]["text"][0] = b"House"
     with pytest.raises(UserError, match=r"3.0.0 train:1, question a: .* is not in the context"):
         make(version="2.0").rows("train")
@@ -335,6 +335,6 @@ def test_the_real_dev_set(shared_data, real_tokenizer, write):
     rows = task.rows("validation")
     num_questions = len(rows.questions)
     assert (num_questions, len(rows)) == (2145, 2177)
-    scores = task.score("validation", certain(rows, [True] * num_questions))
+    scores = task.score(task.rows("validation"), certain(rows, [True] * num_questions))
     expected = {"exact_match": 99.20745920745921, "f1": 99.20745920745921}
     assert scores == pytest.approx(expected, abs=1e-9)

@@ -105,7 +105,7 @@ def test_rows_of_roberta(tmp_path):
 def test_predictions(golden, task, outputs, tmp_path):
     path = tmp_path / "out" / "predictions.json"
     path.parent.mkdir()
-    task.write_predictions("validation", outputs, path)
+    task.write_predictions(task.rows("validation"), outputs, path)
     predictions = json.loads(path.read_text())
     assert predictions == golden["predictions"]
     assert list(predictions) == list(golden["predictions"])
@@ -118,7 +118,7 @@ def test_predictions(golden, task, outputs, tmp_path):
 
 
 def test_n_best(golden, task, outputs, tmp_path):
-    task.write_predictions("validation", outputs, tmp_path / "predictions.json")
+    task.write_predictions(task.rows("validation"), outputs, tmp_path / "predictions.json")
     best = json.loads((tmp_path / "nbest_predictions.json").read_text())
     assert list(best) == list(golden["nbest"])
     compared = 0

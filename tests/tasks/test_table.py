@@ -26,7 +26,7 @@ def test_labels_are_the_sorted_labels_of_the_training_file(reviews):
     assert task.labels == ("bad", "good", "so-so") and task.metric == "accuracy"
     assert task.splits == ("train", "validation", "test")
     assert task.rows("train").labels_N.tolist() == [1, 0, 2, 0]
-    scores = task.score("validation", {"logits": np.eye(3)[[0, 0]]})
+    scores = task.score(task.rows("validation"), {"logits": np.eye(3)[[0, 0]]})
     assert scores == {"accuracy": 0.5}, "F1 needs two labels"
 
 
@@ -60,7 +60,7 @@ def test_pairs_numbers_and_named_files(tmp_path, write):
     assert task.labels == () and task.metric == "spearman"
     assert task.rows("train").labels_N.tolist() == [1.5, -2]
     assert task.rows("train").take(np.array([0]))["token_type_ids"].sum() == 2
-    scores = task.score("validation", {"logits": np.array([[0.0], [9.0]])})
+    scores = task.score(task.rows("validation"), {"logits": np.array([[0.0], [9.0]])})
     assert scores["spearman"] == pytest.approx(1)
     assert scores["negative_mean_squared_error"] == -17
 
@@ -68,7 +68,7 @@ def test_pairs_numbers_and_named_files(tmp_path, write):
 def test_predictions_with_probabilities(reviews, tmp_path):
     task = open_task("table", reviews, TOKENIZER)
     logits = np.log(np.array([[0.2, 0.7, 0.1], [0.5, 0.25, 0.25]], np.float32))
-    task.write_predictions("test", {"logits": logits}, tmp_path / "out.csv")
+    task.write_predictions(task.rows("test"), {"logits": logits}, tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text().splitlines() == [
         "index,prediction,p(bad),p(good),p(so-so)",
         "0,good,0.200000,0.700000,0.100000",
@@ -137,7 +137,7 @@ def test_spaces_around_labels_and_digits_of_predictions(tmp_path, write):
     assert task.rows("validation").labels_N.tolist() == [0]
     task = open_task("table", tmp_path, TOKENIZER, regression=True)
     outputs = {"logits": np.array([[1234567.0], [0.1], [2]], np.float32)}
-    task.write_predictions("train", outputs, tmp_path / "out.csv")
+    task.write_predictions(task.rows("train"), outputs, tmp_path / "out.csv")
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines == ["index,prediction", "0,1.234567e+06", "1,0.1", "2,2.0"]
 
