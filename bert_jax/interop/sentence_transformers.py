@@ -17,7 +17,7 @@ class Embedding(NamedTuple):
     """How a text becomes a vector.
 
     Attributes:
-      pooling: "cls" or "mean".
+      pooling: "cls" or "mean"; None if the model has one, but not the file that names it.
       normalize: Whether vectors are scaled to length 1.
       max_length: The most tokens of a text; None for the limit of the model, which is also the
         limit of this number.
@@ -25,7 +25,7 @@ class Embedding(NamedTuple):
         tokens apart, and their vectors are averaged. None cuts longer texts.
     """
 
-    pooling: str = "mean"
+    pooling: str | None = "mean"
     normalize: bool = False
     max_length: int | None = None
     stride: int | None = None
@@ -58,8 +58,14 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
     for module in json.loads((path / _MODULES).read_bytes()):
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
-            mode = _pooling_mode(files.read_json(path / module["path"] / "config.json"))
-            if mode in _POOLINGS:
+            config = path / module["path"] / "config.json"
+            mode = _pooling_mode(files.read_json(config)) if config.exists() else None
+            if mode is None:
+                # People copy the files at the top; training does not need this one.
+                embedding = embedding._replace(pooling=None)
+                name = f"{module['path']}/config.json"
+                warnings.append(f"it has no {name}: name the pooling of sentence embeddings")
+            elif mode in _POOLINGS:
                 embedding = embedding._replace(pooling=_POOLINGS[mode])
             else:
                 warnings.append(f"its pooling, {mode}, is not supported: the mean is used")

@@ -1,6 +1,7 @@
 """The settings in directories of sentence-transformers, and the vectors they give."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -49,9 +50,23 @@ def test_parts_that_are_not_supported_or_damaged(tmp_path):
     assert embedding == Embedding() and len(warnings) == 2
     assert "max_tokens and cls_token, is not supported: the mean" in warnings[0]
     assert "its module Dense is not supported" in warnings[1]
-    (tmp_path / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"modules.json or a file .* is damaged: FileNotFound"):
+    (tmp_path / "1_Pooling" / "config.json").write_text("{}")
+    (tmp_path / "modules.json").write_text("[{}]")
+    with pytest.raises(UserError, match=r"modules.json or a file .* is damaged: KeyError"):
         read_embedding(tmp_path)
+
+
+def test_only_sentence_embeddings_need_the_pooling(tmp_path):
+    """People copy the files at the top of a directory, without 1_Pooling/config.json."""
+    formats.write(make_pretrained(), tmp_path, "huggingface")
+    write(tmp_path, OLD_POOLING, "Normalize")
+    shutil.rmtree(tmp_path / "1_Pooling")
+    bert = bert_jax.load(tmp_path)
+    assert bert.embedding == Embedding(None, True, 40)
+    assert "has no 1_Pooling/config.json: name the pooling of sentence" in bert.notes[-1]
+    assert np.isfinite(bert.encode(["a b"], pooling="mean")).all()
+    with pytest.raises(UserError, match="pooling is None; it must be one of cls, mean"):
+        bert.encode(["a b"])
 
 
 @pytest.mark.parametrize(
