@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tasks import multiple_choice, ner, squad_data, table_files
+from bert_jax.tasks import multiple_choice, ner, squad_data
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import json_lines, open_text, text_lines, without_compression
+from bert_jax.text.tables import read_rows
 
 # Examples are predicted in chunks, which bound the memory.
 _CHUNK = 256
@@ -120,7 +121,7 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
         for sentence in ner.read_file(path):
             yield sentence.where[0], {"words": sentence.words}
     elif suffix in ("tsv", "csv"):
-        rows = table_files.read_rows(path, (), BadRecords("refuse", ""), must_stay=True)
+        rows = read_rows(path, (), BadRecords("refuse", ""), must_stay=True)
         yield from ((row.where, row.values) for row in rows)
     else:
         is_plain = without_compression(path.name).endswith(".txt")

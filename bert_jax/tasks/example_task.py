@@ -8,10 +8,10 @@ import numpy as np
 
 from bert_jax.tasks import scores as score_lib
 from bert_jax.tasks.sources import Source
-from bert_jax.tasks.table_files import TableRow, as_number, read_rows
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.tables import TableRow, read_rows
 
 
 class ExampleTask(Task):
@@ -114,3 +114,13 @@ def sentence_example(
         raise BadRecord("empty sentence", "a sentence is empty")
     text, *others = texts
     return Example(id, [(text, others[0] if others else None)], label)
+
+
+def as_number(text: str) -> float | None:
+    """Returns a number that is finite in float32; None if the text is not one."""
+    try:
+        # Python reads 1_000 as a number; in a table it is more likely something else.
+        number = float("" if "_" in text else text)
+    except ValueError:
+        return None
+    return number if abs(number) <= float(np.finfo(np.float32).max) else None

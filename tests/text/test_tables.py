@@ -6,8 +6,19 @@ from pathlib import Path
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.tasks.table_files import read_rows
 from bert_jax.text.bad_records import BadRecords
+from bert_jax.text.tables import read_rows
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(files):
+        for name, content in files.items():
+            content = content if isinstance(content, bytes) else content.encode()
+            (tmp_path / name).write_bytes(content)
+        return tmp_path
+
+    return write
 
 
 def read(folder, name, needed=("a", "b"), policy="refuse", **options):
