@@ -280,7 +280,7 @@ def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> st
             if metric.kind == "loss" and metric.baseline:
                 part += f" ({metric.baseline_label} {metric.text(results[metric.baseline])})"
             parts.append(part)
-    return "held out (masked alike in all runs): " + ", ".join(parts)
+    return "held out: " + ", ".join(parts)
 
 
 @contextlib.contextmanager

@@ -347,6 +347,8 @@ def announce(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
             f"of {stage.max_seq_length} tokens per step"
         )
+    if run_input.heldout and "masked_lm_positions" in trainer.fields:
+        say("evaluation masks 15 % of the tokens, in all runs alike; training has its own masks")
     if not step:
         warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
     if reports and not step:

@@ -11,8 +11,9 @@ from bert_jax import benchmark
 from bert_jax import config as config_lib
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
-from bert_jax.pretraining.input import open_run_input, settings, stream_spec
-from bert_jax.pretraining.input import run as pretrain
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import settings
+from bert_jax.pretraining.input import open_run_input, stream_spec
 from bert_jax.store.record_store import RecordStore
 from bert_jax.training import workdir
 from bert_jax.training.metrics import read_metrics
