@@ -108,23 +108,18 @@ class SwappedToken(Term):
         losses_BxL = _cross_entropy(logits_BxLx2, batch["swapped"])
         long_losses_B = _cross_entropy(long_logits_Bx2, batch["is_long"])
         correct_BxL = jnp.argmax(logits_BxLx2, axis=-1) == batch["swapped"]
+        loss = jnp.sum(weights_BxL * losses_BxL) + jnp.sum(rows * long_losses_B)
+        weight = jnp.sum(weights_BxL)
         return {
-            "loss": jnp.sum(weights_BxL * losses_BxL) + jnp.sum(rows * long_losses_B),
-            "accuracy": jnp.sum(weights_BxL * correct_BxL),
-            "weight": jnp.sum(weights_BxL),
+            "swap_loss": (loss, weight),
+            "swap_accuracy": (jnp.sum(weights_BxL * correct_BxL), weight),
+            "swapped": (jnp.sum(weights_BxL * batch["swapped"]), weight),
         }
-
-    def baseline_sums(self, batch, unigram_log_probs_V):
-        weights_BxL = batch["attention_mask"] * batch["example_weights"][:, None]
-        return {"swapped": jnp.sum(weights_BxL * batch["swapped"])}
 
     def results(self, sums):
-        share = sums["swapped"] / sums["weight"]
-        return {
-            "swap_loss": sums["loss"] / sums["weight"],
-            "swap_accuracy": sums["accuracy"] / sums["weight"],
-            "majority_swap_accuracy": max(share, 1 - share),
-        }
+        results = super().results(sums)
+        share = results["swapped"]
+        return results | {"majority_swap_accuracy": max(share, 1 - share)}
 
     def head_flops(self, config, length, num_predictions):
         return 2 * 2 * config.hidden_size * (length + 1)

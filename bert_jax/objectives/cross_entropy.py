@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.embeddings import vocabulary_logits
-from bert_jax.objectives.language_model import language_model_sums
+from bert_jax.objectives.language_model import token_sums
 
 # S, the positions whose logits are in memory at once: 0.5 GB for 256 rows and 30,522 entries.
 SLICE_POSITIONS = 16
@@ -46,8 +46,7 @@ def sliced_cross_entropy(
 
     def sums(hidden_BxSxE, targets_BxS, weights_BxS):
         logits_BxSxW = vocabulary_logits(hidden_BxSxE, inputs.table_WxE, inputs.bias_W)
-        scores = language_model_sums(logits_BxSxW, targets_BxS, weights_BxS)
-        return scores["loss"], scores["accuracy"]
+        return token_sums(logits_BxSxW, targets_BxS, weights_BxS)
 
     return _sums_of_slices(sums, inputs.hidden_BxLxE, targets_BxL, weights_BxL)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax.base.batch import MASKED_LM_FIELDS, BatchFields
 from bert_jax.models import BertConfig
-from bert_jax.objectives.term import Metric, Sums, Term, example_weights
+from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy
 
 # The key of examples in the results of an evaluation.
 FILLED_TEXTS = "filled_texts"
@@ -36,31 +36,15 @@ def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
     )
 
 
-def language_model_sums(
+def token_sums(
     logits_BxMxW: jax.Array, ids_BxM: jax.Array, weights_BxM: jax.Array
-) -> Sums:
-    """Returns the sums of a term that predicts tokens; see `Term.sums`."""
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the sums of weight * -log p(id) and of weight * [id is the top prediction]."""
     label_logits_BxM = jnp.take_along_axis(logits_BxMxW, ids_BxM[..., None], axis=-1)[..., 0]
     losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
     # A maximum is a cheaper reduction than an argmax, especially on a CPU.
     correct_BxM = label_logits_BxM >= jnp.max(logits_BxMxW, axis=-1)
-    return {
-        "loss": jnp.sum(weights_BxM * losses_BxM),
-        "accuracy": jnp.sum(weights_BxM * correct_BxM),
-        "weight": jnp.sum(weights_BxM),
-    }
-
-
-def language_model_results(name: str, sums: Mapping[str, float]) -> dict[str, float]:
-    """Returns the values of `language_model_metrics` and of their baselines."""
-    weight = max(sums["weight"], 1.0)
-    results = {}
-    for prefix in ("", "unigram_"):
-        loss = sums[f"{prefix}loss"] / weight
-        results[f"{prefix}{name}_loss"] = loss
-        results[f"{prefix}{name}_accuracy"] = sums[f"{prefix}accuracy"] / weight
-        results[f"{prefix}{name}_perplexity"] = math.exp(min(loss, _MOST_NATS))
-    return results
+    return jnp.sum(weights_BxM * losses_BxM), jnp.sum(weights_BxM * correct_BxM)
 
 
 def language_model_head_flops(config: BertConfig) -> int:
@@ -69,7 +53,17 @@ def language_model_head_flops(config: BertConfig) -> int:
     return 2 * (config.hidden_size * width + width * config.vocab_size)
 
 
-class MaskedTokenPrediction(Term):
+class TokenPrediction(Term):
+    """A term with `language_model_metrics`."""
+
+    def results(self, sums):
+        results = super().results(sums)
+        for name in (self.name, f"unigram_{self.name}"):
+            results[f"{name}_perplexity"] = math.exp(min(results[f"{name}_loss"], _MOST_NATS))
+        return results
+
+
+class MaskedTokenPrediction(TokenPrediction):
     """Predicts `masked_lm_ids` from logits of its own.
 
     The loss of a batch is sum(w * l) / (sum(w) + 1e-5) over all its positions, with the weights
@@ -83,23 +77,19 @@ class MaskedTokenPrediction(Term):
         return jnp.sum(batch[self.weights_field]) + DENOMINATOR_EPSILON
 
     def sums(self, logits_BxMxW, batch, teacher=None):
-        return language_model_sums(logits_BxMxW, batch["masked_lm_ids"], self._weights(batch))
+        weights_BxM = self._weights(batch)
+        sums = token_sums(logits_BxMxW, batch["masked_lm_ids"], weights_BxM)
+        return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxM))
 
     def baseline_sums(self, batch, unigram_log_probs_V):
         """Scores unigram frequencies; the guess is always the most frequent token."""
         ids_BxM, weights_BxM = batch["masked_lm_ids"], self._weights(batch)
         guess = jnp.argmax(unigram_log_probs_V)
-        return {
-            "unigram_loss": -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM]),
-            "unigram_accuracy": jnp.sum(weights_BxM * (ids_BxM == guess)),
-        }
+        loss = -jnp.sum(weights_BxM * unigram_log_probs_V[ids_BxM])
+        correct = jnp.sum(weights_BxM * (ids_BxM == guess))
+        return loss_and_accuracy(f"unigram_{self.name}", loss, correct, jnp.sum(weights_BxM))
 
-    def results(self, sums):
-        return language_model_results(self.name, sums)
-
-    def guesses(
-        self, logits_BxMxW: jax.Array, batch: Mapping[str, jax.Array], rows: int
-    ) -> dict[str, jax.Array]:
+    def guesses(self, logits_BxMxW, batch, rows):
         """Returns the first rows with the most likely token at each position.
 
         The arrays of the batch keep their names; `guessed_ids` and `probabilities` are [rows, M].

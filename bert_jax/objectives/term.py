@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from bert_jax.base.batch import BatchFields
 from bert_jax.models import BertConfig
 
-Sums = dict[str, jax.Array]
+# The sum and the weight of each metric.
+Sums = dict[str, tuple[jax.Array, jax.Array]]
 
 
 class Metric(NamedTuple):
@@ -56,6 +57,7 @@ class Term(abc.ABC):
       metrics: The results that the term reports. The first is its loss.
       needs_pooler: Whether the term reads the pooler.
       needs_teacher: Whether the term compares the model with a frozen teacher.
+      needs_teacher_width: Whether the teacher must have the width of the model.
       is_left_to_right: Whether the term predicts each token from those before it. Positions must
         not see their targets, and no token may be masked.
     """
@@ -66,6 +68,7 @@ class Term(abc.ABC):
     metrics: ClassVar[tuple[Metric, ...]]
     needs_pooler: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
+    needs_teacher_width: ClassVar[bool] = False
     is_left_to_right: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -114,10 +117,10 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def sums(self, outputs: Any, batch: Mapping[str, jax.Array], teacher: Any = None) -> Sums:
-        """Returns float32 scalars: sums over a part of a batch.
+        """Returns the sum and the weight of each metric over a part of a batch, by its name.
 
-        They hold `loss`, `weight` and a sum for every metric of the term with `in_training`
-        (see `Metric.name`: the sum of "mlm_accuracy" is called "accuracy").
+        Both are float32 scalars. In training, a metric is its sum divided by `total`; in
+        evaluation, by its weight. `results` may use sums with other names.
 
         Args:
           outputs: The result of `outputs`.
@@ -131,9 +134,18 @@ class Term(abc.ABC):
         """Returns the sums of a baseline without context over an evaluation batch."""
         return {}
 
-    @abc.abstractmethod
-    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Turns sums over the held-out data into the term's metrics and their baselines."""
+    def results(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Turns sums over the held-out data into at least the term's metrics and baselines.
+
+        By default, each is its sum divided by its weight, or 0 without weight.
+        """
+        return {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
+
+    def guesses(
+        self, outputs: Any, batch: Mapping[str, jax.Array], rows: int
+    ) -> dict[str, jax.Array]:
+        """Returns guesses for the first rows of a batch; empty unless the term fills masks."""
+        return {}
 
     def encoders(self, config: BertConfig) -> tuple[BertConfig, ...]:
         """Returns the configs of further encoders that `prepare` runs on whole rows.
@@ -145,6 +157,11 @@ class Term(abc.ABC):
     @abc.abstractmethod
     def head_flops(self, config: BertConfig, length: int, num_predictions: int) -> int:
         """Returns the FLOPs of the heads' matrix products, forward, for one sequence."""
+
+
+def loss_and_accuracy(name: str, loss: jax.Array, correct: jax.Array, weight: jax.Array) -> Sums:
+    """Returns the sums of the metrics NAME_loss and NAME_accuracy."""
+    return {f"{name}_loss": (loss, weight), f"{name}_accuracy": (correct, weight)}
 
 
 def example_weights(batch: Mapping[str, jax.Array]) -> jax.Array:

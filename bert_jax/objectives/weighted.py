@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models import BertConfig, PreTrainingModel
-from bert_jax.objectives.language_model import MaskedTokenPrediction
 from bert_jax.objectives.objective import Batch, Metrics, apply
 from bert_jax.objectives.term import Metric, Term
 
@@ -75,7 +74,7 @@ class WeightedTerms:
             sums = term.sums(outputs[term.name], batch, teacher_outputs.get(term.name))
             for metric in term.metrics:
                 if metric.in_training:
-                    metrics[metric.name] = sums[metric.name.removeprefix(f"{term.name}_")] / total
+                    metrics[metric.name] = sums[metric.name][0] / total
             losses.append(weight * metrics[term.metrics[0].name])
         loss = sum(losses[1:], losses[0])
         return loss, {"loss": loss} | metrics
@@ -86,8 +85,8 @@ class WeightedTerms:
         """Returns sums over the batch, and guesses for the masked tokens of its first rows.
 
         Each term's name maps to its sums and its baseline's. `num_sequences` is a number. The
-        guesses are those of the first term that has any (`MaskedTokenPrediction.guesses`); they are
-        empty if no term has any.
+        guesses are those of the first term that has any (`Term.guesses`); they are empty if no term
+        has any.
         """
         outputs = apply(model, params, batch)
         teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
@@ -96,19 +95,18 @@ class WeightedTerms:
             | term.baseline_sums(batch, unigram_log_probs_V)
             for term in self.terms
         }
-        guesses = [
-            term.guesses(outputs[term.name], batch, _GUESSED_ROWS)
-            for term in self.terms
-            if isinstance(term, MaskedTokenPrediction)
-        ]
+        guesses = (term.guesses(outputs[term.name], batch, _GUESSED_ROWS) for term in self.terms)
         sums["num_sequences"] = jnp.sum(batch["example_weights"])
-        return sums, guesses[0] if guesses else {}
+        return sums, next(filter(None, guesses), {})
 
     def results(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Turns sums over the held-out data into the metrics and baselines of all terms."""
         results: dict[str, float] = {}
         for term in self.terms:
-            results |= term.results(sums[term.name])
+            found = term.results(sums[term.name])
+            baselines = [metric.baseline for metric in term.metrics if metric.baseline]
+            names = (*(metric.name for metric in term.metrics), *baselines)
+            results |= {name: found[name] for name in names}
         return results | {"num_sequences": int(sums["num_sequences"])}
 
     def held_out_loss(self, results: Mapping[str, float]) -> float:

@@ -17,7 +17,6 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import fit_weights, unflatten
 from bert_jax.models import BertConfig, PreTrainingModel
 from bert_jax.objectives.term import Term
-from bert_jax.objectives.terms.distillation import HiddenCosine
 from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates
 from bert_jax.training.objective import declared_fields, make_objective
@@ -59,7 +58,7 @@ def _check_teacher(config: ConfigDict, teacher: Pretrained, terms: Sequence[Term
             f"sequences of {length} tokens"
         )
     elif model["hidden_size"] != config.model.hidden_size and any(
-        isinstance(term, HiddenCosine) for term in terms
+        term.needs_teacher_width for term in terms
     ):
         problem = (
             f"its width is {model['hidden_size']}, but config.model.hidden_size is "

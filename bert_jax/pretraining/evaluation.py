@@ -119,7 +119,7 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
     token, the `guess` and its `probability`.
 
     Args:
-      guesses: The result of `MaskedTokenPrediction.guesses`.
+      guesses: The result of `Term.guesses`.
       tokenizer: The tokenizer of the rows.
     """
     found: list[dict[str, Any]] = []

@@ -284,7 +284,7 @@ def _mlm_logits(model: PreTrainingModel, params: dict, hidden_BxLxD, batch: dict
 
 def _mean_loss(term: Term, outputs: jax.Array, batch: dict) -> jax.Array:
     batch = jax.tree.map(jnp.asarray, batch)
-    return term.sums(outputs, batch)["loss"] / term.total(batch)
+    return term.sums(outputs, batch)[term.metrics[0].name][0] / term.total(batch)
 
 
 def _probe(states: jax.Array, weights: np.ndarray) -> jax.Array:

@@ -32,14 +32,14 @@ def test_padding_has_no_probability_no_gradient_and_no_influence():
 
     def loss(params):
         logits_BxMxW = model.apply({"params": params}, BATCH, deterministic=True)["mlm"]
-        return MaskedLM().sums(logits_BxMxW, BATCH)["loss"], logits_BxMxW
+        return MaskedLM().sums(logits_BxMxW, BATCH)["mlm_loss"][0], logits_BxMxW
 
     (value, logits_BxMxW), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     assert logits_BxMxW.shape == (3, 4, 128) and logits_BxMxW[..., 98:].max() < -1e38
     probabilities = np.asarray(jax.nn.softmax(logits_BxMxW))
     assert not probabilities[..., 98:].any() and np.isfinite(probabilities).all()
     alone = MaskedLM().sums(logits_BxMxW[..., :98], BATCH)
-    np.testing.assert_allclose(value, alone["loss"], rtol=1e-6)
+    np.testing.assert_allclose(value, alone["mlm_loss"][0], rtol=1e-6)
     gradient = flat(gradient)
     for name in (TABLE, BIAS):
         assert not gradient[name][98:].any() and gradient[name][:98].any(), name

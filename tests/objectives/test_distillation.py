@@ -73,18 +73,20 @@ def test_padding_and_rows_without_weight_do_not_count(rows):
     term = SoftTargets(temperature=TEMPERATURE)
     sums = term.sums((student, logits), batch, (teacher, logits))
     divergence, same = plain_divergence(student, teacher, weights)
-    assert sums["loss"] == pytest.approx(float(TEMPERATURE**2 * divergence), rel=1e-5)
-    assert (sums["accuracy"], sums["weight"]) == (same, weights.sum())
+    expected = float(TEMPERATURE**2 * divergence)
+    assert sums["soft_targets_loss"][0] == pytest.approx(expected, rel=1e-5)
+    assert sums["soft_targets_accuracy"] == (same, weights.sum())
     masked = batch["masked_lm_weights"] * np.array(rows or [1] * 3)[:, None]
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     scores = np.take_along_axis(log_probs, batch["masked_lm_ids"][..., None], axis=-1)[..., 0]
-    assert sums["teacher_loss"] == pytest.approx(-(masked * scores).sum(), rel=1e-5)
+    assert sums["teacher_mlm_loss"][0] == pytest.approx(-(masked * scores).sum(), rel=1e-5)
 
     ours, theirs = student.hidden_BxLxE, decoder(6, 4, length).hidden_BxLxE
     norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
     cosines = (ours * theirs).sum(-1) / norms
     sums = HiddenCosine().sums(ours, batch, theirs)
-    assert sums["loss"] == pytest.approx((weights * (1 - cosines)).sum(), rel=1e-5)
+    expected = (weights * (1 - cosines)).sum()
+    assert sums["hidden_cosine_loss"][0] == pytest.approx(expected, rel=1e-5)
     for each in (term, HiddenCosine()):
         assert each.total(batch) == mask.sum() == 17
 

@@ -52,15 +52,16 @@ def test_masked_lm_against_numpy(masked, rows):
     labels = batch["masked_lm_ids"]
     sums = MaskedLM().sums(logits, batch)
     loss = sum(cross_entropy(logits[p], labels[p]) for p in places)
-    np.testing.assert_allclose(sums["loss"], loss, rtol=1e-6)
-    assert sums["accuracy"] == sum(logits[p].argmax() == labels[p] for p in places) >= 2
-    assert sums["weight"] == len(places)
-    assert {value.dtype for value in sums.values()} == {jnp.dtype("float32")}
+    (found, weight), (correct, _) = sums["mlm_loss"], sums["mlm_accuracy"]
+    np.testing.assert_allclose(found, loss, rtol=1e-6)
+    assert correct == sum(logits[p].argmax() == labels[p] for p in places) >= 2
+    assert weight == len(places)
+    assert {value.dtype for pair in sums.values() for value in pair} == {jnp.dtype("float32")}
     # The total is that of run_pretraining.py.
     total = batch["masked_lm_weights"].sum() + 1e-5
     np.testing.assert_allclose(MaskedLM().total(batch), total, rtol=1e-6)
 
-    gradient = jax.grad(lambda x: MaskedLM().sums(x, batch)["loss"])(logits)
+    gradient = jax.grad(lambda x: MaskedLM().sums(x, batch)["mlm_loss"][0])(logits)
     probabilities = np.asarray(jax.nn.softmax(logits))
     expected = (probabilities - np.eye(17)[labels]) * weights[..., None]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
@@ -68,8 +69,8 @@ def test_masked_lm_against_numpy(masked, rows):
     unigram = np.log(np.random.default_rng(1).dirichlet(np.ones(17))).astype(np.float32)
     baseline = MaskedLM().baseline_sums(batch, unigram)
     loss = -sum(unigram[labels[p]] for p in places)
-    np.testing.assert_allclose(baseline["unigram_loss"], loss, rtol=1e-5)
-    assert baseline["unigram_accuracy"] == sum(labels[p] == unigram.argmax() for p in places)
+    np.testing.assert_allclose(baseline["unigram_mlm_loss"], (loss, len(places)), rtol=1e-5)
+    assert baseline["unigram_mlm_accuracy"][0] == sum(labels[p] == unigram.argmax() for p in places)
 
 
 def test_masked_lm_without_masked_tokens_has_a_finite_mean(masked):
@@ -77,7 +78,7 @@ def test_masked_lm_without_masked_tokens_has_a_finite_mean(masked):
     batch["masked_lm_weights"] *= 0
 
     def mean(x):
-        return MaskedLM().sums(x, batch)["loss"] / MaskedLM().total(batch)
+        return MaskedLM().sums(x, batch)["mlm_loss"][0] / MaskedLM().total(batch)
 
     loss, gradient = jax.value_and_grad(mean)(logits)
     assert loss == 0 and not np.any(gradient)
@@ -97,9 +98,10 @@ def test_labels_of_pairs_against_numpy(term):
     labels[0] = logits[0].argmax()
     sums = term.sums(logits, batch) | term.baseline_sums(batch, None)
     loss = sum(cross_entropy(logits[i], labels[i]) for i in real)
-    np.testing.assert_allclose(sums["loss"], loss, rtol=1e-6)
-    assert sums["accuracy"] == sum(logits[i].argmax() == labels[i] for i in real)
-    assert 0 < sums["accuracy"] < 7 == sums["weight"]
+    (found, weight), (correct, _) = sums[f"{term.name}_loss"], sums[f"{term.name}_accuracy"]
+    np.testing.assert_allclose(found, loss, rtol=1e-6)
+    assert correct == sum(logits[i].argmax() == labels[i] for i in real)
+    assert 0 < correct < 7 == weight
     results = term.results(jax.device_get(sums))
     shares = np.bincount(labels[real], minlength=num_labels) / 7
     assert results[f"majority_{term.name}_accuracy"] == pytest.approx(shares.max())
@@ -107,7 +109,7 @@ def test_labels_of_pairs_against_numpy(term):
     assert results[f"constant_{term.name}_loss"] == pytest.approx(constant)
     assert results.keys() >= {metric.name for metric in term.metrics}
     del batch["example_weights"]
-    assert term.sums(logits, batch)["weight"] == term.total(batch) == 9
+    assert term.sums(logits, batch)[f"{term.name}_loss"][1] == term.total(batch) == 9
 
 
 # Shorter and longer than a slice, and not a multiple of it.
@@ -164,16 +166,15 @@ def test_next_token_against_numpy(rows):
             unigram_correct += label == 0
     term = NextToken()
     sums = jax.device_get(term.sums(outputs, batch) | term.baseline_sums(batch, unigram))
-    assert sums == pytest.approx(
-        {
-            "loss": loss,
-            "accuracy": correct,
-            "weight": weight,
-            "unigram_loss": unigram_loss,
-            "unigram_accuracy": unigram_correct,
-        },
-        rel=1e-5,
-    )
+    expected = {
+        "lm_loss": loss,
+        "lm_accuracy": correct,
+        "unigram_lm_loss": unigram_loss,
+        "unigram_lm_accuracy": unigram_correct,
+    }
+    assert sums.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(sums[name], (value, weight), rtol=1e-5)
     np.testing.assert_allclose(term.total(batch), sum(lengths) - 3, rtol=1e-5)
     results = term.results(sums)
     assert results["lm_loss"] == pytest.approx(loss / weight, rel=1e-5)

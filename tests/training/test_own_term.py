@@ -59,7 +59,7 @@ class TestFrozenParameters:
             state = t.init_state()
             expected, _ = squared_distances(state.params, batch, t.frozen)
             sums, _ = t.eval_step(state.params, batch | SCORED, UNIFORM_V)
-            np.testing.assert_allclose(sums["toy"]["loss"], expected, rtol=1e-5)
+            np.testing.assert_allclose(sums["toy"]["toy_loss"][0], expected, rtol=1e-5)
             _, metrics = metrics_of(t, state, batch)
             np.testing.assert_allclose(metrics["toy_loss"], expected / 16, rtol=1e-5)
             assert metrics["loss"] == metrics["toy_loss"]
@@ -114,7 +114,7 @@ class TestSamples:
 
         def sample(seed):
             sums, _ = t.eval_step(state.params, random_batch(seed) | SCORED, UNIFORM_V)
-            return float(sums["toy"]["sample"])
+            return float(sums["toy"]["toy_sample"][0])
 
         first = sample(0)
         state, _ = t.train_step(state, random_batch(0))

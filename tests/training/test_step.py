@@ -107,13 +107,13 @@ def test_metrics_are_averages_over_the_batch():
     sums = run_eval(state.params, batch)
     _, metrics = t.train_step(state, batch)
     weight = batch["masked_lm_weights"].sum() + 1e-5
-    mlm_loss, nsp_loss = sums["mlm/loss"] / weight, sums["nsp/loss"] / 16
+    mlm_loss, nsp_loss = sums["mlm/mlm_loss/0"] / weight, sums["nsp/nsp_loss/0"] / 16
     for name, value in {
         "mlm_loss": mlm_loss,
         "nsp_loss": nsp_loss,
         "loss": mlm_loss + nsp_loss,
-        "mlm_accuracy": sums["mlm/accuracy"] / weight,
-        "nsp_accuracy": sums["nsp/accuracy"] / 16,
+        "mlm_accuracy": sums["mlm/mlm_accuracy/0"] / weight,
+        "nsp_accuracy": sums["nsp/nsp_accuracy/0"] / 16,
         "learning_rate": 0.0,
     }.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
@@ -147,7 +147,7 @@ def params():
 
 
 def run_eval(params, batch, rows=None, unigram=None):
-    """Returns the sums of the evaluation step, {"mlm/loss": ...}."""
+    """Returns the sums of the evaluation step, {"mlm/mlm_loss/0": ...}."""
     rows = np.ones(16, np.float32) if rows is None else rows
     unigram = np.full(98, -np.log(98.0), np.float32) if unigram is None else unigram
     sums, _ = trainer().eval_step(params, batch | {"example_weights": rows}, unigram)
@@ -164,7 +164,7 @@ def test_evaluation_ignores_rows_that_fill_up_a_batch(params):
     assert one == run_eval(params, rubbish, rows)
     everything, rest = run_eval(params, batch), run_eval(params, batch, 1 - rows)
     assert one["num_sequences"] == 11 and everything["num_sequences"] == 16
-    assert one["mlm/weight"] == batch["masked_lm_weights"][:11].sum()
+    assert one["mlm/mlm_loss/1"] == batch["masked_lm_weights"][:11].sum()
     for name, value in everything.items():
         np.testing.assert_allclose(one[name] + rest[name], value, rtol=1e-5, err_msg=name)
 
@@ -178,5 +178,6 @@ def test_unigram_baseline_is_scored_on_the_same_tokens(params):
     log_probs = np.log(probabilities / probabilities.sum()).astype(np.float32)
     sums = run_eval(params, batch, unigram=log_probs)
     labels = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
-    np.testing.assert_allclose(sums["mlm/unigram_loss"], -log_probs[labels].sum(), rtol=1e-5)
-    assert sums["mlm/unigram_accuracy"] == (labels == guess).sum() >= 1
+    loss = sums["mlm/unigram_mlm_loss/0"]
+    np.testing.assert_allclose(loss, -log_probs[labels].sum(), rtol=1e-5)
+    assert sums["mlm/unigram_mlm_accuracy/0"] == (labels == guess).sum() >= 1

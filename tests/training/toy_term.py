@@ -48,15 +48,11 @@ class Distance(Term):
         distances_B = jnp.sum((hidden_BxD - teacher[0]) ** 2, axis=-1)
         weight = jnp.sum(weights_B)
         return {
-            "loss": jnp.sum(weights_B * distances_B),
-            "sample": weight * sample,
-            "sample_squared": weight * sample**2,
-            "dropout": weight * dropout,
-            "weight": weight,
+            "toy_loss": (jnp.sum(weights_B * distances_B), weight),
+            "toy_sample": (weight * sample, weight),
+            "toy_sample_squared": (weight * sample**2, weight),
+            "toy_dropout": (weight * dropout, weight),
         }
-
-    def results(self, sums):
-        return {f"toy_{name}": sums[name] / sums["weight"] for name in ("loss", "sample")}
 
     def head_flops(self, config, length, num_predictions):
         return 0

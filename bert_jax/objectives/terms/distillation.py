@@ -7,8 +7,14 @@ import jax.numpy as jnp
 from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_divergence
-from bert_jax.objectives.language_model import language_model_head_flops, language_model_sums
-from bert_jax.objectives.term import Metric, Term, example_weights, token_weights
+from bert_jax.objectives.language_model import language_model_head_flops, token_sums
+from bert_jax.objectives.term import (
+    Metric,
+    Term,
+    example_weights,
+    loss_and_accuracy,
+    token_weights,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,23 +58,12 @@ class SoftTargets(Term):
     def sums(self, outputs, batch, teacher=None):
         weights_BxL = token_weights(batch)
         divergence, same = sliced_divergence(outputs[0], teacher[0], weights_BxL, self.temperature)
-        sums = {
-            "loss": self.temperature**2 * divergence,
-            "accuracy": same,
-            "weight": jnp.sum(weights_BxL),
-        }
+        loss = self.temperature**2 * divergence
         weights_BxM = batch["masked_lm_weights"] * example_weights(batch)[:, None]
-        scores = language_model_sums(teacher[1], batch["masked_lm_ids"], weights_BxM)
-        return sums | {f"teacher_{name}": value for name, value in scores.items()}
-
-    def results(self, sums):
-        weight = max(sums["teacher_weight"], 1.0)
-        return {
-            "soft_targets_loss": sums["loss"] / sums["weight"],
-            "soft_targets_accuracy": sums["accuracy"] / sums["weight"],
-            "teacher_mlm_loss": sums["teacher_loss"] / weight,
-            "teacher_mlm_accuracy": sums["teacher_accuracy"] / weight,
-        }
+        teacher_sums = token_sums(teacher[1], batch["masked_lm_ids"], weights_BxM)
+        return loss_and_accuracy(self.name, loss, same, jnp.sum(weights_BxL)) | loss_and_accuracy(
+            "teacher_mlm", *teacher_sums, jnp.sum(weights_BxM)
+        )
 
     def head_flops(self, config, length, num_predictions):
         return length * language_model_head_flops(config)
@@ -85,6 +80,7 @@ class HiddenCosine(Term):
     label = "hidden cosine"
     metrics = (Metric("hidden_cosine_loss", "distance of the last states (1 - cos)", "distance"),)
     needs_teacher = True
+    needs_teacher_width = True
 
     def heads(self, config):
         return {}
@@ -102,10 +98,8 @@ class HiddenCosine(Term):
         # As in torch.nn.CosineEmbeddingLoss.
         squares_BxL = (jnp.sum(ours_BxLxD**2, -1) + 1e-12) * (jnp.sum(theirs_BxLxD**2, -1) + 1e-12)
         cosines_BxL = jnp.sum(ours_BxLxD * theirs_BxLxD, axis=-1) / jnp.sqrt(squares_BxL)
-        return {"loss": jnp.sum(weights_BxL * (1 - cosines_BxL)), "weight": jnp.sum(weights_BxL)}
-
-    def results(self, sums):
-        return {"hidden_cosine_loss": sums["loss"] / sums["weight"]}
+        loss = jnp.sum(weights_BxL * (1 - cosines_BxL))
+        return {"hidden_cosine_loss": (loss, jnp.sum(weights_BxL))}
 
     def head_flops(self, config, length, num_predictions):
         return 0

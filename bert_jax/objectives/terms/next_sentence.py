@@ -10,7 +10,7 @@ from scipy.special import entr
 
 from bert_jax.base.batch import NEXT_SENTENCE_FIELDS
 from bert_jax.models.heads import OutputLayer
-from bert_jax.objectives.term import Metric, Term, example_weights
+from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy
 
 
 def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
@@ -67,28 +67,22 @@ class NextSentence(Term):
         log_probs_BxC = jax.nn.log_softmax(logits_BxC)
         losses_B = -jnp.take_along_axis(log_probs_BxC, labels_B[:, None], axis=-1)[:, 0]
         correct_B = jnp.argmax(logits_BxC, axis=-1) == labels_B
-        return {
-            "loss": jnp.sum(weights_B * losses_B),
-            "accuracy": jnp.sum(weights_B * correct_B),
-            "weight": jnp.sum(weights_B),
-        }
+        loss, correct = jnp.sum(weights_B * losses_B), jnp.sum(weights_B * correct_B)
+        return loss_and_accuracy(self.name, loss, correct, jnp.sum(weights_B))
 
     def baseline_sums(self, batch, unigram_log_probs_V):
         weights_B, labels_B = example_weights(batch), batch[self.labels_field]
         return {
-            f"label_{label}": jnp.sum(weights_B * (labels_B == label))
-            for label in range(1, self.num_labels)
+            f"label_{label}": (jnp.sum(weights_B * (labels_B == label)), jnp.sum(weights_B))
+            for label in range(self.num_labels)
         }
 
     def results(self, sums):
-        weight = sums["weight"]
-        counts = [sums[f"label_{label}"] for label in range(1, self.num_labels)]
-        shares = np.array([weight - sum(counts), *counts]) / weight
-        return {
-            f"{self.name}_loss": sums["loss"] / weight,
-            f"{self.name}_accuracy": sums["accuracy"] / weight,
+        results = super().results(sums)
+        shares = [results[f"label_{label}"] for label in range(self.num_labels)]
+        return results | {
             f"constant_{self.name}_loss": float(np.sum(entr(shares))),
-            f"majority_{self.name}_accuracy": float(np.max(shares)),
+            f"majority_{self.name}_accuracy": max(shares),
         }
 
     def head_flops(self, config, length, num_predictions):

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 from bert_jax.models.heads import LanguageModelHead
 from bert_jax.objectives.cross_entropy import decoder_inputs, sliced_cross_entropy
 from bert_jax.objectives.language_model import (
+    TokenPrediction,
     language_model_head_flops,
     language_model_metrics,
-    language_model_results,
 )
-from bert_jax.objectives.term import Term, example_weights
+from bert_jax.objectives.term import example_weights, loss_and_accuracy
 
 
 @dataclasses.dataclass(frozen=True)
-class NextToken(Term):
+class NextToken(TokenPrediction):
     """Predicts the next token at each position, up to the last real token, including [SEP]."""
 
     name = "lm"
@@ -39,8 +39,8 @@ class NextToken(Term):
 
     def sums(self, outputs, batch, teacher=None):
         targets_BxL, weights_BxL = _targets(batch)
-        loss, correct = sliced_cross_entropy(outputs, targets_BxL, weights_BxL)
-        return {"loss": loss, "accuracy": correct, "weight": jnp.sum(weights_BxL)}
+        sums = sliced_cross_entropy(outputs, targets_BxL, weights_BxL)
+        return loss_and_accuracy(self.name, *sums, jnp.sum(weights_BxL))
 
     def baseline_sums(self, batch, unigram_log_probs_V):
         """Scores unigram frequencies.
@@ -52,13 +52,9 @@ class NextToken(Term):
         lowest = jnp.min(unigram_log_probs_V)
         log_probs_V = jnp.where(unigram_log_probs_V == lowest, 0.0, unigram_log_probs_V)
         guess = jnp.argmax(unigram_log_probs_V)
-        return {
-            "unigram_loss": -jnp.sum(weights_BxL * log_probs_V[targets_BxL]),
-            "unigram_accuracy": jnp.sum(weights_BxL * (targets_BxL == guess)),
-        }
-
-    def results(self, sums):
-        return language_model_results("lm", sums)
+        loss = -jnp.sum(weights_BxL * log_probs_V[targets_BxL])
+        correct = jnp.sum(weights_BxL * (targets_BxL == guess))
+        return loss_and_accuracy(f"unigram_{self.name}", loss, correct, jnp.sum(weights_BxL))
 
     def head_flops(self, config, length, num_predictions):
         return length * language_model_head_flops(config)

@@ -9,7 +9,7 @@ from scipy.special import entr
 
 from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
-from bert_jax.objectives.term import Metric, Term, token_weights
+from bert_jax.objectives.term import Metric, Term, loss_and_accuracy, token_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,23 +66,18 @@ class ReplacedToken(Term):
         losses_BxL = jax.nn.softplus(jnp.where(is_replaced_BxL, -logits_BxL, logits_BxL))
         # A probability of more than 1/2, as in google-research/electra.
         is_marked_BxL = logits_BxL > 0
-        return {
-            "loss": jnp.sum(weights_BxL * losses_BxL),
-            "accuracy": jnp.sum(weights_BxL * (is_marked_BxL == is_replaced_BxL)),
-            "weight": jnp.sum(weights_BxL),
-            "replaced": jnp.sum(weights_BxL * is_replaced_BxL),
-            "marked": jnp.sum(weights_BxL * is_marked_BxL),
-            "found": jnp.sum(weights_BxL * (is_marked_BxL & is_replaced_BxL)),
+        loss = jnp.sum(weights_BxL * losses_BxL)
+        correct = jnp.sum(weights_BxL * (is_marked_BxL == is_replaced_BxL))
+        found = jnp.sum(weights_BxL * (is_marked_BxL & is_replaced_BxL))
+        return loss_and_accuracy("rtd", loss, correct, jnp.sum(weights_BxL)) | {
+            "rtd_precision": (found, jnp.sum(weights_BxL * is_marked_BxL)),
+            "rtd_recall": (found, jnp.sum(weights_BxL * is_replaced_BxL)),
         }
 
     def results(self, sums):
-        weight = sums["weight"]
-        share = sums["replaced"] / weight
-        return {
-            "rtd_loss": sums["loss"] / weight,
-            "rtd_accuracy": sums["accuracy"] / weight,
-            "rtd_precision": sums["found"] / max(sums["marked"], 1.0),
-            "rtd_recall": sums["found"] / max(sums["replaced"], 1.0),
+        (_, num_replaced), (_, num_tokens) = sums["rtd_recall"], sums["rtd_loss"]
+        share = num_replaced / num_tokens
+        return super().results(sums) | {
             "constant_rtd_loss": float(np.sum(entr([share, 1 - share]))),
             "all_real_rtd_accuracy": 1 - share,
             "all_replaced_rtd_precision": share,
