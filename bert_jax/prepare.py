@@ -21,7 +21,6 @@ from bert_jax.base.progress import say, terminal
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
 from bert_jax.config.data import DATA
-from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.reports import corpus_report
 from bert_jax.store.manifest import check_case, given_tokenizer, tokenizer_flags
 from bert_jax.store.preparation import prepare
@@ -31,11 +30,7 @@ from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.corpus import join_inputs
 
 # The keys of `config.data` that are flags.
-_KEYS = (
-    *("input", "format", "text_field", "encoding", "language", "max_sentence_tokens"),
-    *("max_document_characters", *TOKENIZER, "word_boundaries", "bad_documents"),
-    *("heldout_fraction", "num_processes", "rows"),
-)
+_KEYS = [key for key, field in DATA.items() if field.in_store] + ["num_processes", "rows"]
 
 
 def define_flags() -> None:
@@ -105,7 +100,7 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
         numbers = [f"{counts[key]:,}" for key in ("documents", "sentences", "tokens")]
         table.add_row(name, *numbers, f"{counts['bytes_of_text'] / 1e6:,.1f}")
     terminal().print(table)
-    for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
+    for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
         say(f"warning: {text}")
     splits = metadata["splits"].values()
     speed = "finished earlier; "

@@ -19,7 +19,8 @@ MAX_LINES = 400
 ROOMS = (
     {"base"},
     {"models", "parallel", "text", "tokenizers"},
-    {"config", "objectives", "store"},
+    {"config", "objectives"},
+    {"store"},
     {"batches", "tasks"},
     {"training"},
     {"interop", "reports"},

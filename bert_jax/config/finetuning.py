@@ -20,7 +20,7 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.model import MODEL, WIDEST, check_model
-from bert_jax.config.schema import Field, Section, build, check, to_dict
+from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -127,7 +127,7 @@ FINETUNING: Section = {
         "attention_probs_dropout_prob": ATTENTION_DROPOUT,
     },
     "data": {
-        "input": Field(
+        "input": free_field(
             "",
             "Data of the task: its folder (glue_data/MRPC in the standard GLUE download), its "
             'files as "train=FILE,validation=FILE,test=FILE", "tfds:glue/mrpc", or one file. '
@@ -231,13 +231,14 @@ FINETUNING: Section = {
         ),
     },
     "eval": {
+        # The result is the best of these steps, so they must not change.
         "every_steps": Field(
             0,
             "Steps between evaluations on the validation split. 0 evaluates after each epoch.",
             at_least=0,
         ),
         "batch_size": EVAL_BATCH_SIZE,
-        "predict": Field(
+        "predict": free_field(
             "",
             "Splits to predict at the end with the best checkpoint: test, or all, which adds the "
             "validation splits. WORKDIR/predictions then holds the predictions in the format of "
@@ -254,9 +255,8 @@ FINETUNING: Section = {
     },
 }
 
-
 # The keys that `filled_in` adds.
-_FILLED_IN: Section = {
+FILLED_IN: Section = {
     "model": MODEL,
     "head": Field(
         "sequence_classification",
@@ -325,7 +325,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """
     try:
         FINETUNING["task"].check("config.task", values["task"])
-        section = {**_section(values["task"]), **_FILLED_IN}
+        section = {**_section(values["task"]), **FILLED_IN}
         config = build(section, values)
         check(config, section)
         check_model(config.model)

@@ -16,12 +16,12 @@ from bert_jax.config.common import (
 )
 from bert_jax.config.data import DATA, check_data
 from bert_jax.config.model import MODEL, check_model
-from bert_jax.config.schema import Field, Section, build, check
+from bert_jax.config.schema import Change, Field, Section, build, check, free_field, steering_field
 from bert_jax.config.stages import STAGE, check_stages, total_steps
 
 PRETRAINING: Section = {
     **COMMON,
-    "resume_from": Field(
+    "resume_from": steering_field(
         "",
         "Work directory of a run to continue from with its whole state: weights, optimizer, step "
         "and position in the data. The schedule may differ. A run that already has its own "
@@ -32,6 +32,7 @@ PRETRAINING: Section = {
         "bert",
         "Model family, which determines the names and config keys of an export. A built-in name, "
         'or "MODULE:NAME" for your own, as for the terms, rows and corruptions below.',
+        of_weights=True,
     ),
     "model": MODEL,
     "objective": {
@@ -69,7 +70,10 @@ PRETRAINING: Section = {
     "data": DATA,
     "train": {
         "num_steps": Field(
-            1_000_000, "Optimizer steps of the whole run, over all stages.", above=0
+            1_000_000,
+            "Optimizer steps of the whole run, over all stages.",
+            above=0,
+            change=Change.WITH_WARNING,
         ),
         "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
@@ -85,7 +89,7 @@ PRETRAINING: Section = {
             "with fraction 0 is skipped.",
             entries=STAGE,
         ),
-        "early_stopping_patience": Field(
+        "early_stopping_patience": free_field(
             0,
             "Number of successive evaluations without a lower held-out loss after which the run "
             "ends. The loss is the sum of the terms' losses with objective.weights. A change of "
@@ -99,23 +103,26 @@ PRETRAINING: Section = {
                 "to the last stage: same lengths, and its data continue. Each value is a part with "
                 "a warm-up and a decay to 0 of its own. Commas separate parts on the command line.",
                 at_least=0,
+                change=Change.WITH_WARNING,
             ),
             "peak_learning_rate": Field(
                 0.0,
                 "Learning rate that the warm-up of each part of extra.steps rises toward. 0 means "
                 "the peak of the last stage.",
                 at_least=0,
+                change=Change.WITH_WARNING,
             ),
             "warmup_steps": Field(
                 0.1,
                 "Warm-up of each part of extra.steps. A value below 1 is a share of its steps.",
                 at_least=0,
+                change=Change.WITH_WARNING,
             ),
         },
     },
     "checkpoint": {
         **COMMON["checkpoint"],
-        "keep_best": Field(
+        "keep_best": free_field(
             False,
             "Whether the parameters with the lowest held-out loss are kept too, in WORKDIR/best. "
             "predict, evaluate, convert and init_from then use these. When the sequence length "
@@ -123,16 +130,16 @@ PRETRAINING: Section = {
         ),
     },
     "eval": {
-        "every_steps": Field(
+        "every_steps": free_field(
             10_000,
             "Steps between evaluations on the held-out documents. 0 evaluates only at the end.",
             at_least=0,
         ),
-        "max_sequences": Field(
+        "max_sequences": free_field(
             2048, "Largest number of sequences in an evaluation. 0 means all.", at_least=0
         ),
         "batch_size": EVAL_BATCH_SIZE,
-        "seed": Field(
+        "seed": free_field(
             12345,
             "Seed of the evaluation's fixed pairs and masks. No other seed affects them.",
             at_least=0,
@@ -171,9 +178,6 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
         raise UserError("the config of a Hugging Face model, not of a run of bert_jax")
     try:
         config = build(PRETRAINING, values)
-        # Older versions divided no sentences.
-        if values.get("data") and "max_sentence_tokens" not in values["data"]:
-            config.data.max_sentence_tokens = 0
         check_model_and_steps(config)
     except UserError as error:
         raise UserError(f"not a config of this version of bert_jax: {error}") from error

@@ -6,6 +6,8 @@ ConfigDict from a section, and `check` refuses a ConfigDict that does not fit th
 
 import dataclasses
 import difflib
+import enum
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +18,26 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 
 Section = Mapping[str, "Field | Section"]
+
+
+class Change(enum.Enum):
+    """When a run may continue with another value of a key than it began with.
+
+    Attributes:
+      NEVER: The key determines the model or its training.
+      IN_ANOTHER_RUN: A run may differ from the run that it continues (`config.resume_from`). The
+        key affects only later steps.
+      WITH_STORE: If `config.data.store` is given. The store determines the key, and the work
+        directory identifies the store.
+      WITH_WARNING: Always, but later steps follow the new value.
+      ALWAYS: The key affects where and how a run is computed, stored or monitored, or when it ends.
+    """
+
+    NEVER = enum.auto()
+    IN_ANOTHER_RUN = enum.auto()
+    WITH_STORE = enum.auto()
+    WITH_WARNING = enum.auto()
+    ALWAYS = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +56,11 @@ class Field:
       or_equal: A value that is allowed outside the bounds too.
       choices: The only values allowed.
       is_path: Whether the value is a path, local or gs://BUCKET/NAME.
+      change: When a run may continue with another value of the key.
+      of_weights: Whether initial weights determine the key.
+      in_store: Whether a token store records the key, and so determines it.
+      omitted: A value that a store does not record.
+      only_with: The kind of tokenizer that needs the key; empty for all kinds.
       entries: The section of each entry if the value is a tuple of ConfigDicts. The default is
         then a tuple of dicts.
     """
@@ -48,6 +75,11 @@ class Field:
     or_equal: float | None = None
     choices: tuple[str, ...] = ()
     is_path: bool = False
+    change: Change = Change.NEVER
+    of_weights: bool = False
+    in_store: bool = False
+    omitted: Any = None
+    only_with: str = ""
     entries: Section | None = None
 
     def check(self, path: str, value: Any) -> None:
@@ -104,6 +136,10 @@ class Field:
         if self.at_least is not None and self.at_most is not None:
             words = f"from {self.at_least} to {self.at_most}"
         return words if self.or_equal is None else f"{words}, or {self.or_equal}"
+
+
+free_field = functools.partial(Field, change=Change.ALWAYS)
+steering_field = functools.partial(Field, change=Change.IN_ANOTHER_RUN)
 
 
 class _Section(ConfigDict):

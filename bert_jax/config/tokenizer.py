@@ -1,56 +1,71 @@
 """The keys of `config.data` that describe the tokenizer."""
 
+import functools
+
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.schema import Field, Section
+from bert_jax.config.schema import Change, Field, Section
+
+_tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
 
 TOKENIZER: Section = {
-    "tokenizer": Field(
+    "tokenizer": _tokenizer_field(
         "wordpiece",
         "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), or "
         "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given).",
         choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe"),
     ),
-    "vocab": Field(
+    "vocab": _tokenizer_field(
         "",
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
         "vocab.json with merges.txt beside it or a tokenizer.json (byte_bpe); a vocab.txt with "
         "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a "
         "vocabulary of model.vocab_size entries is trained on the training documents.",
+        change=Change.WITH_STORE,
         is_path=True,
     ),
-    "special_tokens": Field(
+    "special_tokens": _tokenizer_field(
         "bert",
         "Spellings, places and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
         "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
         "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>.",
         choices=("bert", "roberta", "camembert", "albert"),
+        omitted="bert",
     ),
-    "lowercase": Field(
+    "lowercase": _tokenizer_field(
         True,
         "Whether text is lower-cased and stripped of accents before it is tokenized (an "
         '"uncased" model). byte_bpe and fastbpe require False.',
     ),
-    "add_prefix_space": Field(
+    "add_prefix_space": _tokenizer_field(
         False,
         "Whether byte_bpe puts a space before each sentence that does not begin with one, so that "
         "the first word has the same entry as inside a sentence. RoBERTa does not.",
+        only_with="byte_bpe",
     ),
-    "max_input_chars_per_word": Field(
+    "max_input_chars_per_word": _tokenizer_field(
         200,
         "Words with more characters become [UNK] (wordpiece only). google-research/bert has 200, "
         "transformers 100.",
         above=0,
+        change=Change.WITH_STORE,
+        only_with="wordpiece",
     ),
-    "sentencepiece_type": Field(
-        "unigram", "Kind of SentencePiece model to train.", choices=("unigram", "bpe")
-    ),
-    "sentencepiece_rules": Field(
+    "sentencepiece_rules": _tokenizer_field(
         "plain",
         "Rules around a SentencePiece model. plain: only data.lowercase. albert: ALBERT's rules "
         "for normalization, numbers and the starts of words.",
         choices=("plain", "albert"),
+        omitted="plain",
+        only_with="sentencepiece",
+    ),
+    "sentencepiece_type": _tokenizer_field(
+        "unigram",
+        "Kind of SentencePiece model to train.",
+        choices=("unigram", "bpe"),
+        change=Change.WITH_STORE,
+        only_with="sentencepiece",
     ),
 }
 

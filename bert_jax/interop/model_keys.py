@@ -19,10 +19,7 @@ MODEL_KEYS = {
 }
 # Keys that affect only training, not the function that the model computes. A generator is
 # exported to a directory of its own.
-TRAINING_ONLY = {key for key in MODEL_KEYS if key.endswith("dropout_prob")} | {
-    "initializer_range",
-    "generator_size",
-}
+TRAINING_ONLY = {key for key, field in MODEL.items() if not field.of_weights}
 # Names of activations in `transformers`, with ours.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 

@@ -127,7 +127,7 @@ def _prepare(
             if (path / "metadata.json").exists() or not results.exists():
                 raise
             raise UserError(f"{error}; the results of the run are in {results}") from error
-    for text in skipped_texts(metadata["dropped_documents"], metadata.get("first_dropped", {})):
+    for text in skipped_texts(metadata["dropped_documents"], metadata["first_dropped"]):
         say(f"warning: {text}")
     run_input = _open_store(config, path)
     workdir.claim_corpus(directory, metadata, run_input.tokenizer, run_input.train.token_counts)
@@ -174,24 +174,9 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
     """Returns the specification of a stage's batches."""
-    data = config.data
-    return StreamSpec(
-        max_seq_length=stage.max_seq_length,
-        max_predictions_per_seq=stage.max_predictions_per_seq,
-        batch_size=stage.batch_size,
-        seed=config.seed,
-        stage=stage.index,
-        rows=data.rows,
-        pair_labels=data.pair_labels,
-        corruption=data.corruption,
-        masked_lm_prob=data.masked_lm_prob,
-        mask_shares=tuple(data.mask_shares),
-        whole_word_masking=data.whole_word_masking,
-        short_seq_prob=data.short_seq_prob,
-        shuffle_sentences=data.shuffle_sentences,
-        num_threads=data.num_threads,
-        prefetch_batches=data.prefetch_batches,
-    )
+    names = {field.name for field in dataclasses.fields(StreamSpec)}
+    values = {**config.data, **vars(stage), "seed": config.seed, "stage": stage.index}
+    return StreamSpec(**{name: value for name, value in values.items() if name in names})
 
 
 def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:

@@ -14,9 +14,10 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.command_line import ConfigSource, config_files
-from bert_jax.config.tokenizer import TOKENIZER
+from bert_jax.config.data import DATA
+from bert_jax.config.pretraining import PRETRAINING
+from bert_jax.config.schema import Change, flatten
 from bert_jax.interop import formats
-from bert_jax.interop.model_keys import TRAINING_ONLY
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.parallel import multihost
 from bert_jax.pretraining.build import read_teacher
@@ -31,9 +32,14 @@ from bert_jax.store.token_store import read_metadata
 from bert_jax.text.corpus import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 
-# Keys that a config file sets on purpose. Its other keys that a store or weights determine, such as
-# model.vocab_size and data.max_sentence_tokens, are a recipe's own proposals.
-_CHOSEN = frozenset(f"data.{key}" for key in ("input", "word_boundaries", *TOKENIZER))
+_OF_WEIGHTS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
+# Keys that a config file sets on purpose. The keys of the text that only a store determines, such
+# as data.max_sentence_tokens, and those of the model are a recipe's own proposals.
+_CHOSEN = frozenset(
+    f"data.{key}"
+    for key, field in DATA.items()
+    if field.of_weights or field.change is not Change.WITH_STORE
+)
 
 
 def complete(
@@ -60,7 +66,7 @@ def complete(
         # The run continues without the initial weights, which may no longer exist. If a flag
         # contradicts its config, `workdir.check` says so.
         stored = config_lib.flatten(workdir.load_config(directory))
-        filled = {key: value for key, value in stored if _is_of_weights(key)}
+        filled = {key: value for key, value in stored if key in _OF_WEIGHTS}
     elif config.init_from:
         pretrained = formats.read(config.init_from)
         pretrained.fit_vocabulary()
@@ -126,13 +132,6 @@ def _accepted(
     return values
 
 
-def _is_of_weights(key: str) -> bool:
-    """Returns whether initial weights determine a key."""
-    section, _, name = key.partition(".")
-    of_model = section == "model" and name not in TRAINING_ONLY
-    return of_model or (section == "data" and name in TOKENIZER) or key == "family"
-
-
 def _of_store(
     config: ConfigDict, given: Collection[str], metadata: dict[str, Any]
 ) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def _of_weights(
                 values[f"data.{key}"] = value
         if not config.data.vocab:
             values["data.vocab"] = _vocabulary(config, directory, pretrained, source, values)
-    return {key: value for key, value in values.items() if _is_of_weights(key)}
+    return {key: value for key, value in values.items() if key in _OF_WEIGHTS}
 
 
 def _vocabulary(

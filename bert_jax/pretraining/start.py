@@ -32,17 +32,6 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
-# Keys that may differ from those of the run in `config.resume_from`. They affect only later steps.
-_STEERING = (
-    "schedule.",
-    "optimizer.b",
-    "optimizer.eps",
-    "optimizer.weight_decay",
-    "optimizer.max_grad_norm",
-    "init_from",
-    "resume_from",
-)
-
 
 def first_state(
     config: ConfigDict,
@@ -114,7 +103,7 @@ def check(
         name the vocabulary of the weights.
     """
     if config.resume_from and not workdir.has_checkpoints(directory):
-        workdir.check_same_run(config.resume_from, config, _STEERING)
+        workdir.check_same_run(config.resume_from, config)
         step = workdir.newest_checkpoint(config.resume_from)
         if step >= (num_steps := total_steps(config.train)):
             raise UserError(

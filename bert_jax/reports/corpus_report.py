@@ -199,9 +199,8 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
     def of_corpus(name: str, text: str) -> None:
         add_row(name, text, *[""] * (len(reports) - 1))
 
-    # Runs of older versions lack these two.
-    of_corpus("format", ", ".join(first.get("formats", ())))
-    of_corpus("rules for sentences", first.get("language") or "en, or el in Greek text")
+    of_corpus("format", ", ".join(first["formats"]))
+    of_corpus("rules for sentences", first["language"] or "en, or el in Greek text")
     for name in ("documents", "sentences", "tokens"):
         of_corpus(name, f"{first[name]:,}")
     for name in ("sentences_per_document", "tokens_per_sentence"):

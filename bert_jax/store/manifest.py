@@ -14,21 +14,12 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.config.data import DATA
+from bert_jax.config.schema import Change, Field
+from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.text.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
 from bert_jax.tokenizers import Tokenizer
 
-# Keys of `config.data` that a store records, besides `tokenizer`, if its tokenizer has them.
-_TOKENIZER_KEYS = ("special_tokens", "lowercase", "sentencepiece_rules", "add_prefix_space")
-# Keys of `config.data` that a store records only if they differ from these values. Stores that an
-# older version wrote lack some of them.
-_UNRECORDED = {
-    "max_sentence_tokens": 0,
-    "language": "",
-    "encoding": "utf-8",
-    "max_document_characters": 0,
-    "special_tokens": "bert",
-    "word_boundaries": "vocabulary",
-}
 # A vocabulary belongs to a cased model if a larger share of its pieces has upper-case letters.
 _MAX_CASED_SHARE = 0.05
 
@@ -108,50 +99,58 @@ def store_options(
     Raises:
       UserError: The vocabulary of `data.vocab` cannot be read.
     """
-    options = {
-        "input": split_inputs(data.input),
-        "format": data.format,
-        "text_field": data.text_field,
-        "tokenizer": data.tokenizer,
-        "vocab": "",
-        "vocab_path": data.vocab,
-        "vocab_size": vocab_size,
-        "lowercase": data.lowercase,
-        "bad_documents": data.bad_documents,
-        "heldout_fraction": data.heldout_fraction,
-    }
+    options: dict[str, Any] = {}
+    for key, field in _recorded(data.tokenizer).items():
+        if key == "vocab":
+            options["vocab"] = _vocab_hash(data, known) if data.vocab else ""
+            options |= {"vocab_path": data.vocab, "vocab_size": vocab_size}
+        elif data[key] != field.omitted:
+            options[key] = data[key]
+    options["input"] = split_inputs(data.input)
     if data.vocab:
-        try:
-            path = files.open_path(data.vocab, "data.vocab")
-            parts = tokenizers.vocabulary_files(data.tokenizer, path)
-            content = b"\0".join(part.read_bytes() for part in parts)
-            options["vocab"] = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        except OSError as error:
-            reason = error.strerror or "no such file"
-            if not known or known["vocab_path"] != data.vocab:
-                raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
-            options["vocab"] = known["vocab"]
-    options |= {key: data[key] for key, value in _UNRECORDED.items() if data[key] != value}
-    if data.tokenizer == "wordpiece":
-        options["max_input_chars_per_word"] = data.max_input_chars_per_word
-    elif data.tokenizer == "byte_bpe":
-        options["add_prefix_space"] = data.add_prefix_space
-    elif data.tokenizer == "sentencepiece":
-        if data.sentencepiece_rules != "plain":
-            options["sentencepiece_rules"] = data.sentencepiece_rules
-        if not data.vocab:
-            options["sentencepiece_type"] = data.sentencepiece_type
+        # Only a vocabulary that is trained has a type.
+        options.pop("sentencepiece_type", None)
     return options
 
 
+def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
+    """Returns the hash of the files of `data.vocab`; see `store_options`."""
+    try:
+        path = files.open_path(data.vocab, "data.vocab")
+        parts = tokenizers.vocabulary_files(data.tokenizer, path)
+        content = b"\0".join(part.read_bytes() for part in parts)
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
+    except OSError as error:
+        reason = error.strerror or "no such file"
+        if not known or known["vocab_path"] != data.vocab:
+            raise UserError(f"data.vocab: cannot read {data.vocab}: {reason}") from None
+        return known["vocab"]
+
+
+def _recorded(tokenizer: str) -> dict[str, Field]:
+    """Returns the keys of `config.data` that a store with this kind of tokenizer records.
+
+    They are in the order of metadata.json: the keys that every store has, those that it may omit,
+    and those of the tokenizer.
+    """
+
+    def group(item: tuple[str, Field]) -> int:
+        return 2 if item[1].only_with else item[1].omitted is not None
+
+    fields = [(k, f) for k, f in DATA.items() if f.in_store and f.only_with in ("", tokenizer)]
+    return dict(sorted(fields, key=group))
+
+
 def recorded_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a finished store, with those that it has left out."""
-    return _UNRECORDED | metadata["options"]
+    """Returns the options of a finished store, with those that it omits."""
+    options = metadata["options"]
+    fields = _recorded(options["tokenizer"]).items()
+    return {k: field.omitted for k, field in fields if field.omitted is not None} | options
 
 
 def tokenizer_flags(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the config keys and values of a store's tokenizer, as far as the store has them."""
-    keys = ("tokenizer", *_TOKENIZER_KEYS)
+    keys = [key for key, field in TOKENIZER.items() if field.change is Change.NEVER]
     return {f"data.{key}": options[key] for key in keys if key in options}
 
 
@@ -169,7 +168,7 @@ def check_metadata(
         difference.
     """
     found = recorded_options(metadata)
-    wanted = _UNRECORDED | store_options(data, vocab_size, known=found)
+    wanted = recorded_options({"options": store_options(data, vocab_size, known=found)})
     for key in sorted((found.keys() | wanted.keys()) - {"input", "vocab_path"}):
         if found.get(key) != wanted.get(key):
             name = "model.vocab_size" if key == "vocab_size" else f"data.{key}"

@@ -290,10 +290,11 @@ def write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
 
 # The keys of metadata.json, with examples of their values.
 METADATA = {
-    "options": {"input": [""], "vocab_path": "", "vocab": "", "format": ""},
+    "options": {"input": [""], "vocab_path": "", "vocab": "", "format": "", "tokenizer": ""},
     "sources": [{}],
     "splits?": {},
-    "dropped_documents?": {},
+    "dropped_documents": {},
+    "first_dropped": {},
     "vocab_size": 0,
 }
 

@@ -74,13 +74,12 @@ def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]
     """Returns a sentence for each reason for which documents were skipped.
 
     Args:
-      dropped, first: The attributes `dropped` and `first_dropped` of `BadRecords`. Stores that
-        an earlier version wrote have no places.
+      dropped, first: The attributes `dropped` and `first_dropped` of `BadRecords`.
     """
     texts = []
     for reason, number in dropped.items():
-        places = first.get(reason, ())
-        more = ["..."] if number > len(places) > 0 else []
-        where = f" ({', '.join([*places, *more])})" if places else ""
-        texts.append(f"skipped {number:,} document{'s' * (number > 1)}: {reason}{where}")
+        places = [*first[reason], *["..."] * (number > len(first[reason]))]
+        texts.append(
+            f"skipped {number:,} document{'s' * (number > 1)}: {reason} ({', '.join(places)})"
+        )
     return texts

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.config.schema import Change
 from bert_jax.tokenizers import Tokenizer
 
 CONFIG = "config.json"
@@ -44,46 +45,6 @@ SWEEP = "sweep.json"
 RUNS = "runs"
 PROFILE = "profile"
 _DIRECTORIES = (DATA, TOKENIZER, CHECKPOINTS, BEST, PROFILE)
-
-# Keys, or prefixes of keys, that may differ from one start to the next. They change where and how
-# the run is computed, stored or monitored, but not its result. The exceptions are
-# train.num_steps and train.extra, which pretrain.py checks, and train.early_stopping_patience.
-_FREE = (
-    "workdir",
-    "sharding",
-    "max_replicated_share",
-    "remat",
-    "mesh.",
-    "checkpoint.",
-    "eval.",
-    "log.",
-    "profile.",
-    # CORPUS identifies the data, which may have moved.
-    "data.input",
-    "data.store",
-    "data.num_processes",
-    "data.num_threads",
-    "data.prefetch_batches",
-    "train.num_steps",
-    "train.extra.",
-    "train.early_stopping_patience",
-)
-# Keys that a given token store determines. CORPUS identifies the store itself.
-_OF_STORE = (
-    "data.format",
-    "data.text_field",
-    "data.encoding",
-    "data.language",
-    "data.max_sentence_tokens",
-    "data.max_document_characters",
-    "data.vocab",
-    "data.bad_documents",
-    "data.heldout_fraction",
-    "data.max_input_chars_per_word",
-    "data.sentencepiece_type",
-)
-# The result of fine-tuning is the best of these steps, so this key must not change.
-_FIXED_IN_FINE_TUNING = ("eval.every_steps",)
 
 
 def claim(
@@ -129,25 +90,34 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
         kind = "fine-tuning" if is_finetuning(before) else "pre-training"
         raise UserError(f"{path} holds a {kind} run; choose another --workdir ({weights})")
     changed = config_lib.differences(before, now)
-    free = _free(now)
-    for key, (old, new) in changed.items():
-        fixed = key in _FIXED_IN_FINE_TUNING and is_finetuning(now)
-        if fixed or not key.startswith(free):
-            raise UserError(
-                f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; choose "
-                "another --workdir or give the same value"
-            )
+    if key := _fixed_key(config, changed):
+        old, new = changed[key]
+        raise UserError(
+            f"{path} holds another run: its config.{key} is {old!r}, not {new!r}; choose "
+            "another --workdir or give the same value"
+        )
+    fields = config_lib.fields(config)
     return [
         f"config.{key} was {old} and is now {new}: stages and learning rate follow the new value "
         "from now on"
         for key, (old, new) in changed.items()
-        if key == "train.num_steps" or key.startswith("train.extra.")
+        if fields[key].change is Change.WITH_WARNING
     ]
 
 
-def _free(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the keys, or prefixes of keys, that may differ from one start to the next."""
-    return _FREE + (_OF_STORE if config["data"].get("store") else ())
+def _fixed_key(config: ConfigDict, changed: Iterable[str], *also: Change) -> str | None:
+    """Returns the first of the changed keys that must not change, or None.
+
+    Args:
+      also: What may change in addition to the keys that may always change.
+    """
+    fields = config_lib.fields(config)
+    allowed = {Change.ALWAYS, Change.WITH_WARNING, *also}
+    if config.data.get("store"):
+        allowed.add(Change.WITH_STORE)
+    # The other run may be of fine-tuning, with other keys.
+    wrong = (key for key in changed if key not in fields or fields[key].change not in allowed)
+    return next(wrong, None)
 
 
 def check_no_run(workdir: epath.PathLike) -> None:
@@ -192,13 +162,12 @@ def saved_steps(folder: Path | epath.Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[str, ...]) -> None:
+def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
     """Checks that this config can continue from another run's state.
 
     Args:
       other: The other run's work directory.
       config: The config of this run.
-      also_free: Keys, or prefixes of keys, that may differ here, but not when a run resumes.
 
     Raises:
       UserError: There is no other run, or its model or batches differ.
@@ -209,15 +178,14 @@ def check_same_run(other: epath.PathLike, config: ConfigDict, also_free: tuple[s
             f"config.resume_from: {other} is not the work directory of a run with checkpoints "
             "(to take only weights, use config.init_from)"
         )
-    now = _comparable(config)
-    changed = config_lib.differences(_comparable(load_config(other)), now)
-    for key, (old, new) in changed.items():
-        if not key.startswith(_free(now) + also_free):
-            raise UserError(
-                f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; give the "
-                "same value to continue from its state (to take only weights, use "
-                "config.init_from)"
-            )
+    changed = config_lib.differences(_comparable(load_config(other)), _comparable(config))
+    if key := _fixed_key(config, changed, Change.IN_ANOTHER_RUN):
+        old, new = changed[key]
+        raise UserError(
+            f"config.resume_from: in {other} config.{key} is {old!r}, not {new!r}; give the "
+            "same value to continue from its state (to take only weights, use "
+            "config.init_from)"
+        )
 
 
 def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
@@ -373,9 +341,9 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
     """Returns the first key that differs and its two values; for lists, one differing entry."""
-    # Stores that an older version wrote lack these.
-    lacking = ("report", "first_dropped")
-    before, now = ({k: v for k, v in d.items() if k not in lacking} for d in (before, now))
+    # They follow from the rest, and the places of skipped documents move with the files.
+    ignored = ("report", "first_dropped")
+    before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
     if _without_directories(before) == _without_directories(now):
         return None
     for key, (old, new) in config_lib.differences(before, now).items():

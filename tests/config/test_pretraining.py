@@ -178,14 +178,10 @@ def test_round_trip_through_json():
     assert again.data.input == ("a/*.txt", "b/*.txt")
 
 
-def test_missing_keys_of_an_old_config_get_their_defaults():
+def test_missing_keys_get_their_defaults():
     values = to_dict(changed(model__hidden_size=96))
-    del values["family"], values["objective"], values["model"]["causal"]
-    for key in ("rows", "corruption", "mask_shares", "max_sentence_tokens"):
-        del values["data"][key]
-    # Older versions divided no sentences.
-    wanted = changed(model__hidden_size=96, data__max_sentence_tokens=0)
-    assert to_dict(from_dict(values)) == to_dict(wanted)
+    del values["family"], values["objective"], values["model"]["causal"], values["data"]["rows"]
+    assert to_dict(from_dict(values)) == to_dict(changed(model__hidden_size=96))
 
 
 def test_a_config_of_another_version_is_refused():

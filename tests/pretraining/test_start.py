@@ -245,7 +245,12 @@ class TestResumingAnotherRun:
 
     @pytest.mark.parametrize(
         ("key", "value"),
-        [("train.batch_size", 8), ("model.hidden_act", "relu"), ("optimizer.name", "lamb")],
+        [
+            ("train.batch_size", 8),
+            ("model.hidden_act", "relu"),
+            ("optimizer.name", "lamb"),
+            ("optimizer.bias_correction", False),
+        ],
     )
     def test_batches_model_and_optimizer_may_not_change(self, key, value, earlier, texts, tmp_path):
         config = small_run(texts, resume_from=str(earlier), **{key: value})

@@ -151,7 +151,14 @@ METADATA = {
     "vocab_size": 10,
     "splits": {"train": {"documents": 1, "sentences": 2, "tokens": 3, "bytes_of_text": 4}},
     "dropped_documents": {},
-    "options": {"input": ["a.txt"], "format": "auto", "vocab": "", "vocab_path": ""},
+    "first_dropped": {},
+    "options": {
+        "input": ["a.txt"],
+        "format": "auto",
+        "vocab": "",
+        "vocab_path": "",
+        "tokenizer": "",
+    },
     "sources": [{"path": "a.txt", "bytes": 4}, {"tfds": "x", "field": "text", "version": "1"}],
 }
 
