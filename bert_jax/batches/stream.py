@@ -25,6 +25,7 @@ from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
 from bert_jax.batches.tf_dataset import Batch, BatchIterator
 from bert_jax.config import derived_predictions
+from bert_jax.config.data import DATA
 from bert_jax.store.token_store import WordStarts
 
 # Evaluation always uses these masks, and as many predictions as they need, so that runs trained
@@ -51,17 +52,17 @@ class StreamSpec:
     batch_size: int
     seed: int
     stage: int
-    rows: str = "pairs"
-    pair_labels: str = "next"
-    corruption: str = "masked_lm"
-    masked_lm_prob: float = 0.15
-    mask_shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    whole_word_masking: bool = False
+    rows: str = DATA["rows"].default
+    pair_labels: str = DATA["pair_labels"].default
+    corruption: str = DATA["corruption"].default
+    masked_lm_prob: float = DATA["masked_lm_prob"].default
+    mask_shares: tuple[float, float, float] = DATA["mask_shares"].default
+    whole_word_masking: bool = DATA["whole_word_masking"].default
     held_out: bool = False
-    short_seq_prob: float = 0.1
-    shuffle_sentences: int = 2**20
-    num_threads: int = 2
-    prefetch_batches: int = 4
+    short_seq_prob: float = DATA["short_seq_prob"].default
+    shuffle_sentences: int = DATA["shuffle_sentences"].default
+    num_threads: int = DATA["num_threads"].default
+    prefetch_batches: int = DATA["prefetch_batches"].default
 
 
 def batch_fields(rows: str, corruption: str, pair_labels: str = "next") -> BatchFields:

@@ -30,7 +30,8 @@ class Change(enum.Enum):
       WITH_STORE: If `config.data.store` is given. The store determines the key, and the work
         directory identifies the store.
       WITH_WARNING: Always, but later steps follow the new value.
-      ALWAYS: The key affects where and how a run is computed, stored or monitored, or when it ends.
+      ALWAYS: The key affects where and how a run is computed, stored or monitored, or when it ends,
+        or it names data that the work directory identifies.
     """
 
     NEVER = enum.auto()
