@@ -24,7 +24,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bert_jax.config import command_line, objective_terms
+from bert_jax.config import command_line
 from bert_jax.interop.families import load_family
 from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import write_family_keys
@@ -89,7 +89,7 @@ def run_ours(args: argparse.Namespace) -> dict:
 def run_transformers(args: argparse.Namespace, config: ConfigDict, stage: Stage) -> dict:
     family = load_family(config.family)
     model_config = BertConfig(**config.model)
-    chosen = family.pretraining_class(config.model.causal, objective_terms(config))
+    chosen = family.pretraining_class(config.model.causal, config.objective.terms)
     command = [args.torch_python, str(BENCHMARKS / "transformers_step.py")]
     command += [f"--model_class={chosen.name}", f"--model={keys_json(model_config, family)}"]
     if model_config.generator_size:

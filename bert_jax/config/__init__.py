@@ -20,7 +20,6 @@ from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.pretraining import (
     default_config,
     from_dict,
-    objective_terms,
     teacher_layers,
     validate,
     validate_data,
@@ -50,7 +49,6 @@ __all__ = [
     "from_stored",
     "lamb_stages",
     "max_predictions",
-    "objective_terms",
     "prediction_warnings",
     "stage",
     "teacher_layers",

@@ -160,7 +160,8 @@ def _load_config(
             raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
         if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
             # "\\," is a comma inside a text.
-            texts = tuple(text.strip() for text in re.split(r"(?<!\\),", value))
+            parts = re.split(r"(?<!\\),", value)
+            texts = tuple(text for part in parts if (text := part.strip()))
             argv[place] = argv[place].removesuffix(value) + repr(texts)
     return argv
 

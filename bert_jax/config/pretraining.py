@@ -153,12 +153,6 @@ def default_config() -> ConfigDict:
     return build(PRETRAINING, {}).lock()
 
 
-def objective_terms(config: ConfigDict) -> tuple[str, ...]:
-    """Returns the names in `config.objective.terms`; the command line joins them with commas."""
-    names = ",".join(config.objective.terms).split(",")
-    return tuple(name.strip() for name in names if name.strip())
-
-
 def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
     """Returns the layers of `config.objective.teacher_layers`.
 
@@ -247,7 +241,7 @@ def check_model_and_steps(config: ConfigDict) -> None:
 
 
 def _check_objective(config: ConfigDict) -> None:
-    model, objective, terms = config.model, config.objective, objective_terms(config)
+    model, objective, terms = config.model, config.objective, config.objective.terms
     generator_width = round(model.hidden_size * model.generator_size)
     if "generator" in terms and not generator_width:
         raise UserError(

@@ -89,7 +89,7 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
             config.data.corruption = "none"
     config.model.update({key: pretrained.model[key] for key in MODEL_KEYS})
     config.family = pretrained.family
-    if config_lib.objective_terms(config) != pretrained.terms:
+    if config.objective.terms != pretrained.terms:
         config.objective.terms = pretrained.terms
         config.objective.weights = (1.0,) * len(pretrained.terms)
     config.workdir, config.data.store, config.data.vocab = "", "", ""

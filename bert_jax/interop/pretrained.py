@@ -219,7 +219,7 @@ def read_terms(
     """
     config = training.get("config")
     if config and not workdir.is_finetuning(config):
-        return config_lib.objective_terms(config_lib.from_dict(config))
+        return config_lib.from_dict(config).objective.terms
     default = family.pretraining_class(causal, terms=None).terms
     classes = [c for c in family.pretraining_classes if c.name == class_name]
     own = next((c.terms for c in classes if c.causal == causal), default)

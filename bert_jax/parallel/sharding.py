@@ -81,15 +81,13 @@ class Layout:
         """Builds the layout of a preset, with the user's own rules first.
 
         Args:
-          prepended: Rules "NAME=AXIS", or "NAME=" for an axis that stays whole; one text may
-            hold several, separated by commas.
+          prepended: Rules "NAME=AXIS", or "NAME=" for an axis that stays whole.
 
         Raises:
           UserError: A rule names an unknown axis, or the mesh has a single device along an axis
             that divides something, or several devices along an axis that divides nothing.
         """
-        texts = [text.strip() for texts in prepended for text in texts.split(",")]
-        own = tuple(_parse_rule(text, tuple(mesh.shape)) for text in texts if text)
+        own = tuple(_parse_rule(rule, tuple(mesh.shape)) for rule in prepended if rule)
         layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_share)
         needed = {axis: f"config.sharding is {preset!r}" for axis in layout.promised_axes}
         needed |= {

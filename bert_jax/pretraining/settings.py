@@ -33,8 +33,8 @@ from bert_jax.text.corpus import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 
 _OF_WEIGHTS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
-# Keys that a config file sets on purpose. The keys of the text that only a store determines, such
-# as data.max_sentence_tokens, and those of the model are a recipe's own proposals.
+# Keys that a config file sets on purpose. The keys of the text that only a store determines and
+# those of the model are a recipe's own proposals.
 _CHOSEN = frozenset(
     f"data.{key}"
     for key, field in DATA.items()
@@ -222,7 +222,7 @@ def unasked(warnings: Iterable[str], source: ConfigSource) -> list[str]:
 
 def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
     """Returns what to do with the model of a finished run, as `progress.say_next` takes it."""
-    commands, path, terms = {}, shlex.quote(str(directory)), config_lib.objective_terms(config)
+    commands, path, terms = {}, shlex.quote(str(directory)), config.objective.terms
     if "replaced_token" in terms:
         use = "detect 'The chef cooked the weather.'"
         commands["find replaced words"] = f"predict --model={path} {use}"

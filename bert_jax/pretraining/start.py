@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config import objective_terms, teacher_layers, total_steps
+from bert_jax.config import teacher_layers, total_steps
 from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
@@ -146,7 +146,7 @@ def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenize
     Missing heads are initialized from the seed, with a warning.
     """
     check_tokenizer(pretrained, tokenizer)
-    pretrained.complete(config.seed, objective_terms(config))
+    pretrained.complete(config.seed, config.objective.terms)
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
     weights, pretrained.weights = pretrained.weights, {}

@@ -5,7 +5,6 @@ from ml_collections import ConfigDict
 from bert_jax.base.batch import BatchFields
 from bert_jax.base.errors import UserError
 from bert_jax.batches.stream import batch_fields
-from bert_jax.config import objective_terms
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.weighted import WeightedTerms
 
@@ -23,10 +22,10 @@ def make_objective(config: ConfigDict) -> WeightedTerms:
       UserError: A term is unknown, needs a batch field that the rows and the corruption of the
         config do not provide, or has nothing to predict in this model.
     """
-    terms = make_terms(objective_terms(config), config.objective)
+    terms = make_terms(config.objective.terms, config.objective)
     objective = WeightedTerms(terms, tuple(config.objective.weights))
     provided, data = declared_fields(config), config.data
-    for name, term in zip(objective_terms(config), objective.terms, strict=True):
+    for name, term in zip(config.objective.terms, objective.terms, strict=True):
         if missing := [field for field, kind in term.fields.items() if provided.get(field) != kind]:
             labels = f" with config.data.pair_labels={data.pair_labels}"
             raise UserError(

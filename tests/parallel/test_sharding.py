@@ -104,7 +104,7 @@ class TestRules:
     def test_rules_take_precedence_over_the_preset(self):
         plain, own = (
             rows_of(sharded_trainer("fsdp_tp", sharding_rules=rules))
-            for rules in ((), ("mlp=", "pooled=model, position=data"))
+            for rules in ((), ("mlp=", "pooled=model", "position=data"))
         )
         name = "bert/encoder/layer_*/intermediate/kernel"
         assert plain[name].spec == ("fsdp", "model") and own[name].spec == ("fsdp", "")
