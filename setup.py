@@ -45,7 +45,7 @@ setup(
         "ml-dtypes>=0.5",
         "numpy>=2.0",
         "optax>=0.2.6",
-        "orbax-checkpoint>=0.11.20",
+        "orbax-checkpoint>=0.12.8",
         # sentencepiece's generated code refuses an older runtime, but does not require a newer
         # one: raise both bounds together.
         "protobuf>=7.36.1,<8",

@@ -1,20 +1,18 @@
 """Checkpoints: atomic, asynchronous, and verified before they are restored."""
 
-import base64
-import errno
 import functools
+import json
 import logging
 import os
 import re
-import shutil
 import sys
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import absl.logging
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -24,23 +22,22 @@ from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.state import TrainState
 
-CHECKSUMS = "checksums.json"
-_READ_BYTES = 1 << 22
-# Extra space for a checkpoint's small files, which occupy whole disk blocks.
-_FOLDER_BYTES = 1 << 18
-# The files that orbax writes at the commit; _MARKER marks a complete folder in object storage.
-_MARKER = "commit_success.txt"
-_WRITTEN_AT_COMMIT = ("_CHECKPOINT_METADATA", _MARKER)
+# How the errors begin of those reads and writes that orbax abandons when another one fails.
+_NOISE = ("Event loop is closed", "Encountered error while reading array")
 _log = logging.getLogger(__name__)
+
+
+class _Damage(Exception):
+    """A checkpoint cannot be restored as it was saved; the message completes a sentence."""
 
 
 class Checkpointer:
     """Saves and restores `TrainState`s with the position in the data, by step.
 
     orbax commits a step's folder by renaming it or, in object storage, by a marker file. A killed
-    save therefore leaves no folder that appears complete. orbax does not detect later damage, so
-    CHECKSUMS, with the size and checksum of every file, is added just before the commit and
-    compared before a restore.
+    save therefore leaves no folder that appears complete. orbax detects damage of its index files
+    but not of the arrays, so each checkpoint has an item `checksums`, with which a restore compares
+    the arrays.
 
     Args:
       directory: WORKDIR/checkpoints.
@@ -59,21 +56,16 @@ class Checkpointer:
     ):
         _hush_orbax()
         self._directory = epath.Path(files.open_path(directory, "the checkpoints' directory"))
-        if files.is_remote(directory):
-            if not read_only:
-                self._mark_copies()
-        else:
+        if not files.is_remote(directory):
             # orbax refuses a relative path, at the first save.
             self._directory = self._directory.absolute()
         self._read_only = read_only
-        self._keep, self._keep_every_steps = keep, keep_every_steps
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if read_only else keep,
             keep_period=keep_every_steps or None,
             read_only=read_only,
             create=not read_only,
             cleanup_tmp_directories=not read_only,
-            async_options=ocp.AsyncOptions(post_finalization_callback=self._add_checksums),
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
@@ -89,10 +81,11 @@ class Checkpointer:
           UserError: This or the previous save could not be written (a full disk).
         """
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), resume=ocp.args.JsonSave(resume)
+            state=ocp.args.StandardSave(state),
+            resume=ocp.args.JsonSave(resume),
+            checksums=ocp.args.JsonSave(_checksums(state, resume)),
         )
         self.wait()
-        self._writing(lambda: self._check_space(state))
         self._writing(lambda: self._manager.save(step, args=args, force=True))
 
     def wait(self) -> None:
@@ -117,21 +110,10 @@ class Checkpointer:
             that of the run that wrote the checkpoint.
 
         Raises:
-          UserError: Every checkpoint is damaged, or the shapes differ.
+          UserError: No checkpoint can be restored; all are damaged, or the shapes differ.
         """
-        # Process 0 chooses the step and sets damaged checkpoints aside; the others wait for it.
-        step = multihost.run_on_process_zero(lambda: self._newest_whole(self.steps()))
-        if not self._read_only:
-            multihost.run_on_process_zero(self._remove_remains)
-        self._manager.reload()
-        if step is None:
-            return None
-        self._check_shapes(step, abstract_state.params)
-        args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(abstract_state), resume=ocp.args.JsonRestore()
-        )
-        restored = self._manager.restore(step, args=args)
-        return restored["state"], restored["resume"]
+        restored = self._newest(ocp.args.StandardRestore(abstract_state))
+        return restored and restored[1:]
 
     def restore_params(
         self, abstract_params: Any, step: int | None = None
@@ -147,28 +129,9 @@ class Checkpointer:
           The checkpoint's step and its parameters; None if nothing was saved.
 
         Raises:
-          UserError: The step does not exist, every checkpoint is damaged, or the shapes differ.
+          UserError: The step does not exist, it or every checkpoint is damaged, or the shapes
+            differ.
         """
-
-        def choose() -> int | None:
-            steps = self.steps()
-            if step is None:
-                return self._newest_whole(steps)
-            problem = self._problem(step) if step in steps else "it does not exist"
-            if problem:
-                others = ", ".join(str(other) for other in steps if other != step) or "none"
-                raise UserError(
-                    f"{self._directory} has no complete checkpoint of step {step} ({problem}); the "
-                    f"other steps: {others}"
-                )
-            return step
-
-        chosen = multihost.run_on_process_zero(choose)
-        self._manager.reload()
-        if chosen is None:
-            return None
-
-        self._check_shapes(chosen, abstract_params)
 
         def restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
             if leaf.sharding is None:
@@ -180,20 +143,24 @@ class Checkpointer:
             restore_args={"params": jax.tree.map(restore_args, abstract_params)},
             partial_restore=True,
         )
-        restored = self._manager.restore(chosen, args=ocp.args.Composite(state=args))
-        return chosen, restored["state"]["params"]
+        restored = self._newest(args) if step is None else (step, *self._at(step, args))
+        return restored and (restored[0], restored[1]["params"])
 
-    def _newest_whole(self, steps: list[int]) -> int | None:
-        """Returns the last undamaged of these steps and sets later ones aside."""
+    def _newest(self, args: ocp.args.CheckpointArgs) -> tuple[int, Any, dict[str, Any]] | None:
+        """Returns the step, state and `resume` of the newest undamaged checkpoint.
+
+        Damaged newer ones are set aside.
+        """
         damaged: list[tuple[int, str]] = []
-        for step in reversed(steps):
-            problem = self._problem(step)
-            if problem is not None:
-                damaged.append((step, problem))
+        for step in reversed(multihost.run_on_process_zero(self.steps)):
+            try:
+                restored = self._restore(step, args)
+            except _Damage as error:
+                damaged.append((step, str(error)))
                 continue
-            for step_and_problem in damaged:
-                self._set_aside(*step_and_problem)
-            return step
+            multihost.run_on_process_zero(lambda: self._set_aside(damaged))
+            self._manager.reload()
+            return step, *restored
         if damaged:
             # Damaged checkpoints stay in place. With an empty folder, the next start would begin
             # at step 0.
@@ -203,101 +170,60 @@ class Checkpointer:
             )
         return None
 
-    def _remove_remains(self) -> None:
-        """Removes the remains of checkpoints whose deletion was interrupted by a kill."""
-        for step in self.steps()[: -self._keep]:
-            is_kept = self._keep_every_steps and step % self._keep_every_steps == 0
-            if not is_kept and self._problem(step):
-                files.remove_directory(self._directory / str(step))
-
-    def _check_shapes(self, step: int, abstract_params: Any) -> None:
-        """Refuses a checkpoint of other shapes, which another version of bert_jax wrote."""
-        folder = self._directory / str(step)
-        saved = ocp.PyTreeCheckpointHandler().metadata(folder / "state").tree["params"]
-        shapes = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(saved)}
-        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params):
-            if (found := shapes.get(path)) != leaf.shape:
-                name = jax.tree_util.keystr(path, simple=True, separator="/")
-                saved_as = "missing" if found is None else f"of shape {found}"
-                raise UserError(
-                    f"{folder}: {name} is {saved_as}, and of shape {leaf.shape} in this run's "
-                    "model; another version of bert_jax wrote it: continue with that version, or "
-                    "start in another work directory"
-                )
-
-    def _problem(self, step: int) -> str | None:
-        """Describes what is wrong with a checkpoint's files, if anything."""
-        folder = self._directory / str(step)
+    def _at(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
+        """Returns the state and `resume` of the checkpoint of a step."""
+        steps = multihost.run_on_process_zero(self.steps)
         try:
-            expected = files.read_json(folder / CHECKSUMS)
-            found = _list(folder)
-            for name, (size, checksum) in expected.items():
-                if name not in found:
-                    return f"{name} is missing"
-                if (size, checksum) != _size_and_checksum(folder / name, found[name], checksum):
-                    return f"{name} has changed since it was written"
-            for name in found.keys() - expected.keys():
-                if os.path.basename(name) not in (CHECKSUMS, *_WRITTEN_AT_COMMIT):
-                    return f"{CHECKSUMS} does not list {name}"
-        except FileNotFoundError:
-            return f"{CHECKSUMS} is missing"
-        except (UserError, TypeError, ValueError):
-            return f"{CHECKSUMS} cannot be read"
-        return None
+            if step not in steps:
+                raise _Damage("it does not exist")
+            return self._restore(step, args)
+        except _Damage as error:
+            others = ", ".join(str(other) for other in steps if other != step) or "none"
+            raise UserError(
+                f"{self._directory} has no complete checkpoint of step {step} ({error}); "
+                f"the other steps: {others}"
+            ) from error
 
-    def _set_aside(self, step: int, problem: str) -> None:
+    def _restore(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
+        """Returns a checkpoint's state and `resume`; raises _Damage if they are not as saved."""
         folder = self._directory / str(step)
-        kept = ""
-        if not self._read_only:
-            # The step will be saved again under this name.
-            moved = self._directory.parent / "damaged_checkpoints" / str(step)
-            files.move(folder, moved)
-            self._manager.reload()
-            kept = f"; it was moved to {moved}"
-        _log.warning(
-            "checkpoint %s is damaged (%s) and is skipped; the previous one is used%s",
-            folder,
-            problem,
-            kept,
-        )
+        # The manager's `restore` ends with a barrier, which would wait for a process that fails.
+        handler = ocp.CompositeCheckpointHandler()
 
-    def _check_space(self, state: TrainState) -> None:
-        """Raises OSError if the disk is too full; orbax would leave half a checkpoint."""
-        if files.is_remote(self._directory) or jax.process_count() > 1:
-            return
-        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) * 1.05 + _FOLDER_BYTES
-        if shutil.disk_usage(self._directory).free < needed:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+        def read() -> tuple[dict[str, int], Any, dict[str, Any]]:
+            items = ocp.args.Composite(checksums=ocp.args.JsonRestore())
+            saved = handler.restore(folder, args=items)["checksums"]
+            if missing := [name for name in _by_name(args.item) if name not in saved]:
+                raise _Damage(f"it has no {missing[0]}")
+            items = ocp.args.Composite(state=args, resume=ocp.args.JsonRestore())
+            restored = handler.restore(folder, args=items)
+            return saved, restored["state"], restored["resume"]
 
-    def _add_checksums(self) -> None:
-        """Adds CHECKSUMS when a save's files are written, before orbax commits the folder."""
-        if jax.process_index() != 0:
-            return
-        for folder in self._directory.iterdir():
-            if folder.is_dir() and not (folder / CHECKSUMS).exists():
-                sums = {
-                    name: _size_and_checksum(folder / name, info)
-                    for name, info in sorted(_list(folder).items())
-                    if os.path.basename(name) not in _WRITTEN_AT_COMMIT
-                }
-                files.write_json(folder / CHECKSUMS, sums)
+        try:
+            saved, state, resume = multihost.run_on_all(read)
+        except (jax.errors.JaxRuntimeError, MemoryError):
+            raise
+        except Exception as error:
+            raise _Damage(_reason(error)) from None
+        for name, checksum in _checksums(state, resume).items():
+            if checksum != saved.get(name):
+                raise _Damage(f"{name} has changed since it was saved")
+        return state, resume
 
-    def _mark_copies(self) -> None:
-        """Marks as complete all checkpoints that were copied from a disk to a bucket.
-
-        Without the marker, orbax would take them for killed saves and delete them.
-        """
-        found = files.list_files(self._directory)
-        for name in [name for name in found if os.path.basename(name) == CHECKSUMS]:
-            step = os.path.dirname(name)
-            try:
-                sums = files.read_json(self._directory / name)
-                from_disk = all(isinstance(checksum, int) for _, checksum in sums.values())
-            except (UserError, TypeError, ValueError):
-                continue
-            if from_disk and f"{step}/{_MARKER}" not in found:
-                for part in {"", *(f"{n.partition('/')[0]}/" for n in sums if "/" in n)}:
-                    files.write_whole(self._directory / f"{step}/{part}{_MARKER}", b"copied")
+    def _set_aside(self, damaged: list[tuple[int, str]]) -> None:
+        """Moves these steps away, because they will be saved again under their names."""
+        for step, problem in damaged:
+            folder, kept = self._directory / str(step), ""
+            if not self._read_only:
+                moved = self._directory.parent / "damaged_checkpoints" / str(step)
+                files.move(folder, moved)
+                kept = f"; it was moved to {moved}"
+            _log.warning(
+                "checkpoint %s is damaged (%s) and is skipped; the previous one is used%s",
+                folder,
+                problem,
+                kept,
+            )
 
     def _writing(self, action: Callable[[], Any]) -> None:
         """Runs an action of orbax; raises UserError for a full disk or a failed request."""
@@ -334,48 +260,50 @@ def _hush_orbax() -> None:
     show = sys.unraisablehook
 
     def show_others(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
+        if not str(unraisable.exc_value).startswith(_NOISE):
             show(unraisable)
 
     sys.unraisablehook = show_others
 
 
-def _list(folder: epath.Path) -> dict[str, dict[str, Any]]:
-    """Returns the metadata of each file below a folder, by relative name."""
-    if files.is_remote(folder):
-        return files.list_files(folder)
-    paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): {"size": path.stat().st_size} for path in paths}
+def _checksums(state: Any, resume: Any) -> dict[str, int]:
+    """Returns a checksum for each array of a state, by its name, and one for `resume`."""
+    sums = jax.device_get({name: _checksum(leaf) for name, leaf in _by_name(state).items()})
+    return {
+        **{name: int(checksum) for name, checksum in sums.items()},
+        "resume": zlib.crc32(json.dumps(resume).encode()),
+    }
 
 
-def _size_and_checksum(
-    file: epath.Path, info: dict[str, Any], like: int | str | None = None
-) -> tuple[int, int | str]:
-    """Returns a file's size and its CRC-32, or the CRC-32C that object storage keeps for it.
+def _by_name(state: Any) -> dict[str, Any]:
+    """Returns the leaves of a state by their path and shape, `params/nsp/dense/bias (2,)`."""
+    return {
+        f"{jax.tree_util.keystr(path, simple=True, separator='/')} {leaf.shape}": leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }
 
-    Args:
-      file: The file.
-      info: Its entry of `_list`.
-      like: An expected checksum. The result is of the same kind, because a checkpoint may have
-        been copied from a disk to object storage or back.
-    """
-    if "crc32c" in info and not isinstance(like, int):
-        return info["size"], info["crc32c"]
-    if isinstance(like, str):
-        try:
-            import google_crc32c
-        except ImportError:
-            return info["size"], like
-        checksum = google_crc32c.Checksum()
-        with files.open_input(file) as stream:
-            while block := stream.read(_READ_BYTES):
-                checksum.update(block)
-        return info["size"], base64.b64encode(checksum.digest()).decode()
-    crc = 0
-    with files.open_input(file) as stream:
-        while block := stream.read(_READ_BYTES):
-            crc = zlib.crc32(block, crc)
-    return info["size"], crc
+
+@jax.jit
+def _checksum(array: jax.Array) -> jax.Array:
+    """Returns a checksum of an array's bits and their positions, uint32; equal on all meshes."""
+    bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.itemsize}").astype(jnp.uint32)
+    position = jnp.uint32(0)
+    for axis, size in enumerate(array.shape):
+        position = position * size + jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+    # The finalizer of MurmurHash3 is a bijection, so a change of one value always shows. A sum of
+    # integers does not depend on the order, which differs between meshes.
+    hashed = bits ^ position * jnp.uint32(0x9E3779B9)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashed = (hashed ^ hashed >> shift) * jnp.uint32(factor)
+    return jnp.sum(hashed ^ hashed >> 16)
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the first sentence of the error that caused this one."""
+    while error.__cause__:
+        error = error.__cause__
+    # orbax goes on with advice about its options.
+    return files.first_line(error).partition(". ")[0]
 
 
 def _write_problem(error: BaseException | None) -> str:

@@ -8,19 +8,22 @@ fails.
 
 import dataclasses
 import json
+import os
 import signal
 from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.sharding import Layout
+from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.state import TrainState
 
 
 def batches(order: list[int], shape: tuple[int, int, int]) -> dict:
@@ -60,7 +63,8 @@ def failure(action) -> str:
 
 def main(argv: list[str]) -> None:
     with cli.joined_hosts():
-        Path(argv[1]).write_text(json.dumps(observed()))
+        file = Path(argv[1])
+        file.write_text(json.dumps(observed(file.parent)))
         # An error on one process ends both.
         multihost.run_on_all(fails_on(1, UserError("it is wrong")))
 
@@ -74,7 +78,31 @@ def fails_on(process: int, error: Exception):
     return action
 
 
-def observed() -> dict:
+def restored(directory: Path) -> dict:
+    """Saves two checkpoints, damages the newer one, and restores on another mesh."""
+    rows = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+
+    def state(order: list[int], step: int) -> TrainState:
+        mesh = Mesh(np.array(jax.devices())[order], ("fsdp",), axis_types=(AxisType.Auto,))
+        everywhere, by_row = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("fsdp",)))
+        params = {"w": jax.device_put(rows + step, by_row)}
+        return TrainState(jax.device_put(np.int32(step), everywhere), params, {})
+
+    checkpointer = Checkpointer(directory, keep=2)
+    for step in (1, 2):
+        checkpointer.save(step, state([0, 1, 2, 3], step), {"step": step})
+    checkpointer.wait()
+    if multihost.is_first():
+        # Only one process reads the half that is lost.
+        file = next((directory / "2").glob("state/ocdbt.process_1/d/*"))
+        os.truncate(file, file.stat().st_size // 2)
+    found, resume = checkpointer.restore_newest(state([2, 0, 3, 1], 0))
+    checkpointer.close()
+    same = multihost_utils.process_allgather(found.params["w"], tiled=True) == rows + 1
+    return {"step": int(found.step), "resume": resume, "equal": bool(same.all())}
+
+
+def observed(directory: Path) -> dict:
     process_id = jax.process_index()
     seen = {
         "straight": batches([0, 1, 2, 3], (4, 1, 1)),
@@ -88,6 +116,7 @@ def observed() -> dict:
             )
         ),
         "vote": int(multihost.vote(3 + process_id)),
+        "restored": restored(directory / "checkpoints"),
     }
     with PreemptionGuard() as guard:
         polls = [guard.poll(), guard.poll()]

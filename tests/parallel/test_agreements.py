@@ -22,7 +22,9 @@ def test_batches_and_collective_functions(tmp_path):
         for number, file in enumerate(files)
     ]
     (status, _, err), (other_status, _, other_err) = finish(processes)
-    assert (status, err) == (1, "error: process 1 failed: it is wrong\n")
+    warning, _, error = err.partition("\n")
+    assert f"{tmp_path}/checkpoints/2 is damaged (" in warning
+    assert (status, error) == (1, "error: process 1 failed: it is wrong\n")
     assert (other_status, other_err) == (1, "error: it is wrong\n")
     seen = [json.loads(file.read_text()) for file in files]
     for name, num_shards, shards in (
@@ -41,6 +43,7 @@ def test_batches_and_collective_functions(tmp_path):
     assert "/full/disk" in second["first fails"]
     assert first["vote"] == second["vote"] == 4
     for one in seen:
+        assert one["restored"] == {"step": 1, "resume": {"step": 1}, "equal": True}
         assert one["guard"] == {
             "polls": [False, False, False, True, True],
             "noted": False,

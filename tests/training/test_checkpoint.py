@@ -1,6 +1,5 @@
 """Checkpoints: exact round trips, and detection of damage."""
 
-import json
 import logging
 import os
 import random
@@ -16,7 +15,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training.checkpoint import CHECKSUMS, Checkpointer
+from bert_jax.training.checkpoint import Checkpointer
 from tests.small import flat, random_batch, small_config
 
 RESUME = {"stage": 1, "position": {"epoch": 2, "plan": [3, 4]}, "meter": {"count": 0.1}}
@@ -89,7 +88,7 @@ def test_round_trip_is_exact(copy, trainer, states):
 def test_parameters_of_other_shapes_are_refused(copy):
     other = small_config(scan_layers=True, **{"model.intermediate_size": 48})
     other = make_trainer(other, jax.devices()[:1])
-    message = r"2: bert/encoder/layers/layer/intermediate/bias is of shape \(2, 40\), .*48\)"
+    message = r"it has no params/bert/encoder/layers/layer/intermediate/bias \(2, 48\)\); start"
     with pytest.raises(UserError, match=message):
         restore(copy, other)
     with (
@@ -156,8 +155,8 @@ def file_kinds(saved):
 def test_damage_of_any_file_is_detected_or_harmless(
     saved, trainer, states, tmp_path, caplog, damage
 ):
-    """A damaged file must never give wrong weights silently."""
-    skipped = 0
+    """A damaged file must never give wrong weights silently; some files are not read."""
+    skipped = []
     for number, name in enumerate(file_kinds(saved)):
         folder = tmp_path / str(number) / "checkpoints"
         shutil.copytree(saved, folder)
@@ -171,15 +170,16 @@ def test_damage_of_any_file_is_detected_or_harmless(
         assert resume == RESUME | {"step": step}, name
         if step == 2:
             assert not warnings, name
-            assert Path(name).name in (CHECKSUMS, "_CHECKPOINT_METADATA", "commit_success.txt")
             continue
-        skipped += 1
+        skipped.append(name)
         assert step == 1 and len(warnings) == 1, name
         message = warnings[0].getMessage()
         assert "is damaged" in message and str(folder / "2") in message and "\n" not in message
         moved = folder.parent / "damaged_checkpoints" / "2"
         assert moved.is_dir() and str(moved) in message and not (folder / "2").exists()
-    assert skipped >= 6
+    # Of the files in d/, one holds the arrays and one their index.
+    needed = "checksums/metadata resume/metadata state/_METADATA state/manifest.ocdbt".split()
+    assert set(needed) < set(skipped) and len(skipped) >= len(needed) + 2
 
 
 def test_other_folders_are_not_read_as_checkpoints(copy, trainer, states):
@@ -218,30 +218,27 @@ def test_only_damaged_checkpoints_give_an_error_and_stay(copy, trainer):
         assert listing(copy) == before
 
 
-def test_emptied_checksums_are_noticed(copy, trainer):
-    (copy / "2" / CHECKSUMS).write_text("{}")
-    message = rf"no complete checkpoint of step 2 \({CHECKSUMS} does not list "
+def test_missing_checksums_are_noticed(copy, trainer):
+    (copy / "2" / "checksums" / "metadata").write_text("{}")
     with (
         closing(Checkpointer(copy, read_only=True)) as reader,
-        pytest.raises(UserError, match=message),
+        pytest.raises(UserError, match=r"no complete checkpoint of step 2 \(it has no params/"),
     ):
         reader.restore_params(trainer.abstract_state().params, step=2)
 
 
 def test_a_killed_deletion(copy, trainer, states):
     """`keep` is 1: checkpoint 1 was being deleted when the process was killed."""
-    for file in (copy / "1" / "state" / "_METADATA", copy / "1" / CHECKSUMS):
-        file.unlink()
-    message = r"no complete checkpoint of step 1 \(checksums.json is missing\); the other steps: 2"
+    shutil.rmtree(copy / "1" / "checksums")
+    message = r"no complete checkpoint of step 1 \(.*checksums.*\); the other steps: 2"
     with (
         closing(Checkpointer(copy, read_only=True)) as reader,
         pytest.raises(UserError, match=message),
     ):
         reader.restore_params(trainer.abstract_state().params, step=1)
-    restore(copy, trainer, keep=2)
-    assert (copy / "1").exists()
     assert_same(restore(copy, trainer, keep=1)[0], states[2])
-    assert [path.name for path in copy.iterdir()] == ["2"]
+    save(copy, states, steps=(3,), keep=1)
+    assert [path.name for path in copy.iterdir()] == ["3"]
 
 
 def test_read_only_changes_nothing(copy, trainer, states):
@@ -288,9 +285,6 @@ def test_round_trip_is_bit_identical(in_bucket, trainer, states):
     assert resume == RESUME | {"step": 2}
     save(in_bucket, states, steps=(3,), keep=2)
     assert {path.name for path in in_bucket.iterdir()} == {"2", "3"}
-    # These are the storage's own checksums, so no file is read back.
-    sums = json.loads((in_bucket / "3" / CHECKSUMS).read_text())
-    assert all(isinstance(checksum, str) for _, checksum in sums.values())
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
