@@ -15,7 +15,7 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.model_keys import read_model_keys, write_model_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
-from bert_jax.interop.tokenizer_files import OPTIONS_FILE, read_google_tokenizer
+from bert_jax.interop.tokenizer_files import read_google_tokenizer
 from bert_jax.interop.weights import expected_shapes
 from bert_jax.models import BertConfig
 
@@ -81,7 +81,7 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
             reason = files.first_line(error)
             raise UserError(f"{path / CHECKPOINT} could not be written: {reason}") from error
     if pretrained.tokenizer:
-        pretrained.tokenizer.save(path, OPTIONS_FILE)
+        pretrained.tokenizer.save(path)
     write_training(pretrained, path)
     files.write_json(path / CONFIG, write_model_keys(pretrained.model, family.config_keys))
 

@@ -20,10 +20,9 @@ from bert_jax.interop.family import Family
 from bert_jax.interop.tokenizer_classes import ANY_TOKENIZER, TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
-from bert_jax.tokenizers.base import entries_by_id, require_special_tokens
+from bert_jax.tokenizers.base import OPTIONS_FILE, entries_by_id, require_special_tokens
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
-OPTIONS_FILE = "bert_jax_tokenizer.json"
 LIBRARY_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIALS_FILE = "special_tokens_map.json"
@@ -82,7 +81,7 @@ def write_huggingface_tokenizer(
     if tokenizer_class.kind == "wordpiece":
         tokenizer.save_vocabulary(directory)
     else:
-        tokenizer.save(directory, OPTIONS_FILE)
+        tokenizer.save(directory)
     if name := tokenizer_class.vocabulary_file:
         tokenizers.vocabulary_files(tokenizer.kind, directory)[0].rename(directory / name)
     if library:
@@ -102,7 +101,7 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
       UserError: The files are damaged, or have settings that bert_jax does not support.
     """
     if (directory / OPTIONS_FILE).exists():
-        return tokenizers.load(directory, OPTIONS_FILE)
+        return tokenizers.load(directory)
     config_path = directory / CONFIG_FILE
     config = files.read_json(config_path, _EXAMPLE) if config_path.exists() else {}
     class_name = _class_of(directory, config)
@@ -173,7 +172,7 @@ def read_google_tokenizer(directory: Path, lowercase: bool | None = None) -> Tok
       UserError: `lowercase` contradicts OPTIONS_FILE.
     """
     if (directory / OPTIONS_FILE).exists():
-        tokenizer = tokenizers.load(directory, OPTIONS_FILE)
+        tokenizer = tokenizers.load(directory)
         recorded = tokenizer.options["lowercase"]
         if lowercase not in (None, recorded):
             raise UserError(

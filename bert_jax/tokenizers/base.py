@@ -71,7 +71,8 @@ CONVENTIONS = {
     ),
 }
 MASK = SPECIAL_TOKENS.mask
-OPTIONS_FILE = "tokenizer.json"
+# `tokenizer.json` would be the file of the `tokenizers` library.
+OPTIONS_FILE = "bert_jax_tokenizer.json"
 
 
 class Tokenizer(abc.ABC):
@@ -147,18 +148,13 @@ class Tokenizer(abc.ABC):
         token = self.id_to_token(token_id).replace("\n", "⏎")
         return token.lstrip(self.word_start) or "␣"
 
-    def save(self, directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> None:
-        """Writes a directory that `bert_jax.tokenizers.load` can read.
-
-        Args:
-          directory: Created if it does not exist.
-          options_file: The name of the file for the options.
-        """
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes a directory that `bert_jax.tokenizers.load` can read; makes it if needed."""
         directory = files.open_path(directory, "the tokenizer's directory")
         directory.mkdir(parents=True, exist_ok=True)
         self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
-        files.write_whole(directory / options_file, text.encode())
+        files.write_whole(directory / OPTIONS_FILE, text.encode())
 
     @abc.abstractmethod
     def is_word_start(self, token: str) -> bool:

@@ -64,18 +64,18 @@ _EXAMPLE = {
 }
 
 
-def load(directory: epath.PathLike, options_file: str = OPTIONS_FILE) -> Tokenizer:
+def load(directory: epath.PathLike) -> Tokenizer:
     """Reads a directory that `Tokenizer.save` wrote.
 
     Raises:
       UserError: The directory has no tokenizer, or a damaged one.
     """
     directory = files.open_path(directory, "the tokenizer's directory")
-    path = directory / options_file
+    path = directory / OPTIONS_FILE
     try:
         options = files.read_json(path, _EXAMPLE)
     except FileNotFoundError:
-        raise UserError(f"{directory} holds no tokenizer: {options_file} is missing") from None
+        raise UserError(f"{directory} holds no tokenizer: {OPTIONS_FILE} is missing") from None
     options = {key: value for key, value in options.items() if value is not None}
     named = options.pop("special_tokens", "bert")
     if isinstance(named, str):

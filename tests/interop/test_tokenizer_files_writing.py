@@ -71,12 +71,10 @@ def test_every_chain_of_conversions_keeps_the_fingerprint(tokenizer, tmp_path):
         if kind == "huggingface":
             files.write_huggingface_tokenizer(ours, folder, BERT, 512)
             ours = files.read_huggingface_tokenizer(folder, BERT)
-        elif kind == "google":
-            ours.save(folder, files.OPTIONS_FILE)
-            ours = files.read_google_tokenizer(folder)
         else:
             ours.save(folder)
-            ours = tokenizers.load(folder)
+            read = files.read_google_tokenizer if kind == "google" else tokenizers.load
+            ours = read(folder)
         assert ours.fingerprint == tokenizer.fingerprint
         assert ours.options == tokenizer.options
 
@@ -140,7 +138,7 @@ def test_a_model_without_token_types_gets_none(tokenizer, tmp_path):
 
 
 def test_lowercase_must_agree_with_the_options(tokenizer, tmp_path):
-    tokenizer.save(tmp_path, files.OPTIONS_FILE)
+    tokenizer.save(tmp_path)
     lowercase = tokenizer.options["lowercase"]
     again = files.read_google_tokenizer(tmp_path, lowercase)
     assert again.fingerprint == tokenizer.fingerprint

@@ -230,11 +230,11 @@ def test_text_cannot_spell_user_defined_specials(tmp_path):
 
 
 def test_load_needs_a_saved_tokenizer(tmp_path):
-    with pytest.raises(UserError, match="tokenizer.json is missing"):
+    with pytest.raises(UserError, match="bert_jax_tokenizer.json is missing"):
         tokenizers.load(tmp_path)
     for content in (b"[1]", b"{", b'{"kind": "wordpiece"}', b'{"kind": "x"}', b'{"kind": "\xff"}'):
-        (tmp_path / "tokenizer.json").write_bytes(content)
-        with pytest.raises(UserError, match="tokenizer.json is (damaged|not valid JSON)"):
+        (tmp_path / "bert_jax_tokenizer.json").write_bytes(content)
+        with pytest.raises(UserError, match="bert_jax_tokenizer.json is (damaged|not valid JSON)"):
             tokenizers.load(tmp_path)
 
 
