@@ -20,7 +20,10 @@ def normalize(text: str, lowercase: bool) -> str:
     White space becomes single spaces, and compatibility characters are decomposed (NFKD without
     combining marks).
     """
-    text = " ".join(text.split()).replace("``", '"').replace("''", '"')
+    return _decomposed(" ".join(text.split()).replace("``", '"').replace("''", '"'), lowercase)
+
+
+def _decomposed(text: str, lowercase: bool) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
         text = "".join(c for c in text if not unicodedata.combining(c))
@@ -28,7 +31,7 @@ def normalize(text: str, lowercase: bool) -> str:
 
 
 def normalize_aligned(text: str, lowercase: bool) -> tuple[str, list[int]]:
-    """Returns `normalize(text)` and the index in the text of each of its characters."""
+    """Returns `normalize(text, lowercase)` and the index in `text` of each of its characters."""
     characters: list[tuple[str, int]] = []
     for index, character in enumerate(text):
         last = characters[-1][0] if characters else " "
@@ -40,21 +43,9 @@ def normalize_aligned(text: str, lowercase: bool) -> tuple[str, list[int]]:
             characters.append((character, index))
     if characters and characters[-1][0] == " ":
         characters.pop()
-    # Only combining marks change places, and they are dropped, so characters can be decomposed one
-    # by one.
-    parts = [
-        (part, index)
-        for character, index in characters
-        for part in unicodedata.normalize("NFKD", character)
-        if not unicodedata.combining(part)
-    ]
-    normal = "".join(part for part, _ in parts)
-    sources = [index for _, index in parts]
-    if lowercase:
-        # Context affects only the form of sigma, never the number of characters.
-        sources = [i for c, i in zip(normal, sources, strict=True) for _ in c.lower()]
-        normal = normal.lower()
-    return normal, sources
+    # Context affects only the form of sigma, never the number of characters.
+    sources = [index for c, index in characters for _ in _decomposed(c, lowercase)]
+    return normalize(text, lowercase), sources
 
 
 def is_word_start(piece: str) -> bool:

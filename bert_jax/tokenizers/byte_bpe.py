@@ -24,7 +24,6 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
@@ -125,7 +124,7 @@ class ByteBpeTokenizer(Tokenizer):
                 first += 1
             # A piece of nothing but white space keeps its span.
             spans.append((first if first < end else start, end))
-        return np.array(encoded.ids, np.int32), monotone(spans)
+        return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
         special, text, words = set(self.special_ids), [], []

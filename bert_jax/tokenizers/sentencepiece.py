@@ -22,7 +22,6 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.albert import WORD_START
-from bert_jax.tokenizers.alignment import decompose, monotone
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
@@ -131,7 +130,7 @@ class SentencePieceTokenizer(Tokenizer):
                 stop = min(start + length, last + 1)
                 spans.append((bounds[start], max(bounds[stop], bounds[start] + 1)))
                 start = min(stop, last)
-        return self._ids(pieces), monotone(spans)
+        return self._ids(pieces), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
         special, words, text = set(self.special_ids), [], []
@@ -155,7 +154,10 @@ class SentencePieceTokenizer(Tokenizer):
     def _normalized_aligned(self, text: str) -> tuple[str, Sequence[int]]:
         if self._is_albert:
             return albert.normalize_aligned(text, self._lowercase)
-        return fold_aligned(text) if self._lowercase else (text, range(len(text)))
+        if self._lowercase:
+            # Context affects the form of sigma and the order of marks, never their number.
+            return fold(text), [i for i, character in enumerate(text) for _ in fold(character)]
+        return text, range(len(text))
 
     def _ids(self, pieces: Sequence[int]) -> np.ndarray:
         """Converts the library's piece ids to ids of this vocabulary."""
@@ -190,20 +192,6 @@ def fold(text: str) -> str:
         return text
     text = unicodedata.normalize("NFD", text)
     return "".join(c for c in text if unicodedata.category(c) != "Mn")
-
-
-def fold_aligned(text: str) -> tuple[str, list[int]]:
-    """Returns `fold(text)` and the index in the text of each of its characters."""
-    lowered = text.lower()
-    # Context affects only the form of sigma, never the number of characters.
-    indices = [i for i, character in enumerate(text) for _ in character.lower()]
-    parts, sources = decompose(lowered)
-    kept = [
-        (part, indices[source])
-        for part, source in zip(parts, sources, strict=True)
-        if unicodedata.category(part) != "Mn"
-    ]
-    return "".join(part for part, _ in kept), [index for _, index in kept]
 
 
 def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:

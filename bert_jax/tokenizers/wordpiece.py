@@ -4,6 +4,7 @@ The `tokenizers` library finds the matches, and a cache keeps the pieces of each
 """
 
 import functools
+import re
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,7 +15,6 @@ from tokenizers import decoders, models
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.alignment import monotone
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
@@ -44,8 +44,7 @@ class WordPieceTokenizer(Tokenizer):
     ):
         options = {"lowercase": lowercase, "max_input_chars_per_word": max_input_chars_per_word}
         super().__init__(options, "\n".join(tokens).encode(), tokens, special_tokens)
-        splitter = WordSplitter(lowercase)
-        self._split, self._split_aligned = splitter.split, splitter.split_aligned
+        self._splitter = WordSplitter(lowercase)
         model = models.WordPiece(
             {token: i for i, token in enumerate(tokens)},
             unk_token=special_tokens.unk,
@@ -60,24 +59,26 @@ class WordPieceTokenizer(Tokenizer):
         return not token.startswith("##")
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        split = self._splitter.split
         return [
-            np.fromiter(chain.from_iterable(map(self._word_ids, self._split(sentence))), np.int32)
+            np.fromiter(chain.from_iterable(map(self._word_ids, split(sentence))), np.int32)
             for sentence in sentences
         ]
 
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
-        for word in self._split_aligned(text):
-            first, piece_ids = 0, self._word_ids("".join(word.characters))
+        spaced, character_spans = self._splitter.spaced_aligned(text)
+        for word in re.finditer(r"\S+", spaced):
+            first, piece_ids = word.start(), self._word_ids(word.group())
             for piece_id in piece_ids:
                 length = len(self.tokens[piece_id].removeprefix("##"))
                 # A single piece covers the whole word. It may be [UNK], or spell "##".
-                stop = first + length if len(piece_ids) > 1 else len(word.characters)
-                spans.append((min(word.starts[first:stop]), max(word.ends[first:stop])))
+                stop = first + length if len(piece_ids) > 1 else word.end()
+                spans.append((character_spans[first][0], character_spans[stop - 1][1]))
                 first = stop
             ids += piece_ids
-        return np.array(ids, np.int32), monotone(spans)
+        return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._decoder.decode([self.id_to_token(int(i)) for i in ids])

@@ -19,9 +19,6 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from typing import NamedTuple
-
-from bert_jax.tokenizers.alignment import decompose
 
 _CJK = (
     (0x4E00, 0x9FFF),
@@ -56,14 +53,6 @@ def _is_lost(character: str) -> bool:
     return any(unicodedata.category(c) == "Mn" and not "\u0300" <= c < "\u0370" for c in parts)
 
 
-class AlignedWord(NamedTuple):
-    """The characters of a word and their places in the text, [start, end)."""
-
-    characters: list[str]
-    starts: list[int]
-    ends: list[int]
-
-
 class WordSplitter:
     """Splits text into words; `lowercase` strips accents too."""
 
@@ -72,31 +61,25 @@ class WordSplitter:
         self._table = _CharacterTable(lowercase)
 
     def split(self, text: str) -> list[str]:
+        return self._spaced(text).split()
+
+    def spaced_aligned(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """Returns a text with spaces between its words, and the span of each of its characters.
+
+        The span of a character in `text` includes the stripped accents that follow it.
+        """
+        spans: list[tuple[int, int]] = []
+        for index, character in enumerate(text):
+            spaced = self._spaced(character)
+            if not spaced and spans and unicodedata.category(character) == "Mn":
+                spans[-1] = spans[-1][0], index + 1
+            spans += [(index, index + 1)] * len(spaced)
+        return self._spaced(text), spans
+
+    def _spaced(self, text: str) -> str:
         if self._lowercase:
             text = unicodedata.normalize("NFD", text)
-        return text.translate(self._table).split()
-
-    def split_aligned(self, text: str) -> list[AlignedWord]:
-        """Returns the words of `split` with the places of their characters.
-
-        The place of a character includes the stripped accents that follow it.
-        """
-        indices: range | list[int] = range(len(text))
-        if self._lowercase:
-            text, indices = decompose(text)
-        words = [AlignedWord([], [], [])]
-        for character, index in zip(text, indices, strict=True):
-            replacement, word = self._table[ord(character)], words[-1]
-            if not replacement and word.ends and unicodedata.category(character) == "Mn":
-                word.ends[-1] = max(word.ends[-1], index + 1)
-            for part in replacement:
-                if not part.isspace():
-                    words[-1].characters.append(part)
-                    words[-1].starts.append(index)
-                    words[-1].ends.append(index + 1)
-                elif words[-1].characters:
-                    words.append(AlignedWord([], [], []))
-        return words if words[-1].characters else words[:-1]
+        return text.translate(self._table)
 
 
 class _CharacterTable(dict):

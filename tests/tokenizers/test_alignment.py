@@ -1,15 +1,12 @@
 """The places of pieces in the text, checked by tokenizing slices, and by hand."""
 
 import sys
-import unicodedata
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bert_jax.tokenizers.alignment import decompose, monotone
-from bert_jax.tokenizers.sentencepiece import fold, fold_aligned
 from tests.golden.record_tokenization import HAND_PICKED
 from tests.tokenizers.test_parity import GOLDEN
 from tests.tokenizers.test_tokenizers import from_file, sample_texts, train
@@ -49,22 +46,6 @@ def check_shape(tokenizer, text):
     if len(ids):
         assert spans[0, 0] >= 0 and spans[-1, 1] <= len(text)
     return ids.tolist(), spans.tolist()
-
-
-@given(TEXT)
-def test_decomposition_matches_unicode(text):
-    decomposed, indices = decompose(text)
-    assert decomposed == unicodedata.normalize("NFD", text)
-    for character, index in zip(decomposed, indices, strict=True):
-        assert character in unicodedata.normalize("NFD", text[index])
-
-
-@given(TEXT)
-def test_fold_aligned_finds_the_source_characters(text):
-    folded, indices = fold_aligned(text)
-    assert folded == fold(text)
-    for character, index in zip(folded, indices, strict=True):
-        assert character in fold(text[index]) or character == "ς"
 
 
 def test_slices_of_words_give_their_pieces(wordpiece):
@@ -115,6 +96,16 @@ def test_sentencepiece_slices_of_words_give_their_pieces(sentencepiece):
         assert sentencepiece.encode_batch([there])[0].tolist() == ids[i:j]
 
 
+def test_sentencepiece_words_include_stripped_accents():
+    tokenizer = train("sentencepiece", sample_texts(4), 500, lowercase=True)
+    text = "fe\u0301llow Cítizens of the  İse\u0323\u0302nate"
+    ids, spans = check_shape(tokenizer, text)
+    starts = [i for i, token in enumerate(ids) if tokenizer.is_word_start_V[token]]
+    ends = [*starts[1:], len(ids)]
+    words = [text[spans[i][0] : spans[j - 1][1]] for i, j in zip(starts, ends, strict=True)]
+    assert words == text.split()
+
+
 @pytest.mark.parametrize(
     "text, slices",
     [
@@ -143,9 +134,3 @@ def test_pieces_of_a_word_cover_it():
     assert "".join(text[start:end] for start, end in spans[1:]) == "Unáffáble"
     pieces = [tokenizer.id_to_token(i).removeprefix("##") for i in ids]
     assert [end - start for start, end in spans] == [len(piece) for piece in pieces]
-
-
-def test_reordered_spans_are_widened():
-    spans = monotone([(0, 1), (2, 3), (1, 2), (3, 4)])
-    assert spans.tolist() == [[0, 1], [1, 3], [1, 3], [3, 4]]
-    assert monotone([]).shape == (0, 2)
