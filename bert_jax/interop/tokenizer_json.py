@@ -99,9 +99,7 @@ def _post_processor(tokenizer: OurTokenizer) -> processors.PostProcessor:
 
 
 def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
-    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
-    unk = tokenizer.special_tokens.unk
-    library = Tokenizer(models.BPE(ids, tokenizer.merges, unk_token=unk))
+    library = Tokenizer(tokenizer.library_model)
     library.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=tokenizer.options["add_prefix_space"]
     )
@@ -110,20 +108,13 @@ def _byte_bpe(tokenizer: ByteBpeTokenizer) -> Tokenizer:
 
 
 def _wordpiece(tokenizer: WordPieceTokenizer) -> Tokenizer:
-    options = tokenizer.options
-    library = Tokenizer(
-        models.WordPiece(
-            {token: i for i, token in enumerate(tokenizer.tokens)},
-            unk_token=tokenizer.special_tokens.unk,
-            max_input_chars_per_word=options["max_input_chars_per_word"],
-        )
-    )
+    library = Tokenizer(tokenizer.library_model)
     # With None, accents are stripped if `lowercase` is set.
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=True,
         strip_accents=None,
-        lowercase=options["lowercase"],
+        lowercase=tokenizer.options["lowercase"],
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##", cleanup=True)

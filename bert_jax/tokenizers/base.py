@@ -83,6 +83,7 @@ class Tokenizer(abc.ABC):
       options: `kind` and the options of this kind. If the special tokens are not BERT's, also
         `special_tokens`: a key of CONVENTIONS, or a list of the fields of `SpecialTokens`.
       tokens: The vocabulary in the order of its ids.
+      ids: The id of each entry.
       vocab_size: The number of entries; every id is smaller.
       special_tokens: The spellings and places of the special tokens.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the five special tokens. Text never
@@ -112,8 +113,8 @@ class Tokenizer(abc.ABC):
         self.tokens = list(tokens)
         self.vocab_size = len(tokens)
         self.special_tokens = special_tokens
-        ids = {token: i for i, token in enumerate(tokens)}
-        self.special_ids = tuple(ids[token] for token in special_tokens.spellings)
+        self.ids = {token: i for i, token in enumerate(tokens)}
+        self.special_ids = tuple(self.ids[token] for token in special_tokens.spellings)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.template = SequenceTemplate(
             before=(self.cls_id,),
@@ -224,6 +225,18 @@ def read_vocabulary_file(path: epath.PathLike) -> bytes:
     except OSError as e:
         reason = e.strerror or "no such file"
         raise UserError(f"cannot read the vocabulary {path}: {reason}") from None
+
+
+def vocabulary_lines(content: bytes, path: epath.PathLike) -> list[str]:
+    """Returns the lines of a vocabulary file.
+
+    Only "\\n" ends a line, because other line separators occur as entries.
+    """
+    try:
+        return content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as e:
+        line = content.count(b"\n", 0, e.start) + 1
+        raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
 
 
 def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:

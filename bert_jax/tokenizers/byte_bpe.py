@@ -11,6 +11,7 @@ each line as it is, so the first word of a line has no "Ġ".
 """
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from bert_jax.tokenizers.base import (
     read_json_vocabulary,
     read_vocabulary_file,
     require_special_tokens,
+    vocabulary_lines,
 )
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
@@ -51,8 +53,8 @@ class ByteBpeTokenizer(Tokenizer):
     """A byte-level BPE tokenizer; see `Tokenizer`.
 
     Args:
-      tokens: The vocabulary in the order of ids.
-      merges: The pairs of entries to join, in order of priority.
+      vocabulary: The entries in the order of ids, and the pairs of entries to join, in order of
+        priority.
       add_prefix_space: Whether to put a space before each text that does not begin with one.
       special_tokens: See `Tokenizer`.
     """
@@ -62,13 +64,12 @@ class ByteBpeTokenizer(Tokenizer):
 
     def __init__(
         self,
-        tokens: Sequence[str],
-        merges: Merges,
+        vocabulary: tuple[Sequence[str], Merges],
         *,
-        add_prefix_space: bool = False,
+        add_prefix_space: bool,
         special_tokens: SpecialTokens = SPECIAL_TOKENS,
     ):
-        self.merges = list(merges)
+        tokens, self.merges = vocabulary
         ids = {token: i for i, token in enumerate(tokens)}
         self._vocabulary = json.dumps(ids, ensure_ascii=False).encode() + b"\n"
         lines = [_MERGES_HEADER, *(" ".join(pair) for pair in self.merges)]
@@ -76,9 +77,8 @@ class ByteBpeTokenizer(Tokenizer):
         options = {"add_prefix_space": add_prefix_space}
         super().__init__(options, self._vocabulary + self._merges, tokens, special_tokens)
         self._add_prefix_space = add_prefix_space
-        self._backend = tokenizers.Tokenizer(
-            models.BPE(ids, self.merges, unk_token=special_tokens.unk)
-        )
+        self.library_model = models.BPE(ids, self.merges, unk_token=special_tokens.unk)
+        self._backend = tokenizers.Tokenizer(self.library_model)
         self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._word_ids = functools.lru_cache(_CACHE_WORDS)(
             lambda word: self._backend.encode(word).ids
@@ -127,14 +127,11 @@ class ByteBpeTokenizer(Tokenizer):
         return np.array(encoded.ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
-        special, text, words = set(self.special_ids), [], []
-        for i in map(int, ids):
-            if i not in special:
-                words.append(self.tokens[i])
-                continue
-            text += [self._decoder.decode(words), self.tokens[i]]
-            words = []
-        return "".join([*text, self._decoder.decode(words)])
+        text = ""
+        for is_special, group in itertools.groupby(ids, self.special_ids.__contains__):
+            tokens = [self.tokens[i] for i in group]
+            text += "".join(tokens) if is_special else self._decoder.decode(tokens)
+        return text
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
         files.write_whole(directory / VOCABULARY_FILE, self._vocabulary)
@@ -170,12 +167,8 @@ def read_vocabulary(
 
 
 def _read_merges(path: epath.Path | Path) -> Merges:
-    try:
-        lines = read_vocabulary_file(path).decode().split("\n")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not valid UTF-8") from None
     merges = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(vocabulary_lines(read_vocabulary_file(path), path), 1):
         pair = tuple(line.rstrip("\r").split(" "))
         if line.startswith("#version") or not line:
             continue

@@ -1,8 +1,8 @@
 """Loads saved tokenizers, makes them from vocabulary files, and trains new ones."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -21,47 +21,65 @@ LIBRARY_FILE = "tokenizer.json"
 
 
 class _Kind(NamedTuple):
-    """The files and options of a kind of tokenizer.
+    """A kind of tokenizer.
 
     Attributes:
+      tokenizer: Makes a tokenizer of a vocabulary and options.
+      read: Returns the vocabulary in some files.
+      train: Returns a vocabulary of some texts; None if this kind is not trained here.
+      options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
-      options: The names of the options.
-      optional: Further options, which are stored only if they differ from their defaults.
       companion: The name of a second file that belongs to a file with the first name.
     """
 
+    tokenizer: Callable[..., Tokenizer]
+    read: Callable[..., Any]
+    train: Callable[..., Any] | None
+    options: Mapping[str, Any]
     names: tuple[str, ...]
-    options: frozenset[str]
-    optional: frozenset[str] = frozenset()
     companion: str = ""
+
+    def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of this kind's options."""
+        return {key: options.get(key, default) for key, default in self.options.items()}
 
 
 KINDS = {
     "wordpiece": _Kind(
-        (wordpiece.VOCABULARY_FILE,), frozenset({"lowercase", "max_input_chars_per_word"})
+        wordpiece.WordPieceTokenizer,
+        wordpiece.read_vocabulary,
+        training.train_wordpiece,
+        {"lowercase": False, "max_input_chars_per_word": 200},
+        (wordpiece.VOCABULARY_FILE,),
     ),
     "sentencepiece": _Kind(
+        sentencepiece.SentencePieceTokenizer,
+        sentencepiece.read_model,
+        training.train_sentencepiece,
+        {"lowercase": False, "sentencepiece_rules": "plain"},
         (sentencepiece.MODEL_FILE, "sentencepiece.bpe.model", "spiece.model", LIBRARY_FILE),
-        frozenset({"lowercase"}),
-        optional=frozenset({"sentencepiece_rules"}),
     ),
     "byte_bpe": _Kind(
+        byte_bpe.ByteBpeTokenizer,
+        byte_bpe.read_vocabulary,
+        training.train_byte_bpe,
+        {"add_prefix_space": False},
         (byte_bpe.VOCABULARY_FILE, LIBRARY_FILE),
-        frozenset({"add_prefix_space"}),
-        companion=byte_bpe.MERGES_FILE,
+        byte_bpe.MERGES_FILE,
     ),
-    "fastbpe": _Kind((fastbpe.VOCABULARY_FILE,), frozenset(), companion=fastbpe.CODES_FILE),
+    "fastbpe": _Kind(
+        fastbpe.FastBpeTokenizer,
+        lambda *paths, special_tokens: fastbpe.read_files(*paths),
+        None,
+        {},
+        (fastbpe.VOCABULARY_FILE,),
+        fastbpe.CODES_FILE,
+    ),
 }
-
-
-# The keys of a tokenizer's options file, with examples of their values.
-_EXAMPLE = {
-    "kind": "",
-    "lowercase?": True,
-    "max_input_chars_per_word?": 0,
-    "sentencepiece_rules?": "",
-    "add_prefix_space?": True,
-}
+# An example of an options file: the kind, and options of all kinds.
+_EXAMPLE = {"kind": ""}
+for _kind in KINDS.values():
+    _EXAMPLE |= {f"{option}?": default for option, default in _kind.options.items()}
 
 
 def load(directory: epath.PathLike) -> Tokenizer:
@@ -73,11 +91,11 @@ def load(directory: epath.PathLike) -> Tokenizer:
     directory = files.open_path(directory, "the tokenizer's directory")
     path = directory / OPTIONS_FILE
     try:
-        options = files.read_json(path, _EXAMPLE)
+        stored = files.read_json(path, _EXAMPLE)
     except FileNotFoundError:
         raise UserError(f"{directory} holds no tokenizer: {OPTIONS_FILE} is missing") from None
-    options = {key: value for key, value in options.items() if value is not None}
-    named = options.pop("special_tokens", "bert")
+    options = {key: value for key, value in stored.items() if value is not None}
+    kind, named = options.pop("kind"), options.pop("special_tokens", "bert")
     if isinstance(named, str):
         special_tokens = CONVENTIONS.get(named)
     else:
@@ -85,13 +103,11 @@ def load(directory: epath.PathLike) -> Tokenizer:
             special_tokens = SpecialTokens(*(tuple(v) if isinstance(v, list) else v for v in named))
         except TypeError:
             special_tokens = None
-    kind = options.pop("kind", None)
-    known = KINDS.get(kind)
-    if not known or not special_tokens or options.keys() - known.optional != known.options:
-        raise UserError(
-            f"{path} is damaged: it must have the `kind` of a tokenizer and its options"
-        )
-    return from_file(kind, directory, special_tokens=special_tokens, **options)
+    if kind in KINDS and special_tokens:
+        tokenizer = from_file(kind, directory, special_tokens=special_tokens, **options)
+        if tokenizer.options | {"special_tokens": named} == stored | {"special_tokens": named}:
+            return tokenizer
+    raise UserError(f"{path} is damaged: it must have the `kind` of a tokenizer and its options")
 
 
 def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Path]:
@@ -112,11 +128,8 @@ def from_file(
     kind: str,
     path: epath.PathLike,
     *,
-    lowercase: bool = False,
-    max_input_chars_per_word: int = 200,
-    sentencepiece_rules: str = "plain",
-    add_prefix_space: bool = False,
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    **options: Any,
 ) -> Tokenizer:
     """Makes a tokenizer from the files of its vocabulary.
 
@@ -125,34 +138,16 @@ def from_file(
       path: A directory with the files, or a single file: a vocab.txt (wordpiece); a .model, or a
         tokenizer.json with a Unigram model (sentencepiece); a vocab.json with merges.txt beside
         it, or a tokenizer.json (byte_bpe); a vocab.txt with bpe.codes beside it (fastbpe).
-      lowercase, max_input_chars_per_word, sentencepiece_rules, add_prefix_space: Options; each
-        kind ignores those that it does not have.
+      special_tokens: See `Tokenizer`.
+      options: Options of any kind; this kind ignores those that it does not have.
 
     Raises:
-      UserError: A file cannot be used; see `read_vocabulary` and `read_model`.
+      UserError: A file cannot be used; see `read_vocabulary`, `read_model` and `read_files`.
     """
-    path, *companions = vocabulary_files(kind, files.open_path(path, "the vocabulary"))
-    if kind == "sentencepiece":
-        return sentencepiece.SentencePieceTokenizer(
-            sentencepiece.read_model(path, special_tokens),
-            lowercase=lowercase,
-            sentencepiece_rules=sentencepiece_rules,
-            special_tokens=special_tokens,
-        )
-    if kind == "byte_bpe":
-        return byte_bpe.ByteBpeTokenizer(
-            *byte_bpe.read_vocabulary(path, *companions, special_tokens=special_tokens),
-            add_prefix_space=add_prefix_space,
-            special_tokens=special_tokens,
-        )
-    if kind == "fastbpe":
-        return fastbpe.read_tokenizer(path, *companions, special_tokens)
-    return wordpiece.WordPieceTokenizer(
-        wordpiece.read_vocabulary(path, special_tokens),
-        lowercase=lowercase,
-        max_input_chars_per_word=max_input_chars_per_word,
-        special_tokens=special_tokens,
-    )
+    known = KINDS[kind]
+    paths = vocabulary_files(kind, files.open_path(path, "the vocabulary"))
+    vocabulary = known.read(*paths, special_tokens=special_tokens)
+    return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
 
 
 def train(
@@ -160,12 +155,9 @@ def train(
     texts: Iterable[str],
     *,
     vocab_size: int,
-    lowercase: bool,
-    max_input_chars_per_word: int,
-    sentencepiece_type: str,
-    sentencepiece_rules: str = "plain",
-    add_prefix_space: bool = False,
+    sentencepiece_type: str = "unigram",
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    **options: Any,
 ) -> Tokenizer:
     """Trains a tokenizer of any kind but fastbpe, with exactly `vocab_size` entries.
 
@@ -173,47 +165,20 @@ def train(
     must fit in memory; `bert_jax.prepare` draws a sample.
 
     Args:
+      kind: One of KINDS.
       texts: Sentences or short paragraphs.
+      vocab_size: The number of entries.
       sentencepiece_type: "unigram" or "bpe".
       special_tokens: Defines the first and the last entries.
+      options: As for `from_file`.
 
     Raises:
       UserError: The corpus does not allow a vocabulary of this size.
     """
-    if kind == "sentencepiece":
-        model = training.train_sentencepiece(
-            texts,
-            vocab_size=vocab_size,
-            lowercase=lowercase,
-            model_type=sentencepiece_type,
-            rules=sentencepiece_rules,
-            special_tokens=special_tokens,
-        )
-        return sentencepiece.SentencePieceTokenizer(
-            model,
-            lowercase=lowercase,
-            sentencepiece_rules=sentencepiece_rules,
-            special_tokens=special_tokens,
-        )
-    if kind == "byte_bpe":
-        vocabulary = training.train_byte_bpe(
-            texts,
-            vocab_size=vocab_size,
-            add_prefix_space=add_prefix_space,
-            special_tokens=special_tokens,
-        )
-        return byte_bpe.ByteBpeTokenizer(
-            *vocabulary, add_prefix_space=add_prefix_space, special_tokens=special_tokens
-        )
-    return wordpiece.WordPieceTokenizer(
-        training.train_wordpiece(
-            texts,
-            vocab_size=vocab_size,
-            lowercase=lowercase,
-            max_input_chars_per_word=max_input_chars_per_word,
-            special_tokens=special_tokens,
-        ),
-        lowercase=lowercase,
-        max_input_chars_per_word=max_input_chars_per_word,
-        special_tokens=special_tokens,
+    known = KINDS[kind]
+    own = known.own(options)
+    model = {"sentencepiece_type": sentencepiece_type} if kind == "sentencepiece" else {}
+    vocabulary = known.train(
+        texts, vocab_size=vocab_size, special_tokens=special_tokens, **own, **model
     )
+    return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)

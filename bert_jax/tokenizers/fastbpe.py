@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from etils import epath
@@ -17,7 +18,12 @@ from tokenizers import models
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers.base import CONVENTIONS, SpecialTokens, Tokenizer, read_vocabulary_file
+from bert_jax.tokenizers.base import (
+    SpecialTokens,
+    Tokenizer,
+    read_vocabulary_file,
+    vocabulary_lines,
+)
 
 VOCABULARY_FILE, CODES_FILE = "vocab.txt", "bpe.codes"
 CONTINUED = "@@"
@@ -27,6 +33,14 @@ _UNKNOWN = " "
 _CACHE_WORDS = 2**18
 
 
+class FastBpeFiles(NamedTuple):
+    """The contents of vocab.txt and bpe.codes, and the entries and merges in them."""
+
+    contents: tuple[bytes, bytes]
+    entries: list[str]
+    merges: list[tuple[str, str]]
+
+
 class FastBpeTokenizer(Tokenizer):
     """A tokenizer of fastBPE's files; see `Tokenizer`.
 
@@ -34,35 +48,21 @@ class FastBpeTokenizer(Tokenizer):
     for every entry.
 
     Args:
-      vocabulary: The content of vocab.txt.
-      codes: The content of bpe.codes.
+      vocabulary: The contents of the two files.
       special_tokens: Its `first` and `last` entries go around those of vocab.txt.
-
-    Raises:
-      ValueError: A line is malformed, or an entry is repeated. The message names the file and
-        the line.
     """
 
     kind = "fastbpe"
 
-    def __init__(
-        self,
-        vocabulary: bytes,
-        codes: bytes,
-        *,
-        special_tokens: SpecialTokens = CONVENTIONS["roberta"],
-    ):
-        self._vocabulary, self._codes = vocabulary, codes
-        entries = _parse_vocabulary(vocabulary)
-        merges = _parse_codes(codes)
+    def __init__(self, vocabulary: FastBpeFiles, *, special_tokens: SpecialTokens):
+        self._files, entries, merges = vocabulary
         tokens = [*special_tokens.first, *entries, *special_tokens.last]
-        super().__init__({}, vocabulary + b"\0" + codes, tokens, special_tokens)
+        super().__init__({}, b"\0".join(self._files), tokens, special_tokens)
         # The library marks pieces that end a word, not those that continue it. It needs an id for
         # every piece that a merge joins, even if vocab.txt lacks the piece.
         spellings = dict.fromkeys([_UNKNOWN, *map(_inner_spelling, entries)])
         spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
-        ids = {token: i for i, token in enumerate(tokens)}
-        self._ids = [ids.get(_outer_spelling(s), self.unk_id) for s in spellings]
+        self._ids = [self.ids.get(_outer_spelling(s), self.unk_id) for s in spellings]
         self._lengths = [len(s.removesuffix(_END)) for s in spellings]
         model = models.BPE(
             {spelling: i for i, spelling in enumerate(spellings)},
@@ -99,45 +99,30 @@ class FastBpeTokenizer(Tokenizer):
         return text.replace(f"{CONTINUED} ", "").removesuffix(CONTINUED)
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        files.write_whole(directory / VOCABULARY_FILE, self._vocabulary)
-        files.write_whole(directory / CODES_FILE, self._codes)
+        for name, content in zip((VOCABULARY_FILE, CODES_FILE), self._files, strict=True):
+            files.write_whole(directory / name, content)
 
 
-def read_tokenizer(
-    path: epath.Path | Path, codes_path: epath.Path | Path, special_tokens: SpecialTokens
-) -> FastBpeTokenizer:
-    """Returns the tokenizer of a vocab.txt and a bpe.codes.
+def read_files(path: epath.Path | Path, codes_path: epath.Path | Path) -> FastBpeFiles:
+    """Reads a vocab.txt and a bpe.codes.
 
     Raises:
-      UserError: A file cannot be used.
+      UserError: A file cannot be read, a line is malformed, or an entry is repeated.
     """
     vocabulary, codes = read_vocabulary_file(path), read_vocabulary_file(codes_path)
-    try:
-        return FastBpeTokenizer(vocabulary, codes, special_tokens=special_tokens)
-    except ValueError as error:
-        raise UserError(f"{path.parent}: {error}") from None
-
-
-def _parse_vocabulary(content: bytes) -> list[str]:
     entries: dict[str, None] = {}
-    for number, line in enumerate(content.decode().removesuffix("\n").split("\n"), 1):
+    for number, line in enumerate(vocabulary_lines(vocabulary, path), 1):
         entry, _, count = line.strip().rpartition(" ")
         if not entry or not count.isdigit() or entry in entries:
-            raise ValueError(
-                f"{VOCABULARY_FILE}:{number}: {line!r} must be a new entry and its count"
-            )
+            raise UserError(f"{path}:{number}: {line!r} must be a new entry and its count")
         entries[entry] = None
-    return list(entries)
-
-
-def _parse_codes(content: bytes) -> list[tuple[str, str]]:
     merges = []
-    for number, line in enumerate(content.decode().removesuffix("\n").split("\n"), 1):
+    for number, line in enumerate(vocabulary_lines(codes, codes_path), 1):
         parts = line.split()
         if len(parts) != 3:
-            raise ValueError(f"{CODES_FILE}:{number}: {line!r} must be two pieces and a count")
+            raise UserError(f"{codes_path}:{number}: {line!r} must be two pieces and a count")
         merges.append((parts[0], parts[1]))
-    return merges
+    return FastBpeFiles((vocabulary, codes), list(entries), merges)
 
 
 def _inner_spelling(entry: str) -> str:

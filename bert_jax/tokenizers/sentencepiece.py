@@ -8,6 +8,7 @@ model:
 """
 
 import functools
+import itertools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,8 +68,7 @@ class SentencePieceTokenizer(Tokenizer):
             options["sentencepiece_rules"] = sentencepiece_rules
         super().__init__(options, model, tokens, special_tokens)
         # The library's ids differ from this vocabulary's if there are entries around the pieces.
-        ids = {token: i for i, token in enumerate(tokens)}
-        self._id_of_piece_P = np.array([ids[piece] for piece in pieces], np.int32)
+        self._id_of_piece_P = np.array([self.ids[piece] for piece in pieces], np.int32)
         self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
         self._numbers = self._number_pieces(pieces) if self._is_albert else {}
 
@@ -133,15 +133,15 @@ class SentencePieceTokenizer(Tokenizer):
         return self._ids(pieces), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int]) -> str:
-        special, words, text = set(self.special_ids), [], []
+        text: list[str] = []
         # The library would drop control symbols.
-        for i in map(int, ids):
-            if i not in special and i in self._piece_of_id:
-                words.append(self._piece_of_id[i])
-                continue
-            text += [self._backend.decode(words), self.id_to_token(i)]
-            words = []
-        return " ".join(part for part in (*text, self._backend.decode(words)) if part)
+        pieces = self._piece_of_id.keys() - self.special_ids
+        for is_text, group in itertools.groupby(map(int, ids), pieces.__contains__):
+            if is_text:
+                text.append(self._backend.decode([self._piece_of_id[i] for i in group]))
+            else:
+                text += [self.tokens[i] for i in group]
+        return " ".join(filter(None, text))
 
     def save_vocabulary(self, directory: Path | epath.Path) -> None:
         files.write_whole(directory / MODEL_FILE, self.model)

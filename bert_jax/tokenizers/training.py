@@ -164,8 +164,8 @@ def train_sentencepiece(
     *,
     vocab_size: int,
     lowercase: bool,
-    model_type: str,
-    rules: str,
+    sentencepiece_type: str,
+    sentencepiece_rules: str,
     special_tokens: SpecialTokens,
 ) -> bytes:
     """Returns a serialized model for a vocabulary of exactly `vocab_size` entries.
@@ -189,13 +189,13 @@ def train_sentencepiece(
             eos_piece=special_tokens.sep,
             control_symbols=[special_tokens.mask],
         )
-    folds = lowercase and rules == "plain"
+    folds = lowercase and sentencepiece_rules == "plain"
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts, lowercase, rules),
+            sentence_iterator=_lines(texts, lowercase, sentencepiece_rules),
             model_writer=model,
-            model_type=model_type,
+            model_type=sentencepiece_type,
             vocab_size=num_pieces,
             normalization_rule_name="nmt_nfkc_cf" if folds else "nmt_nfkc",
             num_threads=_SENTENCEPIECE_THREADS,

@@ -21,6 +21,7 @@ from bert_jax.tokenizers.base import (
     Tokenizer,
     read_vocabulary_file,
     require_special_tokens,
+    vocabulary_lines,
 )
 from bert_jax.tokenizers.words import WordSplitter
 
@@ -45,13 +46,13 @@ class WordPieceTokenizer(Tokenizer):
         options = {"lowercase": lowercase, "max_input_chars_per_word": max_input_chars_per_word}
         super().__init__(options, "\n".join(tokens).encode(), tokens, special_tokens)
         self._splitter = WordSplitter(lowercase)
-        model = models.WordPiece(
-            {token: i for i, token in enumerate(tokens)},
+        self.library_model = models.WordPiece(
+            self.ids,
             unk_token=special_tokens.unk,
             max_input_chars_per_word=max_input_chars_per_word,
         )
         self._word_ids = functools.lru_cache(_CACHE_WORDS)(
-            lambda word: [token.id for token in model.tokenize(word)]
+            lambda word: [token.id for token in self.library_model.tokenize(word)]
         )
         self._decoder = decoders.WordPiece(cleanup=True)
 
@@ -97,13 +98,8 @@ def read_vocabulary(
       UserError: The file cannot be read, has a blank or repeated line, or lacks a special
         token.
     """
-    try:
-        text = read_vocabulary_file(path).decode()
-    except UnicodeDecodeError as e:
-        line = e.object.count(b"\n", 0, e.start) + 1
-        raise UserError(f"{path}:{line}: the vocabulary is not valid UTF-8") from None
-    # Only "\n" ends a line, because other line separators occur as entries.
-    tokens = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    lines = vocabulary_lines(read_vocabulary_file(path), path)
+    tokens = [line.rstrip("\r") for line in lines]
     seen: set[str] = set()
     for number, token in enumerate(tokens, 1):
         if not token or token in seen:

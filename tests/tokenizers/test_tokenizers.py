@@ -232,7 +232,12 @@ def test_text_cannot_spell_user_defined_specials(tmp_path):
 def test_load_needs_a_saved_tokenizer(tmp_path):
     with pytest.raises(UserError, match="bert_jax_tokenizer.json is missing"):
         tokenizers.load(tmp_path)
-    for content in (b"[1]", b"{", b'{"kind": "wordpiece"}', b'{"kind": "x"}', b'{"kind": "\xff"}'):
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS))
+    whole = b'{"kind": "wordpiece", "lowercase": true, "max_input_chars_per_word": 9}'
+    (tmp_path / "bert_jax_tokenizer.json").write_bytes(whole)
+    assert tokenizers.load(tmp_path).options["max_input_chars_per_word"] == 9
+    damaged = (b"[1]", b"{", b'{"kind": "wordpiece"}', b'{"kind": "x"}', b'{"kind": "\xff"}')
+    for content in (*damaged, whole.replace(b"9", b'9, "unknown": 1')):
         (tmp_path / "bert_jax_tokenizer.json").write_bytes(content)
         with pytest.raises(UserError, match="bert_jax_tokenizer.json is (damaged|not valid JSON)"):
             tokenizers.load(tmp_path)
