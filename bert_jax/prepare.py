@@ -81,7 +81,7 @@ def main(_) -> None:
         _print_summary(metadata, values.output, seconds)
         if values.report:
             _print_report(metadata, values.output, values.max_seq_length, data.rows)
-        _print_next(metadata, values.output)
+        _print_next(metadata, values.output, data.rows)
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -111,11 +111,15 @@ def _print_summary(metadata: dict[str, Any], output: str, seconds: float | None)
     say(f"{speed}vocabulary of {metadata['vocab_size']:,}; the token store is in {output}")
 
 
-def _print_next(metadata: dict[str, Any], output: str) -> None:
+def _print_next(metadata: dict[str, Any], output: str, rows: str) -> None:
     sources = join_inputs(metadata["options"]["input"])
     defaults = default_config().data
     keys = tokenizer_flags(metadata["options"]).items()
     flags = [f" --config.{k}={v}" for k, v in keys if v != defaults[k.removeprefix("data.")]]
+    if rows != defaults.rows:
+        # Only pairs have a next sentence.
+        only = "--config.objective.terms=masked_lm --config.objective.weights=1"
+        flags.append(f" --config.data.rows={rows} {only}")
     print(
         f"next: python -m bert_jax.main --config=configs/tiny.py --workdir=DIR "
         f"--config.data.store={shlex.quote(output)} --config.data.input={shlex.quote(sources)} "

@@ -53,6 +53,23 @@ def test_a_work_directory_that_cannot_be_made(texts, refusal):
     assert sentence == "--workdir is /proc/foo, which cannot be made: No such file or directory"
 
 
+def test_a_name_that_orbax_reads_as_a_pattern(texts, tmp_path, refusal):
+    sentence = refusal(lambda: pretrain.train(small_run(texts), tmp_path / "a [red]"))
+    assert sentence.endswith("a [red] has one of the characters * ? [ in it; choose another name")
+    assert not (tmp_path / "a [red]").exists()
+
+
+@pytest.mark.parametrize("name", ["results.json", "checkpoints", "tokenizer"])
+def test_links_in_a_work_directory_are_not_followed(name, texts, tmp_path, refusal):
+    directory, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    directory.mkdir()
+    elsewhere.mkdir()
+    (directory / name).symlink_to(elsewhere)
+    sentence = refusal(lambda: pretrain.train(small_run(texts), directory))
+    assert sentence.startswith(f"{directory / name} is a symbolic link")
+    assert not any(elsewhere.iterdir())
+
+
 def npy(array):
     """Returns the bytes of an array's file."""
     content = io.BytesIO()

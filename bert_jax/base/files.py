@@ -8,6 +8,7 @@ Copies are made in the system's temporary directory; set TMPDIR to use another.
 import contextlib
 import fcntl
 import functools
+import glob
 import io
 import json
 import logging
@@ -282,6 +283,12 @@ def local_output(path: epath.PathLike, last: Sequence[str] = ()) -> Iterator[Pat
         for file in sorted(files, key=lambda file: file.name in last):
             target = f"{os.fspath(path)}/{file.relative_to(scratch).as_posix()}"
             filesystem().put_file(str(file), target)
+
+
+def check_no_pattern(directory: epath.PathLike) -> None:
+    """Refuses a directory for checkpoints whose name orbax would read as a pattern of names."""
+    if glob.has_magic(os.path.abspath(directory)):
+        raise UserError(f"{directory} has one of the characters * ? [ in it; choose another name")
 
 
 def make_directory(folder: epath.PathLike, what: str) -> epath.Path:

@@ -60,7 +60,7 @@ def load_part(
         )
     try:
         part = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{key} is {name!r}, which cannot be imported: {error}") from error
     if missing := [member for member in members if not hasattr(part, member)]:
         raise UserError(

@@ -169,6 +169,6 @@ def predict(
         if not np.isfinite(values).all():
             raise DivergedError(
                 f"the model's {name} are not finite: its weights are damaged, or the learning "
-                "rate was too high (config.schedule.peak_learning_rate)"
+                "rate or config.optimizer.weight_decay was too high"
             )
     return found

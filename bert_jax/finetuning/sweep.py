@@ -90,7 +90,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             else:
                 if results is None:
                     return None
-                runs.append({"name": name, **values, **results})
+                runs.append({**results, **values, "name": name})
                 multihost.run_on_process_zero(lambda: _remove_checkpoints(directory / RUNS, runs))
             # Compiled programs contain the learning rate of their run.
             jax.clear_caches()

@@ -124,7 +124,8 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     # Everything is written below this directory, of which a killed conversion leaves the remains.
     unfinished = path / _UNFINISHED
     is_new = not path.exists()
-    if not is_new and (not path.is_dir() or any(p.name != _UNFINISHED for p in path.iterdir())):
+    found = path.iterdir() if path.is_dir() else [path] * path.exists()
+    if any(entry.name != _UNFINISHED or not entry.is_dir() for entry in found):
         raise UserError(f"{path} exists already; give a new or empty directory")
     try:
         files.remove_directory(unfinished)

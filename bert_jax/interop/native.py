@@ -1,5 +1,6 @@
 """Work directories of bert_jax as the source or the target of a conversion."""
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,13 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
     # The names of the files are private; their number is enough.
     corpus["sources"] = len(corpus.pop("sources", []))
     corpus.pop("first_dropped", None)
+    options = corpus.get("options", {})
+    options |= {k: _base_name(options[k]) for k in ("input", "vocab_path") if k in options}
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        flat = dict(config_lib.flatten(config))
+        paths = [key for key, field in config_lib.fields(config).items() if field.is_path]
+        config.update_from_flattened_dict({k: _base_name(flat[k]) for k in paths if k in flat})
     results: dict[str, Any] = {}
     for line in read_metrics(directory):
         scores = [key for key in line if key.startswith(EVALUATION_PREFIX)]
@@ -139,3 +147,10 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
     training = {"step": step, "config": values, "corpus": corpus, "results": results}
     initial = directory / workdir.INITIAL_TRAINING
     return training | files.read_json(initial) if initial.exists() else training
+
+
+def _base_name(path: Any) -> Any:
+    """Returns a path without its folders, which are private; for a list, that of each."""
+    if isinstance(path, str):
+        return os.path.basename(path.rstrip("/"))
+    return type(path)(map(_base_name, path))

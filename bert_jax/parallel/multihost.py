@@ -103,7 +103,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
 def _give_up() -> NoReturn:
     print(
         f"error: not all processes of the run joined within {JOIN_SECONDS} s: start as many as "
-        "--num_processes says, which must be the same for all, as must --coordinator",
+        "--num_processes says, and give all the same --num_processes and --coordinator",
         file=sys.stderr,
         flush=True,
     )

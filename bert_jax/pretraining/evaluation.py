@@ -107,7 +107,7 @@ def evaluate(
         if not math.isfinite(value):
             raise DivergedError(
                 f"{name} on held-out text is {value}: the weights are damaged, or the learning "
-                "rate was too high (config.schedule.peak_learning_rate)"
+                "rate or config.optimizer.weight_decay was too high"
             )
     return results | {FILLED_TEXTS: masks} if masks else results
 

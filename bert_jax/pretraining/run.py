@@ -84,7 +84,7 @@ def train(
 
         # Start or continue.
         state, resume = start.first_state(
-            config, directory, trainer, checkpointer, run_input.tokenizer, pretrained, teacher
+            config, directory, trainer, checkpointer, pretrained, teacher
         )
         step = int(state.step)
         _check_stage(config, trainer, step, resume)

@@ -11,6 +11,7 @@ import flax.linen as nn
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
@@ -38,22 +39,18 @@ def first_state(
     directory: epath.PathLike,
     trainer: Trainer,
     checkpointer: Checkpointer,
-    tokenizer: Tokenizer,
     pretrained: Pretrained | None,
     teacher: Pretrained | None,
 ) -> tuple[TrainState, dict[str, Any]]:
     """Returns the first state of a run of pre-training, and what its checkpoint stores beside it.
 
     Args:
-      tokenizer: The tokenizer of the run's text.
       pretrained: The model of `config.init_from`, if the run begins with it.
       teacher: The teacher, if there is one.
 
     Raises:
       UserError: Other weights or another run do not fit, or no checkpoint can be read.
     """
-    if teacher:
-        check_tokenizer(teacher, tokenizer)
     # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
         return restored
@@ -66,7 +63,7 @@ def first_state(
         # Its best parameters are in its own directory.
         return state, {**resume, "best": {}}
     if pretrained:
-        weights = take_weights(config, pretrained, tokenizer)
+        weights = take_weights(config, pretrained)
     elif teacher and teacher_layers(config):
         weights = take_layers(config, teacher, trainer.model)
     else:
@@ -113,7 +110,12 @@ def check(
                 "run with its weights)"
             )
     given = pretrained or teacher
-    if not given or config.data.store:
+    if not given:
+        return
+    if config.data.store:
+        # Before the run claims the store.
+        store = workdir.store_directory(directory, config)
+        check_tokenizer(given, tokenizers.load(store / "tokenizer"), f"the token store {store}")
         return
     if pretrained and not config.data.vocab:
         # In a vocabulary trained on the run's own text, every id would have another meaning.
@@ -125,7 +127,8 @@ def check(
         copy = epath.Path(directory) / workdir.INITIAL_VOCABULARY
         if config.data.vocab == str(copy):
             given.tokenizer.save(copy)
-        check_tokenizer(given, given_tokenizer(config.data))
+        name = f"config.data.vocab={config.data.vocab}"
+        check_tokenizer(given, given_tokenizer(config.data), name)
 
 
 def record_length(
@@ -140,12 +143,11 @@ def record_length(
         files.write_json(record, files.read_json(other))
 
 
-def take_weights(config: ConfigDict, pretrained: Pretrained, tokenizer: Tokenizer) -> Weights:
+def take_weights(config: ConfigDict, pretrained: Pretrained) -> Weights:
     """Takes the weights for pre-training from the model that `check` returned.
 
     Missing heads are initialized from the seed, with a warning.
     """
-    check_tokenizer(pretrained, tokenizer)
     pretrained.complete(config.seed, config.objective.terms)
     for warning in pretrained.warnings:
         say(f"warning: {warning}")
@@ -185,19 +187,23 @@ def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
     return fit_weights(model, weights, config.seed)[0]
 
 
-def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer) -> None:
-    """Refuses a vocabulary other than the one that the weights were trained with."""
+def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> None:
+    """Refuses a vocabulary other than the one that the weights were trained with.
+
+    Args:
+      name: What has the vocabulary, for the message.
+    """
     theirs, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
     if theirs is not None and theirs.fingerprint == tokenizer.fingerprint:
         return
     if rows != tokenizer.vocab_size:
-        difference = f"it has {rows} entries, not {tokenizer.vocab_size}"
+        difference = f"it has {tokenizer.vocab_size} entries, not {rows}"
     elif theirs is None:
         return
     elif theirs.options != tokenizer.options:
-        difference = f"its options are {theirs.options}, not {tokenizer.options}"
+        difference = f"its options are {tokenizer.options}, not {theirs.options}"
     else:
         difference = "the entries differ"
     raise UserError(
-        f"the weights of {pretrained.source} were trained with another vocabulary: {difference}"
+        f"{name} has another vocabulary than the weights of {pretrained.source}: {difference}"
     )

@@ -168,7 +168,8 @@ def _draw(
             if curves["held-out"]
             else {},
             "held-out": {"linewidth": 1.8, **marker},
-            "baseline": {"linestyle": ":"},
+            # It changes with the length of the rows, between two evaluations.
+            "baseline": {"linestyle": ":", "drawstyle": "steps-pre"},
         }
         if curves["baseline"]:
             # It is also known before the first evaluation.

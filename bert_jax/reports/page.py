@@ -31,9 +31,9 @@ _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
 # Those of the curves; see `curves.py`.
 _SYMBOLS = "●■◆▲▼✚✖★"
 _CURVES_NOTE = """<p class=note>Thin: training, averaged over the steps since the last point, with
-the run's own masks and dropout. With symbols: held-out text, with the same masks in all runs (15 %
-of the tokens, rare ones not preferred), or validation rows. At equal skill the two may differ.
-Dotted: a baseline without context. Point at a curve to read its values.</p>"""
+the run's own {}dropout. With symbols: {}. At equal skill the two may differ. Dotted: a baseline
+without context. Point at a curve to read its values.</p>"""
+_HELD_OUT = "held-out text, with the same masks in all runs (15 % of the tokens)"
 _MASKS_NOTE = """<p class=note>Each mask shows the guess. A wrong guess is struck out, and the
 original follows. Some other words are replaced at random, as in training.</p>"""
 
@@ -72,7 +72,9 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
         "" if is_one else f"<nav>{legend}</nav>",
         f"<div class=top>{''.join(plots[:num_top])}{table if is_one else ''}</div>",
         "" if is_one else table,
-        _section("Curves", _CURVES_NOTE, f"<div class=plots>{''.join(plots[num_top:])}</div>"),
+        _section(
+            "Curves", _curves_note(runs), f"<div class=plots>{''.join(plots[num_top:])}</div>"
+        ),
     ]
     if not is_one:
         parts += _settings(runs, main)
@@ -279,9 +281,16 @@ def _config(run: Run) -> str:
     return f"<pre>{escape(json.dumps(config_lib.to_dict(run.config), indent=2))}</pre>"
 
 
+def _curves_note(runs: Sequence[Run]) -> str:
+    if all(workdir.is_finetuning(run.config) for run in runs):
+        return _CURVES_NOTE.format("", "validation rows")
+    return _CURVES_NOTE.format("masks and ", _HELD_OUT)
+
+
 def _differences(names: Sequence[str], runs: Sequence[Run]) -> str:
     values = [dict(config_lib.flatten(config_lib.to_dict(run.config))) for run in runs]
-    keys = sorted({key for flat in values for key in flat})
+    # A run of a sweep has the values of one point as its own sweep.
+    keys = sorted({key for flat in values for key in flat if not key.startswith("sweep.")})
     rows = [[key, *(str(flat.get(key, "")) for flat in values)] for key in keys]
     table = _table(["", *names], [row for row in rows if len(set(row[1:])) > 1])
     return f"<div class=keys>{table}</div>"

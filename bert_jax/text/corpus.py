@@ -29,7 +29,7 @@ _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1 or utf-16"
 }
 _PEEK_BYTES = 1000
-_WIKI_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b")
+_WIKI_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
 
 # Where a long document is divided, the best places first.
 GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")

@@ -55,6 +55,8 @@ class Checkpointer:
         read_only: bool = False,
     ):
         _hush_orbax()
+        if not read_only:
+            files.check_no_pattern(directory)
         self._directory = epath.Path(files.open_path(directory, "the checkpoints' directory"))
         if not files.is_remote(directory):
             # orbax refuses a relative path, at the first save.

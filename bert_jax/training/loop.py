@@ -168,5 +168,6 @@ def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> Di
         f"{error.metrics['loss']}, gradient norm {error.metrics['grad_norm']}, learning rate "
         f"{error.metrics['learning_rate']:.3g}); {last}; the batch is described in {path}; it "
         "usually helps to start in another --workdir with a lower "
-        "config.schedule.peak_learning_rate or a longer warm-up"
+        "config.schedule.peak_learning_rate, a lower config.optimizer.weight_decay or a longer "
+        "warm-up"
     )

@@ -130,6 +130,11 @@ def _check_directory(path: epath.Path) -> None:
     for folder in (path, *(path / name for name in _DIRECTORIES)):
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; it must be a directory, or not exist yet")
+    files.check_no_pattern(path)
+    for entry in path.iterdir() if path.exists() and not files.is_remote(path) else ():
+        # What a run writes and removes must be inside its directory.
+        if os.path.islink(entry):
+            raise UserError(f"{entry} is a symbolic link; remove it or choose another --workdir")
 
 
 def has_checkpoints(workdir: epath.PathLike) -> bool:

@@ -121,7 +121,9 @@ def test_python_names_parts_too(folder, monkeypatch):
     ],
 )
 def test_what_is_no_part_is_refused(load, key):
-    parts.trust("os:system")
+    parts.trust(["os:system", ".evil:X"])
+    with pytest.raises(UserError, match=f"config.{key} is '.evil:X', which cannot be imported"):
+        load(".evil:X")
     with pytest.raises(UserError, match=f"config.{key} is 'os:system', which is no part for"):
         load("os:system")
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import convert
+from bert_jax import convert, prepare
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.command_line import ConfigSource
@@ -51,7 +51,7 @@ def begin(config, trained):
     tokenizer, _ = workdir.load_vocabulary(trained)
     trainer = make_trainer(config)
     pretrained = formats.read(config.init_from)
-    weights = start.take_weights(config, pretrained, tokenizer)
+    weights = start.take_weights(config, pretrained)
     return trainer, trainer.state_of(unflatten(weights, trainer.model_config))
 
 
@@ -111,6 +111,8 @@ def test_a_run_begins_with_weights_and_continues_without_them(huggingface, texts
     convert.convert(str(run), str(tmp_path / "hf"), "huggingface")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "| init_from | source |" in card
+    # The folders of the user's files are private.
+    assert str(tmp_path) not in (tmp_path / "hf" / "bert_jax_training.json").read_text()
     assert "| steps | 7 |" in card and "| maximum sequence length (tokens) | 16 |" in card
     # The model has 512 positions, but neither run had longer sequences than 16.
     assert files.read_json(tmp_path / "hf" / "tokenizer_config.json")["model_max_length"] == 16
@@ -154,21 +156,31 @@ class TestRefusedWeights:
         swapped.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
         shorter = tmp_path / "shorter.txt"
         shorter.write_text("\n".join(lines[:-1]) + "\n")
+        other = tmp_path / "store"
+        prepare.prepare(small_run(texts).data, 150, other)
         for overrides, message in (
-            ({"data.vocab": str(swapped)}, "another vocabulary: the entries differ"),
-            ({"data.vocab": str(shorter)}, "another vocabulary: it has 200 entries, not 199"),
+            ({"data.vocab": str(swapped)}, "another vocabulary than .*: the entries differ"),
+            (
+                {"data.vocab": str(shorter)},
+                "another vocabulary than .*: it has 199 entries, not 200",
+            ),
             ({"data.lowercase": False}, "lowercase is False, but the weights of .* have True: set"),
             (
                 {"model.intermediate_size": 24, "model.hidden_act": "relu"},
                 "set --config.model.hidden_act=gelu --config.model.intermediate_size=16",
             ),
             ({"init_from": str(tmp_path / "nothing")}, "nothing does not exist"),
+            (
+                {"data.vocab": "", "data.store": str(other)},
+                f"the token store {other} has another vocabulary than the weights of",
+            ),
         ):
             config = run_from(huggingface, texts, **overrides)
             with pytest.raises(UserError, match=message):
                 pretrain.train(
                     config, tmp_path / "run", ConfigSource("x.py", config, set(overrides))
                 )
+            assert not (tmp_path / "run").exists()
         # A token store contains the vocabulary.
         store = {"data.vocab": "", "data.store": str(trained / "data")}
         pretrain.train(run_from(huggingface, texts, **store), tmp_path / "run")

@@ -201,6 +201,7 @@ def test_invalid_utf8_names_the_line(tmp_path):
 @pytest.mark.parametrize("start", ["", "\ufeff", '<?xml version="1.0" encoding="utf-8"?>\n'])
 def test_a_dump_of_a_wiki_is_refused(tmp_path, suffix, start):
     dump = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>Some text.\n'
+    dump = f"<!-- from a mirror -->{dump}"
     path = write(tmp_path / f"pages.xml{suffix}", start + dump * 1000)
     for format in ("auto", "documents", "sentences"):
         with pytest.raises(UserError, match=f"pages.xml{suffix} is a MediaWiki XML dump, .* first"):
