@@ -5,8 +5,10 @@ need. Compiled shapes, the tf.data signature, static records and synthetic bench
 are all derived from these declarations. The fields of BERT itself are declared below.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 
 class BatchField(NamedTuple):
@@ -66,3 +68,15 @@ NEXT_SENTENCE_FIELDS: BatchFields = {"next_sentence_labels": BatchField("B", "in
 # 0: B follows A. 1: A follows B. 2: B is random (only in THREE_WAY_FIELDS).
 SENTENCE_ORDER_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32", high=2)}
 THREE_WAY_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32", high=3)}
+
+
+def host_rows(batch_size: int, shards: Sequence[int], num_shards: int) -> np.ndarray:
+    """Returns the rows of a global batch that belong to some of its equal parts, int64 [R].
+
+    Args:
+      batch_size: The rows of a global batch, a multiple of `num_shards`.
+      shards: Ascending numbers of the parts; they need not be adjacent.
+      num_shards: The number of parts that the batch is cut into.
+    """
+    size = batch_size // num_shards
+    return np.concatenate([np.arange(s * size, (s + 1) * size) for s in shards])

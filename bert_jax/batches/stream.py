@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.base.batch import BatchFields
+from bert_jax.base.batch import BatchFields, host_rows
 from bert_jax.base.errors import UserError
 from bert_jax.base.parts import load_part
-from bert_jax.batches.batch_shards import host_rows
 from bert_jax.batches.corruption import CORRUPTIONS
 from bert_jax.batches.examples import Examples, Window
 from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.batches.batch_shards import host_rows
+from bert_jax.base.batch import host_rows
 from bert_jax.batches.random_keys import permuted, random_key
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.parallel import multihost

@@ -4,8 +4,7 @@ import flax.linen as nn
 import jax
 
 from bert_jax.models.activations import ACTIVATIONS
-from bert_jax.models.attention import SelfAttention
-from bert_jax.models.attention_mask import attention_bias
+from bert_jax.models.attention import SelfAttention, attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.layers import LayerNorm, Projection

@@ -23,8 +23,7 @@ import numpy as np
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.text.corpus import Document
-from bert_jax.text.long_sentences import divide
-from bert_jax.text.sentences import split_sentences
+from bert_jax.text.sentences import divide_sentence, split_sentences
 from bert_jax.tokenizers.words import num_lost
 
 # The size of the chunks that are sent to workers. Messages of this size cost little, and the
@@ -113,7 +112,7 @@ def _encode(
             num_divided += num_tokens
             # Several parts should fit into a row. They are measured by their characters, because
             # encoding takes time.
-            parts = divide(text, len(text) * limit / (2 * num_tokens))
+            parts = divide_sentence(text, len(text) * limit / (2 * num_tokens))
             result += _encode(parts, tokenizer, rules)[0]
         elif num_tokens:
             result.append(sentence)

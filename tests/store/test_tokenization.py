@@ -10,7 +10,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.store.tokenization import SentenceRules, document_to_tokens, tokenize_documents
 from bert_jax.text.corpus import Document
-from bert_jax.text.long_sentences import divide
+from bert_jax.text.sentences import divide_sentence
 from bert_jax.tokenizers.words import num_lost
 
 WORDS = [f"w{i}" for i in range(1000)]
@@ -40,7 +40,7 @@ def tokenizer():
     ],
 )
 def test_sentences_are_cut_at_the_best_place(text, limit, parts):
-    assert divide(text, limit) == parts
+    assert divide_sentence(text, limit) == parts
 
 
 def test_long_sentences_are_divided_without_losing_tokens(tokenizer):

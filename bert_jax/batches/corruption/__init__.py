@@ -22,5 +22,5 @@ CORRUPTIONS = {
     "ngrams": "bert_jax.batches.corruption.presets:NGRAMS",
     "distilbert": "bert_jax.batches.corruption.presets:DISTILBERT",
     "electra": "bert_jax.batches.corruption.presets:ELECTRA",
-    "none": "bert_jax.batches.corruption.none:NoCorruption",
+    "none": "bert_jax.batches.corruption.presets:NoCorruption",
 }

@@ -1,5 +1,10 @@
-"""The masking rules of published models, as data."""
+"""The built-in corruptions: the masking rules of published models, as data, and none."""
 
+from typing import ClassVar
+
+import numpy as np
+
+from bert_jax.base.batch import BatchFields
 from bert_jax.batches.corruption.masked_lm import MaskingRules
 from bert_jax.batches.corruption.spans import choose_ngrams, choose_spans
 
@@ -34,3 +39,18 @@ DISTILBERT = MaskingRules(rounding="random", count_power=-0.7)
 # `mask` in google-research/electra's pretrain_helpers.py: no chosen token becomes a random token.
 # (The original draws positions with replacement, so some count twice.)
 ELECTRA = MaskingRules(shares=(0.85, 0.15, 0.0))
+
+
+class NoCorruption:
+    """Changes nothing, for objectives such as next-token prediction."""
+
+    fields: ClassVar[BatchFields] = {}
+
+    def __init__(self, tokenizer, spec, store):
+        pass
+
+    def corrupt(
+        self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
+    ) -> dict[str, np.ndarray]:
+        """Returns no arrays."""
+        return {}
