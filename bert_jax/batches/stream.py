@@ -7,8 +7,9 @@ function of (spec, data, n). It does not depend on hosts, threads or interruptio
 import copy
 import dataclasses
 import functools
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,11 +23,13 @@ from bert_jax.batches.examples import Examples, Window
 from bert_jax.batches.random_keys import CORRUPTION_TAG, random_key
 from bert_jax.batches.rows import PAIRS, ROWS
 from bert_jax.batches.rows.windows import select_rows
-from bert_jax.batches.tf_dataset import Batch, BatchIterator
 from bert_jax.config import derived_predictions
 from bert_jax.config.data import DATA
 from bert_jax.store.token_store import WordStarts
 
+Batch = dict[str, np.ndarray]
+# The shape and the dtype of each array.
+Signature = Mapping[str, tuple[tuple[int, ...], str]]
 # Evaluation always uses these masks, and as many predictions as they need, so that runs trained
 # with different masks are comparable.
 EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1), "held_out": True}
@@ -290,3 +293,45 @@ def _row_builder(name: str, pair_labels: str) -> Any:
 
 def _corruption(name: str) -> Any:
     return load_part(name, CORRUPTIONS, "config.data.corruption", ("fields",))
+
+
+class BatchIterator(Iterator[Batch]):
+    """Iterates over batches through tf.data, and raises errors of `make_batches` unchanged.
+
+    The generator does all the work, including prefetching, because threads of tf.data could call
+    Python while the interpreter exits.
+
+    Attributes:
+      close: Ends the iteration and releases its threads. It also runs when the iterator is no
+        longer used, and before the interpreter exits: tf.data calls Python to end a generator,
+        and after the exit that call would never return.
+    """
+
+    def __init__(self, make_batches: Callable[[], Iterator[Batch]], signature: Signature):
+        self._elements = _elements(make_batches, signature)
+        self.close = weakref.finalize(self, self._elements.close)
+
+    def __next__(self) -> Batch:
+        return next(self._elements)
+
+
+def _elements(make_batches: Callable[[], Iterator[Batch]], signature: Signature) -> Iterator[Batch]:
+    # Importing TensorFlow takes seconds.
+    from bert_jax.base.lean_tensorflow import hide_accelerators, tf
+
+    hide_accelerators()
+    specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in signature.items()}
+    errors: list[Exception] = []
+
+    def until_error() -> Iterator[Batch]:
+        # tf.data would replace an error with its own. Instead, the data ends, and the error is
+        # raised below.
+        try:
+            yield from make_batches()
+        except Exception as error:
+            errors.append(error)
+
+    dataset = tf.data.Dataset.from_generator(until_error, output_signature=specs)
+    yield from dataset.as_numpy_iterator()
+    if errors:
+        raise errors[0]
