@@ -5,13 +5,6 @@ from ml_collections import ConfigDict
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section, free_field, steering_field
 
-HIDDEN_DROPOUT = Field(
-    0.1,
-    "Dropout probability after the embeddings and after both sublayers of each block.",
-    at_least=0,
-    below=1,
-)
-ATTENTION_DROPOUT = Field(0.1, "Dropout probability of the attention weights.", at_least=0, below=1)
 GRADIENT_ACCUMULATION_STEPS = Field(
     1,
     "Number of parts that each batch is divided into, to save memory. The gradients of the parts "

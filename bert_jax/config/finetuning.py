@@ -11,16 +11,15 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.common import (
-    ATTENTION_DROPOUT,
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
-    HIDDEN_DROPOUT,
     check_mesh,
     layer_numbers,
 )
-from bert_jax.config.model import MODEL, WIDEST, check_model
+from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
+from bert_jax.models.bert_config import WIDEST
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -29,6 +28,7 @@ TASKS = (*GLUE_TASKS, "ax", "table", "squad", "ner", "multiple_choice")
 ALL = "all"
 # Tasks with an output for each token.
 _TOKEN_TASKS = ("ner", "squad")
+_DROPOUT = MODEL["hidden_dropout_prob"]
 
 
 def _common(path: str, default: Any, comment: str = "") -> Field:
@@ -121,10 +121,9 @@ FINETUNING: Section = {
     # The remaining keys of the model come from config.init_from.
     "model": {
         "hidden_dropout_prob": dataclasses.replace(
-            HIDDEN_DROPOUT,
-            comment=f"{HIDDEN_DROPOUT.comment} Dropout before the head is always 0.1.",
+            _DROPOUT, comment=f"{_DROPOUT.comment} Dropout before the head is always 0.1."
         ),
-        "attention_probs_dropout_prob": ATTENTION_DROPOUT,
+        "attention_probs_dropout_prob": MODEL["attention_probs_dropout_prob"],
     },
     "data": {
         "input": free_field(

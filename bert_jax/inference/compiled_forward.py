@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import BertConfig, BertEncoder, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.bert import BertEncoder
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms.replaced_token import ReplacedToken

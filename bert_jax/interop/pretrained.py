@@ -14,7 +14,8 @@ from bert_jax.interop import weights as weights_lib
 from bert_jax.interop.family import Family
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import Weights
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir

@@ -14,7 +14,8 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import BERT_TERMS, make_terms
 from bert_jax.training.state import abstract_params, init_params
 

@@ -9,8 +9,6 @@ Every parameter carries logical axis names (`vocab`, `embed`, `heads`, ...);
 only `bert_jax.parallel` maps them to the axes of a mesh.
 """
 
-from bert_jax.models.bert import BertEncoder
 from bert_jax.models.bert_config import BertConfig
-from bert_jax.models.pretraining_model import PreTrainingModel
 
-__all__ = ["BertConfig", "BertEncoder", "PreTrainingModel"]
+__all__ = ["BertConfig"]

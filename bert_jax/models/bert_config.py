@@ -3,39 +3,152 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 
 # The number of rows of the word embeddings and of the decoder's bias is a multiple of this, the
 # lane width of a TPU, which divides evenly over any usual `model` axis. It does not depend on the
 # mesh, so a checkpoint fits every mesh.
 VOCAB_MULTIPLE = 128
+# The sizes of a stored config are not trusted. These limits are far above all published models.
+_MOST_ROWS, WIDEST, _DEEPEST = 10_000_000, 2**17, 1000
+
+
+def _key(default: Any, comment: str, *, is_required: bool = False, **facts: Any) -> Any:
+    """Declares a key of `config.model`.
+
+    Args:
+      default: The value of BERT-base, and of `BertConfig` unless it `is_required`.
+      comment, facts: See `bert_jax.config.schema.Field`.
+    """
+    metadata = {"default": default, "comment": comment, "of_weights": True, **facts}
+    own = {} if is_required else {"default": default}
+    return dataclasses.field(**own, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Shape and arithmetic of a BERT; `bert_jax.config` explains each key."""
+    """Shape and arithmetic of a BERT.
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    pooler_dropout_prob: float = 0.0
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    causal: bool = False
-    embedding_size: int = 0
-    layer_groups: int = 0
-    attention_output_dropout_prob: float = -1.0
-    pooler_act: str = "tanh"
-    generator_size: float = 0.0
+    The fields that `_key` declares are the keys of `config.model`. Initial weights determine them,
+    except for those that affect only training (`of_weights=False`).
+    """
+
+    vocab_size: int = _key(
+        30522,
+        "Entries of the word embedding. Must equal the size of the vocabulary.",
+        is_required=True,
+        above=0,
+        at_most=_MOST_ROWS,
+    )
+    hidden_size: int = _key(
+        768, "Width of the encoder (H).", is_required=True, above=0, at_most=WIDEST
+    )
+    num_hidden_layers: int = _key(
+        12, "Number of Transformer blocks (L).", is_required=True, above=0, at_most=_DEEPEST
+    )
+    num_attention_heads: int = _key(
+        12,
+        "Attention heads in each block (A). Must divide hidden_size.",
+        is_required=True,
+        above=0,
+    )
+    intermediate_size: int = _key(
+        3072,
+        "Width of the feed-forward layer, 4H in the paper.",
+        is_required=True,
+        above=0,
+        at_most=WIDEST,
+    )
+    hidden_act: str = _key(
+        "gelu",
+        "Activation of the feed-forward layer. gelu is the exact form, with erf; gelu_new is the "
+        "approximation with tanh.",
+        choices=("gelu", "gelu_new", "relu"),
+    )
+    hidden_dropout_prob: float = _key(
+        0.1,
+        "Dropout probability after the embeddings and after both sublayers of each block.",
+        at_least=0,
+        below=1,
+        of_weights=False,
+    )
+    attention_probs_dropout_prob: float = _key(
+        0.1,
+        "Dropout probability of the attention weights.",
+        at_least=0,
+        below=1,
+        of_weights=False,
+    )
+    pooler_dropout_prob: float = _key(
+        0.0,
+        "Dropout probability before the pooler's dense layer. BERT has 0; RoBERTa's classifier has "
+        "0.1.",
+        at_least=0,
+        below=1,
+        of_weights=False,
+    )
+    max_position_embeddings: int = _key(
+        512,
+        "Rows of the learned position table. No stage may have longer sequences.",
+        above=0,
+        at_most=_MOST_ROWS,
+    )
+    type_vocab_size: int = _key(
+        2,
+        "Rows of the segment (token type) table. Pairs of sentences need two. 0 means no table.",
+        at_least=0,
+        at_most=_MOST_ROWS,
+    )
+    initializer_range: float = _key(
+        0.02,
+        "Standard deviation of the initial weights, which are normal and truncated at two "
+        "standard deviations.",
+        above=0,
+        of_weights=False,
+    )
+    layer_norm_eps: float = _key(1e-12, "Epsilon of LayerNorm.", above=0)
+    causal: bool = _key(
+        False, "Whether each position attends only to itself and to the positions before it."
+    )
+    embedding_size: int = _key(
+        0,
+        "Width of the embedding tables and of the decoder tied to them (E). A layer projects the "
+        "embeddings to hidden_size (ALBERT, ELECTRA). 0 means hidden_size, without that layer.",
+        at_least=0,
+        at_most=WIDEST,
+    )
+    layer_groups: int = _key(
+        0,
+        "Number of groups (G) of consecutive blocks; the blocks of a group share their parameters. "
+        "ALBERT has one group. 0 means that every block has its own parameters.",
+        at_least=0,
+    )
+    attention_output_dropout_prob: float = _key(
+        -1.0,
+        "Dropout probability after the attention sublayer of each block. -1 means "
+        "hidden_dropout_prob; DistilBERT has 0.",
+        at_least=0,
+        below=1,
+        or_equal=-1,
+        of_weights=False,
+    )
+    pooler_act: str = _key(
+        "tanh",
+        "Activation of the pooler: tanh, or gelu or relu for the classifiers of ELECTRA and "
+        "DistilBERT.",
+        choices=("tanh", "gelu", "relu"),
+    )
+    generator_size: float = _key(
+        0.0,
+        "Width of ELECTRA's generator as a share of hidden_size. The generator has a head for "
+        "every 64 units, a feed-forward layer of four times its width, and all num_hidden_layers. "
+        "0 for a model without a generator.",
+        at_least=0,
+        at_most=1,
+        of_weights=False,
+    )
     sinusoidal_positions: float = 0.0
-    dtype: Any = jnp.float32
+    dtype: Any = np.dtype("float32")
     scan_layers: bool = False
     remat: str = "none"
     # Has an effect on TPUs only.

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import Batch, Metrics, apply
 from bert_jax.objectives.term import Metric, Term
 

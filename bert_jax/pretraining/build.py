@@ -15,7 +15,8 @@ from bert_jax.interop import formats
 from bert_jax.interop.families import load_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import fit_weights, unflatten
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Term
 from bert_jax.training.flops import pretraining_flops_per_sequence
 from bert_jax.training.layer_rates import LayerRates

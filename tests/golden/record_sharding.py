@@ -14,7 +14,8 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout

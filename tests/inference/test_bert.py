@@ -16,7 +16,7 @@ from bert_jax.inference.bert import Bert
 from bert_jax.interop import formats
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.weights import unflatten
-from bert_jax.models import PreTrainingModel
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from bert_jax import convert, tokenizers
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
-from bert_jax.models import PreTrainingModel
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.terms import make_terms
 from bert_jax.text.corpus import Corpus

@@ -19,8 +19,10 @@ from bert_jax.interop.model_keys import read_family_keys
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.pretrained import read_terms
 from bert_jax.interop.weights import expected_shapes, flatten, unflatten
-from bert_jax.models import BertConfig, BertEncoder, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.bert import BertEncoder
 from bert_jax.models.encoder import Block
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Term
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM

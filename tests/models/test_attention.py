@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertEncoder
 from bert_jax.models.attention import attention_bias
+from bert_jax.models.bert import BertEncoder
 from tests.models.common import PLAIN
 
 MASK_BxL = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])

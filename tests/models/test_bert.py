@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertConfig, BertEncoder
+from bert_jax.models import BertConfig
 from bert_jax.models.activations import ACTIVATIONS
+from bert_jax.models.bert import BertEncoder
 from bert_jax.models.layers import LayerNorm
 from bert_jax.parallel.sharding import PARAMETER_AXES
 from tests.models.common import (

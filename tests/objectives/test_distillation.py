@@ -12,8 +12,9 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.distilbert import DISTILBERT
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, unflatten
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
 from bert_jax.models.embeddings import vocabulary_logits
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import sliced_divergence
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.distillation import HiddenCosine, SoftTargets

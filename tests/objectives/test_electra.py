@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import validate
-from bert_jax.models import PreTrainingModel
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.generator import Generator

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.common import COMMON
-from bert_jax.models import BertConfig, PreTrainingModel
+from bert_jax.models import BertConfig
+from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh

@@ -7,7 +7,8 @@ import jax
 import pytest
 
 from bert_jax.config import validate
-from bert_jax.models import BertConfig, BertEncoder
+from bert_jax.models import BertConfig
+from bert_jax.models.bert import BertEncoder
 from tests.config.test_config_files import CONFIGS, get_config
 
 # The parameters of transformers' AlbertModel with its pooler, and the steps from ALBERT's README.
