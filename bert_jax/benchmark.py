@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bert_jax import config as config_lib
 from bert_jax.base import files
-from bert_jax.base.progress import terminal
+from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import num_data_shards
@@ -132,9 +132,7 @@ def synthetic_batches(
 
 def _table(what: str, stage: Stage, results: dict[str, Any]) -> Table:
     shape = f"{stage.batch_size} sequences of {stage.max_seq_length} tokens"
-    table = Table(title=f"{what}: {shape} per step, {results['device']}", title_justify="left")
-    table.add_column("")
-    table.add_column("median", justify="right")
+    table = empty_table(f"{what}: {shape} per step, {results['device']}", "", "median")
     table.add_row("sequences/s", f"{results['sequences_per_second']:,.1f}")
     table.add_row("tokens/s", f"{results['tokens_per_second']:,.0f}")
     table.add_row("milliseconds per step", f"{1000 * results['step_seconds_median']:,.2f}")

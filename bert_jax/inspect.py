@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import terminal
+from bert_jax.base.progress import empty_table, terminal
 from bert_jax.config import cli, validate
 from bert_jax.config.command_line import ConfigSource, config_source
 from bert_jax.pretraining import settings
@@ -91,8 +91,7 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
 
 def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
     """Returns a table of shares over the whole batch."""
-    table = Table("in the whole batch", "", title_justify="left")
-    table.columns[1].justify = "right"
+    table = empty_table("", "in the whole batch", "")
     mask = batch["attention_mask"]
     table.add_row("sequences x tokens", f"{mask.shape[0]:,} x {mask.shape[1]:,}")
     table.add_row("padding", f"{1 - mask.mean():.1%}")

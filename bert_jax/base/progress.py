@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
-from rich.table import Column
+from rich.table import Column, Table
 
 LINE_EVERY_SECONDS = 10.0
 # Seconds before the first estimate of the remaining time.
@@ -161,6 +161,14 @@ def terminal(**options: Any) -> Console:
     It shows text as it is. A path or a token such as [MASK] is not markup.
     """
     return Console(markup=False, emoji=False, **options)
+
+
+def empty_table(title: str, *columns: str) -> Table:
+    """Returns a table without rows; all columns but the first are for numbers."""
+    table = Table(title=title, title_justify="left", show_header=any(columns))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
 
 
 def _short(value: float) -> str:

@@ -6,10 +6,9 @@ from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
-from rich.table import Table
 
 from bert_jax import config as config_lib
-from bert_jax.base.progress import say, say_next, terminal
+from bert_jax.base.progress import empty_table, say, say_next, terminal
 from bert_jax.inference.finetuned import METHODS, text_columns
 from bert_jax.tasks.task import Task
 from bert_jax.training import workdir
@@ -87,10 +86,7 @@ def summarize(results: dict[str, Any], directory: epath.PathLike) -> None:
     """Prints the scores of the best checkpoint."""
     path = epath.Path(directory)
     splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
-    table = Table()
-    table.add_column("")
-    for split in splits:
-        table.add_column(split, justify="right")
+    table = empty_table("", "", *splits)
     # A test split may lack, for example, an entity type.
     for name in dict.fromkeys(name for scores in splits.values() for name in scores):
         cells = (f"{scores[name]:.4f}" if name in scores else "" for scores in splits.values())

@@ -21,7 +21,7 @@ from rich.table import Table
 from bert_jax.base import files
 from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.base.errors import UserError
-from bert_jax.base.progress import Progress, say
+from bert_jax.base.progress import Progress, empty_table, say
 from bert_jax.batches.stream import evaluation_batches
 from bert_jax.config import check_vocabulary
 from bert_jax.interop import formats
@@ -256,9 +256,7 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
 
 def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:
     """Returns a table of the results, each beside its baseline."""
-    table = Table(title=title, title_justify="left")
-    for name, justify in (("", "left"), ("this model", "right"), ("baseline", "right")):
-        table.add_column(name, justify=justify)
+    table = empty_table(title, "", "this model", "baseline")
     for metric in metrics:
         if metric.name in results:
             baseline = results.get(metric.baseline)

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from bert_jax.base.batch import NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS
+from bert_jax.base.progress import empty_table
 from bert_jax.batches.rows.windows import WindowedRows, select_rows
 from bert_jax.batches.stream import Stream
 from bert_jax.store.token_store import TokenStore
@@ -184,10 +185,8 @@ def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
 def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
     """Returns a table of the reports of a run's stages, with all rows or those of these names."""
     first = reports[0]
-    result = Table(title="What the model sees of the corpus", title_justify="left")
-    result.add_column("")
-    for report in reports:
-        result.add_column(f"rows of {report['max_seq_length']}", justify="right")
+    lengths = (f"rows of {report['max_seq_length']}" for report in reports)
+    result = empty_table("What the model sees of the corpus", "", *lengths)
 
     def add_row(name: str, *cells: str) -> None:
         if not rows or name in rows:

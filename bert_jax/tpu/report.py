@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 from rich.console import Console
-from rich.table import Table
 
+from bert_jax.base.progress import empty_table
 from bert_jax.tpu import hlo
 from bert_jax.tpu.compilation import Compiled, gib
 from bert_jax.tpu.estimate import estimate_step, kernel_seconds
@@ -99,7 +99,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
         f"{results['batch_size_per_chip']:g} per chip; compiled in "
         f"{results['compile_seconds']:.0f} s"
     )
-    memory = _table("memory per chip", "", "")
+    memory = empty_table("memory per chip", "", "")
     for name in ("argument", "temporary", "total", "limit"):
         memory.add_row(name, gib(results[f"hbm_{name}_bytes"]))
     free = results["hbm_limit_bytes"] - results["hbm_total_bytes"]
@@ -111,14 +111,14 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     console.print(memory)
     if not results["fits"]:
         return
-    collectives = _table("collectives per step", "", "count", "MiB per chip")
+    collectives = empty_table("collectives per step", "", "count", "MiB per chip")
     for kind, found in results["collectives"].items():
         mib = found["bytes"] * topology.chip.devices / 2**20
         collectives.add_row(kind, f"{found['count']:,}", f"{mib:,.1f}")
     if results["collectives"]:
         console.print(collectives)
     estimate = results["estimate"]
-    times = _table("the compiler's estimate, not a measurement", "", "")
+    times = empty_table("the compiler's estimate, not a measurement", "", "")
     for name, seconds in (
         ("milliseconds per step", results["estimated_step_seconds"]),
         ("  of which computing", estimate["compute_seconds"]),
@@ -131,7 +131,7 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     times.add_row("sequences/s per chip", f"{rate:,.1f}")
     times.add_row("MFU", f"{results['estimated_mfu']:.1%}")
     console.print(times)
-    lines = _table("costliest source lines", "", "million cycles", "share")
+    lines = empty_table("costliest source lines", "", "million cycles", "share")
     for line in results["costliest_operations"]:
         lines.add_row(line["source"], f"{line['cycles'] / 1e6:,.2f}", f"{line['share']:.1%}")
     console.print(lines)
@@ -143,13 +143,6 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     if topology.num_chips > 1:
         network = " and the network between slices" if topology.num_slices > 1 else ""
         console.print(f"Not in the estimate: the latency of collectives{network}.")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
 
 
 def _relative(source: str) -> str:
