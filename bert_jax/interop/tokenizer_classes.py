@@ -24,8 +24,8 @@ class TokenizerClass:
       kind: The kind of tokenizer; empty for all kinds.
       special_tokens: The special tokens, a key of CONVENTIONS.
       required: Options that the tokenizer must have; a missing option counts as False.
-      options: Maps keys of a tokenizer_config.json to options of the tokenizer.
-      defaults: The values of these keys if a tokenizer_config.json lacks them.
+      options: Maps keys of a tokenizer_config.json to options of the tokenizer, and to the values
+        that they have if the file lacks these keys.
       fixed: More keys, with the only values that can be read.
       written: More keys, with the values that are written.
       vocabulary_file: The name of the vocabulary's main file; empty for our own name.
@@ -37,8 +37,7 @@ class TokenizerClass:
     kind: str
     special_tokens: str
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, tuple[str, Any]] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocabulary_file: str = ""
@@ -63,8 +62,7 @@ class TokenizerClass:
 _WORDPIECE = TokenizerClass(
     "wordpiece",
     "bert",
-    options={"do_lower_case": "lowercase"},
-    defaults={"do_lower_case": True},
+    options={"do_lower_case": ("lowercase", True)},
     written={
         "do_basic_tokenize": True,
         "never_split": None,
@@ -91,8 +89,7 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
     "RobertaTokenizer": TokenizerClass(
         "byte_bpe",
         "roberta",
-        options={"add_prefix_space": "add_prefix_space"},
-        defaults={"add_prefix_space": False},
+        options={"add_prefix_space": ("add_prefix_space", False)},
         written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
     ),
     "XLMRobertaTokenizer": _FAIRSEQ_SENTENCEPIECE,
@@ -101,8 +98,7 @@ TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
         "sentencepiece",
         "albert",
         required={"sentencepiece_rules": "albert"},
-        options={"do_lower_case": "lowercase"},
-        defaults={"do_lower_case": True},
+        options={"do_lower_case": ("lowercase", True)},
         fixed={"keep_accents": False, "remove_space": True},
         written={"clean_up_tokenization_spaces": False},
         vocabulary_file="spiece.model",

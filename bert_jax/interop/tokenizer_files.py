@@ -69,7 +69,7 @@ def write_huggingface_tokenizer(
         "model_max_length": model_max_length,
         **special_tokens,
         "tokenizer_class": class_name if tokenizer_class.keeps_ids(tokenizer) else ANY_TOKENIZER,
-        **{key: tokenizer.options[ours] for key, ours in tokenizer_class.options.items()},
+        **{key: tokenizer.options[ours] for key, (ours, _) in tokenizer_class.options.items()},
         **tokenizer_class.fixed,
         **tokenizer_class.written,
         "model_input_names": [
@@ -118,8 +118,8 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
             raise UserError(f"{config_path}: {key} is {config[key]!r}; it must be {value}")
     # Required options that are False are not stored.
     options = {key: value for key, value in tokenizer_class.required.items() if value}
-    for key, ours in tokenizer_class.options.items():
-        options[ours] = config.get(key, tokenizer_class.defaults[key])
+    for key, (ours, default) in tokenizer_class.options.items():
+        options[ours] = config.get(key, default)
     return tokenizers.from_file(
         tokenizer_class.kind, directory, special_tokens=special_tokens, **options
     )
