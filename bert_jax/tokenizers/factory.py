@@ -105,6 +105,7 @@ def load(directory: epath.PathLike) -> Tokenizer:
             special_tokens = None
     if kind in KINDS and special_tokens:
         tokenizer = from_file(kind, directory, special_tokens=special_tokens, **options)
+        # A whole file has exactly the options of its tokenizer; lists are tuples in those.
         if tokenizer.options | {"special_tokens": named} == stored | {"special_tokens": named}:
             return tokenizer
     raise UserError(f"{path} is damaged: it must have the `kind` of a tokenizer and its options")
