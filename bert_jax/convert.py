@@ -89,7 +89,7 @@ def main(_) -> None:
         if not args[name].value:
             raise UserError(f"--{name} is missing; see python -m bert_jax.convert --help")
     for name in ("input", "output", "vocab"):
-        files.open_path(args[name].value, f"--{name}")
+        files.checked_path(args[name].value, f"--{name}")
     for warning in convert(
         args.input,
         args.output,

@@ -54,7 +54,7 @@ def main(_) -> None:
     if not args.workdir:
         raise UserError("--workdir is missing: the work directory of the run to evaluate")
     for name in ("data", "output"):
-        files.open_path(args[name].value, f"--{name}")
+        files.checked_path(args[name].value, f"--{name}")
     with cli.joined_hosts():
         if args.data and workdir.holds_finetuning(args.workdir):
             for name in ("max_document_characters", "bad_documents", "max_sequences"):
@@ -92,7 +92,7 @@ def _write(results: dict[str, Any]) -> None:
 
     output = flags.FLAGS.output
     if output and multihost.is_first():
-        path = files.open_path(output, "--output")
+        path = files.checked_path(output, "--output")
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(path, results)
         print(f"written to {output}")

@@ -57,7 +57,9 @@ def main(_) -> None:
             f"--max_seq_length={args.max_seq_length} has at most {args.max_seq_length - 3} tokens "
             "to predict"
         )
-    store, output = (files.open_path(args[name].value, f"--{name}") for name in ("store", "output"))
+    store, output = (
+        files.checked_path(args[name].value, f"--{name}") for name in ("store", "output")
+    )
     metadata = read_metadata(store)
     split = store / args.split
     if not split.exists():

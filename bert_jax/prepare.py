@@ -64,7 +64,7 @@ def main(_) -> None:
     values = flags.FLAGS
     if not values.output:
         raise UserError("--output=DIR is missing: the directory of the token store")
-    files.open_path(values.output, "--output")
+    files.checked_path(values.output, "--output")
     data = default_config().data
     for key in _KEYS:
         data[key] = (values.input,) if key == "input" else values[key].value

@@ -30,7 +30,7 @@ def main(_) -> None:
     from bert_jax.reports.page import page
     from bert_jax.reports.record import read_runs
 
-    path = files.open_path(args.output, "--output")
+    path = files.checked_path(args.output, "--output")
     runs = [run for directory in dict.fromkeys(args.workdir) for run in read_runs(directory)]
     files.write_whole(path, page(runs, args.fill_mask).encode())
     print(f"written to {path}")

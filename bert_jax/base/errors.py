@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator[None]:
+def with_filename(path: str | os.PathLike, partial: str | os.PathLike = "") -> Iterator[None]:
     """Adds the path to an OSError that lacks it, such as a failed write on a full disk.
 
     Args:

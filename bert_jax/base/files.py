@@ -1,6 +1,6 @@
 """Reads and writes files on a disk or in Google Cloud Storage (gs://).
 
-`open_path` checks a path once and returns a pathlib or `etils.epath` path. This module adds what
+`checked_path` checks a path once and returns a pathlib or `etils.epath` path. This module adds what
 those libraries lack: atomic writes, directory locks, and copies between local and remote storage.
 Copies are made in the system's temporary directory; set TMPDIR to use another.
 """
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import fsspec
 from etils import epath
 
-from bert_jax.base.errors import UserError, naming
+from bert_jax.base.errors import UserError, with_filename
 
 SCHEME = "gs://"
 # By default, etils loads TensorFlow, which takes seconds, and gcsfs queries the kind of each bucket
@@ -75,7 +75,7 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
         raise UserError(f"{what} is {path}, which names no bucket; write gs://BUCKET/NAME")
 
 
-def open_path(path: epath.PathLike, what: str) -> Path | epath.Path:
+def checked_path(path: epath.PathLike, what: str) -> Path | epath.Path:
     """Returns a path that is ready for use; its bucket is checked once per process.
 
     Args:
@@ -103,11 +103,11 @@ def check_output(
     Raises:
       UserError: The output has another suffix, is a directory, or is the file of --input.
     """
-    path = open_path(output, "--output")
+    path = checked_path(output, "--output")
     if path.suffix not in suffixes or path.is_dir():
         known = " or ".join(f"FILE{suffix}" for suffix in suffixes)
         raise UserError(f"--output is {path}; it must be {known}")
-    if source is not None and path.resolve() == open_path(source, "--input").resolve():
+    if source is not None and path.resolve() == checked_path(source, "--input").resolve():
         raise UserError(f"--output is {path}, the file of --input, which would be overwritten")
 
 
@@ -125,7 +125,7 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
         else:
             _remove_remains(Path(path))
             partial = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.partial")
-        with naming(path, partial):
+        with with_filename(path, partial):
             with partial.open("xb") as stream:
                 stack.callback(partial.unlink, missing_ok=True)
                 _lock(stream.fileno())
@@ -168,7 +168,7 @@ def write_whole(path: epath.PathLike, content: bytes) -> None:
 def write_json(path: epath.PathLike, values: Any) -> None:
     """Writes a JSON file atomically, like `write_whole`; all numbers must be finite."""
     text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-    write_whole(open_path(path, "the file to write"), text.encode())
+    write_whole(checked_path(path, "the file to write"), text.encode())
 
 
 def read_json(
@@ -255,7 +255,7 @@ def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iter
         return
     with tempfile.TemporaryDirectory(prefix="bert_jax_") as scratch:
         target = Path(scratch, os.path.basename(os.fspath(path).rstrip("/")))
-        with naming(f"a copy of {path} in {scratch}"):
+        with with_filename(f"a copy of {path} in {scratch}"):
             if names is None:
                 names = list(list_files(path))
             if names or not filesystem().isfile(os.fspath(path)):

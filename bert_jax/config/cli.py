@@ -80,7 +80,7 @@ def stored_config(directory: str) -> ConfigDict | None:
 
     `workdir.load_config` would load JAX.
     """
-    path = files.open_path(directory, "--workdir") / "config.json"
+    path = files.checked_path(directory, "--workdir") / "config.json"
     if not path.exists():
         return None
     values = files.read_json(path)

@@ -98,7 +98,7 @@ def _open_run(
 ) -> "FinetuningRun":
     """Checks everything that can be checked before any work is done, and locks the directory."""
     validate(config)
-    files.open_path(directory, "--workdir")
+    files.checked_path(directory, "--workdir")
     stack.enter_context(workdir.lock(directory))
     is_in_sweep = setup is not None
     setup = setup or task_setup.open_task_setup(config, directory)

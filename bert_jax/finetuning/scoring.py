@@ -41,7 +41,7 @@ def score_file(
     """
     directory = epath.Path(directory)
     config = workdir.load_config(directory)
-    path = files.open_path(file, "--data")
+    path = files.checked_path(file, "--data")
     if not path.is_file():
         raise UserError(f"--data is {file}; it must be a labeled file that exists")
     task, rows = _read_labeled(config, directory, path)

@@ -60,7 +60,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     with ExitStack() as stack:
 
         def opened() -> task_setup.TaskSetup:
-            files.open_path(directory, "--workdir")
+            files.checked_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
             _check_runs(directory / RUNS, grid)

@@ -21,7 +21,7 @@ from bert_jax.finetuning.example_order import all_rows
 from bert_jax.interop import formats
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import fit_weights, unflatten
+from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_task_loss
@@ -98,7 +98,7 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
 
 def _read_pretrained(config: ConfigDict) -> Pretrained:
     pretrained = formats.read(config.init_from)
-    pretrained.fit_vocabulary()
+    pretrained.cut_padding()
     if pretrained.tokenizer is None:
         raise UserError(
             f"config.init_from: {config.init_from} has no tokenizer; python -m "
@@ -259,7 +259,7 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
             "tokens: the positions beyond are untrained"
         )
     encoder = {name: x for name, x in pretrained.weights.items() if name.startswith("bert/")}
-    weights, drawn = fit_weights(trainer.model, encoder, config.seed)
+    weights, drawn = complete_weights(trainer.model, encoder, config.seed)
     pooler = "bert/pooler/dense/kernel"
     if pooler in drawn or (pooler in weights and "pooler" in pretrained.untrained_heads):
         say(f"warning: {config.init_from} has no trained pooler: it is initialized at random")

@@ -12,7 +12,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.inference import compiled_forward, embeddings, encode_text
 from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs
-from bert_jax.inference.encode_text import Seconds, Text, Texts, as_texts, encode, one_or_all
+from bert_jax.inference.encode_text import SecondTexts, Text, Texts, as_texts, encode, one_or_all
 from bert_jax.inference.guesses import guess_masks
 from bert_jax.inference.predictions import Attention, Detection, Guess, Score
 from bert_jax.interop.pretrained import Pretrained
@@ -49,7 +49,7 @@ class Bert:
                 f"{pretrained.source} has no tokenizer; give it one with python -m "
                 "bert_jax.convert --vocab=vocab.txt"
             )
-        pretrained.fit_vocabulary()
+        pretrained.cut_padding()
         self.source = pretrained.source
         self.config = pretrained.model_config
         self.tokenizer = pretrained.tokenizer
@@ -106,7 +106,7 @@ class Bert:
             found.append(list(guesses.values()))
         return one_or_all(text, found)
 
-    def next_sentence(self, text: Texts, text_b: Seconds = None) -> float | list[float]:
+    def next_sentence(self, text: Texts, text_b: SecondTexts = None) -> float | list[float]:
         """Returns the probability that `text_b` followed `text` in one document.
 
         Args:
@@ -206,7 +206,7 @@ class Bert:
         return Score(math.fsum(log_probs), tokens, log_probs)
 
     def detect(
-        self, text: Texts, text_b: Seconds = None
+        self, text: Texts, text_b: SecondTexts = None
     ) -> list[Detection] | list[list[Detection]]:
         """Finds the tokens that look replaced, with ELECTRA's discriminator.
 

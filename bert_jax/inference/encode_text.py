@@ -14,7 +14,7 @@ from bert_jax.tokenizers import Tokenizer, TokenRow
 Text = str | tuple[str, str]
 # One sentence or a list of texts, and the second sentences of pairs.
 Texts = str | Sequence[Text]
-Seconds = str | Sequence[str] | None
+SecondTexts = str | Sequence[str] | None
 
 
 def encode(
@@ -88,7 +88,7 @@ def warn_of_blank(blank: Sequence[str], number: int) -> None:
         warnings.warn(which, stacklevel=3)
 
 
-def as_texts(text: Texts, text_b: Seconds = None) -> list[Text]:
+def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
     """Returns the sentences or pairs of one text or of a list; `text_b` has the second sentences.
 
     Raises:

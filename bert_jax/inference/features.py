@@ -50,7 +50,7 @@ def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
     Raises:
       UserError: A line cannot be used; the message names file and line.
     """
-    if not files.open_path(source, "--input").is_file():
+    if not files.checked_path(source, "--input").is_file():
         return None
     return sum(1 for _ in _texts(bert, source))
 

@@ -14,7 +14,14 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import TASK_SECTIONS
 from bert_jax.inference.bert import Bert
 from bert_jax.inference.compiled_forward import Inputs
-from bert_jax.inference.encode_text import Seconds, Texts, as_texts, check_text, encode, one_or_all
+from bert_jax.inference.encode_text import (
+    SecondTexts,
+    Texts,
+    as_texts,
+    check_text,
+    encode,
+    one_or_all,
+)
 from bert_jax.inference.words import word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
@@ -121,7 +128,7 @@ class FineTuned(Bert):
         labels = f", labels={self.labels}" if self.labels else ""
         return f"{super().__repr__()[:-1]}, head={self.head!r}{labels})"
 
-    def classify(self, text: Texts, text_b: Seconds = None) -> Any:
+    def classify(self, text: Texts, text_b: SecondTexts = None) -> Any:
         """Returns the classes of a sentence or a pair, the likeliest first: a list of `Label`.
 
         For a model with one output (regression), returns that number. For a list of sentences or

@@ -97,7 +97,7 @@ def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, I
     Raises:
       UserError: There is no such file, it has no example, or a line cannot be read.
     """
-    path = files.open_path(source, "--input")
+    path = files.checked_path(source, "--input")
     if not path.exists() or path.is_dir():
         raise UserError(f"--input is {path}; it must be a file that exists")
     is_empty = True

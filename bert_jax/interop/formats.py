@@ -38,7 +38,7 @@ def read(
     Raises:
       UserError: The path is none of these, or the model is damaged.
     """
-    path = files.open_path(path, "the model to read")
+    path = files.checked_path(path, "the model to read")
     if step is not None:
         if not (path / CHECKPOINTS).is_dir():
             raise UserError(
@@ -118,7 +118,7 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
         raise UserError(
             f"{pretrained.source} is fine-tuned; only --to=huggingface has a class for it"
         )
-    path = files.open_path(path, "the directory to write")
+    path = files.checked_path(path, "the directory to write")
     if not files.is_remote(path):
         path = path.resolve()
     # Everything is written below this directory, of which a killed conversion leaves the remains.

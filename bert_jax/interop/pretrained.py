@@ -88,7 +88,7 @@ class Pretrained:
             self.drop_head()
         self.terms = tuple(terms or self.terms)
         model = PreTrainingModel(self.model_config, make_terms(self.terms))
-        self.weights, drawn = weights_lib.fit_weights(model, self.weights, seed)
+        self.weights, drawn = weights_lib.complete_weights(model, self.weights, seed)
         heads = {weights_lib.head_of(name) for name in drawn}
         labels = weights_lib.head_labels(self.model_config, self.terms)
         missing = list(dict.fromkeys(labels[head] for head in labels if head in heads))
@@ -106,7 +106,7 @@ class Pretrained:
         if missing or earlier:
             # The weights themselves do not show this.
             self.training = self.training | {UNTRAINED: [*earlier, *missing]}
-        self.fit_vocabulary()
+        self.cut_padding()
 
     def distil(self, layers: str) -> None:
         """Turns a BERT into a DistilBERT that has the layers in a text such as "0,2,4,7,9,11".
@@ -147,7 +147,7 @@ class Pretrained:
             for name in unnamed:
                 del self.weights[name]
 
-    def fit_vocabulary(self) -> None:
+    def cut_padding(self) -> None:
         """Cuts off the rows of the embeddings that only pad the vocabulary.
 
         Raises:

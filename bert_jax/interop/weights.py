@@ -93,7 +93,7 @@ def model_shapes(model: nn.Module) -> Shapes:
     return {name: leaf.shape for name, leaf in weights.items()}
 
 
-def fit_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
+def complete_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weights, list[str]]:
     """Completes the given weights with initial weights, drawn from the seed.
 
     Returns:

@@ -14,7 +14,7 @@ from bert_jax.config import teacher_layers
 from bert_jax.interop import formats
 from bert_jax.interop.families import load_family
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.weights import fit_weights, unflatten
+from bert_jax.interop.weights import complete_weights, unflatten
 from bert_jax.models import BertConfig
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.term import Term
@@ -37,7 +37,7 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
         return None
     try:
         teacher = formats.read(config.objective.teacher)
-        teacher.fit_vocabulary()
+        teacher.cut_padding()
     except UserError as error:
         raise UserError(f"config.objective.teacher: {error}") from error
     return teacher
@@ -100,7 +100,7 @@ def make_trainer(
             return {}
         model = objective.teacher_model(model_config)
         if teacher:
-            return unflatten(fit_weights(model, teacher.weights, seed=0)[0], model.config)
+            return unflatten(complete_weights(model, teacher.weights, seed=0)[0], model.config)
         drawn = nn.unbox(abstract_params(model))
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), drawn)
 

@@ -236,7 +236,7 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
       UserError: The path holds no known model, or is not a work directory and a step is given or
         there are several processes, which could not all read the conversion.
     """
-    path = epath.Path(files.open_path(model, "--workdir"))
+    path = epath.Path(files.checked_path(model, "--workdir"))
     if (path / workdir.CORPUS).exists() or is_native(path):
         yield path
         return

@@ -69,7 +69,7 @@ def complete(
         filled = {key: value for key, value in stored if key in _OF_WEIGHTS}
     elif config.init_from:
         pretrained = formats.read(config.init_from)
-        pretrained.fit_vocabulary()
+        pretrained.cut_padding()
         values = _of_weights(config, directory, pretrained, config.init_from)
         filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
     elif teacher:
@@ -183,7 +183,7 @@ def _vocabulary(
     which `start.check` writes.
     """
     tokenizer = pretrained.tokenizer
-    path = files.open_path(source, "the weights")
+    path = files.checked_path(source, "the weights")
     # The vocabulary is beside the weights, beside the prefix of a checkpoint, or in the WORKDIR
     # of a step.
     folders = (path, path / "tokenizer", path.parent, path.parent.parent / "tokenizer")

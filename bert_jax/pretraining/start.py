@@ -19,7 +19,7 @@ from bert_jax.config import teacher_layers, total_steps
 from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
-    fit_weights,
+    complete_weights,
     head_of,
     keep_layers,
     model_shapes,
@@ -184,7 +184,7 @@ def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> We
                 f"{name} of {teacher.source} is {weights[name].shape}, not {shape}: give the "
                 "student the teacher's widths and positions, or leave teacher_layers empty"
             )
-    return fit_weights(model, weights, config.seed)[0]
+    return complete_weights(model, weights, config.seed)[0]
 
 
 def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError, naming
+from bert_jax.base.errors import UserError, with_filename
 from bert_jax.base.lean_tensorflow import tf
 from bert_jax.base.progress import Progress
 from bert_jax.store.checked_files import write_checksums
@@ -61,7 +61,7 @@ def write_rows(sources: list[dict[str, Any]], tokenizer: Tokenizer, output: Path
                     for name, values in columns.items():
                         rows[name] = values
                     item_bytes[path.name] = rows.itemsize
-                    with naming(path):
+                    with with_filename(path):
                         file.write(rows.tobytes())
                     counts_V += _token_counts(columns, tokenizer)
                     source["records"] += num_rows

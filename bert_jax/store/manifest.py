@@ -116,7 +116,7 @@ def store_options(
 def _vocab_hash(data: ConfigDict, known: Mapping[str, Any] | None) -> str:
     """Returns the hash of the files of `data.vocab`; see `store_options`."""
     try:
-        path = files.open_path(data.vocab, "data.vocab")
+        path = files.checked_path(data.vocab, "data.vocab")
         parts = tokenizers.vocabulary_files(data.tokenizer, path)
         content = b"\0".join(part.read_bytes() for part in parts)
         return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -25,7 +25,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.errors import UserError, naming
+from bert_jax.base.errors import UserError, with_filename
 from bert_jax.store.checked_files import CheckedVector, open_index, read_checksums, write_checksums
 
 FORMAT_VERSION = 1
@@ -51,7 +51,7 @@ def shard_name(index: int) -> str:
 
 def store_path(directory: str | os.PathLike) -> Path | epath.Path:
     """Returns the directory of a store or split; raises UserError if it is unusable."""
-    return files.open_path(directory, "the token store")
+    return files.checked_path(directory, "the token store")
 
 
 class TokenStore:
@@ -193,7 +193,7 @@ class SplitWriter:
         """
         counts = self.counts
         starts = counts["tokens"] + np.cumsum(sentence_lengths) - sentence_lengths
-        with naming(self._directory):
+        with with_filename(self._directory):
             self._document_starts.append([counts["sentences"]])
             self._sentence_starts.append(starts)
             if not self._shard or counts["tokens"] - self._shard_starts[-1] >= self._shard_tokens:
@@ -218,7 +218,7 @@ class SplitWriter:
         return self
 
     def __exit__(self, exception_type, *_) -> None:
-        with naming(self._directory):
+        with with_filename(self._directory):
             if self._shard:
                 self._shard.close()
             if self._word_bits:

@@ -72,7 +72,7 @@ def open_splits(
 
 
 def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, Source]:
-    folder = files.open_path(source, "config.data.input")
+    folder = files.checked_path(source, "config.data.input")
     if folder.is_file():
         return {"train": folder}
     if not folder.is_dir():
@@ -105,7 +105,7 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, S
                 f"config.data.input has {item!r}, but each part must be SPLIT=FILE with a "
                 f"different split out of {', '.join(names)}"
             )
-        found[split] = files.open_path(name, "config.data.input")
+        found[split] = files.checked_path(name, "config.data.input")
         if not found[split].is_file():
             raise UserError(f"config.data.input has {item!r}, but there is no such file")
     return found

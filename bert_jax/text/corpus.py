@@ -354,7 +354,7 @@ def built_in_files() -> list[Path]:
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
-    files.open_path(pattern, "data.input")
+    files.checked_path(pattern, "data.input")
     if files.is_remote(pattern):
         found = files.filesystem().glob(pattern, detail=True)
         objects = {name: info["size"] for name, info in found.items() if info["type"] == "file"}

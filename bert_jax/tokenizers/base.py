@@ -151,7 +151,7 @@ class Tokenizer(abc.ABC):
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes a directory that `bert_jax.tokenizers.load` can read; makes it if needed."""
-        directory = files.open_path(directory, "the tokenizer's directory")
+        directory = files.checked_path(directory, "the tokenizer's directory")
         directory.mkdir(parents=True, exist_ok=True)
         self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
@@ -221,7 +221,7 @@ class Tokenizer(abc.ABC):
 def read_vocabulary_file(path: epath.PathLike) -> bytes:
     """Returns the content of a file of a vocabulary."""
     try:
-        return files.open_path(path, "the vocabulary").read_bytes()
+        return files.checked_path(path, "the vocabulary").read_bytes()
     except OSError as e:
         reason = e.strerror or "no such file"
         raise UserError(f"cannot read the vocabulary {path}: {reason}") from None

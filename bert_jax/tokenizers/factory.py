@@ -88,7 +88,7 @@ def load(directory: epath.PathLike) -> Tokenizer:
     Raises:
       UserError: The directory has no tokenizer, or a damaged one.
     """
-    directory = files.open_path(directory, "the tokenizer's directory")
+    directory = files.checked_path(directory, "the tokenizer's directory")
     path = directory / OPTIONS_FILE
     try:
         stored = files.read_json(path, _EXAMPLE)
@@ -146,7 +146,7 @@ def from_file(
       UserError: A file cannot be used; see `read_vocabulary`, `read_model` and `read_files`.
     """
     known = KINDS[kind]
-    paths = vocabulary_files(kind, files.open_path(path, "the vocabulary"))
+    paths = vocabulary_files(kind, files.checked_path(path, "the vocabulary"))
     vocabulary = known.read(*paths, special_tokens=special_tokens)
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))
 

@@ -53,7 +53,7 @@ def check(
     results["config"] = config_lib.to_dict(config)
     print_report(results, topology, terminal())
     if hlo_output and compiled.fits:
-        path = files.open_path(hlo_output, "the file to write")
+        path = files.checked_path(hlo_output, "the file to write")
         files.write_whole(path, compiled.text.encode())
     if output:
         files.write_json(output, results)

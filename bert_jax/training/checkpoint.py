@@ -57,7 +57,7 @@ class Checkpointer:
         _hush_orbax()
         if not read_only:
             files.check_no_pattern(directory)
-        self._directory = epath.Path(files.open_path(directory, "the checkpoints' directory"))
+        self._directory = epath.Path(files.checked_path(directory, "the checkpoints' directory"))
         if not files.is_remote(directory):
             # orbax refuses a relative path, at the first save.
             self._directory = self._directory.absolute()

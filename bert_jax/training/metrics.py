@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.base import files
-from bert_jax.base.errors import naming
+from bert_jax.base.errors import with_filename
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
 from bert_jax.training.workdir import RESULTS
@@ -85,9 +85,9 @@ class MetricsWriter:
         """
         if not self._enabled:
             return
-        with naming(self._path), self._path.open("a") as stream:
+        with with_filename(self._path), self._path.open("a") as stream:
             stream.write(json.dumps({"step": step, **_finite(values)}) + "\n")
-        with naming(self._directory / TENSORBOARD_DIRECTORY):
+        with with_filename(self._directory / TENSORBOARD_DIRECTORY):
             for name, value in values.items():
                 if isinstance(value, int | float):
                     folder = "eval" if name.startswith(EVALUATION_PREFIX) else "train"
@@ -118,7 +118,7 @@ class MetricsWriter:
     def close(self) -> None:
         if not self._enabled:
             return
-        with naming(self._directory / TENSORBOARD_DIRECTORY):
+        with with_filename(self._directory / TENSORBOARD_DIRECTORY):
             self._tensorboard.close()
         try:
             self.flush()

@@ -66,7 +66,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
     Raises:
       UserError: The directory holds another run; the message names the difference.
     """
-    path = epath.Path(files.open_path(workdir, "--workdir"))
+    path = epath.Path(files.checked_path(workdir, "--workdir"))
     _check_directory(path)
     if (path / SWEEP).exists() or any((path / RUNS).glob("rate_*")):
         raise UserError(
@@ -177,7 +177,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
     Raises:
       UserError: There is no other run, or its model or batches differ.
     """
-    other = epath.Path(files.open_path(other, "config.resume_from"))
+    other = epath.Path(files.checked_path(other, "config.resume_from"))
     if not all((other / name).exists() for name in (CONFIG, CORPUS)) or not has_checkpoints(other):
         raise UserError(
             f"config.resume_from: {other} is not the work directory of a run with checkpoints "
@@ -233,7 +233,7 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
 def store_directory(workdir: epath.PathLike, config: ConfigDict) -> epath.Path:
     """Returns the directory of the run's token store."""
     if config.data.store:
-        return epath.Path(files.open_path(config.data.store, "config.data.store"))
+        return epath.Path(files.checked_path(config.data.store, "config.data.store"))
     return epath.Path(workdir) / DATA
 
 
@@ -243,7 +243,7 @@ def load_config(workdir: epath.PathLike) -> ConfigDict:
     Raises:
       UserError: `workdir` is not a work directory.
     """
-    path = epath.Path(files.open_path(workdir, "--workdir"))
+    path = epath.Path(files.checked_path(workdir, "--workdir"))
     values = _read_config(path)
     try:
         return config_lib.from_stored(values)

@@ -18,17 +18,17 @@ from tests import runs
 @pytest.mark.parametrize("path", ["s3://b/x", "hdfs://host/x", "file:///x", "gcs://b/x"])
 def test_other_storage_is_refused(path):
     with pytest.raises(UserError, match=f"--output is {path}, but .*:// paths are not supported"):
-        files.open_path(path, "--output")
+        files.checked_path(path, "--output")
 
 
 def test_a_path_without_a_bucket_is_refused():
     with pytest.raises(UserError, match="--workdir is gs:///run, which names no bucket"):
-        files.open_path("gs:///run", "--workdir")
+        files.checked_path("gs:///run", "--workdir")
 
 
 def test_a_missing_bucket(bucket):
     with pytest.raises(UserError, match="--workdir is gs://nobodys/run, but there is no bucket"):
-        files.open_path("gs://nobodys/run", "--workdir")
+        files.checked_path("gs://nobodys/run", "--workdir")
 
 
 def test_a_bucket_without_access(monkeypatch):
@@ -38,7 +38,7 @@ def test_a_bucket_without_access(monkeypatch):
 
     monkeypatch.setattr(files, "filesystem", Storage)
     with pytest.raises(UserError, match="--input is gs://x/y, but .* cannot be listed: Forbidden"):
-        files.open_path("gs://x/y", "--input")
+        files.checked_path("gs://x/y", "--input")
 
 
 def test_missing_credentials_give_one_sentence(tmp_path, bucket):
@@ -58,7 +58,7 @@ def test_missing_packages_give_one_sentence():
     code = (
         "import sys; sys.modules['gcsfs'] = None\n"
         "from bert_jax.base import files\n"
-        "try: files.open_path('gs://b/x', '--input')\n"
+        "try: files.checked_path('gs://b/x', '--input')\n"
         "except Exception as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
