@@ -148,7 +148,7 @@ class TestTwoProcesses:
 
     def test_only_process_zero_prints(self, two):
         (_, out, err), (_, other_out, other_err) = two[1]
-        for expected in ("on 2 x cpu", "): masked-LM loss", "checkpoint ", "what next"):
+        for expected in ("on 2 x cpu", "held out: masked-LM loss", "checkpoint ", "what next"):
             assert expected in out, expected
         assert (err, other_err) == ("", "")
         # Gloo, a C++ library, prints a message on every process.
