@@ -159,7 +159,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
     # This import loads JAX, so the flags are checked first.
     from bert_jax.parallel import multihost
 
-    if hosts[1] == 1 or (not by_flags and not multihost.is_launched_by_cluster()):
+    if not by_flags and not multihost.is_launched_by_cluster():
         yield
         return
     multihost.join(*hosts)
