@@ -17,7 +17,7 @@ _DAY = timedelta(days=1)
 
 
 class Progress:
-    """Shows the share of a task that is done, its rate and the remaining time.
+    """Shows the fraction of a task that is done, its rate and the remaining time.
 
     On a terminal this is a bar. Otherwise a line is printed at most every `LINE_EVERY_SECONDS`,
     and one at the end.
@@ -29,7 +29,7 @@ class Progress:
       done: Units that were finished in an earlier run.
       enabled: False shows nothing, for processes other than the first.
       cost: Maps a number of units to their cost in any measure, if units differ in length. The
-        share and the remaining time are computed from the cost.
+        fraction and the remaining time are computed from the cost.
       advice: What the user can change if the task takes more than a day. It is printed once, soon
         after the start.
     """

@@ -53,22 +53,22 @@ COMMON: Section = {
     ),
     "sharding": free_field(
         "dp",
-        "How parameters are laid out over the mesh: dp replicates them, fsdp divides them over the "
+        "How parameters are laid out over the mesh: dp replicates them, fsdp shards them over the "
         "axis fsdp, tp over the axis model, and fsdp_tp over both.",
         choices=("dp", "fsdp", "tp", "fsdp_tp"),
     ),
     "sharding_rules": free_field(
         (),
         'Rules that take precedence over config.sharding, such as ("mlp=fsdp", "vocab="). Each '
-        "rule maps a logical axis of the model to the mesh axis to divide it over; an empty mesh "
-        "axis keeps it whole. bert_jax/parallel/sharding.py lists the names. Separate rules with "
+        "rule maps a logical axis of the model to the mesh axis to shard it over; an empty mesh "
+        "axis replicates it. bert_jax/parallel/sharding.py lists the names. Separate rules with "
         "commas on the command line.",
     ),
     "max_replicated_share": free_field(
         0.05,
-        "Largest share of the parameter bytes that may stay undivided over a mesh axis that "
-        "config.sharding divides parameters over. A run that exceeds this share is refused. "
-        "Parameters that are never divided (LayerNorm, most biases; with tp also the pooler and "
+        "Largest fraction of the parameter bytes that may stay replicated along a mesh axis that "
+        "config.sharding shards parameters over. A run that exceeds this is refused. "
+        "Parameters that are never sharded (LayerNorm, most biases; with tp also the pooler and "
         "the position table) make up 1.5 % of BERT-base.",
         at_least=0,
         at_most=1,
@@ -129,7 +129,7 @@ COMMON: Section = {
     "schedule": {
         "shape": steering_field(
             "bert",
-            "Form of the rate at step s, where t is the share of all steps that are done. bert: "
+            "Form of the rate at step s, where t is the fraction of steps done. bert: "
             "peak * s / warmup_steps during the warm-up, then peak * (1 - t)^decay_power; the rate "
             "drops a little at the end of the warm-up. linear_after_warmup (RoBERTa): the decay "
             "begins at the peak, and t counts only the steps after the warm-up. product (ELECTRA): "
@@ -141,7 +141,7 @@ COMMON: Section = {
         ),
         "warmup_steps": steering_field(
             10_000.0,
-            "Steps of linear warm-up from 0. A value below 1 is a share of all steps, rounded "
+            "Steps of linear warm-up from 0. A value below 1 is a fraction of all steps, rounded "
             "down to whole steps.",
             at_least=0,
         ),

@@ -20,11 +20,11 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
 
 
 def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
-    """Refuses batches that do not divide over the devices that share them.
+    """Refuses batches that cannot be split evenly over the devices.
 
     Args:
       config: A validated config of pre-training or fine-tuning.
-      data_shards: Product of the mesh axes that the batch is divided over.
+      data_shards: Product of the mesh axes that the batch is sharded over.
       num_processes: Number of hosts; each reads its own part of the batch.
     """
     accumulation = config.train.gradient_accumulation_steps

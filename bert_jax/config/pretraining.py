@@ -100,7 +100,7 @@ PRETRAINING: Section = {
             "steps": Field(
                 (0,),
                 "Steps after num_steps, with which a finished run is trained further. They belong "
-                "to the last stage: same lengths, and its data continue. Each value is a part with "
+                "to the last stage: same lengths, next examples. Each value is a part with "
                 "a warm-up and a decay to 0 of its own. Commas separate parts on the command line.",
                 at_least=0,
                 change=Change.WITH_WARNING,
@@ -114,7 +114,7 @@ PRETRAINING: Section = {
             ),
             "warmup_steps": Field(
                 0.1,
-                "Warm-up of each part of extra.steps. A value below 1 is a share of its steps.",
+                "Warm-up of each part of extra.steps. A value below 1 is a fraction of its steps.",
                 at_least=0,
                 change=Change.WITH_WARNING,
             ),

@@ -10,7 +10,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section, build
 
 STAGE: Section = {
-    "fraction": Field(1.0, "Share of train.num_steps.", at_least=0, at_most=1),
+    "fraction": Field(1.0, "Fraction of train.num_steps.", at_least=0, at_most=1),
     "max_seq_length": Field(
         128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
     ),

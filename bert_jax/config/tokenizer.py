@@ -27,7 +27,7 @@ TOKENIZER: Section = {
     ),
     "special_tokens": _tokenizer_field(
         "bert",
-        "Spellings, places and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
+        "Spellings, positions and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
         "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
         "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>.",
         choices=("bert", "roberta", "camembert", "albert"),

@@ -39,7 +39,7 @@ from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 
-# A run with a larger share of unknown tokens gets a warning.
+# A run with a larger fraction of unknown tokens gets a warning.
 _MOST_UNKNOWN = 0.1
 
 
@@ -176,7 +176,7 @@ class FinetuningRun:
         self, config: ConfigDict, directory: epath.PathLike, setup: TaskSetup, is_in_sweep: bool
     ):
         self.setup, self.task = setup, setup.task
-        # A sweep prints the place of its own report and advice for its best run.
+        # A sweep prints the path of its own report and advice for its best run.
         self.is_in_sweep = is_in_sweep
         self.directory = epath.Path(directory)
         self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)

@@ -23,7 +23,7 @@ _TEXTS = {
 }
 # The most classes to print.
 _MOST_CLASSES = 20
-# A class is rare if it has less than this share of the mean number of examples.
+# A class is rare if it has less than this fraction of the mean number of examples.
 _RARE = 0.02
 
 

@@ -176,7 +176,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
     """Returns the trainer of a filled-in config.
 
     Raises:
-      UserError: As for `Trainer.create`, or the batch cannot be divided over the devices.
+      UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
     """
     features, bilstm_size = feature_layers(config), config.train.bilstm_size
     num_labels = len(config.labels)
@@ -207,7 +207,7 @@ def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
 
 
 def check_batch(config: ConfigDict, mesh: Mesh) -> None:
-    """Refuses a batch that cannot be divided over the devices."""
+    """Refuses a batch that cannot be split over the devices."""
     config_lib.check_batch(config, num_data_shards(mesh), jax.process_count())
 
 

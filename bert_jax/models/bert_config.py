@@ -140,7 +140,7 @@ class BertConfig:
     )
     generator_size: float = _key(
         0.0,
-        "Width of ELECTRA's generator as a share of hidden_size. The generator has a head for "
+        "Width of ELECTRA's generator as a fraction of hidden_size. The generator has a head for "
         "every 64 units, a feed-forward layer of four times its width, and all num_hidden_layers. "
         "0 for a model without a generator.",
         at_least=0,

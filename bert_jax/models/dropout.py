@@ -3,7 +3,7 @@
 A hash of the call's key and of the element's position in the array decides whether an element is
 kept. The hash costs a dozen integer operations per element, which the compiler fuses with the
 operation that reads or writes the array. The backward pass computes the mask again. The mask does
-not depend on how the array is divided over devices, and each device computes only its part.
+not depend on how the array is sharded over devices, and each device computes only its part.
 """
 
 import functools

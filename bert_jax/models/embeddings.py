@@ -41,7 +41,7 @@ class BertEmbeddings(nn.Module):
     ) -> jax.Array:
         """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings."""
         length = input_ids_BxL.shape[-1]
-        # If the width of the table is divided over devices, the table is gathered first. Each
+        # If the width of the table is sharded over devices, the table is gathered first. Each
         # device then looks up the rows of its own tokens; otherwise the hidden states of the
         # whole batch would have to move.
         table_WxE = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
@@ -111,7 +111,7 @@ def _vocabulary_init(config: BertConfig):
 def _position_init(config: BertConfig):
     """Returns BERT's random initializer, or one with sinusoids of a given amplitude.
 
-    In a table of sinusoids (Vaswani et al. 2017, section 3.5), rows n places apart differ by the
+    In a table of sinusoids (Vaswani et al. 2017, section 3.5), rows n positions apart differ by the
     same rotation everywhere. A head that attends n words back has one rotation to learn, not one
     for every position.
     """

@@ -100,7 +100,7 @@ class LanguageModelHead(nn.Module):
 
 
 class SpanBoundaryHead(nn.Module):
-    """Predicts each token of a span from its place in the span and the states on both sides.
+    """Predicts each token of a span from its position in the span and the states on both sides.
 
     This is SpanBERT's boundary objective (Joshi et al. 2020, section 3.2): a layer on both states
     and a position embedding, then a language-model head of its own.
@@ -136,7 +136,7 @@ class SpanBoundaryHead(nn.Module):
         Args:
           hidden_BxLxD: The encoder's output.
           left_BxM, right_BxM: int32 positions of the tokens beside each prediction's span.
-          offsets_BxM: int32 places of the predictions in their spans, below MAX_SPAN_TARGETS.
+          offsets_BxM: int32 positions of the predictions in their spans, below MAX_SPAN_TARGETS.
           table_WxE: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))

@@ -75,7 +75,7 @@ class Number(TaskLoss):
 class Span(TaskLoss):
     """The mean cross-entropy of both ends, each over all L positions (run_squad.py).
 
-    `accuracy` is the share of correct positions among all starts and ends.
+    `accuracy` is the fraction of correct positions among all starts and ends.
     """
 
     def totals(self, batch: Batch) -> int:

@@ -62,7 +62,7 @@ class Layout:
       preset: A key of `PRESETS`.
       rules: Pairs of a logical name and mesh axes; the first match wins.
       max_replicated_share: The largest share of the parameters' bytes, from 0 to 1, that may be
-        left undivided over an axis that the preset divides parameters over.
+        left replicated along an axis that the preset shards parameters over.
     """
 
     mesh: Mesh
@@ -111,7 +111,7 @@ class Layout:
 
     @property
     def promised_axes(self) -> tuple[str, ...]:
-        """The mesh axes that the preset divides parameters over."""
+        """The mesh axes that the preset shards parameters over."""
         axes = {axis for name, axis in PRESETS[self.preset] if name in PARAMETER_AXES}
         return tuple(sorted(axes))
 
@@ -125,8 +125,8 @@ class Layout:
           A tree of NamedShardings, without boxes.
 
         Raises:
-          UserError: The size of an axis does not divide over its devices, or too large a share of
-            the parameters' bytes is left undivided.
+          UserError: The size of an axis does not divide over its devices, or too many of
+            the parameters' bytes are left replicated.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         abstract = nn.unbox(boxed)
@@ -148,7 +148,7 @@ class Layout:
 
     @property
     def batch(self) -> NamedSharding:
-        """The sharding of a batch: rows are divided over the data axes."""
+        """The sharding of a batch: rows are sharded over the data axes."""
         return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
 
     @property
@@ -164,7 +164,7 @@ class Layout:
         }
 
     def _check_promise(self, axis: str, abstract: Any, shardings: Any) -> None:
-        """Refuses a layout that leaves too many parameters undivided over an axis."""
+        """Refuses a layout that leaves too many parameters replicated along an axis."""
         if self.mesh.shape[axis] == 1:
             return
         leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
@@ -186,7 +186,7 @@ class Layout:
 
 
 def mesh_axes(sharding: NamedSharding) -> tuple[str, ...]:
-    """Returns the mesh axes of more than one device that an array is divided over."""
+    """Returns the mesh axes of more than one device that an array is sharded over."""
     names = [name for axes in sharding.spec for name in _names(axes)]
     return tuple(name for name in names if sharding.mesh.shape[name] > 1)
 

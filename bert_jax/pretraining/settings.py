@@ -137,7 +137,7 @@ def _of_store(
 ) -> dict[str, Any]:
     """Returns the keys and values that a given token store determines.
 
-    The texts and the vocabulary that the user gave may be the store's at another place.
+    The texts and the vocabulary that the user gave may be the store's own, at another path.
     """
     options = recorded_options(metadata)
     values = {f"data.{key}": value for key, value in options.items() if key in config.data}

@@ -132,7 +132,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
 def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the most important problems of a run, each with its remedy; at most three.
 
-    The longest rows are judged, because shorter ones of an early stage are meant to save time.
+    The longest rows are checked, because shorter ones of an early stage are meant to save time.
     """
     report = max(reports, key=lambda report: report["max_seq_length"])
     epochs = sum(report["epochs"] for report in reports)

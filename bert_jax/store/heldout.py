@@ -15,7 +15,7 @@ _LEAST_DOCUMENTS = 10
 
 
 class HeldOut:
-    """An evenly spread share of the documents, chosen by their index alone.
+    """An evenly spread fraction of the documents, chosen by their index alone.
 
     Consecutive documents form strata of 1 / fraction documents on average; each size is one of
     the two nearest integers. A hash picks one document of each stratum.

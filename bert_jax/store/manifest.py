@@ -20,7 +20,7 @@ from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.text.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
 from bert_jax.tokenizers import Tokenizer
 
-# A vocabulary belongs to a cased model if a larger share of its pieces has upper-case letters.
+# A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.
 _MAX_CASED_SHARE = 0.05
 
 

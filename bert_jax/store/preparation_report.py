@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from bert_jax.base.progress import say
 from bert_jax.text.formats import FormatGuess
 
-# A larger share of lost characters gets a warning.
+# A larger fraction of lost characters gets a warning.
 _MAX_LOST_SHARE = 0.01
 
 

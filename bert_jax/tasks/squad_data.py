@@ -22,7 +22,7 @@ class Context(NamedTuple):
     Attributes:
       text: The text.
       ids: Its tokens, int32 [T].
-      characters_Tx2: The place of each token in the text, [start, end).
+      characters_Tx2: The position of each token in the text, [start, end).
     """
 
     text: str

@@ -33,7 +33,7 @@ def check(
       hlo_output: A file for the text of the compiled program; none if empty.
 
     Raises:
-      UserError: The step does not fit, or cannot be divided over the slice.
+      UserError: The step does not fit, or cannot be sharded over the slice.
     """
     # Refuses a missing stage before minutes of compiling.
     numbered_stage(config, stage_number)

@@ -19,7 +19,7 @@ def num_to_predict(
 
     Args:
       size_B: The number of tokens, or of groups, in each row.
-      masked_lm_prob: The share of them to predict.
+      masked_lm_prob: The fraction of them to predict.
       max_predictions: The largest number to return.
       rounding: "nearest", with halves to even and at least 1, as in google-research/bert; "up"; or
         "random", which adds `uniform_B` and rounds down, as in fairseq's MaskTokensDataset.

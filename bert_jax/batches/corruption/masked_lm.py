@@ -31,7 +31,7 @@ class MaskingRules:
     Attributes:
       whole_words: Whether groups are words even if `config.data.whole_word_masking` is False.
       specials: Whether [CLS] and [SEP] may be chosen; each is a group of its own.
-      rate_of: What `config.data.masked_lm_prob` is a share of: "tokens" (with [CLS] and [SEP]),
+      rate_of: What `config.data.masked_lm_prob` is a fraction of: "tokens" (with [CLS] and [SEP]),
         "text" (the tokens that may be chosen), or "groups".
       rounding: How the number to choose is rounded: "nearest" (halves to even, at least 1),
         "up", or "random" (up with a probability equal to the fraction, else down).
@@ -40,7 +40,7 @@ class MaskingRules:
         combined with whole words.
       choose: Chooses the tokens; called like `choose_groups`.
       choice_draws: The number of random numbers that `choose` takes for each position.
-      shares: The shares of the chosen tokens that become [MASK], stay, and become random tokens;
+      shares: The fractions of the chosen tokens that become [MASK], stay, and become random tokens;
         None for `config.data.mask_shares`.
       coin: The unit that is masked, kept or replaced as a whole: "token", "group", or "span" (a
         run of chosen tokens).

@@ -11,7 +11,7 @@ from bert_jax.batches.corruption.spans import choose_ngrams, choose_spans
 BERT = MaskingRules()
 
 # fairseq's MaskTokensDataset. Any position may be chosen, and random tokens are never special.
-# With whole words, a share of the words is chosen; each is masked, kept or replaced as a whole.
+# With whole words, a fraction of the words is chosen; each is masked, kept or replaced as a whole.
 ROBERTA = MaskingRules(
     specials=True, rate_of="groups", rounding="random", coin="group", random_ids="no_specials"
 )

@@ -123,7 +123,7 @@ def span_boundaries(
       is_text_BxL: bool, the tokens that are not special.
 
     Returns:
-      Four arrays [T]: the columns before and after the token's span, and its place in the span,
+      Four arrays [T]: the columns before and after the token's span, and its position in it,
       all 0 if the token has no boundary; and whether it has one.
     """
     is_last_T = np.ones(row_T.size, bool)
@@ -149,7 +149,7 @@ class _Words:
         # The next token that is not a candidate.
         stop_BxL = np.where(is_candidate_BxL, np.int32(length), column_L)
         self._stop_BxL = np.minimum.accumulate(stop_BxL[:, ::-1], axis=1)[:, ::-1]
-        # The words of all rows, as flat places, and the end of the last row.
+        # The words of all rows, as flat positions, and the end of the last row.
         self._place_W = np.append(np.flatnonzero(is_start_BxL), num_rows * length)
         self._word_BxL = (is_start_BxL.ravel().cumsum(dtype=np.int32) - 1).reshape(
             is_start_BxL.shape

@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.batches.rows.assembly import Span, join_spans
 from bert_jax.batches.rows.windows import Block, WindowedRows, gather_sentences
 
-# The share of the rows that have no B.
+# The fraction of the rows that have no B.
 _SINGLE_SHARE = 0.1
 # The smallest target length of a short row.
 _LEAST_TARGET = 5

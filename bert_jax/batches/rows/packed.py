@@ -65,7 +65,7 @@ class FullSentenceRows(WindowedRows):
         tokenizer, width = self.tokenizer, self.spec.max_seq_length
         before = tokenizer.template.before
         num_rows, end_N = len(plan.start_N), plan.start_N + plan.length_N
-        # T sentences: the place of each in its row, and the [SEP]s after it.
+        # T sentences: the position of each in its row, and the [SEP]s after it.
         first_N = np.searchsorted(self.sentence_starts, plan.start_N, side="right") - 1
         size_N = np.searchsorted(self.sentence_starts, end_N, side="left") - first_N
         row_T = np.repeat(np.arange(num_rows), size_N)

@@ -41,7 +41,7 @@ class Chunks(NamedTuple):
     end_N: np.ndarray  # one past the chunk's last sentence; B ends here if it follows A
     a_end_N: np.ndarray  # one past the last sentence of A
     is_random_N: np.ndarray  # bool; if true, the next chunk begins at a_end
-    is_swapped_N: np.ndarray  # bool; if true, A and B change places
+    is_swapped_N: np.ndarray  # bool; if true, A and B are swapped
 
 
 class PairRows(WindowedRows):
@@ -202,5 +202,5 @@ def chunk_documents(
 def _exchanged(
     is_swapped_N: np.ndarray, a_N: np.ndarray, b_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns A's and B's values, which change places where a pair is swapped."""
+    """Returns A's and B's values, exchanged where a pair is swapped."""
     return np.where(is_swapped_N, b_N, a_N), np.where(is_swapped_N, a_N, b_N)

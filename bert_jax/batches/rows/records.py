@@ -68,6 +68,6 @@ class RecordRows:
         return [[self._paths[file], int(row) + 1] for file, row in places]
 
     def _locate(self, plan: RecordPlan) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the file of each row and its place in that file."""
+        """Returns the file of each row and its position in that file."""
         file_N = np.searchsorted(self._starts, plan.index_N, side="right") - 1
         return file_N, plan.index_N - self._starts[file_N]
