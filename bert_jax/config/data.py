@@ -49,7 +49,7 @@ DATA: Section = {
         128,
         "Sentences with more tokens are divided into parts of about half as many or fewer: "
         "after punctuation, else after a space, else anywhere. A row ends at the end of a "
-        "sentence, and what does not fit into the row is lost. 0 divides none, as in BERT.",
+        "sentence; if one does not fit, the rest of it is dropped. 0 divides none, as in BERT.",
         at_least=0,
         omitted=0,
     ),
