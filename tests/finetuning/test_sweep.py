@@ -187,7 +187,7 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path, capsys):
     config = sweep_config(tmp_path)
     config.sweep.learning_rates = (1e30, 1e-3)
     summary = sweep(config, tmp_path / "sweep")
-    message = "warning: rate_1e+30_batch_8_seed_0: the loss or the gradient of"
+    message = "warning: rate_1e+30_batch_8_seed_0: the loss, gradient or update of"
     assert message in capsys.readouterr().out
     assert [run["name"] for run in summary["diverged"]] == ["rate_1e+30_batch_8_seed_0"]
     assert "not finite" in summary["diverged"][0]["error"]
