@@ -20,7 +20,7 @@ from bert_jax.config import check_argument, default_config, stage
 def get_config(arg: str = ""):
     check_argument(arg)
     c = default_config()
-    # Of the activations; parameters, losses and the optimizer are float32.
+    # The type of the activations. Parameters, losses and the optimizer are float32.
     c.dtype = "bfloat16"
     c.seed = 0
 

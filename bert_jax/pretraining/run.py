@@ -196,7 +196,7 @@ class PretrainingRun:
 
     def is_evaluated(self, step: int) -> bool:
         every_steps = self.config.eval.every_steps
-        # Step 0 tells before training whether a batch of evaluation is too large for the memory.
+        # Step 0 finds out before training if a batch of evaluation does not fit into memory.
         is_due = step in (0, self.num_steps) or (every_steps and step % every_steps == 0)
         return self._input.heldout is not None and bool(is_due)
 
@@ -380,7 +380,6 @@ def summarize(
     if results.get("stopped_early"):
         print("ended early: the latest evaluations brought no lower held-out loss")
     if speed := results.get("train_sequences_per_second"):
-        # Older versions did not measure it.
         compiling = f"{results.get('compile_seconds', 0):,.0f} s of compilation"
         print(f"speed        {speed:,.0f} sequences/s, after {compiling}")
     print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")

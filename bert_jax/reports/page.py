@@ -115,7 +115,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def _ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
     """Returns the label of the main result, and the runs: the best first, those without it last."""
     counts = Counter(label for run in runs for label in run.metrics)
-    # Of the metrics that most runs have, the first is the most important.
+    # The main metric is the first one among those that most runs have.
     main = max(counts, key=counts.__getitem__, default="")
     scored = [run for run in runs if main in run.metrics]
     is_greater_better = bool(scored) and best_of(scored[0].metrics[main]) is max

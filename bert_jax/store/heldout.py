@@ -10,7 +10,7 @@ from bert_jax.text.corpus import GAPS, Document
 
 # The end of a document that is held out has at least this many characters, or a quarter of them.
 _LEAST_CHARACTERS = 200
-# Of fewer documents, two would be too large a part.
+# With fewer documents, two would be too large a fraction of the text.
 _LEAST_DOCUMENTS = 10
 
 

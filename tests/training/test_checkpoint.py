@@ -177,7 +177,7 @@ def test_damage_of_any_file_is_detected_or_harmless(
         assert "is damaged" in message and str(folder / "2") in message and "\n" not in message
         moved = folder.parent / "damaged_checkpoints" / "2"
         assert moved.is_dir() and str(moved) in message and not (folder / "2").exists()
-    # Of the files in d/, one holds the arrays and one their index.
+    # One file in d/ holds the arrays, and one their index.
     needed = "checksums/metadata resume/metadata state/_METADATA state/manifest.ocdbt".split()
     assert set(needed) < set(skipped) and len(skipped) >= len(needed) + 2
 
