@@ -104,6 +104,7 @@ TWO = {
     "mesh.fsdp": -1,
     "max_replicated_share": 0.9,
     "data.num_processes": 1,
+    "data.max_sentence_tokens": 16,
     "data.heldout_fraction": 0.2,
     "train.num_steps": 8,
     "train.batch_size": 8,
