@@ -36,7 +36,7 @@ def convert(
       output: A directory that does not exist yet or is empty.
       kind: One of KINDS.
       vocab: A vocab.txt, for a source without a tokenizer.
-      lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its entries.
+      lowercase: Whether that vocabulary, or Google's, is uncased; None to guess from its tokens.
       family: As in `config.family`; by default the family that the source's config names.
       distil_layers: Layers of a BERT, such as "0,2,4,7,9,11", that become a DistilBERT.
 

@@ -14,7 +14,7 @@
     python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
 Every command but attention takes --input; --json prints a line as in the output for such a file.
-PATH is a work directory (its best checkpoint if one was kept, otherwise the newest, or that of
+PATH is a work directory (its best checkpoint if one was kept, otherwise the newest; or the one of
 --step), a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
 fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
 same methods.
@@ -67,15 +67,13 @@ def features(bert: "Bert") -> None:
 
 def attention(bert: "Bert", text: str, text_b: str | None = None) -> None:
     """Writes an HTML page that shows the attention between tokens."""
-    from bert_jax.inference.attention_page import attention_page
-
     args = flags.FLAGS
     files.check_output(args.output, (".html", ".htm"))
     length = args.max_length
     if length is None:
         length = min(_ATTENTION_LENGTH, bert.max_length)
     view = bert.attention(text, text_b, top_k=args.top_k, max_length=length)
-    files.write_whole(args.output, attention_page(view).encode())
+    files.write_whole(args.output, view.page().encode())
     print(f"open {args.output} in a browser: {len(view.tokens)} tokens")
 
 
@@ -131,7 +129,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "stride",
         None,
-        "features: divide longer texts into windows that begin this many tokens apart, and average "
+        "features: split longer texts into windows that begin this many tokens apart, and average "
         "their vectors; by default longer texts are cut.",
     )
     flags.DEFINE_integer(
@@ -180,7 +178,7 @@ def main(argv: list[str]) -> None:
 
 
 def _command(words: list[str]) -> tuple[str, Item]:
-    """Returns the name of the command and the example of its words, and checks all flags."""
+    """Parses the name of the command and the example of its words, and checks all flags."""
     known = ", ".join(COMMANDS)
     if not words:
         raise cli.UsageError(f"a command is missing after the flags: one of {known}")

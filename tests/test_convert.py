@@ -91,11 +91,3 @@ def test_mistakes_in_the_flags():
         (["--input=x", "--output=y", "--to=onnx"], "bert_jax|huggingface|google"),
     ):
         assert words in command("convert", *arguments)
-
-
-def test_a_truncated_file_leaves_no_output(huggingface, tmp_path):
-    path = huggingface / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match="model.safetensors is damaged"):
-        convert.convert(str(huggingface), str(tmp_path / "out"), "google")
-    assert not list(tmp_path.glob("out*"))

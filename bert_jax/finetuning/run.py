@@ -189,10 +189,10 @@ class FinetuningRun:
         check_profile(self.config.profile, self.num_steps)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.warnings += warmup_warnings(self.config.schedule, [self.stage])
-        if self.rows.unknown_share > _MOST_UNKNOWN:
+        if self.rows.unknown_fraction > _MOST_UNKNOWN:
             self.warnings.append(
-                f"{self.rows.unknown_share:.0%} of the tokens of the training examples are unknown "
-                f"to the vocabulary of {config.init_from}; take a model for this language"
+                f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
+                f"unknown to the vocabulary of {config.init_from}; take a model for this language"
             )
         self.order = ExampleOrder(
             self.rows,

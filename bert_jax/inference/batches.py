@@ -81,7 +81,7 @@ def run_in_batches(
 
 
 def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Iterator[Batch]:
-    """Divides texts into batches, the longest texts first.
+    """Splits texts into batches, the longest texts first.
 
     Args:
       lengths: The number of tokens in each text, at most `max_length`.
@@ -103,7 +103,7 @@ def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Itera
 
 
 def bucket(length: int, max_length: int) -> int:
-    """Returns the shortest of LENGTHS for `length` tokens, at most `max_length`."""
+    """Finds the shortest of LENGTHS for `length` tokens, at most `max_length`."""
     return min(next((b for b in LENGTHS if length <= b), max_length), max_length)
 
 
@@ -111,9 +111,9 @@ def _padded(rows: Sequence[TokenRow], batch: Batch) -> Inputs:
     shape = (batch.rows, batch.length)
     ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     lengths_B = np.zeros(batch.rows, np.int32)
-    for place, i in enumerate(batch.indices):
+    for b, i in enumerate(batch.indices):
         row = rows[i]
-        length = lengths_B[place] = len(row.input_ids_L)
-        ids_BxL[place, :length] = row.input_ids_L
-        types_BxL[place, row.num_first : length] = 1
+        length = lengths_B[b] = len(row.input_ids_L)
+        ids_BxL[b, :length] = row.input_ids_L
+        types_BxL[b, row.num_first : length] = 1
     return Inputs(ids_BxL, types_BxL, lengths_B)

@@ -1,6 +1,6 @@
 """A trained model in memory: masked words, next sentences, scores, features and attention."""
 
-import math
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -9,19 +9,25 @@ import jax
 import numpy as np
 
 from bert_jax.base.errors import UserError
-from bert_jax.inference import compiled_forward, embeddings, encode_text
+from bert_jax.inference import POOLINGS, compiled_forward, encode_text
 from bert_jax.inference.batches import run_in_batches
 from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import SecondTexts, Text, Texts, as_texts, encode, one_or_all
-from bert_jax.inference.guesses import guess_masks
-from bert_jax.inference.predictions import Attention, Detection, Guess, Score
+from bert_jax.inference.predictions import (
+    Attention,
+    Detection,
+    Guess,
+    Score,
+    guess_masks,
+    score_tokens,
+)
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
 
-# [CLS], a token and [SEP], twice.
+# A pair of tokens: [CLS] a [SEP] b [SEP].
 _LEAST_LENGTH = 5
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
@@ -93,7 +99,7 @@ class Bert:
         texts = as_texts(text, text_b)
         rows = self.rows(texts, masks=True)
         found = []
-        for text_or_pair, guesses in zip(texts, self._guesses(rows, top_k), strict=True):
+        for text_or_pair, guesses in zip(texts, guess_masks(self, rows, top_k), strict=True):
             num_masks = self._count_masks(text_or_pair)
             if not num_masks:
                 shown = text_or_pair if isinstance(text_or_pair, str) else text_or_pair[0]
@@ -107,7 +113,7 @@ class Bert:
         return one_or_all(text, found)
 
     def next_sentence(self, text: Texts, text_b: SecondTexts = None) -> float | list[float]:
-        """Returns the probability that `text_b` followed `text` in one document.
+        """Computes the probability that `text_b` followed `text` in one document.
 
         Args:
           text: A sentence; or a list of sentences or of pairs, for a list of probabilities.
@@ -120,9 +126,8 @@ class Bert:
         pairs = as_texts(text, text_b)
         if not all(isinstance(pair, tuple) for pair in pairs):
             raise UserError("next_sentence takes two sentences, or a list of pairs")
-        log_probs = self._run(
-            self.rows(pairs), lambda inputs: self._log_probs(inputs, NEXT_SENTENCE)
-        )
+        program = partial(self._log_probs, name=NEXT_SENTENCE)
+        log_probs = self.run(self.rows(pairs), program)
         return one_or_all(text, [float(np.exp(log_probs_2[0])) for log_probs_2 in log_probs])
 
     def encode(
@@ -135,24 +140,24 @@ class Bert:
         normalize: bool | None = None,
         stride: int | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Returns contextual features of texts, or of their tokens; a blank text is [CLS] [SEP].
+        """Computes contextual features of texts, or of their tokens; a blank text is [CLS] [SEP].
 
         Args:
-          texts: Sentences, or pairs of sentences; or one sentence, for the features of it alone.
+          texts: Sentences, or pairs of sentences; or a single sentence.
           pooling: "cls" takes the first token's hidden state; "mean" averages the states of all
-            tokens, with [CLS] and [SEP]; "tokens" takes every token's state. None means that of
+            tokens, with [CLS] and [SEP]; "tokens" takes every token's state. The default is in
             `embedding`.
           layers: One layer or a sequence of K: 0 is the embeddings' output, n the output of the
             n-th block, -1 the last.
-          max_length: The length at which texts are cut off; None means that of `embedding`.
-          normalize: Whether to scale vectors to length 1; None means as in `embedding`, except for
-            "tokens".
-          stride: If given, longer texts are not cut, but divided into windows of `max_length` that
+          max_length: The length at which texts are cut off; the default is in `embedding`.
+          normalize: Whether to scale vectors to length 1; the default is in `embedding`, and False
+            for "tokens".
+          stride: If given, longer texts are not cut, but split into windows of `max_length` that
             begin this many tokens apart, and the vectors of the windows are averaged.
 
         Returns:
           float32 [N, D], or [N, K, D] for a sequence of layers. With "tokens" a list of
-          [L, D] or [L, K, D] for texts of L tokens.
+          [L, D] or [L, K, D] for texts of L tokens. For a single sentence, without N or the list.
 
         Raises:
           UserError: A layer or the pooling does not exist.
@@ -186,24 +191,7 @@ class Bert:
           UserError: The text is empty, or the model has no trained masked-LM head.
         """
         self._require("score", self._mlm)
-        return one_or_all(text, [self._score(row) for row in self.rows(as_texts(text))])
-
-    def _score(self, row: TokenRow) -> Score:
-        template = self.tokenizer.template
-        first, after = len(template.before), len(template.after)
-        ids = row.input_ids_L[first : len(row.input_ids_L) - after].tolist()
-        masked = [row._replace(input_ids_L=row.input_ids_L.copy()) for _ in ids]
-        for i, copy in enumerate(masked):
-            copy.input_ids_L[first + i] = self.tokenizer.mask_id
-
-        def program(inputs: Inputs) -> jax.Array:
-            positions_B = np.argmax(inputs.input_ids_BxL == self.tokenizer.mask_id, axis=1)
-            return self._token_log_probs(inputs, positions_B[:, None].astype(np.int32))
-
-        log_probs_1xV = self._run(masked, program)
-        log_probs = [float(x[0, i]) for i, x in zip(ids, log_probs_1xV, strict=True)]
-        tokens = [self.tokenizer.piece_text(i) for i in ids]
-        return Score(math.fsum(log_probs), tokens, log_probs)
+        return one_or_all(text, [score_tokens(self, row) for row in self.rows(as_texts(text))])
 
     def detect(
         self, text: Texts, text_b: SecondTexts = None
@@ -225,7 +213,7 @@ class Bert:
                 Detection(self.tokenizer.piece_text(i), float(p), bool(p > 0.5))
                 for i, p in zip(row.input_ids_L, probabilities_L, strict=False)
             ]
-            for row, probabilities_L in zip(rows, self._run(rows, program), strict=True)
+            for row, probabilities_L in zip(rows, self.run(rows, program), strict=True)
         ]
         return one_or_all(text, found)
 
@@ -237,7 +225,7 @@ class Bert:
         top_k: int = 5,
         max_length: int | None = None,
     ) -> Attention:
-        """Returns the attention of every token of a text, in every layer and head.
+        """Computes the attention of every token of a text, in every layer and head.
 
         [MASK] in the text is the mask token. The result has guesses for each mask if the model has
         a masked-LM head; otherwise there is a warning.
@@ -250,13 +238,13 @@ class Bert:
             raise UserError("attention takes one text or pair, not a list")
         (row,) = self.rows(texts, max_length, masks=True)
         missing = self._missing[self._mlm]
-        guesses = {} if missing else self._guesses([row], top_k)[0]
+        guesses = {} if missing else guess_masks(self, [row], top_k)[0]
         num_missing = self._count_masks(*texts) - len(guesses)
         if num_missing:
             cause = missing or "beyond the maximum length"
             warnings.warn(f"no predictions for {num_missing} {MASK}: {cause}", stacklevel=2)
         program = partial(compiled_forward.attention, self.config, self._params)
-        (probabilities_NxAxLxL,) = self._run([row], program)
+        (probabilities_NxAxLxL,) = self.run([row], program)
         length = len(row.input_ids_L)
         return Attention(
             [self.tokenizer.piece_text(i) for i in row.input_ids_L],
@@ -273,7 +261,7 @@ class Bert:
         Raises:
           UserError: A text cannot be used, or `max_length` is out of range.
         """
-        length = self.length(max_length)
+        length = self._length(max_length)
         texts = list(texts)
         if any(isinstance(text, tuple) for text in texts):
             self.require_segments()
@@ -289,12 +277,7 @@ class Bert:
         if self.tokenizer.template.num_segments > 1 and self.config.type_vocab_size == 1:
             raise UserError(f"{self.source} has a single token type and takes no pairs")
 
-    def length(self, max_length: int | None) -> int:
-        """Returns `max_length`, or the model's if it is None.
-
-        Raises:
-          UserError: The length is out of range.
-        """
+    def _length(self, max_length: int | None) -> int:
         if max_length is None:
             return self.max_length
         if not _LEAST_LENGTH <= max_length <= self.max_length:
@@ -305,8 +288,21 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """Returns layers as numbers that are not negative; see `embeddings.numbered`."""
-        return embeddings.numbered(layers, self.config.num_hidden_layers + 1, self.source)
+        """Converts negative numbers of layers to positive ones; 0 is the embeddings.
+
+        Raises:
+          UserError: There is no such layer.
+        """
+        layers, count = (
+            [operator.index(layer) for layer in layers],
+            self.config.num_hidden_layers + 1,
+        )
+        if not layers or not all(-count <= layer < count for layer in layers):
+            raise UserError(
+                f"layers is {layers}; for {self.source} it must be one or more numbers from 0 "
+                f"(embeddings) to {count - 1}, or from -{count} to -1 (the last)"
+            )
+        return tuple(layer % count for layer in layers)
 
     def embedding_with(
         self,
@@ -315,29 +311,41 @@ class Bert:
         max_length: int | None,
         stride: int | None = None,
     ) -> Embedding:
-        """Returns `embedding`, with those arguments that are not None in place of its values.
+        """Replaces the values of `embedding` by the arguments that are not None.
 
         Raises:
           UserError: There is no such pooling, or the length or the stride is out of range.
         """
-        if max_length is None and self.embedding.max_length:
-            max_length = min(self.embedding.max_length, self.max_length)
-        num_special = self.tokenizer.template.num_special(is_pair=False)
-        length = self.length(max_length)
-        return embeddings.choose(self.embedding, pooling, normalize, length, stride, num_special)
+        own = self.embedding
+        if max_length is None and own.max_length:
+            max_length = min(own.max_length, self.max_length)
+        length = self._length(max_length)
+        pooling = own.pooling if pooling is None else pooling
+        if pooling not in POOLINGS:
+            raise UserError(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
+        if normalize is None:
+            normalize = own.normalize and pooling != "tokens"
+        size = length - self.tokenizer.template.num_special(is_pair=False)
+        if stride is not None and (pooling == "tokens" or not 1 <= stride <= size):
+            raise UserError(
+                f"stride is {stride}; it must be from 1 to {size}, the text tokens of a window, "
+                "with the pooling mean or cls"
+            )
+        return Embedding(pooling, normalize, length, stride)
 
     def features(
         self, rows: Sequence[TokenRow], layers: tuple[int, ...], how: Embedding
     ) -> list[np.ndarray]:
-        """Returns the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
+        """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
         program = partial(
             compiled_forward.features, self.config, self._params, layers=layers, pooling=how.pooling
         )
-        run = partial(self._run, program=program)
         if how.stride:
-            features = embeddings.mean_over_windows(run, rows, self.tokenizer, how)
+            windows = [encode_text.split_row(row, self.tokenizer, how) for row in rows]
+            vectors = iter(self.run([window for group in windows for window in group], program))
+            features = [np.mean([next(vectors) for _ in group], axis=0) for group in windows]
         else:
-            features = run(rows)
+            features = self.run(rows, program)
         if how.normalize:
             features = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in features]
         if how.pooling != "tokens":
@@ -347,24 +355,19 @@ class Bert:
             for row, states_KxLxD in zip(rows, features, strict=True)
         ]
 
-    def _run(
+    def run(
         self, rows: Sequence[TokenRow], program: Callable[[Inputs], jax.Array]
     ) -> list[np.ndarray]:
-        """Runs all rows in batches and returns the results of each row."""
-        return run_in_batches(
-            rows,
-            program,
-            max_length=self.config.max_position_embeddings,
-            source=self.source,
-        )
+        """Runs a compiled program on all rows in batches; see `run_in_batches`."""
+        length = self.config.max_position_embeddings
+        return run_in_batches(rows, program, max_length=length, source=self.source)
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
-        """Returns the log-probabilities of a term's head, which reads additional `fields`."""
         (term,) = make_terms([name])
         return compiled_forward.log_probs(self.config, self._params, inputs, term, **fields)
 
-    def _token_log_probs(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
-        """Returns log_probs_BxMxW of the tokens at some positions."""
+    def token_log_probs(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
+        """Computes the log-probabilities of the tokens at some positions: float32 [B, M, W]."""
         zeros_BxM = np.zeros_like(positions_BxM)
         return self._log_probs(
             inputs,
@@ -373,17 +376,6 @@ class Bert:
             # The generator would put samples where the weight is not 0.
             masked_lm_ids=zeros_BxM,
             masked_lm_weights=zeros_BxM.astype(np.float32),
-        )
-
-    def _guesses(self, rows: Sequence[TokenRow], top_k: int) -> list[dict[int, list[Guess]]]:
-        """Returns the most likely tokens of each masked position of each row."""
-        if not 1 <= top_k <= self.config.vocab_size:
-            raise UserError(
-                f"top_k is {top_k}; it must be from 1 to the {self.config.vocab_size:,} entries of "
-                "the vocabulary"
-            )
-        return guess_masks(
-            rows, top_k, self.config.vocab_size, self.tokenizer, self._run, self._token_log_probs
         )
 
     def _count_masks(self, text: Text) -> int:

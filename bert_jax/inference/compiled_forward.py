@@ -33,7 +33,7 @@ class Inputs(NamedTuple):
     lengths_B: np.ndarray
 
     def fields(self) -> dict[str, jax.Array]:
-        """Returns the batch fields that every model reads."""
+        """Makes the batch fields that every model reads."""
         positions_L = jnp.arange(self.input_ids_BxL.shape[1])
         return {
             "input_ids": self.input_ids_BxL,
@@ -46,7 +46,7 @@ class Inputs(NamedTuple):
 def features(
     config: BertConfig, params: Any, inputs: Inputs, layers: tuple[int, ...], pooling: str
 ) -> jax.Array:
-    """Returns float32 hidden states, [B, K, D], or [B, K, L, D] if pooling is "tokens".
+    """Computes float32 hidden states, [B, K, D], or [B, K, L, D] if pooling is "tokens".
 
     Args:
       layers: K layers; 0 is the embeddings' output, n the output of the n-th block.
@@ -66,7 +66,7 @@ def features(
 
 @partial(jax.jit, static_argnames="config")
 def attention(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
-    """Returns the attention probabilities of all N layers, float32 [B, N, A, L, L]."""
+    """Computes the attention probabilities of all N layers, float32 [B, N, A, L, L]."""
     _, sown = _hidden_states(config, params, inputs)
     groups = [sown["encoder"][f"layer_{group}"] for group in range(config.num_groups)]
     # A group sows once for each of its blocks.
@@ -78,7 +78,7 @@ def attention(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
 def log_probs(
     config: BertConfig, params: Any, inputs: Inputs, term: Term, **fields: np.ndarray
 ) -> jax.Array:
-    """Returns the log-probabilities that a term's head predicts, float32 [..., classes].
+    """Computes the log-probabilities that a term's head predicts, float32 [..., classes].
 
     Args:
       term: The term, whose head returns logits.
@@ -87,13 +87,13 @@ def log_probs(
     model = PreTrainingModel(config, (term,))
     batch = inputs.fields() | fields
     logits = apply(model, params, batch)[term.name]
-    # The entries that pad the vocabulary have no probability.
+    # The tokens that pad the vocabulary have no probability.
     return jax.nn.log_softmax(logits)
 
 
 @partial(jax.jit, static_argnames="config")
 def replaced(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
-    """Returns the probability that each token is replaced, float32 [B, L] (ELECTRA)."""
+    """Computes the probability that each token is replaced, float32 [B, L] (ELECTRA)."""
 
     def run(model: PreTrainingModel) -> jax.Array:
         hidden_BxLxD, _ = model.bert(*inputs.fields().values(), deterministic=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.base.errors import UserError
+from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.text.readers import is_unicode
 from bert_jax.tokenizers import Tokenizer, TokenRow
 
@@ -33,9 +34,9 @@ def encode(
       texts: Sentences or pairs.
       max_length: The most tokens of a row; see `SequenceTemplate.join`.
       masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
-      places: The place of each text, for messages.
+      places: How messages name each text, such as FILE:LINE.
       pairs_allowed: Whether a text may be a pair.
-      blank: Receives the places of texts with a sentence without tokens, whose rows then have only
+      blank: Receives the names of texts with a sentence without tokens, whose rows then have only
         the special tokens there. None refuses such texts.
 
     Raises:
@@ -71,17 +72,26 @@ def encode(
     return rows
 
 
+def split_row(row: TokenRow, tokenizer: Tokenizer, how: Embedding) -> list[TokenRow]:
+    """Splits the row of a text into windows; see `Embedding.stride`."""
+    template = tokenizer.template
+    ids = row.input_ids_L[len(template.before) : len(row.input_ids_L) - len(template.after)]
+    size = how.max_length - template.num_special(is_pair=False)
+    starts = range(0, max(len(ids) - size, 0) + how.stride, how.stride)
+    return [tokenizer.join(ids[start : start + size]) for start in starts]
+
+
 def warn_of_unknown(tokenizer: Tokenizer, rows: Sequence[TokenRow], source: str) -> None:
     """Warns if half of the tokens are unknown."""
-    share = tokenizer.unknown_share(np.concatenate([row.input_ids_L for row in rows] or [[]]))
-    if share >= 0.5:
+    fraction = tokenizer.unknown_fraction(np.concatenate([row.input_ids_L for row in rows] or [[]]))
+    if fraction >= 0.5:
         warnings.warn(
-            f"{share:.0%} of the tokens are unknown to the vocabulary of {source}", stacklevel=4
+            f"{fraction:.0%} of the tokens are unknown to the vocabulary of {source}", stacklevel=4
         )
 
 
 def warn_of_blank(blank: Sequence[str], number: int) -> None:
-    """Warns if some of the texts, whose places are given, are blank."""
+    """Warns if some of `number` texts are blank; `blank` names these."""
     if blank:
         count = f"{len(blank):,} of {number:,} texts are blank, with the features of [CLS] [SEP]"
         which = "the text is blank" if number == 1 else f"{count}; the first is {blank[0]}"
@@ -89,7 +99,7 @@ def warn_of_blank(blank: Sequence[str], number: int) -> None:
 
 
 def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
-    """Returns the sentences or pairs of one text or of a list; `text_b` has the second sentences.
+    """Lists the sentences or pairs of one text or of a list; `text_b` has the second sentences.
 
     Raises:
       UserError: Only one of the two is a list, or the lists have different lengths.
@@ -106,12 +116,12 @@ def as_texts(text: Texts, text_b: SecondTexts = None) -> list[Text]:
 
 
 def one_or_all(text: Any, results: list[Any]) -> Any:
-    """Returns the result for one text, or a list of results for a list of texts."""
+    """Unpacks the list of results if there was a single text, not a list."""
     return results[0] if isinstance(text, str) else results
 
 
 def check_text(text: str, place: str) -> None:
-    """Raises UserError if a value, whose place the message names, is not a Unicode text."""
+    """Raises UserError, which names the text as `place`, if it is not a Unicode string."""
     if not isinstance(text, str):
         raise UserError(f"{place} is a {type(text).__name__}; it must be a string or a pair (a, b)")
     if not is_unicode(text):

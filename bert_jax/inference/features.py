@@ -71,7 +71,7 @@ def write_features(
     Args:
       bert: The model.
       source: A file of `text` and optionally `text_b`; see `read_examples`.
-      output: FILE.jsonl or FILE.npz, which is written whole or not at all. FILE.jsonl has a
+      output: FILE.jsonl or FILE.npz, which appears once it is complete. FILE.jsonl has a
         line with `features` for each text, rounded to six decimals; with "tokens", `features` has
         a list for each token, and the line also has `tokens`. FILE.npz has `features` float32
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
@@ -117,7 +117,7 @@ def write_features(
 def _windows(
     bert: Bert, source: str | os.PathLike, how: Embedding, vector_size: int, blank: list[str]
 ) -> Iterator[list[tuple[str, TokenRow]]]:
-    """Yields windows of FILE:LINE and tokens; adds the places of blank texts to `blank`."""
+    """Yields windows of FILE:LINE and tokens; adds the FILE:LINE of blank texts to `blank`."""
     texts = _texts(bert, source)
     window: list[tuple[str, TokenRow]] = []
     num_bytes = 0

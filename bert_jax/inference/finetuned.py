@@ -1,5 +1,6 @@
 """A fine-tuned BERT and the predictions of its head."""
 
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +23,6 @@ from bert_jax.inference.encode_text import (
     encode,
     one_or_all,
 )
-from bert_jax.inference.words import word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.task_models import make_task_model
@@ -54,7 +54,7 @@ class Label(NamedTuple):
 
 
 class TaggedWord(NamedTuple):
-    """A word, its tag, the tag's probability, and the word's characters in the text, if any."""
+    """A word, its tag, the tag's probability, and the span of the word in the text, if any."""
 
     word: str
     tag: str
@@ -64,7 +64,7 @@ class TaggedWord(NamedTuple):
 
 
 class Entity(NamedTuple):
-    """An entity, its characters in the text, and the lowest probability of its tags."""
+    """An entity, its span in the text, and the lowest probability of its tags."""
 
     type: str
     text: str
@@ -129,7 +129,7 @@ class FineTuned(Bert):
         return f"{super().__repr__()[:-1]}, head={self.head!r}{labels})"
 
     def classify(self, text: Texts, text_b: SecondTexts = None) -> Any:
-        """Returns the classes of a sentence or a pair, the likeliest first: a list of `Label`.
+        """Ranks the classes of a sentence or a pair, the likeliest first: a list of `Label`.
 
         For a model with one output (regression), returns that number. For a list of sentences or
         pairs, returns a list of such results.
@@ -160,7 +160,7 @@ class FineTuned(Bert):
         n_best: int = 5,
         with_no_answer: bool | None = None,
     ) -> list[Answer] | list[list[Answer]]:
-        """Returns the parts of a text that answer a question, the likeliest first.
+        """Finds the parts of a text that answer a question, the likeliest first.
 
         A text of any length is read in overlapping windows. Probabilities are over the n best
         candidates, as in SQuAD's nbest_predictions.json, not over all spans.
@@ -234,12 +234,11 @@ class FineTuned(Bert):
     def tag(
         self, text: str | Sequence[str] | Sequence[Sequence[str]]
     ) -> list[TaggedWord] | list[list[TaggedWord]]:
-        """Returns the tag of every word.
+        """Tags every word.
 
         Args:
-          text: A text, a list of words, or a list of lists of words, which gives a list of lists.
-            The words of a text are runs of letters and digits, and single other characters; accents
-            and joiners belong to the character before them.
+          text: A text (see `word_spans`), a list of words, or a list of lists of words, which gives
+            a list of lists.
 
         Raises:
           UserError: There is no word, or the model has another head.
@@ -253,7 +252,7 @@ class FineTuned(Bert):
         return self._tag([words])[0]
 
     def entities(self, text: str) -> list[Entity]:
-        """Returns the entities of a text: neighboring words whose tags belong together.
+        """Finds the entities of a text: neighboring words whose tags belong together.
 
         Raises:
           UserError: As for `tag`.
@@ -261,19 +260,19 @@ class FineTuned(Bert):
         return self.entities_of(text, self.tag(text))
 
     def tag_texts(self, texts: Sequence[str]) -> list[list[TaggedWord]]:
-        """Returns the tag of every word of each text; see `tag`."""
+        """Tags every word of each text; see `tag`."""
         self._require_head("tag")
         for text in texts:
             check_text(text, "the text")
         spans = [word_spans(text) for text in texts]
-        words = [[t[a:b] for a, b in places] for t, places in zip(texts, spans, strict=True)]
+        words = [[text[a:b] for a, b in found] for text, found in zip(texts, spans, strict=True)]
         return [
-            [word._replace(start=a, end=b) for word, (a, b) in zip(tagged, places, strict=True)]
-            for tagged, places in zip(self._tag(words), spans, strict=True)
+            [word._replace(start=a, end=b) for word, (a, b) in zip(tagged, found, strict=True)]
+            for tagged, found in zip(self._tag(words), spans, strict=True)
         ]
 
     def entities_of(self, text: str, words: Sequence[TaggedWord]) -> list[Entity]:
-        """Returns the entities that the tagged words of a text form."""
+        """Joins the tagged words of a text to entities."""
         # A label without B or I is a type.
         tags = [ner_tags.parse(word.tag) or f"I-{word.tag}" for word in words]
         found = []
@@ -291,8 +290,8 @@ class FineTuned(Bert):
                 raise UserError("there must be a word to tag, and no word may be empty")
         rows = TaggedRows(sentences, None, self.tokenizer, self.max_length)
         logits = [x[0] for x in self._outputs(list(rows))]
-        places = zip(rows.word_row_W, rows.word_position_W, strict=True)
-        probabilities = (softmax(logits[n][at].astype(np.float64)) for n, at in places)
+        positions = zip(rows.word_row_W, rows.word_position_W, strict=True)
+        probabilities = (softmax(logits[n][at].astype(np.float64)) for n, at in positions)
         tagged = []
         for words in sentences:
             tagged.append([])
@@ -330,8 +329,8 @@ class FineTuned(Bert):
         return one_or_all(context, found)
 
     def _outputs(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
-        """Returns the head's outputs for each row, stacked in alphabetical order of their names."""
-        return self._run(rows, partial(self._task_program, self._params))
+        """Computes the outputs of the head for each row, stacked in the order of their names."""
+        return self.run(rows, partial(self._task_program, self._params))
 
     def _require_head(self, method: str) -> None:
         if METHODS[self.head] != method:
@@ -347,7 +346,7 @@ def load_bert(path: str, step: int | None = None) -> Bert:
 
 
 def text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the columns of the sentences in the training data; empty if they are not known."""
+    """Finds the columns of the sentences in the training data; empty if they are not known."""
     if trained.get("task") in SPECS:
         return SPECS[trained["task"]].texts
     if trained.get("task") == "table":
@@ -357,6 +356,29 @@ def text_columns(trained: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Finds the words of a text: runs of letters and digits, and single other characters.
+
+    Accents and joiners belong to the character before them.
+    """
+    spans: list[tuple[int, int]] = []
+    before = ""
+    for index, character in enumerate(text):
+        category = unicodedata.category(character)
+        is_letter = character.isalnum() or character == "_"
+        is_joiner = category[0] == "M" or category == "Cf"
+        if character.isspace() or category == "Cc":
+            before = ""
+        elif is_joiner and not before:
+            # A mark after a blank is not a word.
+            continue
+        elif is_joiner or is_letter and before == "letter":
+            spans[-1] = (spans[-1][0], index + 1)
+        else:
+            spans.append((index, index + 1))
+            before = "letter" if is_letter else "sign"
+    return spans
+
+
 def _ranked(probs_C: np.ndarray) -> list[int]:
-    """Returns the indices of probabilities, the largest first."""
     return np.argsort(-probs_C, kind="stable").tolist()

@@ -52,7 +52,7 @@ def predict_file(
       name: A key of VERBS.
       bert: A `Bert` or `FineTuned`.
       source: See `read_examples`.
-      output: FILE.jsonl, which is written whole or not at all.
+      output: FILE.jsonl, which appears once it is complete.
       advance: Called with the number of examples just predicted.
       **options: Options of the verb, such as `top_k`.
 
@@ -87,7 +87,7 @@ def predict_file(
 
 
 def read_examples(name: str, source: str | os.PathLike) -> Iterator[tuple[str, Item]]:
-    """Yields the place, FILE:LINE, and the fields of each example of a file.
+    """Yields FILE:LINE and the fields of each example of a file.
 
     Args:
       name: The command. `answer` also reads SQuAD's JSON, and `tag` CoNLL files.
@@ -149,9 +149,9 @@ def _values(items: list[Item], name: str) -> list[str]:
 
 
 def texts_of(bert: Any, items: list[Item]) -> list[str | tuple[str, ...]]:
-    """Returns the text or pair of each example.
+    """Finds the text or pair of each example.
 
-    Its fields are the columns that the model was trained on, or `text` and `text_b`.
+    It is in the columns that the model was trained on, or in `text` and `text_b`.
     """
     texts = []
     for item in items:

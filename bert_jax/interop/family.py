@@ -29,7 +29,7 @@ class PreTrainingClass(NamedTuple):
 
     Attributes:
       name: The class.
-      terms: The entries of `config.objective.terms` whose heads the class has.
+      terms: The names in `config.objective.terms` of the terms whose heads the class has.
       weights: Prefixes of the flat names of the weights that the class has.
       causal: The value of `config.model.causal` that the class requires.
       pipeline: The `pipeline_tag` of a model card; it needs the heads of the first term.
@@ -49,7 +49,7 @@ class TaskClass(NamedTuple):
       name: The class.
       output: The names of the output layer.
       pipeline: The `pipeline_tag` of a model card.
-      pooler: The names of the pooler's dense layer if the class does not use those of the family.
+      pooler: The names of the pooler's dense layer, if they are not the family's.
     """
 
     name: str
@@ -59,7 +59,7 @@ class TaskClass(NamedTuple):
 
     @property
     def names(self) -> list[Names]:
-        """All names that the class has in addition to the family's, or in their place."""
+        """The names that the class adds to the family's, or replaces."""
         return [self.output, *([self.pooler] if self.pooler else [])]
 
 
@@ -77,7 +77,7 @@ vector dense/bias bias
 def task_classes(
     prefix: str, *, classifier: str = "classifier.", poolers: Mapping[str, str] | None = None
 ) -> dict[str, TaskClass]:
-    """Returns the class for each head of fine-tuning.
+    """Makes the class for each head of fine-tuning.
 
     Args:
       prefix: The start of the class names: "Bert" in BertForTokenClassification.
@@ -116,8 +116,8 @@ class Family:
         without further information are read as a model of the first class.
       task_classes: The class for each head of fine-tuning.
       tokenizer: The tokenizer class of directories that do not name one, a key of
-        `tokenizer_classes.TOKENIZER_CLASSES`. Exports prefer this class if it fits.
-      config_keys: Maps the keys of `config.model` to those of a config.json, in the order in
+        `tokenizer_files.TOKENIZER_CLASSES`. Exports prefer this class if it fits.
+      config_keys: Maps the keys of `config.model` to keys of a config.json, in the order in
         which they are written.
       optional_config_keys: More such keys, which are written only if their value is not the
         default.
@@ -166,7 +166,7 @@ class Family:
     google_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def pretraining_class(self, causal: bool, terms: Sequence[str] | None) -> PreTrainingClass:
-        """Returns the first class that fits a model; None stands for unknown terms."""
+        """Finds the first class that fits a model; None stands for unknown terms."""
         fitting = [c for c in self.pretraining_classes if c.causal == causal]
         if terms is not None:
             fitting = [c for c in fitting if set(c.terms) <= set(terms)]

@@ -31,7 +31,7 @@ def read(
         `transformers`, or one with the directories `generator.PARTS`; a TF1 checkpoint of
         google-research/bert or its directory.
       lowercase: Whether the vocabulary of a Google checkpoint is uncased; None to guess from
-        its entries.
+        its tokens.
       step: The step of a work directory's checkpoint; None for the best or newest.
       family: The family of the model, as `config.family`; by default the one its config names.
 
@@ -121,11 +121,11 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     path = files.checked_path(path, "the directory to write")
     if not files.is_remote(path):
         path = path.resolve()
-    # Everything is written below this directory, of which a killed conversion leaves the remains.
+    # All files are first written to this directory. A killed conversion leaves it behind.
     unfinished = path / _UNFINISHED
     is_new = not path.exists()
     found = path.iterdir() if path.is_dir() else [path] * path.exists()
-    if any(entry.name != _UNFINISHED or not entry.is_dir() for entry in found):
+    if any(each.name != _UNFINISHED or not each.is_dir() for each in found):
         raise UserError(f"{path} exists already; give a new or empty directory")
     try:
         files.remove_directory(unfinished)
@@ -139,7 +139,7 @@ def write(pretrained: Pretrained, path: str | Path, kind: str) -> None:
     finally:
         files.remove_directory(unfinished)
         if is_new and not files.is_remote(path):
-            # rmdir fails if the model was written, which is intended.
+            # If the model was written, the directory is not empty, and rmdir fails.
             with contextlib.suppress(OSError):
                 path.rmdir()
 
@@ -162,7 +162,7 @@ WRITERS: dict[str, Callable[[Pretrained, Path], None]] = {
 
 
 def _directory_or_prefix(path: Path | epath.Path) -> Path | epath.Path:
-    """Returns the directory or checkpoint prefix that a file name belongs to."""
+    """Finds the directory or checkpoint prefix that a file belongs to."""
     if path.suffix == ".index" and path.is_file():
         return path.with_suffix("")
     if path.name == CHECKPOINTS:

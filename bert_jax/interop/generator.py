@@ -23,7 +23,7 @@ _MOVED = {"generator/mlm/": "mlm/", "generator/": "bert/"}
 
 
 def split(pretrained: Pretrained) -> dict[str, Pretrained]:
-    """Returns the discriminator and the generator of a model, by directory."""
+    """Splits a model into its discriminator and its generator, by directory."""
     own = {n: x for n, x in pretrained.weights.items() if not n.startswith(_HEAD)}
     generator = {name: x for name, x in own.items() if name.startswith(_SHARED)}
     for name, value in pretrained.weights.items():
@@ -40,7 +40,7 @@ def split(pretrained: Pretrained) -> dict[str, Pretrained]:
 
 
 def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
-    """Returns the model with both parts; inverts `split`.
+    """Merges the two parts of a model; inverts `split`.
 
     Raises:
       UserError: The two models do not belong together.
@@ -78,13 +78,13 @@ def merge(discriminator: Pretrained, generator: Pretrained) -> Pretrained:
 def _part(
     pretrained: Pretrained, weights: Weights, model: dict[str, Any], terms: tuple[str, ...]
 ) -> Pretrained:
-    """Returns one of the two models, with its share of the objective."""
+    """Makes one of the two models, with its part of the objective."""
     training = pretrained.training
     if training.get("config"):
         objective = training["config"]["objective"]
-        share = dict(zip(pretrained.terms, objective["weights"], strict=True))
-        share[MASKED_LM] = share[TERM]
-        training = _with_objective(training, terms, [share[term] for term in terms])
+        weight_of = dict(zip(pretrained.terms, objective["weights"], strict=True))
+        weight_of[MASKED_LM] = weight_of[TERM]
+        training = _with_objective(training, terms, [weight_of[term] for term in terms])
     return dataclasses.replace(
         pretrained,
         weights=weights,
@@ -96,7 +96,7 @@ def _part(
 
 
 def _merged_training(discriminator: Pretrained, generator: Pretrained) -> dict[str, Any]:
-    """Returns how the discriminator was trained, with the objective of both."""
+    """Describes how the discriminator was trained, with the objective of both."""
     configs = [part.training.get("config") for part in (generator, discriminator)]
     if not all(configs):
         return {}

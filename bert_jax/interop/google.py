@@ -12,7 +12,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families import DEFAULT, load_family
 from bert_jax.interop.family import Family
-from bert_jax.interop.model_keys import read_model_keys, write_model_keys
+from bert_jax.interop.model_keys import read_model_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.tokenizer_files import read_google_tokenizer
@@ -26,7 +26,7 @@ _OF_TRAINING = ("/adam_m", "/adam_v", "global_step")
 
 
 def is_google(path: Path) -> bool:
-    """Returns whether a path is a checkpoint's prefix, or a directory with a bert_config.json."""
+    """Whether a path is a checkpoint's prefix, or a directory with a bert_config.json."""
     return _index(path).is_file() or (path / CONFIG).is_file()
 
 
@@ -83,7 +83,8 @@ def write_google(pretrained: Pretrained, path: Path) -> None:
     if pretrained.tokenizer:
         pretrained.tokenizer.save(path)
     write_training(pretrained, path)
-    files.write_json(path / CONFIG, write_model_keys(pretrained.model, family.config_keys))
+    config = {theirs: pretrained.model[ours] for ours, theirs in family.config_keys.items()}
+    files.write_json(path / CONFIG, config)
 
 
 def _google_family(name: str) -> Family:
@@ -94,7 +95,7 @@ def _google_family(name: str) -> Family:
 
 
 def _differences(pretrained: Pretrained, family: Family) -> list[str]:
-    """Returns a warning for everything that Google's scripts would do differently."""
+    """Returns a warning for each setting that Google's scripts lack."""
     model, tokenizer = pretrained.model, pretrained.tokenizer
     warnings = [
         f"{key} is {model[key]}: Google's program has only {' and '.join(map(str, values))}"

@@ -3,7 +3,7 @@
 import shutil
 import warnings as python_warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,30 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.families import FAMILIES, family_of_type, load_family
 from bert_jax.interop.family import Family
-from bert_jax.interop.huggingface_heads import check_head, head_config, read_head
 from bert_jax.interop.model_card import model_card
 from bert_jax.interop.model_keys import read_family_keys, write_family_keys
 from bert_jax.interop.names import Tensor, collect_weights, foreign_names
 from bert_jax.interop.pretrained import Pretrained, read_terms, read_training, write_training
 from bert_jax.interop.sentence_transformers import read_embedding
 from bert_jax.interop.tokenizer_files import read_huggingface_tokenizer, write_huggingface_tokenizer
-from bert_jax.interop.weights import expected_shapes, model_shapes
+from bert_jax.interop.weights import POOLER, expected_shapes, head_of, model_shapes
 from bert_jax.models import BertConfig
-from bert_jax.models.task_models import make_task_model
+from bert_jax.models.task_models import TASK_MODELS, make_task_model, num_outputs
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 _INDEX = ".index.json"
 _WEIGHT_FILES = (SAFETENSORS, SAFETENSORS + _INDEX, TORCH, TORCH + _INDEX)
-
-
-# The keys of a config.json that are texts, with examples.
+_REGRESSION = "regression"
+_SINGLE_LABEL = "single_label_classification"
+_MULTI_LABEL = "multi_label_classification"
+# The keys of a config.json whose types are checked here, with examples.
 _EXAMPLE = {"model_type?": "", "architectures?": [""], "tokenizer_class?": "", "id2label?": {}}
 
 
 def is_huggingface(path: Path) -> bool:
-    """Returns whether a directory looks like one that `save_pretrained` wrote."""
+    """Whether a directory has weights under a name that `save_pretrained` gives."""
     return any((path / name).exists() for name in _WEIGHT_FILES)
 
 
@@ -71,7 +71,7 @@ def read_huggingface(path: Path, family_name: str = "") -> Pretrained:
         _drop_repeated(tensors, family, file)
         _drop_zero_tables(tensors, family, model)
         try:
-            head = read_head(config, tensors, family, model["causal"])
+            head = _read_head(config, tensors, family, model["causal"])
         except UserError as problem:
             warnings = [f"{path}: {problem}: the model is read without its head"]
         shapes = expected_shapes(BertConfig(**model), terms)
@@ -106,7 +106,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     names = foreign_names(family.names, "huggingface", pretrained.model_config.num_groups)
     keys = write_family_keys(model, family, pretrained.source, pretrained.tokenizer)
     if pretrained.head:
-        check_head(pretrained)
+        _check_head(pretrained)
         task_class = family.task_classes[pretrained.head]
         class_name, pipeline = task_class.name, task_class.pipeline
         names |= foreign_names(task_class.names, "huggingface", 0)
@@ -135,7 +135,7 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
         "architectures": [class_name],
         "model_type": family.model_types[0],
         **keys,
-        **(head_config(pretrained) if pretrained.head else {}),
+        **(_head_config(pretrained) if pretrained.head else {}),
     }
     if pretrained.tokenizer:
         write_huggingface_tokenizer(pretrained.tokenizer, path, family, pretrained.max_length)
@@ -147,8 +147,89 @@ def write_huggingface(pretrained: Pretrained, path: Path) -> None:
     files.write_json(path / CONFIG, config)
 
 
+def _check_head(pretrained: Pretrained) -> None:
+    """Raises UserError if `transformers` has no class for a fine-tuned model."""
+    problem = ""
+    if pretrained.features:
+        problem = "reads the states of several layers (config.train.features)"
+    elif pretrained.bilstm_size:
+        problem = "has a BiLSTM (config.train.bilstm_size)"
+    elif pretrained.model["causal"] and TASK_MODELS[pretrained.head].POOLED:
+        problem = "is causal and pools the last token"
+    if problem:
+        raise UserError(f"{pretrained.source} {problem}, which no class of transformers supports")
+
+
+def _head_config(pretrained: Pretrained) -> dict[str, Any]:
+    head, labels = pretrained.head, pretrained.labels
+    config: dict[str, Any] = {"classifier_dropout": TASK_MODELS[head].DROPOUT}
+    if head == "sequence_classification":
+        kind = _MULTI_LABEL if pretrained.multi_label else _SINGLE_LABEL
+        config["problem_type"] = kind if labels else _REGRESSION
+    if head.endswith("classification"):
+        # Regression has one label.
+        names = labels or ("LABEL_0",)
+        config["id2label"] = {str(i): name for i, name in enumerate(names)}
+        config["label2id"] = {name: i for i, name in enumerate(names)}
+    return config
+
+
+def _read_head(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Family, causal: bool
+) -> dict[str, Any]:
+    """Reads the head that a config and its tensors describe, as attributes of a `Pretrained`.
+
+    Raises:
+      UserError: The config names a head that cannot be used.
+    """
+    named = config.get("architectures") or [""]
+    head = next((h for h, c in family.task_classes.items() if c.name == named[0]), "")
+    if not head:
+        return {}
+    if TASK_MODELS[head].POOLED and causal:
+        raise UserError(
+            "its head pools the first token, which attends to no other token in a causal model"
+        )
+    task_class = family.task_classes[head]
+    output = [t.name for t in foreign_names([task_class.output], "huggingface", 0).values()]
+    needed = list(output)
+    if TASK_MODELS[head].POOLED:
+        names = foreign_names([*family.names, *task_class.names], "huggingface", 0)
+        needed += [theirs.name for ours, theirs in names.items() if head_of(ours) == POOLER]
+    missing = [name for name in needed if name not in tensors]
+    if missing:
+        raise UserError(f"its {named[0]} has no {', '.join(missing)}")
+    width = tensors[output[0]].shape[0]
+    if head.endswith("classification"):
+        return {"head": head, **_labels(config, head, width)}
+    if width != num_outputs(head, 0):
+        raise UserError(f"{output[0]} has {width} outputs, not {num_outputs(head, 0)}")
+    return {"head": head}
+
+
+def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, Any]:
+    """Reads the labels; missing keys follow from the number of labels, as in `transformers`."""
+    kind = config.get("problem_type") if head == "sequence_classification" else _SINGLE_LABEL
+    if kind is None:
+        kind = _SINGLE_LABEL if num_labels > 1 else _REGRESSION
+    if kind == _REGRESSION:
+        if num_labels > 1:
+            raise UserError(f"its head predicts {num_labels} numbers at once")
+        return {}
+    if kind not in (_SINGLE_LABEL, _MULTI_LABEL):
+        raise UserError(f"problem_type is {kind!r}, which transformers does not have")
+    names = config.get("id2label")
+    if names is None:
+        # transformers does not write its own default names.
+        names = {str(i): f"LABEL_{i}" for i in range(num_labels)}
+    keys = [str(i) for i in range(num_labels)]
+    if not isinstance(names, dict) or sorted(names) != sorted(keys):
+        raise UserError(f"id2label in its config does not name the {num_labels} labels")
+    return {"labels": tuple(str(names[k]) for k in keys), "multi_label": kind == _MULTI_LABEL}
+
+
 def _current_name(name: str, family: Family) -> str:
-    """Returns the name of a tensor as `transformers` writes it today, with its prefix."""
+    """Updates the name of a tensor to today's `transformers`, with its prefix."""
     for old, new in family.renamed.items():
         name = name.replace(old, new)
     is_bare = name.startswith(family.base_prefixes)
@@ -162,10 +243,8 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
     for copy, original in family.tied.items():
         if copy not in tensors:
             continue
-        if original not in tensors:
-            # The tensor is saved only under its other name.
-            tensors[original] = tensors.pop(copy)
-        elif not np.array_equal(tensors.pop(copy).read(), tensors[original].read()):
+        value = tensors.pop(copy)
+        if not np.array_equal(value.read(), tensors.setdefault(original, value).read()):
             raise UserError(f"{file}: {copy} differs from {original}, to which it must be tied")
 
 
@@ -186,14 +265,13 @@ def _open_weights(path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     with ExitStack() as stack:
         for part in sorted(set(index.values())) or [file.name]:
             tensors |= _torch(path / part) if ".bin" in part else _safetensors(path / part, stack)
-        missing = sorted(index.keys() - tensors.keys())
-        if missing:
+        if missing := sorted(index.keys() - tensors.keys()):
             raise UserError(f"{file} lists {', '.join(missing)}, which none of its files has")
         yield file, tensors
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    """Returns the file of each tensor. A file must not lie outside the index's directory."""
+    """Reads the file of each tensor. A file must not lie outside the index's directory."""
     weight_map = files.read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index} is damaged: it has no weight_map")

@@ -22,7 +22,7 @@ _NOT_MEASURED = ["## Results", "", "Not measured.", ""]
 
 
 def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline: str) -> str:
-    """Returns Markdown with the front matter that the Hugging Face Hub reads.
+    """Writes Markdown with the front matter that the Hugging Face Hub reads.
 
     If the head of the first term is untrained, there is no `pipeline_tag`: its predictions would
     be random.
@@ -86,7 +86,7 @@ def _training(training: dict[str, Any]) -> list[str]:
 
 
 def _results(terms: Sequence[Term], results: dict[str, Any], step: int | None) -> list[str]:
-    """Returns the terms' metrics beside those of a baseline without context."""
+    """Lists the terms' metrics beside a baseline without context."""
     rows = {}
     for metric in (metric for term in terms for metric in term.metrics):
         if metric.name in results:
@@ -109,7 +109,6 @@ def _results(terms: Sequence[Term], results: dict[str, Any], step: int | None) -
 
 
 def _task_results(results: dict[str, Any], step: int | None) -> list[str]:
-    """Returns the scores of a fine-tuned model, by the names of the task's metrics."""
     if not results:
         return _NOT_MEASURED
     scores = {name: f"{value:.4g}" for name, value in results.items()}
@@ -127,7 +126,7 @@ def _table(title: str, facts: dict[str, Any]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Returns a value as the text of one cell; empty for None and for an empty value."""
+    """Formats a value for one cell; empty for None and for an empty value."""
     values = value if isinstance(value, list | tuple) else [value]
-    text = ", ".join("" if entry is None else str(entry) for entry in values)
+    text = ", ".join("" if x is None else str(x) for x in values)
     return " ".join(_FOLDERS.sub("", text).replace("|", "\\|").split())

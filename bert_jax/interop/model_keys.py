@@ -1,4 +1,4 @@
-"""Converts the keys of a model's config to and from those of other programs."""
+"""Converts the keys of a model's config between bert_jax and other programs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -45,11 +45,6 @@ def read_model_keys(
     return model
 
 
-def write_model_keys(model: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the keys of another program's config, with their values."""
-    return {theirs: model[ours] for ours, theirs in keys.items()}
-
-
 def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> dict[str, Any]:
     """Reads the keys of `config.model` from a config.json, the file `path`.
 
@@ -73,7 +68,7 @@ def read_family_keys(config: Mapping[str, Any], family: Family, path: Path) -> d
 def write_family_keys(
     model: Mapping[str, Any], family: Family, source: str, tokenizer: Tokenizer | None = None
 ) -> dict[str, Any]:
-    """Returns the keys of a config.json that describe a model and its special tokens.
+    """Makes the keys of a config.json that describe a model and its special tokens.
 
     Args:
       source: The path of the model, for messages.
@@ -89,7 +84,6 @@ def write_family_keys(
                 f"config.model.{key} of {source} is {model[key]!r}; a {family.title} of "
                 f"transformers has only {value!r}"
             )
-    optional = {k: v for k, v in family.optional_config_keys.items() if model[k] != MODEL_KEYS[k]}
     shape = BertConfig(**model)
     values = {
         **model,
@@ -99,11 +93,11 @@ def write_family_keys(
         **{key: model[key] + offset for key, offset in family.config_offsets.items()},
         **{key: 1 for key in family.zero_tables if not model[key]},
     }
-    config = {
-        **write_model_keys(values, family.config_keys),
-        **family.written,
-        **write_model_keys(values, optional),
-    }
+    config = {theirs: values[ours] for ours, theirs in family.config_keys.items()}
+    config |= family.written
+    for ours, theirs in family.optional_config_keys.items():
+        if model[ours] != MODEL_KEYS[ours]:
+            config[theirs] = values[ours]
     if tokenizer:
         config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
     for key, value in family.constants.items():

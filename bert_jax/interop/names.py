@@ -26,30 +26,18 @@ class Tensor(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
-class Layout(NamedTuple):
-    """The layout of a weight in another program.
-
-    Attributes:
-      merged: Maps our shape to the shape in the program, before any transposition.
-      transposed: The programs that store the transpose.
-    """
-
-    merged: Callable[[Shape], Shape]
-    transposed: tuple[str, ...] = ()
-
-
-LAYOUTS = {
-    "table": Layout(lambda s: s),
-    "vector": Layout(lambda s: s),
-    "matrix": Layout(lambda s: s, ("huggingface",)),
+# The layouts of weights in other programs: a function from our shape to theirs before any
+# transposition, and the programs that store the transpose.
+LAYOUTS: dict[str, tuple[Callable[[Shape], Shape], tuple[str, ...]]] = {
+    "table": (lambda s: s, ()),
+    "vector": (lambda s: s, ()),
+    "matrix": (lambda s: s, ("huggingface",)),
     # The only matrix that Google's BERT stores as [out, in] is cls/seq_relationship.
-    "classes": Layout(lambda s: s, ("huggingface", "google")),
-    "heads_in": Layout(lambda s: (s[0], s[1] * s[2]), ("huggingface",)),
-    "heads_bias": Layout(lambda s: (s[0] * s[1],)),
-    "heads_out": Layout(lambda s: (s[0] * s[1], s[2]), ("huggingface",)),
+    "classes": (lambda s: s, ("huggingface", "google")),
+    "heads_in": (lambda s: (s[0], s[1] * s[2]), ("huggingface",)),
+    "heads_bias": (lambda s: (s[0] * s[1],), ()),
+    "heads_out": (lambda s: (s[0] * s[1], s[2]), ("huggingface",)),
 }
-
-
 # The columns of `Names.rows`; a table without a prefix for Google has no column for it.
 _COLUMNS = ("layout", "ours", "huggingface", "google")
 
@@ -63,7 +51,7 @@ class ForeignTensor(NamedTuple):
     unused_rows: int = 0
 
     def shape(self, ours: Shape) -> Shape:
-        """Returns the tensor's shape, given the shape of our weight."""
+        """Converts the shape of our weight to the tensor's."""
         rows, *columns = self.merged(ours)
         shape = (self.unused_rows + rows, *columns)
         return shape[::-1] if self.transposed else shape
@@ -118,8 +106,8 @@ def collect_weights(
     """Reads the weights of a model from another program's file.
 
     Returns:
-      Flat float32 weights of these shapes (a head may be missing as a whole), and a list with a
-      warning if tensors are left out.
+      Flat float32 weights of these shapes (without the heads that the file lacks), and a list
+      with a warning if tensors are left out.
 
     Raises:
       UserError: A tensor is missing or has another shape or type, or the encoder has an unknown

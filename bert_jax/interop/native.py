@@ -33,7 +33,7 @@ _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
 def is_native(path: Path | epath.Path) -> bool:
-    """Returns whether a path is a work directory with checkpoints, or one of its checkpoints."""
+    """Whether a path is a work directory with checkpoints, or one of its checkpoints."""
     directory = _split(path)[0]
     return any((directory / name).is_dir() for name in _CHECKPOINTS)
 
@@ -114,14 +114,14 @@ def write_native(pretrained: Pretrained, path: Path | epath.Path) -> None:
 
 
 def _split(path: Path | epath.Path) -> tuple[Path | epath.Path, Path | epath.Path, int | None]:
-    """Returns the work directory, the folder of its checkpoints, and the step if one is named."""
+    """Splits a path into the work directory, the folder of its checkpoints, and any step."""
     if path.parent.name in _CHECKPOINTS and path.name.isdecimal():
         return path.parent.parent, path.parent, int(path.name)
     return path, workdir.checkpoint_folder(path), None
 
 
 def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> dict[str, Any]:
-    """Returns how a checkpoint was trained, from the files of its work directory."""
+    """Describes how a checkpoint was trained, from the files of its work directory."""
     if not (directory / workdir.CORPUS).exists():
         # Converted weights have a file of their own for this.
         return read_training(directory)
@@ -151,7 +151,7 @@ def _training(directory: Path | epath.Path, step: int, config: ConfigDict) -> di
 
 
 def _base_name(path: Any) -> Any:
-    """Returns a path without its folders, which are private; for a list, that of each."""
+    """Removes the folders of a path, or of each path of a list, because they are private."""
     if isinstance(path, str):
         return os.path.basename(path.rstrip("/"))
     return type(path)(map(_base_name, path))

@@ -82,7 +82,7 @@ class Pretrained:
         """Turns this into a model for pre-training, without padding in the vocabulary.
 
         The model gets the heads of `terms` (by default its own terms). Missing heads are
-        initialized from the seed; other heads, also those of fine-tuning, are dropped.
+        initialized from the seed; other heads are dropped, also fine-tuned ones.
         """
         if self.head:
             self.drop_head()
@@ -97,8 +97,7 @@ class Pretrained:
                 f"{self.source} has no {' and no '.join(missing)}: initialized at random, train "
                 "before use"
             )
-        earlier = self.untrained_heads
-        if earlier:
+        if earlier := self.untrained_heads:
             self.warnings.append(
                 f"the {' and the '.join(earlier)} of {self.source} were initialized at random by "
                 "an earlier conversion: train before use"
@@ -154,21 +153,21 @@ class Pretrained:
           UserError: The embeddings do not match the vocabulary.
         """
         rows = self.model["vocab_size"]
-        entries = self.tokenizer.vocab_size if self.tokenizer else rows
-        if entries == rows:
+        size = self.tokenizer.vocab_size if self.tokenizer else rows
+        if size == rows:
             return
         # Programs pad embeddings to a multiple of 8 to 128 for the hardware.
-        if rows not in {-(-entries // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}:
+        if rows not in {-(-size // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}:
             raise UserError(
-                f"{self.source} has {rows} rows of word embeddings but a vocabulary of {entries} "
-                "entries, which padding does not explain: the vocabulary is cut short or belongs "
+                f"{self.source} has {rows} rows of word embeddings but a vocabulary of {size} "
+                "tokens, which padding does not explain: the vocabulary is cut short or belongs "
                 "to another model"
             )
-        weights_lib.cut_vocabulary(self.weights, entries)
-        self.model["vocab_size"] = entries
+        weights_lib.cut_vocabulary(self.weights, size)
+        self.model["vocab_size"] = size
         self.warnings.append(
-            f"{self.source} has {rows} rows for a vocabulary of {entries}: the last "
-            f"{rows - entries}, beyond the vocabulary, are left out"
+            f"{self.source} has {rows} rows for a vocabulary of {size}: the last {rows - size}, "
+            "beyond the vocabulary, are left out"
         )
 
     @property
@@ -194,7 +193,7 @@ class Pretrained:
         return self.training.get(UNTRAINED, [])
 
     def missing_head(self, term: str) -> str:
-        """Returns why the heads of a term cannot predict; empty if they can."""
+        """Explains why the heads of a term cannot predict; empty if they can."""
         labels = weights_lib.head_labels(self.model_config, [term])
         present = {weights_lib.head_of(name) for name in self.weights}
         if term not in self.terms:
@@ -213,10 +212,10 @@ class Pretrained:
 def read_terms(
     training: Mapping[str, Any], family: Family, causal: bool, class_name: str = ""
 ) -> tuple[str, ...]:
-    """Returns the terms of a model.
+    """Finds the terms of a model.
 
     They come from its training config if there is one, otherwise from the class `class_name` if
-    that has terms that the family's first class lacks, otherwise from the first class.
+    it has terms that the family's first class lacks, otherwise from the first class.
     """
     config = training.get("config")
     if config and not workdir.is_finetuning(config):

@@ -17,11 +17,11 @@ class Embedding(NamedTuple):
     """How a text becomes a vector.
 
     Attributes:
-      pooling: "cls" or "mean"; None if the model has one, but not the file that names it.
+      pooling: "cls" or "mean"; None if a file that would name it is missing.
       normalize: Whether vectors are scaled to length 1.
       max_length: The most tokens of a text; None for the limit of the model, which is also the
         limit of this number.
-      stride: If given, longer texts are divided into windows of `max_length` that begin this many
+      stride: If given, longer texts are split into windows of `max_length` that begin this many
         tokens apart, and their vectors are averaged. None cuts longer texts.
     """
 
@@ -32,7 +32,7 @@ class Embedding(NamedTuple):
 
 
 def read_embedding(path: Path) -> tuple[Embedding, list[str]]:
-    """Returns the settings of a directory, and a warning for each part that is not supported.
+    """Reads the settings of a directory; returns them, and a warning for each unsupported part.
 
     Raises:
       UserError: A file is damaged or missing.
@@ -79,6 +79,6 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
 
 
 def _pooling_mode(config: dict[str, Any]) -> str:
-    """Returns the mode in the config of a Pooling module; newer ones have it in one key."""
+    """Reads the mode from the config of a Pooling module; newer versions use a single key."""
     chosen = [key.removeprefix(_MODE) for key, on in config.items() if key.startswith(_MODE) and on]
     return str(config.get("pooling_mode") or " and ".join(chosen))

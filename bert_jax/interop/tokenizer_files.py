@@ -3,10 +3,20 @@
 A tokenizer keeps its fingerprint in any chain of conversions. OPTIONS_FILE, a small extra file,
 holds what the other program's files cannot express: the lower-casing of a vocab.txt, and all
 options of SentencePiece.
+
+`Family.tokenizer` is the class of directories that do not name one. A tokenizer is written for
+this class if it fits, otherwise for the first class that fits. The last class fits every tokenizer,
+so a family can be trained with any tokenizer.
+
+In `transformers` 5 a named class takes the vocabulary from tokenizer.json, but the normalizer and
+the splitting into words from its own code. Where these differ from ours, exports name the last
+class, which takes everything from tokenizer.json in both versions.
 """
 
+import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +27,9 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop.family import Family
-from bert_jax.interop.tokenizer_classes import ANY_TOKENIZER, TOKENIZER_CLASSES
 from bert_jax.interop.tokenizer_json import added_tokens, to_library
 from bert_jax.tokenizers import CONVENTIONS, SpecialTokens, Tokenizer
-from bert_jax.tokenizers.base import OPTIONS_FILE, entries_by_id, require_special_tokens
+from bert_jax.tokenizers.base import OPTIONS_FILE, require_special_tokens, tokens_by_id
 from bert_jax.tokenizers.wordpiece import VOCABULARY_FILE, WordPieceTokenizer, read_vocabulary
 
 LIBRARY_FILE = "tokenizer.json"
@@ -33,14 +42,104 @@ _GOOGLE_WORD, _HUGGINGFACE_WORD = 200, 100
 _IN_BRACKETS = re.compile(r"\[.+\]|<.+>").fullmatch
 
 
+@dataclasses.dataclass(frozen=True)
+class TokenizerClass:
+    """A class of `transformers` for some tokenizers.
+
+    Attributes:
+      kind: The kind of tokenizer; empty for all kinds.
+      special_tokens: The special tokens, a key of CONVENTIONS.
+      required: Options that the tokenizer must have; a missing option counts as False.
+      options: Maps keys of a tokenizer_config.json to options of the tokenizer, and to the values
+        that they have if the file lacks these keys.
+      fixed: More keys, with the only values that can be read.
+      written: More keys, with the values that are written.
+      vocabulary_file: The name of the vocabulary's main file; empty for our own name.
+      is_fast: Whether the class can have a tokenizer.json.
+      exact: Options of the tokenizers for which the class gives the ids of tokenizer.json in
+        `transformers` 5 too; None if there are none.
+    """
+
+    kind: str
+    special_tokens: str
+    required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, tuple[str, Any]] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    vocabulary_file: str = ""
+    is_fast: bool = True
+    exact: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
+
+    def fits(self, tokenizer: Tokenizer) -> bool:
+        """Whether the class supports the vocabulary and the options of a tokenizer."""
+        return not self.kind or (
+            tokenizer.kind == self.kind
+            and tokenizer.special_tokens == CONVENTIONS[self.special_tokens]
+            and all(tokenizer.options.get(k, False) == v for k, v in self.required.items())
+        )
+
+    def keeps_ids(self, tokenizer: Tokenizer) -> bool:
+        """Whether `transformers` 4 and 5 both give the ids of a tokenizer that fits."""
+        return self.exact is not None and self.exact.items() <= tokenizer.options.items()
+
+
+_WORDPIECE = TokenizerClass(
+    "wordpiece",
+    "bert",
+    options={"do_lower_case": ("lowercase", True)},
+    written={
+        "do_basic_tokenize": True,
+        "never_split": None,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "clean_up_tokenization_spaces": True,
+    },
+    exact={"max_input_chars_per_word": 100},
+)
+_FAIRSEQ_SENTENCEPIECE = TokenizerClass(
+    "sentencepiece",
+    "roberta",
+    required={"lowercase": False, "sentencepiece_rules": False},
+    written={"clean_up_tokenization_spaces": False},
+    vocabulary_file="sentencepiece.bpe.model",
+    exact=None,
+)
+# The class that reads everything from tokenizer.json.
+ANY_TOKENIZER = "PreTrainedTokenizerFast"
+TOKENIZER_CLASSES: Mapping[str, TokenizerClass] = {
+    "BertTokenizer": _WORDPIECE,
+    "DistilBertTokenizer": _WORDPIECE,
+    "ElectraTokenizer": _WORDPIECE,
+    "RobertaTokenizer": TokenizerClass(
+        "byte_bpe",
+        "roberta",
+        options={"add_prefix_space": ("add_prefix_space", False)},
+        written={"errors": "replace", "trim_offsets": True, "clean_up_tokenization_spaces": False},
+    ),
+    "XLMRobertaTokenizer": _FAIRSEQ_SENTENCEPIECE,
+    "CamembertTokenizer": dataclasses.replace(_FAIRSEQ_SENTENCEPIECE, special_tokens="camembert"),
+    "AlbertTokenizer": TokenizerClass(
+        "sentencepiece",
+        "albert",
+        required={"sentencepiece_rules": "albert"},
+        options={"do_lower_case": ("lowercase", True)},
+        fixed={"keep_accents": False, "remove_space": True},
+        written={"clean_up_tokenization_spaces": False},
+        vocabulary_file="spiece.model",
+        exact=None,
+    ),
+    "PhobertTokenizer": TokenizerClass("fastbpe", "roberta", is_fast=False),
+    ANY_TOKENIZER: TokenizerClass("", "bert", written={"clean_up_tokenization_spaces": False}),
+}
+
+
 def write_huggingface_tokenizer(
     tokenizer: Tokenizer, directory: Path, family: Family, model_max_length: int
 ) -> None:
     """Writes a directory for `transformers.AutoTokenizer.from_pretrained`.
 
     The written tokenizer gives the same ids, with exceptions that `tokenizer_json` lists, such as
-    "[MASK]" in the text. The class is the family's own if it fits the tokenizer; see
-    `tokenizer_classes`.
+    "[MASK]" in the text. The class is the family's own if it fits the tokenizer.
 
     Raises:
       UserError: A SentencePiece model has features that Hugging Face's format lacks.
@@ -126,7 +225,7 @@ def read_huggingface_tokenizer(directory: Path, family: Family) -> Tokenizer | N
 
 
 def _class_of(directory: Path, config: dict[str, Any]) -> str:
-    """Returns the tokenizer class in a directory's configs, without "Fast"; empty if none."""
+    """Reads the tokenizer class from a directory's configs, without "Fast"; empty if none."""
     name = config.get("tokenizer_class")
     if not name and (directory / "config.json").exists():
         name = files.read_json(directory / "config.json", _EXAMPLE).get("tokenizer_class")
@@ -185,9 +284,9 @@ def read_google_tokenizer(directory: Path, lowercase: bool | None = None) -> Tok
 
 
 def read_google_vocabulary(path: str | Path, lowercase: bool | None = None) -> Tokenizer:
-    """Returns the tokenizer of a vocab.txt, with the options of google-research/bert.
+    """Reads a vocab.txt; the tokenizer has the options of google-research/bert.
 
-    If `lowercase` is None, a vocabulary without upper-case letters is uncased. Entries like [MASK]
+    If `lowercase` is None, a vocabulary without upper-case letters is uncased. Tokens like [MASK]
     are ignored for this.
     """
     tokens = read_vocabulary(path)
@@ -209,7 +308,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
             f"{OPTIONS_FILE} beside it"
         )
     ids = theirs.get_vocab(with_added_tokens=False)
-    tokens = entries_by_id(ids, path)
+    tokens = tokens_by_id(ids, path)
     unfit = [token for token in tokens if not token or "\n" in token or token.endswith("\r")]
     if unfit:
         raise UserError(f"{path}: {unfit[0]!r} cannot be a line of a {VOCABULARY_FILE}")
@@ -231,7 +330,7 @@ def _read_library_file(path: Path, special_tokens: SpecialTokens) -> WordPieceTo
 
 
 def _refuse_other_rules(theirs: dict[str, Any], ours: dict[str, Any], path: Path) -> None:
-    """Refuses a tokenizer.json whose rules differ from those of our tokenizer."""
+    """Refuses a tokenizer.json whose rules differ from ours."""
     for section in ("model", "normalizer", "pre_tokenizer"):
         for key, value in ours[section].items():
             found = (theirs[section] or {}).get(key)

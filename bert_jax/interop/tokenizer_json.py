@@ -4,9 +4,9 @@ In the library, "[MASK]" and the other special tokens in a text become special t
 `transformers` requires for filling masks. In bert_jax they are plain text. All other ids are the
 same, with these exceptions:
 
-* WordPiece: the differences that `bert_jax.tokenizers.words` lists for the library.
+* WordPiece: the differences that `bert_jax.tokenizers.wordpiece` lists for the library.
 * ALBERT's rules: the library never chooses a piece of digits and a comma, as in `transformers`'
-  AlbertTokenizerFast; bert_jax divides such pieces afterwards.
+  AlbertTokenizerFast; bert_jax splits such pieces afterwards.
 * SentencePiece: the library loses a combining mark after a character that the model's own
   normalization replaces ("Ａ" with an accent), and composes Hangul and half-width kana only in
   part. It may break ties between scores differently ("aaaa..."). With lower-casing, a capital sigma
@@ -32,9 +32,8 @@ from tokenizers import (
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers import Tokenizer as OurTokenizer
-from bert_jax.tokenizers.albert import WORD_START
 from bert_jax.tokenizers.byte_bpe import ByteBpeTokenizer
-from bert_jax.tokenizers.sentencepiece import SentencePieceTokenizer
+from bert_jax.tokenizers.sentencepiece import WORD_START, SentencePieceTokenizer
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -43,7 +42,7 @@ _NUMBER_COMMA = re.compile(r".*\d,").fullmatch
 
 
 def to_library(tokenizer: OurTokenizer) -> Tokenizer:
-    """Returns a tokenizer of the library that gives the same ids.
+    """Converts a tokenizer to one of the library that gives the same ids.
 
     It adds special tokens and token types as the template of our tokenizer does.
 
@@ -62,7 +61,7 @@ def to_library(tokenizer: OurTokenizer) -> Tokenizer:
 
 
 def added_tokens(tokenizer: OurTokenizer) -> dict[int, AddedToken]:
-    """Returns the entries that the library finds in a text before it tokenizes, by their ids."""
+    """Returns the tokens that the library finds in a text before it tokenizes, by their ids."""
     special = tokenizer.special_tokens
     names = {*special.spellings, *(special.first + special.last if special.last else ())}
     return {
@@ -193,13 +192,13 @@ def _model_normalizers(model: sentencepiece_model_pb2.ModelProto) -> list[normal
 
 
 def _begins_words(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Returns whether the model puts one space before a text, in place of any others."""
+    """Whether the model replaces the spaces before a text, if any, by a single one."""
     spec = model.normalizer_spec
     return spec.add_dummy_prefix and spec.remove_extra_whitespaces
 
 
 def _merges(model: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:
-    """Returns every way to join two pieces into a third, in order of priority.
+    """Lists every way to join two pieces into a third, in order of priority.
 
     SentencePiece has no merges. It joins the neighbors that form the piece with the highest
     score.

@@ -32,7 +32,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def head_of(name: str) -> str:
-    """Returns the head that a flat weight belongs to; empty for the encoder's own weights."""
+    """Finds the head that a flat weight belongs to; empty for the encoder's own weights."""
     if name.startswith(f"{POOLER}/"):
         return POOLER
     return "" if name.startswith(ENCODER) else name.partition("/")[0]
@@ -82,12 +82,12 @@ def unflatten(weights: Mapping[str, np.ndarray], config: BertConfig) -> Any:
 
 
 def expected_shapes(config: BertConfig, terms: Sequence[str] = BERT_TERMS) -> Shapes:
-    """Returns the name and shape of every flat weight of a pre-training model."""
+    """Computes the shape of every flat weight of a pre-training model, by name."""
     return model_shapes(PreTrainingModel(config, make_terms(terms)))
 
 
 def model_shapes(model: nn.Module) -> Shapes:
-    """Returns the name and shape of every flat weight of a model."""
+    """Computes the shape of every flat weight of a model, by name."""
     params = nn.unbox(abstract_params(model))
     weights = jax.eval_shape(lambda params: flatten(params, model.config), params)
     return {name: leaf.shape for name, leaf in weights.items()}
@@ -115,7 +115,7 @@ def complete_weights(model: nn.Module, given: Weights, seed: int) -> tuple[Weigh
 
 
 def keep_layers(weights: Weights, layers: Sequence[int]) -> Weights:
-    """Returns the embeddings, these layers of the encoder in this order, and the heads."""
+    """Keeps the embeddings, these layers of the encoder in this order, and the heads."""
     kept = {name: value for name, value in weights.items() if not name.startswith(_LAYERS)}
     for new, old in enumerate(layers):
         prefix = f"{_LAYERS}{old}/"
@@ -125,12 +125,12 @@ def keep_layers(weights: Weights, layers: Sequence[int]) -> Weights:
 
 
 def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
-    """Drops, in place, the rows beyond the vocabulary."""
+    """Drops the rows beyond the vocabulary from `weights` itself."""
     for name in filter(_has_vocabulary, weights):
         weights[name] = weights[name][:vocab_size]
 
 
 def _has_vocabulary(name: str) -> bool:
-    """Returns whether a weight has a row for each entry of the vocabulary."""
+    """Whether a weight has a row for each token of the vocabulary."""
     is_decoder_bias = name.endswith("/output_bias") and _LAYER not in name
     return name == _WORD_EMBEDDINGS or is_decoder_bias

@@ -24,7 +24,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import divide_sentence, split_sentences
-from bert_jax.tokenizers.words import num_lost
+from bert_jax.tokenizers.wordpiece import num_lost
 
 # The size of the chunks that are sent to workers. Messages of this size cost little, and the
 # chunks in flight need far less memory than a process.

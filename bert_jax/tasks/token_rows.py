@@ -22,7 +22,7 @@ class TokenRows(abc.ABC):
       max_seq_length: The length of padded sequences.
 
     Attributes:
-      unknown_share: The share of unknown tokens.
+      unknown_fraction: The fraction of unknown tokens.
       num_cut: The number of sequences that lost tokens because they were too long.
     """
 
@@ -36,7 +36,7 @@ class TokenRows(abc.ABC):
             first_lengths.append(row.num_first)
         # Row i is ids[starts[i] : starts[i + 1]].
         self._ids = np.concatenate(ids)
-        self.unknown_share = tokenizer.unknown_share(self._ids)
+        self.unknown_fraction = tokenizer.unknown_fraction(self._ids)
         self._starts = np.cumsum([len(row) for row in ids], dtype=np.int64)
         self._num_first_N = np.array(first_lengths, np.int32)
 

@@ -3,7 +3,7 @@
 import abc
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ class SpecialTokens(NamedTuple):
       num_segments: 2 if the second text of a pair has token type 1; 1 if all types are 0.
       mask_takes_space: Whether the space before a mask belongs to the mask. In SentencePiece,
         the text after the mask then begins a word (`lstrip` in `transformers`).
-      first, last: The first and last entries of a trained vocabulary. If `last` is not empty,
-        they also go around the pieces of a model that lacks special tokens, as in fairseq.
+      first, last: The first and last tokens of a trained vocabulary. If `last` is not empty,
+        `first` and `last` are also added around the pieces of a SentencePiece model, as in fairseq.
     """
 
     pad: str = "[PAD]"
@@ -82,30 +82,33 @@ class Tokenizer(abc.ABC):
       kind: A key of `factory.KINDS`.
       options: `kind` and the options of this kind. If the special tokens are not BERT's, also
         `special_tokens`: a key of CONVENTIONS, or a list of the fields of `SpecialTokens`.
+      vocabulary_files: The content of each file of the vocabulary, by its name.
       tokens: The vocabulary in the order of its ids.
-      ids: The id of each entry.
-      vocab_size: The number of entries; every id is smaller.
-      special_tokens: The spellings and places of the special tokens.
+      ids: The id of each token.
+      vocab_size: The number of tokens; every id is smaller.
+      special_tokens: The spellings and positions of the special tokens.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the five special tokens. Text never
         produces any of them except unk_id, even if it contains their spellings.
       special_ids: The same five ids.
-      template: The places of the special tokens in a sequence.
-      is_word_start_V: bool [V]: whether the entry begins a word, for whole-word masking.
-        Special tokens count as words.
+      template: The positions of the special tokens in a sequence.
+      is_word_start_V: bool [V]: whether a token begins a word, for whole-word masking. Special
+        tokens count as words.
       fingerprint: The hexadecimal sha256 of the vocabulary and the options.
     """
 
     kind: str
-    # The mark of entries that begin a word, if the kind has one.
+    # The mark of tokens that begin a word, if the kind has one.
     word_start = ""
 
     def __init__(
         self,
         options: dict[str, Any],
         vocabulary: bytes,
+        vocabulary_files: dict[str, bytes],
         tokens: Sequence[str],
-        special_tokens: SpecialTokens = SPECIAL_TOKENS,
+        special_tokens: SpecialTokens,
     ):
+        self.vocabulary_files = vocabulary_files
         self.options = {"kind": self.kind, **options}
         if special_tokens != SPECIAL_TOKENS:
             names = {tokens: name for name, tokens in CONVENTIONS.items()}
@@ -130,96 +133,99 @@ class Tokenizer(abc.ABC):
     @property
     def config_keys(self) -> dict[str, Any]:
         """The keys of `config.data` that describe the tokenizer, and their values."""
-        keys = {"tokenizer": self.kind, "lowercase": False, "special_tokens": "bert"}
-        keys.update(self.options)
-        del keys["kind"]
-        return keys
+        options = {key: value for key, value in self.options.items() if key != "kind"}
+        return {"tokenizer": self.kind, "lowercase": False, "special_tokens": "bert"} | options
 
     @property
     def num_unused(self) -> int:
-        """The number of filler entries: "[unused0]", ..."""
+        """The number of placeholders: "[unused0]", ..."""
         return sum(token.startswith("[unused") for token in self.tokens)
 
     def id_to_token(self, token_id: int) -> str:
-        """Returns an entry of the vocabulary in human-readable form, with the mark of a word."""
+        """Returns a token in readable form, with the mark of a word start."""
         return self.tokens[token_id]
 
     def piece_text(self, token_id: int) -> str:
-        """Returns the text of an entry, as people read it: "the" for "Ġthe" and "▁the"."""
+        """Returns the text of a token without the mark: "the" for "Ġthe" and "▁the"."""
         token = self.id_to_token(token_id).replace("\n", "⏎")
         return token.lstrip(self.word_start) or "␣"
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes a directory that `bert_jax.tokenizers.load` can read; makes it if needed."""
+        """Writes a directory that `bert_jax.tokenizers.load` can read."""
         directory = files.checked_path(directory, "the tokenizer's directory")
         directory.mkdir(parents=True, exist_ok=True)
         self.save_vocabulary(directory)
         text = json.dumps(self.options, indent=2, sort_keys=True) + "\n"
         files.write_whole(directory / OPTIONS_FILE, text.encode())
 
+    def save_vocabulary(self, directory: Path | epath.Path) -> None:
+        """Writes the files of the vocabulary into a directory."""
+        for name, content in self.vocabulary_files.items():
+            files.write_whole(directory / name, content)
+
     @abc.abstractmethod
     def is_word_start(self, token: str) -> bool:
-        """Returns whether a vocabulary entry begins a word."""
+        """Returns whether a token begins a word."""
 
     @abc.abstractmethod
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Returns an int32 array of ids for each sentence, without special tokens.
+        """Tokenizes sentences, without special tokens around them.
 
         "[MASK]" and other special tokens in the text are plain text ('[', 'mask', ']'), never the
         special id.
+
+        Returns:
+          An int32 array of ids for each sentence.
         """
 
     def join(
         self, a: np.ndarray, b: np.ndarray | None = None, *, max_length: int | None = None
     ) -> TokenRow:
-        """Puts the special tokens around one text or two; see `SequenceTemplate.join`."""
+        """Adds the special tokens to one text or two; see `SequenceTemplate.join`."""
         return self.template.join(a, b, max_length=max_length)
 
-    def unknown_share(self, input_ids: np.ndarray) -> float:
-        """Returns the share of unknown tokens; special tokens do not count."""
+    def unknown_fraction(self, input_ids: np.ndarray) -> float:
+        """Returns the fraction of unknown tokens; special tokens do not count."""
         special = [id_ for id_ in self.special_ids if id_ != self.unk_id]
         text = input_ids[~np.isin(input_ids, special)]
         return float(np.mean(text == self.unk_id)) if len(text) else 0.0
 
     def encode_masked(self, sentence: str) -> np.ndarray:
-        """Returns the ids of a sentence, int32 [T], with masks converted to `mask_id`.
+        """Tokenizes a sentence with masks: "[MASK]", or the vocabulary's own, such as "<mask>".
 
-        A mask is "[MASK]" or the vocabulary's own spelling, such as "<mask>".
+        Returns:
+          The ids, int32 [T], with `mask_id` for each mask.
         """
         first, *others = self.encode_parts(self.split_at_masks(sentence))
         mask = np.array([self.mask_id], np.int32)
         return np.concatenate([first, *(ids for part in others for ids in (mask, part))])
 
     def split_at_masks(self, sentence: str) -> list[str]:
-        """Returns the parts of a sentence before, between and after its masks."""
+        """Splits a sentence into the parts before, between and after its masks."""
         return sentence.replace(self.special_tokens.mask, MASK).split(MASK)
 
     def encode_parts(self, parts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each part of a sentence that is interrupted by masks."""
+        """Tokenizes the parts of a sentence between its masks; the ids of each are int32 [T]."""
         return self.encode_batch(parts)
 
     @abc.abstractmethod
     def encode_aligned(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids that `encode_batch` gives, and their places in the text.
+        """Tokenizes a text and finds each piece in it.
 
         Returns:
-          The ids, int32 [T]; and spans (start, end), int32 [T, 2]: piece t stands for
-          text[start:end]. Starts and ends never decrease. Pieces that divide one character (such
-          as a Hangul syllable) have the same span. Stripped accents belong to the piece before
-          them.
+          The ids that `encode_batch` gives, int32 [T]; and spans (start, end), int32 [T, 2]: piece
+          t stands for text[start:end]. Starts and ends never decrease. Pieces of a single character
+          (such as a Hangul syllable) have the same span. Stripped accents belong to the piece
+          before them.
         """
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of these ids, with special tokens spelled out."""
-
-    @abc.abstractmethod
-    def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        """Writes the files of the vocabulary into a directory."""
+        """Converts ids to text, with special tokens spelled out."""
 
 
 def read_vocabulary_file(path: epath.PathLike) -> bytes:
-    """Returns the content of a file of a vocabulary."""
+    """Reads a file of a vocabulary."""
     try:
         return files.checked_path(path, "the vocabulary").read_bytes()
     except OSError as e:
@@ -228,9 +234,9 @@ def read_vocabulary_file(path: epath.PathLike) -> bytes:
 
 
 def vocabulary_lines(content: bytes, path: epath.PathLike) -> list[str]:
-    """Returns the lines of a vocabulary file.
+    """Splits the content of a vocabulary file into lines.
 
-    Only "\\n" ends a line, because other line separators occur as entries.
+    Only "\\n" ends a line, because other line separators occur as tokens.
     """
     try:
         return content.decode().removesuffix("\n").split("\n")
@@ -240,7 +246,7 @@ def vocabulary_lines(content: bytes, path: epath.PathLike) -> list[str]:
 
 
 def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
-    """Returns the content of a vocab.json or tokenizer.json."""
+    """Reads a vocab.json or tokenizer.json."""
     try:
         content = json.loads(read_vocabulary_file(path))
     except ValueError:
@@ -250,23 +256,20 @@ def read_json_vocabulary(path: epath.PathLike) -> dict[str, Any]:
     return content
 
 
-def entries_by_id(ids: Mapping[str, int], path: epath.PathLike) -> list[str]:
-    """Returns the entries of a vocabulary in the order of their ids.
+def tokens_by_id(ids: Mapping[str, int], path: epath.PathLike) -> list[str]:
+    """Sorts the tokens of a vocabulary by their ids.
 
     Raises:
       UserError: The ids are not 0, 1, 2, ...
     """
-    entries = sorted(ids, key=ids.get)
-    if [ids[entry] for entry in entries] != list(range(len(entries))):
-        raise UserError(f"{path}: the ids of its {len(ids)} entries must be 0 to {len(ids) - 1}")
-    return entries
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise UserError(f"{path}: the ids of its {len(ids)} tokens must be 0 to {len(ids) - 1}")
+    return sorted(ids, key=ids.get)
 
 
 def require_special_tokens(
-    tokens: Sequence[str], special_tokens: SpecialTokens, path: epath.PathLike
+    tokens: Collection[str], special_tokens: SpecialTokens, path: epath.PathLike
 ) -> None:
     """Raises UserError if the vocabulary lacks special tokens."""
-    missing = set(special_tokens.spellings).difference(tokens)
-    if missing:
-        names = " ".join(token for token in special_tokens.spellings if token in missing)
-        raise UserError(f"the vocabulary {path} has no {names}, which BERT needs")
+    if missing := [token for token in special_tokens.spellings if token not in tokens]:
+        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}, which BERT needs")

@@ -1,6 +1,6 @@
 """Byte-level BPE (GPT-2, RoBERTa), on the `tokenizers` library.
 
-GPT-2's regular expression splits text into words, each with the space before it. Entries consist of
+GPT-2's regular expression splits text into words, each with the space before it. Tokens consist of
 bytes, so any text can be encoded; "Ġ" is the space. The ids equal those of `transformers`'
 RobertaTokenizer, slow and fast, except that special tokens spelled out in the text are plain text
 here.
@@ -23,16 +23,14 @@ import tokenizers
 from etils import epath
 from tokenizers import decoders, models, pre_tokenizers
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
-    SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
-    entries_by_id,
     read_json_vocabulary,
     read_vocabulary_file,
     require_special_tokens,
+    tokens_by_id,
     vocabulary_lines,
 )
 
@@ -53,7 +51,7 @@ class ByteBpeTokenizer(Tokenizer):
     """A byte-level BPE tokenizer; see `Tokenizer`.
 
     Args:
-      vocabulary: The entries in the order of ids, and the pairs of entries to join, in order of
+      vocabulary: The tokens in the order of ids, and the pairs of tokens to join, in order of
         priority.
       add_prefix_space: Whether to put a space before each text that does not begin with one.
       special_tokens: See `Tokenizer`.
@@ -67,17 +65,18 @@ class ByteBpeTokenizer(Tokenizer):
         vocabulary: tuple[Sequence[str], Merges],
         *,
         add_prefix_space: bool,
-        special_tokens: SpecialTokens = SPECIAL_TOKENS,
+        special_tokens: SpecialTokens,
     ):
-        tokens, self.merges = vocabulary
+        tokens, merges = vocabulary
         ids = {token: i for i, token in enumerate(tokens)}
-        self._vocabulary = json.dumps(ids, ensure_ascii=False).encode() + b"\n"
-        lines = [_MERGES_HEADER, *(" ".join(pair) for pair in self.merges)]
-        self._merges = "".join(f"{line}\n" for line in lines).encode()
+        lines = [_MERGES_HEADER, *(" ".join(pair) for pair in merges)]
+        contents = {
+            VOCABULARY_FILE: json.dumps(ids, ensure_ascii=False).encode() + b"\n",
+            MERGES_FILE: "".join(f"{line}\n" for line in lines).encode(),
+        }
         options = {"add_prefix_space": add_prefix_space}
-        super().__init__(options, self._vocabulary + self._merges, tokens, special_tokens)
-        self._add_prefix_space = add_prefix_space
-        self.library_model = models.BPE(ids, self.merges, unk_token=special_tokens.unk)
+        super().__init__(options, b"".join(contents.values()), contents, tokens, special_tokens)
+        self.library_model = models.BPE(ids, merges, unk_token=special_tokens.unk)
         self._backend = tokenizers.Tokenizer(self.library_model)
         self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._word_ids = functools.lru_cache(_CACHE_WORDS)(
@@ -99,10 +98,10 @@ class ByteBpeTokenizer(Tokenizer):
 
     def _with_space(self, text: str) -> str:
         has_space = not text or text.startswith(" ")
-        return text if has_space or not self._add_prefix_space else f" {text}"
+        return text if has_space or not self.options["add_prefix_space"] else f" {text}"
 
     def id_to_token(self, token_id: int) -> str:
-        """See `Tokenizer`. Entries that hold an incomplete character are returned as stored."""
+        """See `Tokenizer`. A token with an incomplete character is returned as stored."""
         token = self.tokens[token_id]
         text = self._decoder.decode([token])
         return token if "\ufffd" in text else text.replace(" ", WORD_START)
@@ -133,10 +132,6 @@ class ByteBpeTokenizer(Tokenizer):
             text += "".join(tokens) if is_special else self._decoder.decode(tokens)
         return text
 
-    def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        files.write_whole(directory / VOCABULARY_FILE, self._vocabulary)
-        files.write_whole(directory / MERGES_FILE, self._merges)
-
 
 def read_vocabulary(
     path: epath.Path | Path,
@@ -144,7 +139,7 @@ def read_vocabulary(
     *,
     special_tokens: SpecialTokens,
 ) -> tuple[list[str], Merges]:
-    """Returns the entries in the order of their ids, and the merges.
+    """Reads the tokens in the order of their ids, and the merges.
 
     Args:
       path: A vocab.json, or a tokenizer.json of the `tokenizers` library.
@@ -158,7 +153,7 @@ def read_vocabulary(
         ids, merges = content, _read_merges(merges_path)
     else:
         ids, merges = _parse_library_file(content, path)
-    tokens = entries_by_id(ids, path)
+    tokens = tokens_by_id(ids, path)
     require_special_tokens(tokens, special_tokens, path)
     for pair in merges:
         if missing := {*pair, "".join(pair)}.difference(ids):
@@ -173,7 +168,7 @@ def _read_merges(path: epath.Path | Path) -> Merges:
         if line.startswith("#version") or not line:
             continue
         if len(pair) != 2:
-            raise UserError(f"{path}:{number}: {line!r} must be two entries with a space between")
+            raise UserError(f"{path}:{number}: {line!r} must be two tokens with a space between")
         merges.append(pair)
     return merges
 
@@ -181,14 +176,12 @@ def _read_merges(path: epath.Path | Path) -> Merges:
 def _parse_library_file(
     content: dict[str, Any], path: epath.Path | Path
 ) -> tuple[dict[str, int], Merges]:
-    """Returns the ids of all entries, added tokens included, and the merges."""
+    """Returns the ids of all tokens, also the added ones, and the merges."""
     model, rules = content.get("model") or {}, content.get("pre_tokenizer") or {}
     wanted = {"type": "ByteLevel", "use_regex": True}
     is_bpe = model.get("type") == "BPE" and not model.get("ignore_merges")
     if not is_bpe or content.get("normalizer") or (wanted | rules) != (rules | wanted):
         raise UserError(f"{path} is not a byte-level BPE with the rules of GPT-2")
-    ids = dict(model["vocab"])
-    for token in content.get("added_tokens", ()):
-        ids[token["content"]] = token["id"]
+    ids = model["vocab"] | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
     merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
     return ids, merges

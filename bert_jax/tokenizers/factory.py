@@ -24,9 +24,9 @@ class _Kind(NamedTuple):
     """A kind of tokenizer.
 
     Attributes:
-      tokenizer: Makes a tokenizer of a vocabulary and options.
-      read: Returns the vocabulary in some files.
-      train: Returns a vocabulary of some texts; None if this kind is not trained here.
+      tokenizer: Makes a tokenizer from a vocabulary and options.
+      read: Reads a vocabulary from its files.
+      train: Trains a vocabulary on texts; None if bert_jax cannot train this kind.
       options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
       companion: The name of a second file that belongs to a file with the first name.
@@ -40,7 +40,7 @@ class _Kind(NamedTuple):
     companion: str = ""
 
     def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of this kind's options."""
+        """Selects the options of this kind; missing ones get their defaults."""
         return {key: options.get(key, default) for key, default in self.options.items()}
 
 
@@ -105,14 +105,14 @@ def load(directory: epath.PathLike) -> Tokenizer:
             special_tokens = None
     if kind in KINDS and special_tokens:
         tokenizer = from_file(kind, directory, special_tokens=special_tokens, **options)
-        # A whole file has exactly the options of its tokenizer; lists are tuples in those.
+        # An undamaged file has exactly the options of its tokenizer, where lists are tuples.
         if tokenizer.options | {"special_tokens": named} == stored | {"special_tokens": named}:
             return tokenizer
     raise UserError(f"{path} is damaged: it must have the `kind` of a tokenizer and its options")
 
 
 def vocabulary_files(kind: str, path: Path | epath.Path) -> list[Path | epath.Path]:
-    """Returns the files of a vocabulary, the main file first.
+    """Finds the files of a vocabulary, the main file first.
 
     Args:
       kind: One of KINDS.
@@ -160,7 +160,7 @@ def train(
     special_tokens: SpecialTokens = SPECIAL_TOKENS,
     **options: Any,
 ) -> Tokenizer:
-    """Trains a tokenizer of any kind but fastbpe, with exactly `vocab_size` entries.
+    """Trains a tokenizer of any kind but fastbpe, with exactly `vocab_size` tokens.
 
     The same texts in the same order give the same vocabulary, byte for byte. All texts together
     must fit in memory; `bert_jax.prepare` draws a sample.
@@ -168,9 +168,9 @@ def train(
     Args:
       kind: One of KINDS.
       texts: Sentences or short paragraphs.
-      vocab_size: The number of entries.
+      vocab_size: The number of tokens.
       sentencepiece_type: "unigram" or "bpe".
-      special_tokens: Defines the first and the last entries.
+      special_tokens: Defines the first and the last tokens.
       options: As for `from_file`.
 
     Raises:

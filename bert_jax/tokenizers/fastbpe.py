@@ -1,6 +1,6 @@
 """fastBPE's BPE with a fairseq dictionary (PhoBERT), on the `tokenizers` library.
 
-Each line of vocab.txt has an entry and its count, each line of bpe.codes a merge and its count. A
+Each line of vocab.txt has a token and its count, each line of bpe.codes a merge and its count. A
 piece that does not end its word ends with "@@". White space separates words: Vietnamese text must
 be segmented beforehand, with "_" between the syllables of a word. The ids equal those of
 `transformers`' PhobertTokenizer, except that it turns every line break into <unk>.
@@ -16,7 +16,6 @@ import numpy as np
 from etils import epath
 from tokenizers import models
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
     SpecialTokens,
@@ -34,33 +33,34 @@ _CACHE_WORDS = 2**18
 
 
 class FastBpeFiles(NamedTuple):
-    """The contents of vocab.txt and bpe.codes, and the entries and merges in them."""
+    """The contents of vocab.txt and bpe.codes, and the tokens and merges in them."""
 
     contents: tuple[bytes, bytes]
-    entries: list[str]
+    tokens: list[str]
     merges: list[tuple[str, str]]
 
 
 class FastBpeTokenizer(Tokenizer):
     """A tokenizer of fastBPE's files; see `Tokenizer`.
 
-    Whether an entry begins a word depends on the piece before it, so `is_word_start_V` is True
-    for every entry.
+    Whether a token begins a word depends on the piece before it, so `is_word_start_V` is True
+    everywhere.
 
     Args:
       vocabulary: The contents of the two files.
-      special_tokens: Its `first` and `last` entries go around those of vocab.txt.
+      special_tokens: Its `first` and `last` tokens go around those of vocab.txt.
     """
 
     kind = "fastbpe"
 
     def __init__(self, vocabulary: FastBpeFiles, *, special_tokens: SpecialTokens):
-        self._files, entries, merges = vocabulary
-        tokens = [*special_tokens.first, *entries, *special_tokens.last]
-        super().__init__({}, b"\0".join(self._files), tokens, special_tokens)
+        contents, words, merges = vocabulary
+        by_name = dict(zip((VOCABULARY_FILE, CODES_FILE), contents, strict=True))
+        tokens = [*special_tokens.first, *words, *special_tokens.last]
+        super().__init__({}, b"\0".join(contents), by_name, tokens, special_tokens)
         # The library marks pieces that end a word, not those that continue it. It needs an id for
         # every piece that a merge joins, even if vocab.txt lacks the piece.
-        spellings = dict.fromkeys([_UNKNOWN, *map(_inner_spelling, entries)])
+        spellings = dict.fromkeys([_UNKNOWN, *map(_inner_spelling, words)])
         spellings.update(dict.fromkeys(x for a, b in merges for x in (a, b, a + b)))
         self._ids = [self.ids.get(_outer_spelling(s), self.unk_id) for s in spellings]
         self._lengths = [len(s.removesuffix(_END)) for s in spellings]
@@ -98,35 +98,31 @@ class FastBpeTokenizer(Tokenizer):
         text = " ".join(self.id_to_token(int(i)) for i in ids)
         return text.replace(f"{CONTINUED} ", "").removesuffix(CONTINUED)
 
-    def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        for name, content in zip((VOCABULARY_FILE, CODES_FILE), self._files, strict=True):
-            files.write_whole(directory / name, content)
-
 
 def read_files(path: epath.Path | Path, codes_path: epath.Path | Path) -> FastBpeFiles:
     """Reads a vocab.txt and a bpe.codes.
 
     Raises:
-      UserError: A file cannot be read, a line is malformed, or an entry is repeated.
+      UserError: A file cannot be read, a line is malformed, or a token is repeated.
     """
     vocabulary, codes = read_vocabulary_file(path), read_vocabulary_file(codes_path)
-    entries: dict[str, None] = {}
+    tokens: dict[str, None] = {}
     for number, line in enumerate(vocabulary_lines(vocabulary, path), 1):
-        entry, _, count = line.strip().rpartition(" ")
-        if not entry or not count.isdigit() or entry in entries:
-            raise UserError(f"{path}:{number}: {line!r} must be a new entry and its count")
-        entries[entry] = None
+        token, _, count = line.strip().rpartition(" ")
+        if not token or not count.isdigit() or token in tokens:
+            raise UserError(f"{path}:{number}: {line!r} must be a new token and its count")
+        tokens[token] = None
     merges = []
     for number, line in enumerate(vocabulary_lines(codes, codes_path), 1):
         parts = line.split()
         if len(parts) != 3:
             raise UserError(f"{codes_path}:{number}: {line!r} must be two pieces and a count")
         merges.append((parts[0], parts[1]))
-    return FastBpeFiles((vocabulary, codes), list(entries), merges)
+    return FastBpeFiles((vocabulary, codes), list(tokens), merges)
 
 
-def _inner_spelling(entry: str) -> str:
-    return entry.removesuffix(CONTINUED) if entry.endswith(CONTINUED) else entry + _END
+def _inner_spelling(token: str) -> str:
+    return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) else token + _END
 
 
 def _outer_spelling(spelling: str) -> str:

@@ -4,7 +4,10 @@
 model:
 
 * "plain": only lower-casing, if set, which also strips accents, as in WordPiece.
-* "albert": see `bert_jax.tokenizers.albert`.
+* "albert": the rules of google-research/albert: `preprocess_text` and `encode_pieces` in
+  tokenization.py, `_is_start_piece_sp` in create_pretraining_data.py. The doubled quotation marks
+  `` and '' become ". The ids equal those of `transformers`' AlbertTokenizer, except that a capital
+  sigma at the end of a word becomes ς.
 """
 
 import base64
@@ -12,7 +15,6 @@ import functools
 import itertools
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,7 @@ import sentencepiece
 from etils import epath
 from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers import albert
-from bert_jax.tokenizers.albert import WORD_START
 from bert_jax.tokenizers.base import (
     SPECIAL_TOKENS,
     SpecialTokens,
@@ -34,7 +33,10 @@ from bert_jax.tokenizers.base import (
 )
 
 MODEL_FILE = "sentencepiece.model"
+WORD_START = "▁"
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
+_PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+_WORD_INSIDE = _PUNCTUATION | frozenset("abcdefghijklmnopqrstuvwxyz")
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -66,8 +68,8 @@ class SentencePieceTokenizer(Tokenizer):
         options: dict[str, Any] = {"lowercase": lowercase}
         if self._is_albert:
             options["sentencepiece_rules"] = sentencepiece_rules
-        super().__init__(options, model, tokens, special_tokens)
-        # The library's ids differ from this vocabulary's if there are entries around the pieces.
+        super().__init__(options, model, {MODEL_FILE: model}, tokens, special_tokens)
+        # The library's ids differ from this vocabulary's if there are tokens around the pieces.
         self._id_of_piece_P = np.array([self.ids[piece] for piece in pieces], np.int32)
         self._piece_of_id = {i: p for p, i in enumerate(self._id_of_piece_P.tolist())}
         self._numbers = self._number_pieces(pieces) if self._is_albert else {}
@@ -80,8 +82,15 @@ class SentencePieceTokenizer(Tokenizer):
         return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
 
     def is_word_start(self, token: str) -> bool:
-        begins = albert.is_word_start(token) if self._is_albert else token.startswith(WORD_START)
-        return begins or token in self.special_tokens.spellings
+        if token.startswith(WORD_START) or token in self.special_tokens.spellings:
+            return True
+        # ALBERT's words begin at punctuation, and at every piece with a character that is neither
+        # an English letter nor punctuation.
+        return self._is_albert and (
+            token.startswith("<")
+            or token in _PUNCTUATION
+            or not all(character.lower() in _WORD_INSIDE for character in token)
+        )
 
     def encode_batch(self, sentences: Sequence[str]) -> list[np.ndarray]:
         # One thread, because the caller chooses the number of processes.
@@ -143,17 +152,14 @@ class SentencePieceTokenizer(Tokenizer):
                 text += [self.tokens[i] for i in group]
         return " ".join(filter(None, text))
 
-    def save_vocabulary(self, directory: Path | epath.Path) -> None:
-        files.write_whole(directory / MODEL_FILE, self.model)
-
     def _normalized(self, text: str) -> str:
         if self._is_albert:
-            return albert.normalize(text, self._lowercase)
+            return normalize_albert(text, self._lowercase)
         return fold(text) if self._lowercase else text
 
     def _normalized_aligned(self, text: str) -> tuple[str, Sequence[int]]:
         if self._is_albert:
-            return albert.normalize_aligned(text, self._lowercase)
+            return self._normalized(text), _albert_sources(text, self._lowercase)
         if self._lowercase:
             # Context affects the form of sigma and the order of marks, never their number.
             return fold(text), [i for i, character in enumerate(text) for _ in fold(character)]
@@ -166,18 +172,25 @@ class SentencePieceTokenizer(Tokenizer):
         return self._id_of_piece_P[np.array(pieces, np.int64)]
 
     def _number_pieces(self, pieces: Sequence[str]) -> dict[int, tuple[list[int], list[int]]]:
-        """Maps each piece that ALBERT divides to its parts' ids and lengths in characters."""
-        encode = functools.partial(self._backend.encode, out_type=str)
+        """Maps each piece that ALBERT divides to its parts' ids and lengths in characters.
+
+        ALBERT divides pieces such as "▁2," and "9,".
+        """
         divided = {}
         for index, piece in enumerate(pieces):
-            if parts := albert.number_pieces(piece, encode):
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+                number = piece[:-1].replace(WORD_START, "")
+                parts = self._backend.encode(number, out_type=str)
+                if not piece.startswith(WORD_START):
+                    parts[0] = parts[0].removeprefix(WORD_START)
+                parts = [part for part in (*parts, ",") if part]
                 ids = [self._backend.piece_to_id(part) for part in parts]
                 divided[index] = ids, [len(part.removeprefix(WORD_START)) for part in parts]
         return divided
 
 
 def around_pieces(pieces: Sequence[str], special_tokens: SpecialTokens) -> list[str]:
-    """Returns the vocabulary of a model with these pieces; see `SpecialTokens.last`."""
+    """Adds special tokens around the pieces of a model; see `SpecialTokens.last`."""
     if not special_tokens.last:
         return list(pieces)
     added = {*special_tokens.first, *special_tokens.last}
@@ -194,8 +207,41 @@ def fold(text: str) -> str:
     return "".join(c for c in text if unicodedata.category(c) != "Mn")
 
 
+def normalize_albert(text: str, lowercase: bool) -> str:
+    """Normalizes a text as ALBERT does before it applies the model.
+
+    White space becomes single spaces, and compatibility characters are decomposed (NFKD without
+    combining marks).
+    """
+    return _decomposed(" ".join(text.split()).replace("``", '"').replace("''", '"'), lowercase)
+
+
+def _decomposed(text: str, lowercase: bool) -> str:
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text)
+        text = "".join(c for c in text if not unicodedata.combining(c))
+    return text.lower() if lowercase else text
+
+
+def _albert_sources(text: str, lowercase: bool) -> list[int]:
+    """Returns the index in `text` of each character of `normalize_albert(text, lowercase)`."""
+    characters: list[tuple[str, int]] = []
+    for index, character in enumerate(text):
+        last = characters[-1][0] if characters else " "
+        if character.isspace():
+            characters += [(" ", index)] * (last != " ")
+        elif character in "`'" and last == character:
+            characters[-1] = ('"', characters[-1][1])
+        else:
+            characters.append((character, index))
+    if characters and characters[-1][0] == " ":
+        characters.pop()
+    # Context affects only the form of sigma, never the number of characters.
+    return [index for c, index in characters for _ in _decomposed(c, lowercase)]
+
+
 def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOKENS) -> bytes:
-    """Returns a serialized model that never maps text to a special token, except [UNK].
+    """Reads a serialized model, changed so that text never becomes a special token except [UNK].
 
     Raises:
       UserError: The file cannot be read, is not a SentencePiece model or a tokenizer.json with
@@ -223,12 +269,12 @@ def read_model(path: epath.PathLike, special_tokens: SpecialTokens = SPECIAL_TOK
 
 
 def _from_unigram(content: dict[str, Any], special_tokens: SpecialTokens) -> bytes:
-    """Returns a serialized SentencePiece model with the pieces and rules of a tokenizer.json.
+    """Converts the pieces and rules of a tokenizer.json to a serialized SentencePiece model.
 
     Args:
       content: The parsed file.
-      special_tokens: If its entries go around the pieces of a model, the result leaves them out
-        and begins with the three pieces <unk>, <s> and </s>.
+      special_tokens: If they go around the pieces of a model, the result leaves them out and
+        begins with the three pieces <unk>, <s> and </s>.
 
     Raises:
       ValueError: The file has no Unigram model with SentencePiece's normalization.
@@ -236,23 +282,16 @@ def _from_unigram(content: dict[str, Any], special_tokens: SpecialTokens) -> byt
     model = content.get("model") or {}
     if model.get("type", "Unigram") != "Unigram" or "unk_id" not in model:
         raise ValueError("its model is not Unigram")
-    charsmaps = [
-        step["precompiled_charsmap"]
-        for step in _steps(content.get("normalizer"), "normalizers")
-        if step["type"] == "Precompiled"
-    ]
-    spaces = [
-        step
-        for step in _steps(content.get("pre_tokenizer"), "pretokenizers")
-        if step["type"] == "Metaspace"
-    ]
-    if len(charsmaps) != 1 or len(spaces) != 1:
+    normalizers = _steps(content.get("normalizer"), "normalizers")
+    charsmaps = [s["precompiled_charsmap"] for s in normalizers if s["type"] == "Precompiled"]
+    splitters = _steps(content.get("pre_tokenizer"), "pretokenizers")
+    if len(charsmaps) != 1 or [s["type"] for s in splitters].count("Metaspace") != 1:
         raise ValueError("its normalizer or pre-tokenizer is not SentencePiece's")
     proto = sentencepiece_model_pb2.ModelProto()
     proto.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
     proto.normalizer_spec.name = "precompiled"
     proto.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmaps[0])
-    pieces = [(piece, score) for piece, score in model["vocab"]]
+    pieces = model["vocab"]
     unk = pieces[model["unk_id"]][0]
     specials = {t["content"] for t in content.get("added_tokens", ()) if t["special"]}
     specials |= {*special_tokens.first, *special_tokens.last, *special_tokens.spellings}

@@ -22,7 +22,7 @@ class TokenRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceTemplate:
-    """The places of special tokens: `before A after`, or `before A between B after`.
+    """The positions of special tokens: `before A after`, or `before A between B after`.
 
     BERT has [CLS] before, [SEP] between and [SEP] after.
 
@@ -38,7 +38,7 @@ class SequenceTemplate:
     num_segments: int = 2
 
     def num_special(self, *, is_pair: bool) -> int:
-        """Returns the number of special tokens in a sequence."""
+        """Counts the special tokens of a sequence."""
         return len(self.before) + len(self.between) * is_pair + len(self.after)
 
     def second_offset(self, a_length: int) -> int:
@@ -48,7 +48,7 @@ class SequenceTemplate:
     def join(
         self, a: np.ndarray, b: np.ndarray | None = None, *, max_length: int | None = None
     ) -> TokenRow:
-        """Puts the special tokens around one text or two.
+        """Adds the special tokens to one text or two.
 
         Args:
           a: The ids of the text, int32.

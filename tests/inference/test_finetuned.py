@@ -9,14 +9,11 @@ import pytest
 
 import bert_jax
 from bert_jax.base.errors import UserError
-from bert_jax.inference.finetuned import FineTuned, TaggedWord
-from bert_jax.inference.words import word_spans
+from bert_jax.inference.finetuned import FineTuned, TaggedWord, word_spans
 from bert_jax.interop import formats
 from bert_jax.interop.weights import unflatten
 from bert_jax.models.task_models import make_task_model
-from tests.interop.small_bert import TOKENS, make_finetuned
-
-LABELS = ("no", "perhaps", "yes")
+from tests.interop.small_bert import LABELS, TOKENS, make_finetuned
 
 
 @functools.partial(jax.jit, static_argnums=0)

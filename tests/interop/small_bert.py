@@ -29,6 +29,16 @@ MODEL = {
 }
 
 
+LABELS = ("no", "perhaps", "yes")
+# All task heads, with their labels.
+HEADS = [
+    ("sequence_classification", LABELS),
+    ("sequence_classification", ()),
+    ("token_classification", LABELS),
+    ("question_answering", ()),
+    ("multiple_choice", ()),
+]
+
 # The config values in which each family differs from BERT.
 FAMILIES = {"bert": {}} | dict.fromkeys(
     ("roberta", "xlm_roberta", "camembert"), {"type_vocab_size": 1, "pooler_dropout_prob": 0.1}

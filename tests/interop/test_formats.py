@@ -93,7 +93,7 @@ def test_a_padded_vocabulary_is_cut(tmp_path):
 
 def test_other_vocabulary_sizes_are_refused():
     for rows in (27, 30, 156):
-        with pytest.raises(UserError, match=f"{rows} rows of word embeddings but .* 28 entries"):
+        with pytest.raises(UserError, match=f"{rows} rows of word embeddings but .* 28 tokens"):
             make_pretrained(vocab_size=rows).complete()
 
 

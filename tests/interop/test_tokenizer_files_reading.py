@@ -7,7 +7,8 @@ import pytest
 from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
-from tests.interop.small_tokenizers import SPECIALS, train
+from tests.interop.small_tokenizers import train
+from tests.tokenizers.test_tokenizers import SPECIALS
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def byte_level(content):
         (lambda c: c.update(pre_tokenizer=None), "type of its pre_tokenizer is None"),
         (set_in("model", unk_token="<unk>"), "unk_token of its model"),
         (set_in("model", continuing_subword_prefix="@@"), "only '##'"),
-        (lambda c: c["model"]["vocab"].update(zzzz=5000), "its 901 entries must be 0 to 900"),
+        (lambda c: c["model"]["vocab"].update(zzzz=5000), "its 901 tokens must be 0 to 900"),
         (lambda c: c["model"]["vocab"].update({"a\nb": 900}), "cannot be a line of a vocab.txt"),
         (add_token, r"adds '\[E1\]' with id"),
     ],

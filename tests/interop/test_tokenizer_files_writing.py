@@ -14,7 +14,8 @@ from bert_jax.base.errors import UserError
 from bert_jax.interop import tokenizer_files as files
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.distilbert import DISTILBERT
-from tests.interop.small_tokenizers import SPECIALS, sample_texts, train
+from tests.interop.small_tokenizers import train
+from tests.tokenizers.test_tokenizers import SPECIALS, sample_texts
 
 KINDS = [("wordpiece", True), ("wordpiece", False), ("unigram", True), ("bpe", False)]
 TEXTS = [
@@ -91,15 +92,6 @@ def test_the_library_gives_the_same_ids(tokenizer, library):
         assert library_ids(library, text) == ids.tolist()
 
     check()
-
-
-def test_pairs_get_special_tokens_and_types(tokenizer, library):
-    a, b = (ids.tolist() for ids in tokenizer.encode_batch(["the senate", "of the house"]))
-    pair = library.encode("the senate", "of the house")
-    cls, sep = tokenizer.cls_id, tokenizer.sep_id
-    assert pair.ids == [cls, *a, sep, *b, sep]
-    assert pair.type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    assert library.encode("the senate").ids == [cls, *a, sep]
 
 
 def test_masks_in_a_text(tokenizer, library):

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.interop.families import family_of_type, load_family
-from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.spanbert import SPANBERT
+from bert_jax.interop.families.bert import BERT, SPANBERT
 from bert_jax.interop.family import Family, Names, PreTrainingClass
 from bert_jax.interop.huggingface import read_huggingface
 from bert_jax.interop.model_keys import read_family_keys

@@ -11,7 +11,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.store.tokenization import SentenceRules, document_to_tokens, tokenize_documents
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import divide_sentence
-from bert_jax.tokenizers.words import num_lost
+from bert_jax.tokenizers.wordpiece import num_lost
 
 WORDS = [f"w{i}" for i in range(1000)]
 

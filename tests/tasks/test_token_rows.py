@@ -42,5 +42,5 @@ def test_a_text_without_tokens():
 
 def test_share_of_unknown_tokens():
     rows = ExampleRows([example("a b ж"), example("c", "ж")], TOKENIZER, 8)
-    assert rows.unknown_share == 2 / 5
-    assert ExampleRows([], TOKENIZER, 8).unknown_share == 0
+    assert rows.unknown_fraction == 2 / 5
+    assert ExampleRows([], TOKENIZER, 8).unknown_fraction == 0

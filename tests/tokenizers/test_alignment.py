@@ -1,4 +1,4 @@
-"""The places of pieces in the text, checked by tokenizing slices, and by hand."""
+"""The spans of pieces in the text, checked by tokenizing slices, and by hand."""
 
 import sys
 
@@ -33,7 +33,7 @@ def wordpiece(lowercase):
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def sentencepiece(request, lowercase):
-    return train("sentencepiece", sample_texts(4), 500, request.param, lowercase)
+    return train(request.param, sample_texts(4), 500, lowercase)
 
 
 def check_shape(tokenizer, text):
@@ -46,6 +46,14 @@ def check_shape(tokenizer, text):
     if len(ids):
         assert spans[0, 0] >= 0 and spans[-1, 1] <= len(text)
     return ids.tolist(), spans.tolist()
+
+
+def words_of(tokenizer, text):
+    """Returns the slice of the text, and the ids, of each word."""
+    ids, spans = check_shape(tokenizer, text)
+    starts = [i for i, token in enumerate(ids) if tokenizer.is_word_start_V[token]]
+    pairs = zip(starts, [*starts[1:], len(ids)], strict=True)
+    return [(text[spans[i][0] : spans[j - 1][1]], ids[i:j]) for i, j in pairs]
 
 
 def test_slices_of_words_give_their_pieces(wordpiece):
@@ -89,21 +97,14 @@ def test_sentencepiece(sentencepiece):
 
 def test_sentencepiece_slices_of_words_give_their_pieces(sentencepiece):
     text = "fellow citizens of the  senate, and of the house of representatives."
-    ids, spans = check_shape(sentencepiece, text)
-    starts = [i for i, token in enumerate(ids) if sentencepiece.is_word_start_V[token]]
-    for i, j in zip(starts, [*starts[1:], len(ids)], strict=True):
-        there = text[spans[i][0] : spans[j - 1][1]]
-        assert sentencepiece.encode_batch([there])[0].tolist() == ids[i:j]
+    for word, ids in words_of(sentencepiece, text):
+        assert sentencepiece.encode_batch([word])[0].tolist() == ids
 
 
 def test_sentencepiece_words_include_stripped_accents():
     tokenizer = train("sentencepiece", sample_texts(4), 500, lowercase=True)
     text = "fe\u0301llow Cítizens of the  İse\u0323\u0302nate"
-    ids, spans = check_shape(tokenizer, text)
-    starts = [i for i, token in enumerate(ids) if tokenizer.is_word_start_V[token]]
-    ends = [*starts[1:], len(ids)]
-    words = [text[spans[i][0] : spans[j - 1][1]] for i, j in zip(starts, ends, strict=True)]
-    assert words == text.split()
+    assert [word for word, _ in words_of(tokenizer, text)] == text.split()
 
 
 @pytest.mark.parametrize(
@@ -118,12 +119,7 @@ def test_sentencepiece_words_include_stripped_accents():
 )
 def test_words_by_hand(text, slices):
     tokenizer = from_file("wordpiece", GOLDEN / "tokenization_vocab.txt", max_chars=100)
-    ids, spans = check_shape(tokenizer, text)
-    starts = [i for i, token in enumerate(ids) if tokenizer.is_word_start_V[token]]
-    ends = [*starts[1:], len(ids)]
-    assert [
-        text[spans[i][0] : spans[j - 1][1]] for i, j in zip(starts, ends, strict=True)
-    ] == slices
+    assert [word for word, _ in words_of(tokenizer, text)] == slices
 
 
 def test_pieces_of_a_word_cover_it():

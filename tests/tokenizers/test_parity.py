@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
 from bert_jax import tokenizers
-from bert_jax.tokenizers.words import WordSplitter
+from bert_jax.tokenizers.wordpiece import WordSplitter
 from tests.golden.record_tokenization import RELEASED, SMALL
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -1,4 +1,4 @@
-"""The model families that can be imported and exported, one file each."""
+"""The model families that can be imported and exported."""
 
 from bert_jax.base.parts import load_part
 from bert_jax.interop.family import Family
@@ -6,7 +6,7 @@ from bert_jax.interop.family import Family
 DEFAULT = "bert"
 FAMILIES = {
     DEFAULT: "bert_jax.interop.families.bert:BERT",
-    "spanbert": "bert_jax.interop.families.spanbert:SPANBERT",
+    "spanbert": "bert_jax.interop.families.bert:SPANBERT",
     "electra": "bert_jax.interop.families.electra:ELECTRA",
     "albert": "bert_jax.interop.families.albert:ALBERT",
     "roberta": "bert_jax.interop.families.roberta:ROBERTA",
@@ -17,7 +17,7 @@ FAMILIES = {
 
 
 def load_family(name: str) -> Family:
-    """Returns the family with a name: a key of FAMILIES, or MODULE:NAME of a `Family`.
+    """Loads a family by its name: a key of FAMILIES, or MODULE:NAME of a `Family`.
 
     Raises:
       UserError: There is no such family.
@@ -26,5 +26,5 @@ def load_family(name: str) -> Family:
 
 
 def family_of_type(model_type: str) -> str:
-    """Returns the name of the family with this `model_type`; empty if there is none."""
+    """Finds the name of the family with this `model_type`; empty if there is none."""
     return next((n for n in FAMILIES if model_type in load_family(n).model_types), "")

@@ -1,4 +1,6 @@
-"""BERT: google-research/bert, and the Bert classes of `transformers`."""
+"""BERT: google-research/bert, and the Bert classes of `transformers`; SpanBERT uses them too."""
+
+import dataclasses
 
 from bert_jax.interop.family import Family, Names, PreTrainingClass, task_classes
 
@@ -97,4 +99,11 @@ BERT = Family(
     },
     buffers=("bert.embeddings.position_ids",),
     google_values={"hidden_act": ("gelu", "relu"), "layer_norm_eps": (1e-12,), "causal": (False,)},
+)
+# transformers has no class for the boundary head, so an export leaves it out.
+SPANBERT = dataclasses.replace(
+    BERT,
+    title="SpanBERT",
+    # SpanBERT is trained without next-sentence prediction.
+    pretraining_classes=[c for c in BERT.pretraining_classes if "next_sentence" not in c.terms],
 )

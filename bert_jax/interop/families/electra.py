@@ -22,7 +22,7 @@ _ENCODER = tuple(
     for table in BERT.names
     if table.ours.startswith(("bert/embeddings/", "bert/encoder/"))
 )
-# The encoder has no pooler; some task heads have a dense layer in its place.
+# The encoder has no pooler; some task heads have a dense layer instead.
 _BODY = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 
 ELECTRA = Family(

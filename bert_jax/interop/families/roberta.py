@@ -31,7 +31,7 @@ _ENCODER = tuple(
 
 
 def _classes(prefix: str) -> dict[str, Any]:
-    """Returns the attributes of a `Family` whose class names start with `prefix`."""
+    """Makes the attributes of a `Family` whose class names start with `prefix`."""
     masked_lm = PreTrainingClass(
         f"{prefix}ForMaskedLM",
         terms=("masked_lm",),
