@@ -24,7 +24,7 @@ def encode(
     max_length: int | None,
     *,
     masks: bool = False,
-    places: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     pairs_allowed: bool = True,
     blank: list[str] | None = None,
 ) -> list[TokenRow]:
@@ -34,7 +34,7 @@ def encode(
       texts: Sentences or pairs.
       max_length: The most tokens of a row; see `SequenceTemplate.join`.
       masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
-      places: How messages name each text, such as FILE:LINE.
+      names: How messages call each text, such as FILE:LINE.
       pairs_allowed: Whether a text may be a pair.
       blank: Receives the names of texts with a sentence without tokens, whose rows then have only
         the special tokens there. None refuses such texts.
@@ -43,31 +43,29 @@ def encode(
       UserError: A text is neither a sentence nor an allowed pair, or a sentence is not Unicode, or
         has no tokens and `blank` is None.
     """
-    if places is None:
+    if names is None:
         count = len(texts)
-        numbered = [f"text {i + 1} of {count}" for i in range(count)]
-        places = ["the text"] if count == 1 else numbered
+        names = ["the text"] if count == 1 else [f"text {i + 1} of {count}" for i in range(count)]
     pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
-    for sides, place in zip(pairs, places, strict=True):
+    for sides, name in zip(pairs, names, strict=True):
         if len(sides) > 2:
-            raise UserError(f"{place} is a tuple of {len(sides)}; a pair has two")
+            raise UserError(f"{name} is a tuple of {len(sides)}; a pair has two")
         if len(sides) == 2 and not pairs_allowed:
-            raise UserError(f"{place} is a pair; a stride divides only single texts")
+            raise UserError(f"{name} is a pair; a stride splits only single texts")
         for side in sides:
-            check_text(side, place)
+            check_text(side, name)
     sentences = [side for sides in pairs for side in sides]
-    if masks:
-        ids = iter([tokenizer.encode_masked(sentence) for sentence in sentences])
-    else:
-        ids = iter(tokenizer.encode_batch(sentences))
+    ids = iter(
+        map(tokenizer.encode_masked, sentences) if masks else tokenizer.encode_batch(sentences)
+    )
     rows = []
-    for sides, place in zip(pairs, places, strict=True):
+    for sides, name in zip(pairs, names, strict=True):
         parts = [next(ids) for _ in sides]
         empty = [side for part, side in zip(parts, sides, strict=True) if not len(part)]
         if empty and blank is None:
-            raise UserError(f"{place} has no character that the tokenizer keeps: {empty[0][:40]!r}")
+            raise UserError(f"{name} has no character that the tokenizer keeps: {empty[0][:40]!r}")
         if empty:
-            blank.append(place)
+            blank.append(name)
         rows.append(tokenizer.join(*parts, max_length=max_length))
     return rows
 
@@ -120,9 +118,9 @@ def one_or_all(text: Any, results: list[Any]) -> Any:
     return results[0] if isinstance(text, str) else results
 
 
-def check_text(text: str, place: str) -> None:
-    """Raises UserError, which names the text as `place`, if it is not a Unicode string."""
+def check_text(text: str, name: str) -> None:
+    """Raises UserError if a text, which the message calls `name`, is not a Unicode string."""
     if not isinstance(text, str):
-        raise UserError(f"{place} is a {type(text).__name__}; it must be a string or a pair (a, b)")
+        raise UserError(f"{name} is a {type(text).__name__}; it must be a string or a pair (a, b)")
     if not is_unicode(text):
-        raise UserError(f"{place} is not valid Unicode: it has a lone surrogate")
+        raise UserError(f"{name} is not valid Unicode: it has a lone surrogate")

@@ -122,16 +122,16 @@ def _windows(
     window: list[tuple[str, TokenRow]] = []
     num_bytes = 0
     while chunk := list(itertools.islice(texts, _CHUNK_TEXTS)):
-        places = [where for where, _ in chunk]
+        names = [where for where, _ in chunk]
         rows = encode(
             bert.tokenizer,
             [text for _, text in chunk],
             None if how.stride else how.max_length,
-            places=places,
+            names=names,
             pairs_allowed=not how.stride,
             blank=blank,
         )
-        for where, row in zip(places, rows, strict=True):
+        for where, row in zip(names, rows, strict=True):
             window.append((where, row))
             num_bytes += 4 * vector_size * (len(row.input_ids_L) if how.pooling == "tokens" else 1)
             if num_bytes >= _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS:

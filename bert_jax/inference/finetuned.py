@@ -193,13 +193,11 @@ class FineTuned(Bert):
         pairs = as_texts(question, context)
         if not pairs:
             return []
-        for place, texts in zip(
-            ("the question", "the text"), zip(*pairs, strict=True), strict=True
-        ):
+        for name, texts in zip(("the question", "the text"), zip(*pairs, strict=True), strict=True):
             for text in texts:
-                check_text(text, place)
+                check_text(text, name)
             unique = list(dict.fromkeys(texts))
-            encode(self.tokenizer, unique, None, places=[place] * len(unique))
+            encode(self.tokenizer, unique, None, names=[name] * len(unique))
         ids = self.tokenizer.encode_batch([asked for asked, _ in pairs])
         most = self._answering["max_query_length"]
         if any(len(ids_Q) > most for ids_Q in ids):

@@ -134,10 +134,14 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     else:
         ids, unk = {piece: i for i, (piece, _) in enumerate(pieces)}, tokenizer.special_tokens.unk
         library = Tokenizer(models.BPE(ids, _merges(model), unk_token=unk, fuse_unk=True))
-    steps = _albert_normalizers if is_albert else _plain_normalizers
-    library.normalizer = normalizers.Sequence(
-        steps(tokenizer.options["lowercase"]) + _model_normalizers(model)
-    )
+    steps: list[normalizers.Normalizer] = []
+    if is_albert:
+        steps = _albert_normalizers(tokenizer.options["lowercase"])
+    elif tokenizer.options["lowercase"]:
+        # The library's own StripAccents would drop vowel signs too.
+        strip_accents = normalizers.Replace(Regex(r"\p{Mn}"), "")
+        steps = [normalizers.NFD(), strip_accents, normalizers.Lowercase()]
+    library.normalizer = normalizers.Sequence(steps + _model_normalizers(model))
     # Splitting at words is faster, but changes the result if a piece spans several words or if
     # unknown characters of several words would become one [UNK].
     split = not any(WORD_START in piece[1:] for piece, _ in pieces)
@@ -150,12 +154,6 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> Tokenizer:
     prefix = "always" if model.normalizer_spec.add_dummy_prefix else "never"
     library.decoder = decoders.Metaspace(WORD_START, prepend_scheme=prefix, split=split)
     return library
-
-
-def _plain_normalizers(lowercase: bool) -> list[normalizers.Normalizer]:
-    # The library's own StripAccents would drop vowel signs too.
-    strip_accents = normalizers.Replace(Regex(r"\p{Mn}"), "")
-    return [normalizers.NFD(), strip_accents, normalizers.Lowercase()] if lowercase else []
 
 
 def _albert_normalizers(lowercase: bool) -> list[normalizers.Normalizer]:

@@ -73,6 +73,8 @@ CONVENTIONS = {
 MASK = SPECIAL_TOKENS.mask
 # `tokenizer.json` would be the file of the `tokenizers` library.
 OPTIONS_FILE = "bert_jax_tokenizer.json"
+# Limits the caches of words to tens of megabytes.
+CACHE_WORDS = 2**18
 
 
 class Tokenizer(abc.ABC):

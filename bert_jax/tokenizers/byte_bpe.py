@@ -25,6 +25,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
+    CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
     read_json_vocabulary,
@@ -42,7 +43,6 @@ _MERGES_HEADER = "#version: 0.2"
 _WORDS = re.compile(
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
 )
-_CACHE_WORDS = 2**18
 
 Merges = Sequence[tuple[str, str]]
 
@@ -79,7 +79,7 @@ class ByteBpeTokenizer(Tokenizer):
         self.library_model = models.BPE(ids, merges, unk_token=special_tokens.unk)
         self._backend = tokenizers.Tokenizer(self.library_model)
         self._backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self._word_ids = functools.lru_cache(_CACHE_WORDS)(
+        self._word_ids = functools.lru_cache(CACHE_WORDS)(
             lambda word: self._backend.encode(word).ids
         )
         self._decoder = decoders.ByteLevel()

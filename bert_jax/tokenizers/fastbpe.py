@@ -18,6 +18,7 @@ from tokenizers import models
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
+    CACHE_WORDS,
     SpecialTokens,
     Tokenizer,
     read_vocabulary_file,
@@ -29,7 +30,6 @@ CONTINUED = "@@"
 _END = "</w>"
 # The library's unknown piece; no word contains a space.
 _UNKNOWN = " "
-_CACHE_WORDS = 2**18
 
 
 class FastBpeFiles(NamedTuple):
@@ -70,7 +70,7 @@ class FastBpeTokenizer(Tokenizer):
             unk_token=_UNKNOWN,
             end_of_word_suffix=_END,
         )
-        self._pieces = functools.lru_cache(_CACHE_WORDS)(
+        self._pieces = functools.lru_cache(CACHE_WORDS)(
             lambda word: [piece.id for piece in model.tokenize(word)]
         )
 

@@ -28,6 +28,7 @@ from tokenizers import decoders, models
 
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import (
+    CACHE_WORDS,
     SPECIAL_TOKENS,
     SpecialTokens,
     Tokenizer,
@@ -37,8 +38,6 @@ from bert_jax.tokenizers.base import (
 )
 
 VOCABULARY_FILE = "vocab.txt"
-# Limits the cache to tens of megabytes.
-_CACHE_WORDS = 2**18
 _CJK = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -76,7 +75,7 @@ class WordPieceTokenizer(Tokenizer):
             unk_token=special_tokens.unk,
             max_input_chars_per_word=max_input_chars_per_word,
         )
-        self._word_ids = functools.lru_cache(_CACHE_WORDS)(
+        self._word_ids = functools.lru_cache(CACHE_WORDS)(
             lambda word: [token.id for token in self.library_model.tokenize(word)]
         )
         self._decoder = decoders.WordPiece(cleanup=True)

@@ -280,7 +280,7 @@ def test_max_length_covers_only_stages_that_have_begun():
         (lambda b: b.encode(["a"], max_length=41), "from 5 to 40"),
         (lambda b: b.attention(["a", "b"]), "attention takes one text or pair"),
         (lambda b: b.encode(["a"], stride=39), "stride is 39; it must be from 1 to 38"),
-        (lambda b: b.encode([("a", "b")], stride=3), "a pair; a stride divides only single texts"),
+        (lambda b: b.encode([("a", "b")], stride=3), "a pair; a stride splits only single texts"),
     ],
 )
 def test_mistakes(bert, call, words):

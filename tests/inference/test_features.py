@@ -57,7 +57,7 @@ def test_stride(bert, tmp_path, recwarn):
     expected = bert.encode(texts, **options)
     np.testing.assert_allclose(read_npz(tmp_path / "f.npz")["features"], expected, atol=1e-5)
     pairs = write_texts(tmp_path / "pairs.jsonl", [("a", "b")])
-    with pytest.raises(UserError, match="pairs.jsonl:1 is a pair; a stride divides only single"):
+    with pytest.raises(UserError, match="pairs.jsonl:1 is a pair; a stride splits only single"):
         write(bert, pairs, tmp_path / "f.npz", pooling="mean", **options)
 
 
