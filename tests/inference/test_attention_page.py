@@ -60,7 +60,7 @@ def test_page_loads_nothing_from_elsewhere(view):
 
 
 def percents(values):
-    """Returns the texts that the page shows for values in bfloat16."""
+    """Formats values in bfloat16 as the page does."""
     return [
         f"{np.floor(100 * x + 0.5):.0f} %" if x >= 0.005 else "<1 %" if x > 0 else "0 %"
         for x in np.asarray(values).astype(jnp.bfloat16).astype(float)

@@ -44,7 +44,7 @@ def bert():
 
 @pytest.fixture(scope="module")
 def reference():
-    """Returns a function that computes the bare model's hidden states and logits for one row."""
+    """A function that computes the bare model's hidden states and logits for one row."""
     pretrained = make_pretrained()
     config = pretrained.model_config
     model = PreTrainingModel(config, make_terms())
@@ -368,5 +368,5 @@ def test_pairs_need_two_token_types_or_none():
     assert bert.encode(["a"]).shape == (1, 12)
     with pytest.raises(UserError, match="a single token type"):
         bert.encode([("a", "b")])
-    # DistilBERT has no token types: [SEP] divides its pairs.
+    # DistilBERT has no token types: [SEP] separates its pairs.
     assert Bert(make_pretrained(type_vocab_size=0)).encode([("a", "b")]).shape == (1, 12)

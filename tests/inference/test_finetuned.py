@@ -22,7 +22,7 @@ def run(model, params, inputs):
 
 
 def logits(pretrained, words, num_first=None):
-    """Returns the bare model's outputs for tokens."""
+    """Computes the bare model's outputs for tokens."""
     ids = [TOKENS.index(word) for word in words.split()]
     at = np.arange(len(ids))
     inputs = {
@@ -37,7 +37,7 @@ def logits(pretrained, words, num_first=None):
 
 
 def same(found, expected):
-    """Returns whether predictions have the same names, and nearly the same probabilities."""
+    """Whether predictions have the same names, and nearly the same probabilities."""
     return [x[:1] for x in found] == [x[:1] for x in expected] and np.allclose(
         [x.probability for x in found], [x.probability for x in expected], atol=1e-4
     )

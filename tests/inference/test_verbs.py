@@ -20,7 +20,7 @@ def finetuned(head, labels=(), **config):
 
 @pytest.fixture
 def predict(tmp_path):
-    """Returns a function that writes a file and returns the lines of its predictions."""
+    """A function that writes a file and reads the lines of its predictions."""
 
     def predict(command, bert, name, content, **options):
         (tmp_path / name).write_text(content)

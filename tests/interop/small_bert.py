@@ -63,7 +63,7 @@ def make_tokenizer(convention: str = "bert", **options) -> WordPieceTokenizer:
 def make_pretrained(
     seed: int = 0, terms: tuple[str, ...] = (), family: str = "bert", **model
 ) -> Pretrained:
-    """Returns a model with random values, because zeros or ones could hide a lost tensor."""
+    """Makes a model with random values, because zeros or ones could hide a lost tensor."""
     values = MODEL | FAMILIES[family] | model
     terms = terms or load_family(family).pretraining_classes[0].terms
     shapes = expected_shapes(BertConfig(**values), terms)
@@ -73,7 +73,7 @@ def make_pretrained(
 def make_finetuned(
     head: str, labels: tuple[str, ...] = (), seed: int = 0, family: str = "bert"
 ) -> Pretrained:
-    """Returns a model like that of `make_pretrained`, with a task head."""
+    """Makes a model as `make_pretrained` does, but with a task head."""
     values = MODEL | FAMILIES[family]
     model = make_task_model(head, len(labels), BertConfig(**values))
     weights = _random(model_shapes(model), seed)

@@ -15,7 +15,7 @@ TERMS = ("generator", "replaced_token")
 
 
 def make_electra(**model):
-    """Returns an ELECTRA with a generator of width 6, a discriminator of 12, embeddings of 10."""
+    """Makes an ELECTRA with a generator of width 6, a discriminator of 12, embeddings of 10."""
     return make_pretrained(family="electra", terms=TERMS, generator_size=0.5, **model)
 
 
@@ -56,7 +56,7 @@ def test_each_directory_is_a_complete_model(written, tmp_path, part, terms):
         assert (tmp_path / "again" / file).read_bytes() == (written / part / file).read_bytes()
 
 
-def test_the_objective_of_training_is_divided_and_kept(tmp_path):
+def test_the_objective_of_training_is_split_and_kept(tmp_path):
     electra = make_electra()
     formats.write(electra, tmp_path / "ours", "bert_jax")
     config = json.loads((tmp_path / "ours" / "config.json").read_text())

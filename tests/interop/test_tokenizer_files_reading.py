@@ -18,7 +18,7 @@ def ours():
 
 @pytest.fixture
 def directory(ours, tmp_path):
-    """Returns a directory of `transformers` with an uncased tokenizer."""
+    """A directory of `transformers` with an uncased tokenizer."""
     files.write_huggingface_tokenizer(ours, tmp_path, BERT, 512)
     return tmp_path
 
@@ -50,11 +50,11 @@ def test_a_vocabulary_alone_follows_the_rules_of_its_program(directory, ours):
 
 
 @pytest.mark.parametrize(
-    "entries, lowercase",
+    "tokens, lowercase",
     [("a b [unused1] <S> é", True), ("a b ##C", False), ("a É", False), ("中 ß", True)],
 )
-def test_upper_case_entries_mean_a_cased_vocabulary(entries, lowercase, tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS + entries.split()), "utf-8")
+def test_upper_case_tokens_mean_a_cased_vocabulary(tokens, lowercase, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS + tokens.split()), "utf-8")
     for given, expected in ((None, lowercase), (not lowercase, not lowercase)):
         tokenizer = files.read_google_tokenizer(tmp_path, given)
         assert tokenizer.options["lowercase"] is expected

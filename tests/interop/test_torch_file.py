@@ -29,7 +29,7 @@ def torch():
 
 @pytest.fixture
 def directory(tmp_path):
-    """Returns a directory of `transformers` without its weights, which each test writes."""
+    """A directory of `transformers` without its weights, which each test writes."""
     formats.write(make_pretrained(), tmp_path / "hf", "huggingface")
     (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "model.safetensors")
     return tmp_path / "hf"

@@ -54,7 +54,7 @@ def wordpiece(lowercase, max_chars=100):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Returns the tokenizers by name, and the directory of their exports."""
+    """The tokenizers by name, and the directory of their exports."""
     models = unpack(tmp_path_factory.mktemp("models"))
     tokenizers = {name: read(name, models) for name in CLASSES} | {
         "bert_uncased": wordpiece(True),
@@ -75,7 +75,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=VERSIONS, ids=os.path.basename)
 def loaded(request, exported, tmp_path_factory):
-    """Returns what a version of `transformers` gives, and the directory of what it saves."""
+    """What a version of `transformers` gives, and the directory of what it saves."""
     saved = tmp_path_factory.mktemp("saved")
     ended = subprocess.run(
         [sys.executable, "tests/interop/load_tokenizers.py", exported[1], saved],

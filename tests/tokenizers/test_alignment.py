@@ -49,7 +49,7 @@ def check_shape(tokenizer, text):
 
 
 def words_of(tokenizer, text):
-    """Returns the slice of the text, and the ids, of each word."""
+    """Lists the slice of the text, and the ids, of each word."""
     ids, spans = check_shape(tokenizer, text)
     starts = [i for i, token in enumerate(ids) if tokenizer.is_word_start_V[token]]
     pairs = zip(starts, [*starts[1:], len(ids)], strict=True)

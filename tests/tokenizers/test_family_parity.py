@@ -285,10 +285,8 @@ def test_id_to_token_decodes_bytes(models):
     assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.mask_id]) == "<s> été<mask>"
 
 
-@pytest.mark.parametrize(
-    "family, entries", [("roberta", "Ġthe Ċ Ġ"), ("xlm_roberta", "▁the ▁ , s")]
-)
-def test_piece_text(family, entries, models):
+@pytest.mark.parametrize("family, tokens", [("roberta", "Ġthe Ċ Ġ"), ("xlm_roberta", "▁the ▁ , s")])
+def test_piece_text(family, tokens, models):
     tokenizer = read(family, models)
-    texts = [tokenizer.piece_text(tokenizer.tokens.index(entry)) for entry in entries.split()]
+    texts = [tokenizer.piece_text(tokenizer.tokens.index(token)) for token in tokens.split()]
     assert texts == {"roberta": ["the", "⏎", "␣"], "xlm_roberta": ["the", "␣", ",", "s"]}[family]

@@ -92,7 +92,7 @@ def run(request):
 
 @pytest.fixture
 def vocabulary(run, request):
-    """Returns the path of a vocab.txt, and whether it is uncased."""
+    """The path of a vocab.txt, and whether it is uncased."""
     name, lowercase = run
     if name == SMALL:
         return GOLDEN / "tokenization_vocab.txt", lowercase
