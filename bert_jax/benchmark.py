@@ -67,7 +67,7 @@ def benchmark_input(
 ) -> dict[str, Any]:
     """Times the input pipeline of one stage.
 
-    Each process makes its share of a batch. The figures count whole batches.
+    Each process makes its part of a batch. The figures count global batches.
 
     Args:
       stage_number: Which of config.train.stages, counted from 1.

@@ -5,7 +5,7 @@ import numpy as np
 # The purpose of a random stream; part of its key.
 PLAN_TAG, BLOCK_ORDER_TAG, SHUFFLE_TAG, CORRUPTION_TAG, RECORD_ORDER_TAG = range(5)
 
-# Four rounds mix a million entries well; a handful of entries needs more.
+# Four rounds mix a million indices well; a handful of indices needs more.
 _ROUNDS = 8
 
 
@@ -47,14 +47,14 @@ def draw_rows(
 
 
 def permuted(index_N: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
-    """Applies a keyed permutation of `size` entries to indices.
+    """Applies a keyed permutation of the numbers below `size` to indices.
 
     The permutation is computed, not stored. It is a Feistel network over the next even number
     of bits; results of `size` or more pass through it again, which keeps it a permutation.
 
     Args:
       index_N: int64, each below `size`.
-      size: The number of entries.
+      size: The length of the permutation.
       key: uint64 [2].
 
     Returns:
@@ -63,15 +63,15 @@ def permuted(index_N: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
     round_keys = np.random.Philox(key=key).random_raw(_ROUNDS)
-    place_N = index_N.astype(np.uint64)
-    outside = np.arange(len(place_N))
+    index_N = index_N.astype(np.uint64)
+    outside = np.arange(len(index_N))
     while outside.size:
-        left, right = place_N[outside] >> half, place_N[outside] & mask
+        left, right = index_N[outside] >> half, index_N[outside] & mask
         for round_key in round_keys:
             left, right = right, left ^ (_mixed(right + round_key) & mask)
-        place_N[outside] = left << half | right
-        outside = outside[place_N[outside] >= size]
-    return place_N.astype(np.int64)
+        index_N[outside] = left << half | right
+        outside = outside[index_N[outside] >= size]
+    return index_N.astype(np.int64)
 
 
 def _mixed(bits_N: np.ndarray) -> np.ndarray:

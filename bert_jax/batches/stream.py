@@ -44,7 +44,7 @@ class StreamSpec:
       rows: The row builder, as `config.data.rows` names it.
       pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
       corruption: The corruption, as `config.data.corruption` names it.
-      mask_shares: The shares of chosen tokens that become [MASK], stay, and become random.
+      mask_shares: The fractions of chosen tokens that become [MASK], are kept, and become random.
       held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
         tokens are not preferred.
     """
@@ -193,8 +193,8 @@ class Stream:
 
     def _host_rows(self, plan: Any, first_example: int) -> Batch:
         """Builds the host's rows; `plan` covers all rows from its first to its last."""
-        place_R = self._row_R - self._row_R[0]
-        runs = np.split(place_R, np.flatnonzero(np.diff(place_R) > 1) + 1)
+        offset_R = self._row_R - self._row_R[0]
+        runs = np.split(offset_R, np.flatnonzero(np.diff(offset_R) > 1) + 1)
         parts = [
             self.build(select_rows(plan, slice(run[0], run[-1] + 1)), first_example + int(run[0]))
             for run in runs

@@ -31,9 +31,8 @@ from bert_jax.reports.page import write_pages
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.training import workdir
 from bert_jax.training.best import Best
-from bert_jax.training.loop import train_loop
+from bert_jax.training.loop import PreemptionGuard, train_loop
 from bert_jax.training.metrics import read_results
-from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
@@ -247,7 +246,7 @@ class FinetuningRun:
             scores[split] = self.task.score(self.task.rows(split), outputs)
         metric, step = self.task.metric, int(state.step)
         score = scores[self.splits[0]][metric]
-        self.best.judge(state, score, scores)
+        self.best.update(state, score, scores)
         line = {
             curves.score_name(self.splits, split, name): value
             for split, values in scores.items()

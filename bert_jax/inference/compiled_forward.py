@@ -16,7 +16,7 @@ from bert_jax.models.bert import BertEncoder
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.term import Term
-from bert_jax.objectives.terms.replaced_token import ReplacedToken
+from bert_jax.objectives.terms.electra import ReplacedToken
 
 
 class Inputs(NamedTuple):

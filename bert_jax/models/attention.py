@@ -14,7 +14,7 @@ class SelfAttention(nn.Module):
     """Attention of every position to the positions that its mask allows, then a projection.
 
     Kernels are [D, A, K] and [A, K, D]: heads have their own axis, which tensor parallelism
-    divides.
+    shards.
     """
 
     config: BertConfig
@@ -27,7 +27,7 @@ class SelfAttention(nn.Module):
 
         Args:
           hidden_BxLxD: The block's input.
-          bias_Bx1xQxL: float32 from `attention_mask.attention_bias`; Q is 1 or L.
+          bias_Bx1xQxL: float32 from `attention_bias`; Q is 1 or L.
           deterministic: True turns off the dropout of probabilities.
         """
         c = self.config

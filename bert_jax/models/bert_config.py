@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 # The number of rows of the word embeddings and of the decoder's bias is a multiple of this, the
-# lane width of a TPU, which divides evenly over any usual `model` axis. It does not depend on the
+# lane width of a TPU, which is a multiple of any usual `model` axis. It does not depend on the
 # mesh, so a checkpoint fits every mesh.
 VOCAB_MULTIPLE = 128
 # The sizes of a stored config are not trusted. These limits are far above all published models.
@@ -35,7 +35,7 @@ class BertConfig:
 
     vocab_size: int = _key(
         30522,
-        "Entries of the word embedding. Must equal the size of the vocabulary.",
+        "Rows of the word embedding. Must equal the size of the vocabulary.",
         is_required=True,
         above=0,
         at_most=_MOST_ROWS,
@@ -192,6 +192,6 @@ class BertConfig:
     def padded_vocab_size(self) -> int:
         """The number of rows of the word embeddings: `vocab_size` rounded up to a multiple of 128.
 
-        The rows beyond the vocabulary are zero and stay zero: they get no gradient.
+        The rows beyond the vocabulary are always zero: they get no gradient.
         """
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE

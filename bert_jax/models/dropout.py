@@ -41,35 +41,35 @@ class Dropout(nn.Module):
 
 
 def mask_keys(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Returns a different key for each entry of a shape.
+    """Returns a different key for each mask of an array.
 
     Args:
       key: A key of jax.random.
-      shape: The axes of an array before its last two; each entry gets its own mask.
+      shape: The axes of the array before its last two, which index the masks.
 
     Returns:
       Two int32 arrays of that shape, for `keeps`.
     """
     seeds = jax.lax.bitcast_convert_type(jax.random.bits(key, (2,), jnp.uint32), jnp.int32)
-    number = _places(shape)
-    # A one-to-one map from entry to first key, for any seed.
+    number = _row_major_index(shape)
+    # For any seed, different numbers give different first keys.
     first = _mixed(number * jnp.int32(_SPREAD) + seeds[0])
     return first, _mixed(first + seeds[1])
 
 
-def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
+def keeps(index: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
     """Returns which elements of a mask are kept.
 
     Args:
-      place: int32 index of the element in its mask: row * columns + column.
-      keys: From `mask_keys`, int32 scalars or arrays that broadcast against `place`.
+      index: int32 index of the element in its mask: row * columns + column.
+      keys: From `mask_keys`, int32 scalars or arrays that broadcast against `index`.
       rate: The probability of False, accurate to within 2^-32.
 
     Returns:
-      bool, of the broadcast shape of place and keys.
+      bool, of the broadcast shape of index and keys.
     """
     first, second = keys
-    x = (place ^ first) * jnp.int32(_FIRST_MULTIPLIER)
+    x = (index ^ first) * jnp.int32(_FIRST_MULTIPLIER)
     x = x ^ jax.lax.shift_right_logical(x, jnp.int32(15))
     x = (x ^ second) * jnp.int32(_SECOND_MULTIPLIER)
     # x is uniform over int32. Its highest bits, which matter most here, are mixed best.
@@ -78,8 +78,8 @@ def keeps(place: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> j
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _dropped(x: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> jax.Array:
-    place = _places((1,) * (x.ndim - 2) + x.shape[-2:])
-    kept = keeps(place, tuple(key[..., None, None] for key in keys), rate)
+    index = _row_major_index((1,) * (x.ndim - 2) + x.shape[-2:])
+    kept = keeps(index, tuple(key[..., None, None] for key in keys), rate)
     # In bfloat16 the factor 1 / (1 - rate) would be rounded, and bias every mean.
     return jnp.where(kept, x.astype(jnp.float32) * (1 / (1 - rate)), 0).astype(x.dtype)
 
@@ -95,14 +95,14 @@ def _backward(rate, keys, gradient):
 _dropped.defvjp(_forward, _backward)
 
 
-def _places(shape: tuple[int, ...]) -> jax.Array:
-    """Returns the row-major index of each entry of an array, int32 of its shape."""
-    places, stride = jnp.zeros((), jnp.int32), 1
+def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
+    """Returns the row-major index of each element of an array, int32 of its shape."""
+    index, stride = jnp.zeros((), jnp.int32), 1
     for axis in reversed(range(len(shape))):
         if shape[axis] > 1:
-            places += jax.lax.broadcasted_iota(jnp.int32, shape, axis) * jnp.int32(stride)
+            index += jax.lax.broadcasted_iota(jnp.int32, shape, axis) * jnp.int32(stride)
         stride *= shape[axis]
-    return jnp.broadcast_to(places, shape)
+    return jnp.broadcast_to(index, shape)
 
 
 def _mixed(x: jax.Array) -> jax.Array:

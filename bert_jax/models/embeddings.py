@@ -99,9 +99,9 @@ def _vocabulary_init(config: BertConfig):
     """Returns an initializer that leaves the rows beyond the vocabulary zero."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32):
-        is_entry_W = jnp.arange(shape[0]) < config.vocab_size
+        is_token_W = jnp.arange(shape[0]) < config.vocab_size
         return jax.tree.map(
-            lambda table_WxE: jnp.where(is_entry_W[:, None], table_WxE, 0.0),
+            lambda table_WxE: jnp.where(is_token_W[:, None], table_WxE, 0.0),
             weight_init(config, "vocab", "embed")(key, shape, dtype),
         )
 

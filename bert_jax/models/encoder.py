@@ -3,11 +3,10 @@
 import flax.linen as nn
 import jax
 
-from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.attention import SelfAttention, attention_bias
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
-from bert_jax.models.layers import LayerNorm, Projection
+from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection
 
 
 class Block(nn.Module):

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.base.batch import MAX_SPAN_TARGETS
-from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.bert_config import BertConfig
 from bert_jax.models.dropout import Dropout
 from bert_jax.models.embeddings import vocabulary_logits
-from bert_jax.models.layers import LayerNorm, Projection, weight_init, zeros_init
+from bert_jax.models.layers import ACTIVATIONS, LayerNorm, Projection, weight_init, zeros_init
 
 # A logit whose softmax is 0; the lowest number that is finite in bfloat16 too.
 NO_PROBABILITY = float(jnp.finfo(jnp.bfloat16).min)
@@ -69,7 +68,7 @@ class LanguageModelHead(nn.Module):
     ) -> jax.Array:
         """Returns float32 logits_BxMxW at some positions.
 
-        The entries beyond the vocabulary have no probability and give no gradient.
+        Ids beyond the vocabulary have no probability and give no gradient.
 
         Args:
           hidden_BxLxD: The encoder's output.
@@ -93,10 +92,10 @@ class LanguageModelHead(nn.Module):
         return self.layer_norm(ACTIVATIONS[self.config.hidden_act](hidden_BxMxE))
 
     def decoder_bias(self) -> jax.Array:
-        """Returns bias_W, which masks the entries that only pad the vocabulary."""
+        """Returns bias_W, which masks the ids that only pad the vocabulary."""
         # Masking the bias costs nothing; masking the logits would touch millions of numbers.
-        is_entry_W = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
-        return jnp.where(is_entry_W, self.output_bias, NO_PROBABILITY)
+        is_token_W = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
+        return jnp.where(is_token_W, self.output_bias, NO_PROBABILITY)
 
 
 class SpanBoundaryHead(nn.Module):
@@ -118,7 +117,7 @@ class SpanBoundaryHead(nn.Module):
             weight_init(c, None, None),
             (MAX_SPAN_TARGETS, self.POSITION_SIZE),
         )
-        # The input is 2 D + 200 wide, which few meshes divide.
+        # The input is 2 D + 200 wide, which is a multiple of few mesh sizes.
         self.transform = Projection(c, c.hidden_size, (None, "pooled"))
         self.layer_norm = LayerNorm(c)
         self.decoder = LanguageModelHead(c)
@@ -140,10 +139,10 @@ class SpanBoundaryHead(nn.Module):
           table_WxE: The word embeddings.
         """
         hidden_BxLxD = nn.with_logical_constraint(hidden_BxLxD, ("batch", None, None))
-        places_BxMxO = jax.nn.one_hot(offsets_BxM, MAX_SPAN_TARGETS)
-        places_BxMxE = jnp.matmul(places_BxMxO, self.position_embeddings, precision="highest")
+        offsets_BxMxO = jax.nn.one_hot(offsets_BxM, MAX_SPAN_TARGETS)
+        offsets_BxMxE = jnp.matmul(offsets_BxMxO, self.position_embeddings, precision="highest")
         states = (states_at(hidden_BxLxD, left_BxM), states_at(hidden_BxLxD, right_BxM))
-        x = jnp.concatenate([*states, places_BxMxE.astype(hidden_BxLxD.dtype)], axis=-1)
+        x = jnp.concatenate([*states, offsets_BxMxE.astype(hidden_BxLxD.dtype)], axis=-1)
         x = self.layer_norm(ACTIVATIONS[self.config.hidden_act](self.transform(x)))
         return self.decoder.logits(x, table_WxE)
 

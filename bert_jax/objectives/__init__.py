@@ -1,7 +1,7 @@
 """Objectives: what a model is trained to predict.
 
-`terms/` has one file per pre-training term; `weighted.py` adds terms up; `task_losses.py` has
-the losses of fine-tuning. The loss of a part of a batch is divided by the total weight of the
+`terms/` has the terms of pre-training, `weighted.py` their sum, and `task_losses.py` the losses of
+fine-tuning. The loss of a part of a batch is divided by the total weight of the
 *global* batch, so the losses of devices and microbatches add up. `bert_jax.models` explains the
 dimension letters.
 """

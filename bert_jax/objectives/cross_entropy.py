@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax.models.embeddings import vocabulary_logits
 from bert_jax.objectives.language_model import token_sums
 
-# S, the positions whose logits are in memory at once: 0.5 GB for 256 rows and 30,522 entries.
+# S, the positions whose logits are in memory at once: 0.5 GB for 256 rows and 30,522 tokens.
 SLICE_POSITIONS = 16
 
 
@@ -60,7 +60,7 @@ def sliced_divergence(
       student, teacher: The decoders' inputs; the widths may differ.
       weights_BxL: float32.
       temperature: The divisor of both models' logits; at least 1. With less, the logits of
-        entries beyond the vocabulary would be infinite.
+        ids beyond the vocabulary would be infinite.
     """
 
     def sums(hidden_BxSxE, teacher_hidden_BxSxE, weights_BxS):
@@ -69,7 +69,7 @@ def sliced_divergence(
             for hidden, inputs in ((hidden_BxSxE, student), (teacher_hidden_BxSxE, teacher))
         )
         probs_BxSxW = jax.nn.softmax(teacher_BxSxW)
-        # At entries beyond the vocabulary, both logits are the same finite number.
+        # For ids beyond the vocabulary, both logits are the same finite number.
         divergence_BxS = jnp.sum(probs_BxSxW * (teacher_BxSxW - student_BxSxW), axis=-1)
         divergence_BxS += jax.nn.logsumexp(student_BxSxW, axis=-1)
         divergence_BxS -= jax.nn.logsumexp(teacher_BxSxW, axis=-1)
@@ -88,7 +88,7 @@ def _sums_of_slices(
     """Adds up what `sums` returns for slices of arrays [B, L, ...].
 
     Logits are computed a few positions at a time, and again in the backward pass: the logits
-    of 256 x 512 positions and 30,522 entries would take 16 GB.
+    of 256 x 512 positions and 30,522 tokens would take 16 GB.
     """
     padding = -arrays[0].shape[1] % SLICE_POSITIONS
 

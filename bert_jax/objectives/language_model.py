@@ -1,4 +1,4 @@
-"""The loss, metrics and cost that the terms that predict tokens share."""
+"""The loss, metrics and cost of terms that predict tokens."""
 
 import math
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ class Objective(Protocol):
     eval_operands: int
 
     def totals(self, batch: Batch) -> Any:
-        """Returns the totals of a whole batch, by which the sums over its parts are divided."""
+        """Returns the totals of a batch, by which the sums over its parts are divided."""
         ...
 
     def loss(

@@ -1,7 +1,6 @@
 """The losses of fine-tuning: labels, a number, the ends of a span (paper, section 4)."""
 
 import abc
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -27,15 +26,7 @@ class TaskLoss(abc.ABC):
     def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
         """Returns the sums over all labels of the batch of the metrics in `averaged`."""
 
-    def loss(
-        self,
-        model: Any,
-        params: Any,
-        batch: Batch,
-        rngs: Mapping[str, jax.Array],
-        totals: jax.Array | int,
-        frozen: Any,
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, model, params, batch, rngs, totals, frozen):
         sums = self.sums(apply(model, params, batch, rngs), batch)
         means = {name: value / totals for name, value in sums.items()}
         return means["loss"], means

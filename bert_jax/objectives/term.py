@@ -21,8 +21,8 @@ class Metric(NamedTuple):
     Attributes:
       name: The key in `metrics.jsonl`; held-out values get the prefix `eval_`.
       label: The text in tables and plots, with the unit: "masked-LM loss (nats)".
-      kind: "loss", "accuracy" (a share from 0 to 1; more is better), or another word for anything
-        else (less is better).
+      kind: "loss", "accuracy" (from 0 to 1; more is better), or another word for any other metric
+        (less is better).
       baseline: The name of the result of a baseline without context; empty for none.
       baseline_label: The baseline in words: "unigram frequencies".
       in_training: Whether the value is also averaged over training steps.
@@ -38,7 +38,7 @@ class Metric(NamedTuple):
     in_progress: bool = False
 
     def text(self, value: float) -> str:
-        """Formats a value: a share in percent, a perplexity with one decimal, others with three."""
+        """Formats an accuracy in percent, a perplexity with one decimal, the rest with three."""
         match self.kind:
             case "accuracy":
                 return f"{value:.1%}"
@@ -83,7 +83,7 @@ class Term(abc.ABC):
     ) -> Mapping[str, jax.Array]:
         """Returns the batch that the encoder and all terms read; called inside the model.
 
-        A term may replace the encoder's inputs or add entries of its own, for example with the
+        A term may replace the encoder's inputs or add fields of its own, for example with the
         predictions of another network. `sums` gets the original batch.
 
         Args:
@@ -113,7 +113,7 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def total(self, batch: Mapping[str, jax.Array]) -> jax.Array | int:
-        """Returns the total of a whole batch, by which the sums over its parts are divided."""
+        """Returns the total of a batch, by which the sums over its parts are divided."""
 
     @abc.abstractmethod
     def sums(self, outputs: Any, batch: Mapping[str, jax.Array], teacher: Any = None) -> Sums:

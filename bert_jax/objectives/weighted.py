@@ -58,15 +58,7 @@ class WeightedTerms:
         """
         return [term.total(batch) for term in self.terms]
 
-    def loss(
-        self,
-        model: Any,
-        params: Any,
-        batch: Batch,
-        rngs: Mapping[str, jax.Array],
-        totals: list[Any],
-        frozen: Any,
-    ) -> tuple[jax.Array, Metrics]:
+    def loss(self, model, params, batch, rngs, totals, frozen):
         outputs = apply(model, params, batch, rngs)
         teacher_outputs = self._teacher_outputs(model.config, batch, frozen)
         metrics: Metrics = {}
@@ -86,7 +78,7 @@ class WeightedTerms:
         """Returns sums over the batch, and guesses for the masked tokens of its first rows.
 
         Each term's name maps to its sums and its baseline's. `num_sequences` is a number. The
-        guesses are those of the first term that has any (`Term.guesses`); they are empty if no term
+        guesses come from the first term that has any (`Term.guesses`); they are empty if no term
         has any.
         """
         outputs = apply(model, params, batch)

@@ -30,8 +30,8 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
       devices: The devices to use; by default all.
 
     Raises:
-      UserError: The sizes do not multiply to the number of devices, or the data axis does not
-        divide by the number of slices.
+      UserError: The sizes do not multiply to the number of devices, or the data axis is not
+        a multiple of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
     shape = dict(sizes)

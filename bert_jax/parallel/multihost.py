@@ -77,7 +77,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     Raises:
       UserError: JAX refuses the arguments or cannot connect.
     """
-    # JAX's own service would catch SIGTERM before training/preemption.py does.
+    # JAX's own service would catch SIGTERM before PreemptionGuard does.
     jax.config.update("jax_enable_preemption_service", False)
     # JAX itself would abort the process with a trace of its C++ functions.
     giving_up = threading.Timer(JOIN_SECONDS, _give_up)
@@ -228,8 +228,8 @@ def batch_shards(sharding: NamedSharding) -> dict[str, Any]:
       the devices. Two processes may need the same part.
     """
     parts = num_data_shards(sharding.mesh)
-    places = sharding.addressable_devices_indices_map((parts,))
-    shards = {part for (index,) in places.values() for part in range(*index.indices(parts))}
+    indices = sharding.addressable_devices_indices_map((parts,))
+    shards = {part for (index,) in indices.values() for part in range(*index.indices(parts))}
     return {"shards": tuple(sorted(shards)), "num_shards": parts}
 
 

@@ -17,7 +17,7 @@ from bert_jax.parallel.mesh import BATCH_AXES
 Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
 
 # The models' names for the axes of their parameters, and for the axes of activations that a mesh
-# divides.
+# shards.
 PARAMETER_AXES = (
     "vocab",
     "embed",
@@ -34,7 +34,7 @@ PARAMETER_AXES = (
 ACTIVATION_AXES = ("batch", "activation_heads", "activation_mlp", "activation_vocab")
 
 # Axes that a table leaves out are replicated on all devices. Activations have their own names: a
-# rule that lays a parameter over `fsdp` must not apply to the batch.
+# rule that shards a parameter over `fsdp` must not apply to the batch.
 _BATCH: Rules = (("batch", BATCH_AXES),)
 _FSDP: Rules = (("embed", "fsdp"),)
 _TENSOR: Rules = (
@@ -61,7 +61,7 @@ class Layout:
       mesh: The devices.
       preset: A key of `PRESETS`.
       rules: Pairs of a logical name and mesh axes; the first match wins.
-      max_replicated_share: The largest share of the parameters' bytes, from 0 to 1, that may be
+      max_replicated_share: The largest fraction of the parameters' bytes, from 0 to 1, that may be
         left replicated along an axis that the preset shards parameters over.
     """
 
@@ -81,18 +81,16 @@ class Layout:
         """Builds the layout of a preset, with the user's own rules first.
 
         Args:
-          prepended: Rules "NAME=AXIS", or "NAME=" for an axis that stays whole.
+          prepended: Rules "NAME=AXIS", or "NAME=" for a replicated axis.
 
         Raises:
           UserError: A rule names an unknown axis, or the mesh has a single device along an axis
-            that divides something, or several devices along an axis that divides nothing.
+            that shards something, or several devices along an axis that shards nothing.
         """
         own = tuple(_parse_rule(rule, tuple(mesh.shape)) for rule in prepended if rule)
         layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_share)
         needed = {axis: f"config.sharding is {preset!r}" for axis in layout.promised_axes}
-        needed |= {
-            axis: f"config.sharding_rules lays {name!r} over {axis!r}" for name, axis in own if axis
-        }
+        needed |= {axis: f"config.sharding_rules has {name}={axis}" for name, axis in own if axis}
         for axis, reason in needed.items():
             if mesh.devices.size > 1 and mesh.shape[axis] == 1:
                 raise UserError(
@@ -103,7 +101,7 @@ class Layout:
         for axis, size in mesh.shape.items():
             if size > 1 and axis not in used:
                 raise UserError(
-                    f"config.mesh.{axis} is {size}, but config.sharding {preset!r} divides nothing "
+                    f"config.mesh.{axis} is {size}, but config.sharding {preset!r} shards nothing "
                     f"over {axis!r}: the devices along it would do the same work; give them to "
                     f"another axis, for example --config.mesh.{axis}=1 --config.mesh.data=-1"
                 )
@@ -125,7 +123,7 @@ class Layout:
           A tree of NamedShardings, without boxes.
 
         Raises:
-          UserError: The size of an axis does not divide over its devices, or too many of
+          UserError: The size of an axis is not a multiple of its devices, or too many of
             the parameters' bytes are left replicated.
         """
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
@@ -169,19 +167,19 @@ class Layout:
             return
         leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
         sizes = [(leaf.size * leaf.dtype.itemsize, _name(path)) for path, leaf in leaves]
-        whole = [
+        replicated = [
             size
             for size, sharding in zip(sizes, jax.tree.leaves(shardings), strict=True)
             if axis not in mesh_axes(sharding)
         ]
-        share = sum(size for size, _ in whole) / sum(size for size, _ in sizes)
-        if share > self.max_replicated_share:
-            largest, name = max(whole)
+        fraction = sum(size for size, _ in replicated) / sum(size for size, _ in sizes)
+        if fraction > self.max_replicated_share:
+            largest, name = max(replicated)
             raise UserError(
-                f"config.sharding is {self.preset!r}, yet {share:.1%} of the parameters' bytes are "
-                f"not divided over config.mesh.{axis} (the largest: {name}, {largest:,} bytes), "
-                f"more than config.max_replicated_share, {self.max_replicated_share:g}: raise "
-                "that limit, or change config.sharding_rules"
+                f"config.sharding is {self.preset!r}, but {fraction:.1%} of the parameters' bytes "
+                f"are not sharded over config.mesh.{axis} (the largest: {name}, {largest:,} "
+                f"bytes), more than config.max_replicated_share, {self.max_replicated_share:g}: "
+                "raise that limit, or change config.sharding_rules"
             )
 
 
@@ -201,7 +199,7 @@ def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
     if not equals:
         raise UserError(
             f"config.sharding_rules has {rule!r}; a rule is NAME=AXIS, such as 'mlp=fsdp', or "
-            "NAME= for an axis that stays whole"
+            "NAME= for a replicated axis"
         )
     for value, known, what in ((name, names, "logical axis"), (axis or axes[0], axes, "mesh axis")):
         if value not in known:

@@ -29,15 +29,13 @@ from bert_jax.reports.parameters import print_parameters
 from bert_jax.text.corpus import BUILT_IN, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.best import Best
-from bert_jax.training.loop import train_loop
-from bert_jax.training.memory import check_memory
+from bert_jax.training.loop import PreemptionGuard, train_loop
 from bert_jax.training.metrics import read_results
-from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.recorder import Recorder, recording
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage, stage_of
 from bert_jax.training.state import TrainState
-from bert_jax.training.trainer import Trainer
+from bert_jax.training.trainer import Trainer, check_memory
 
 _SLOW = (
     "set a smaller --config.train.num_steps, take a smaller model (--config=mini_laptop takes "
@@ -220,7 +218,7 @@ class PretrainingRun:
         self.results = results
         loss = trainer.objective.held_out_loss(results)
         # The loss depends on the length of the sequences.
-        self.best.judge(state, -loss, group=stage.max_seq_length)
+        self.best.update(state, -loss, group=stage.max_seq_length)
         text = evaluation.progress_text(trainer.objective.metrics, results)
         if self.best.step < step:
             text += f" (lowest loss: step {self.best.step:,})"

@@ -1,5 +1,7 @@
 """Checks whether a config's train step fits a TPU slice, and estimates its speed."""
 
+import math
+
 import jax
 from ml_collections import ConfigDict
 
@@ -7,9 +9,10 @@ from bert_jax import config as config_lib
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import terminal
+from bert_jax.parallel.mesh import num_data_shards
+from bert_jax.pretraining.build import make_trainer
 from bert_jax.tpu import topologies
 from bert_jax.tpu.compilation import Compiled, compile_step, gib
-from bert_jax.tpu.largest_batch import largest_that_fits, with_batch_size_per_chip
 from bert_jax.tpu.report import print_report, report
 from bert_jax.tpu.topologies import Topology
 from bert_jax.training.stages import numbered_stage
@@ -64,5 +67,66 @@ def check(
             f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens per "
             f"chip need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
             f"{topology.chip.name} has; use a smaller batch (--batch_size_per_chip=auto finds "
-            "the largest), --config.remat=full, or a sharding that divides the parameters"
+            "the largest), --config.remat=full, or a sharding that shards the parameters"
         )
+
+
+def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) -> ConfigDict:
+    """Returns the config with `size` sequences per chip in every stage."""
+    # A ConfigDict's own copy would share the stages.
+    config = config_lib.from_dict(config_lib.to_dict(config))
+    config.train.batch_size = size * topology.num_chips
+    for entry in config.train.stages:
+        entry.batch_size = 0
+    return config
+
+
+def largest_that_fits(
+    config: ConfigDict, topology: Topology, devices: list[jax.Device], stage_number: int
+) -> tuple[int, dict[int, Compiled]]:
+    """Finds the largest batch per chip that fits, with few compilations.
+
+    Sizes are a power of two plus quarters of it (64, 80, 96, 112), times the smallest size
+    that the slice can shard. Memory grows about linearly with the batch, so a line through
+    two compilations predicts the answer. The next larger size is always tried.
+
+    Returns:
+      The largest size that fits, or the smallest size if none does; and the compiled step of each
+      size tried.
+    """
+    trainer = make_trainer(config, devices=devices)
+    parts = num_data_shards(trainer.mesh) * config.train.gradient_accumulation_steps
+    parts = math.lcm(parts, len({device.process_index for device in devices}))
+    unit = parts // math.gcd(parts, topology.num_chips)
+    multiples = {(quarters << power) / 4 for power in range(24) for quarters in (4, 5, 6, 7)}
+    sizes = [unit * int(multiple) for multiple in sorted(multiples) if multiple.is_integer()]
+    limit = topology.chip.hbm_limit_bytes
+    tried: dict[int, Compiled] = {}
+    low, high = -1, len(sizes)
+    # The first guess comes from BERT-large: 8,192 tokens fit in 16 GiB.
+    length = numbered_stage(config, stage_number).max_seq_length
+    aim = 8192 / length * limit / 2**34
+    while high - low > 1:
+        at = max((i for i, size in enumerate(sizes) if size <= aim), default=0)
+        at = min(max(at, low + 1), high - 1)
+        size = sizes[at]
+        sized = with_batch_size_per_chip(config, size, topology)
+        step = tried[size] = compile_step(sized, topology, devices, stage_number)
+        low, high = (at, high) if step.fits else (low, at)
+        verdict = "fits" if step.fits else "does not fit"
+        print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)
+        aim = _aim(tried, limit)
+    return sizes[max(low, 0)], tried
+
+
+def _aim(tried: dict[int, Compiled], limit: int) -> float:
+    """Returns the batch size that would fill the memory, on a line through tried sizes."""
+    near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
+    if len(near) == 1:
+        base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]
+    else:
+        first, second = (tried[size].total_bytes for size in near)
+        slope = (second - first) / (near[1] - near[0])
+        base = first - slope * near[0]
+    # A line that does not rise predicts nothing: aims at twice the largest size tried.
+    return (limit - base) / slope if slope > 0 else max(tried) * 2

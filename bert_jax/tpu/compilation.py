@@ -58,7 +58,7 @@ def compile_step(
     """Compiles the train step of one stage of a validated config.
 
     Raises:
-      UserError: The mesh, the batch or a parameter does not divide over the slice.
+      UserError: The mesh, the batch or a parameter does not fit the slice.
       jax.errors.JaxRuntimeError: The compiler failed for a reason other than memory.
     """
     trainer = make_trainer(config, devices=devices)

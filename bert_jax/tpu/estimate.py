@@ -76,7 +76,7 @@ def estimate_step(operations: list[Operation], topology: Topology) -> Estimate:
             ends[collective.key] = links_free_at
         now += seconds
         for collective in operation.collectives:
-            if collective.phase == "whole":
+            if collective.phase == "sync":
                 duration = operation.executions * collective_seconds(collective, topology)
                 collectives += duration
                 links_free_at = max(now, links_free_at) + duration
@@ -103,20 +103,20 @@ def kernel_seconds(kernel: Kernel, topology: Topology) -> float:
 def collective_seconds(collective: Collective, topology: Topology) -> float:
     """Estimates the time of one collective from the bytes that each device sends.
 
-    A reduce-scatter and an all-gather send all but one part of the whole array. An all-to-all sends
+    A reduce-scatter and an all-gather send all but one part of the array. An all-to-all sends
     at most as much. An all-reduce is a reduce-scatter and an all-gather.
     """
     chip = topology.chip
     all_devices = topology.num_chips * chip.devices
     devices = collective.group_size or all_devices
-    whole = collective.output_bytes
+    full_bytes = collective.output_bytes
     if collective.kind == "reduce-scatter":
-        whole *= devices
-    sent = whole * (devices - 1) / devices
+        full_bytes *= devices
+    sent = full_bytes * (devices - 1) / devices
     if collective.kind == "all-reduce":
         sent *= 2
     elif collective.kind == "collective-permute":
-        sent = whole
+        sent = full_bytes
     bandwidth = chip.ici_bytes_per_second / chip.devices
     if collective.kind == "collective-permute":
         # Sends to one neighbor, over one link.

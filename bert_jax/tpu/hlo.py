@@ -47,7 +47,7 @@ class Collective:
     Attributes:
       kind: One of `COLLECTIVES`.
       key: Equal for the start and the end of one collective.
-      phase: `whole` if the program waits for it; `start` or `done` if other operations run in
+      phase: `sync` if the program waits for it; `start` or `done` if other operations run in
         between.
       output_bytes: The size of the result on one device.
       group_size: The number of devices in a group; 0 if the text has no groups.
@@ -208,7 +208,7 @@ def _collectives(
             # This fusion runs while the collective does; other operations start and end it.
             continue
         else:
-            phase = "whole"
+            phase = "sync"
         if inside.startswith("all-reduce-scatter"):
             # A fusion of all-reduce and slice: each device keeps its part of the sum.
             collective = dataclasses.replace(
@@ -228,7 +228,7 @@ def _collective(line: str) -> Collective | None:
         return None
     kind, _, phase = opcode[1].rpartition("-")
     if phase not in ("start", "done"):
-        kind, phase = opcode[1], "whole"
+        kind, phase = opcode[1], "sync"
     if kind not in COLLECTIVES:
         return None
     rest = match[2]
@@ -238,7 +238,7 @@ def _collective(line: str) -> Collective | None:
     elif phase == "start" and kind in ("all-gather", "collective-permute"):
         # A tuple of the operand, the result and semaphores, which have no size.
         output_bytes = _bytes(_elements(rest[: opcode.start(1)])[1])
-    elif phase == "whole" and (channel := _CHANNEL.search(rest)):
+    elif phase == "sync" and (channel := _CHANNEL.search(rest)):
         key = f"channel {channel[1]}"
     return Collective(kind, key, phase, output_bytes, _group_size(rest))
 

@@ -69,7 +69,7 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
 
 
 def costliest(operations: list[hlo.Operation], topology: Topology) -> list[dict[str, Any]]:
-    """Returns the source lines whose operations take longest, and their share of the total."""
+    """Returns the source lines whose operations take longest, and their fraction of the total."""
     seconds: dict[str, float] = {}
     for operation in operations:
         source = _relative(operation.source)
@@ -83,7 +83,7 @@ def costliest(operations: list[hlo.Operation], topology: Topology) -> list[dict[
         {
             "source": source,
             "cycles": round(seconds[source] * topology.chip.clock_hz),
-            "share": seconds[source] / total,
+            "fraction": seconds[source] / total,
         }
         for source in ranked
     ]
@@ -131,9 +131,9 @@ def print_report(results: dict[str, Any], topology: Topology, console: Console) 
     times.add_row("sequences/s per chip", f"{rate:,.1f}")
     times.add_row("MFU", f"{results['estimated_mfu']:.1%}")
     console.print(times)
-    lines = empty_table("costliest source lines", "", "million cycles", "share")
+    lines = empty_table("costliest source lines", "", "million cycles", "fraction")
     for line in results["costliest_operations"]:
-        lines.add_row(line["source"], f"{line['cycles'] / 1e6:,.2f}", f"{line['share']:.1%}")
+        lines.add_row(line["source"], f"{line['cycles'] / 1e6:,.2f}", f"{line['fraction']:.1%}")
     console.print(lines)
     if estimate["kernels_without_cost"]:
         console.print(

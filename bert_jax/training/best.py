@@ -26,10 +26,10 @@ class Best:
     Attributes:
       step: The step of the best evaluation; -1 if there is none.
       score: Its score; higher is better.
-      results: What `judge` got with it.
+      results: The `results` of that evaluation.
       last_step: The last step that was evaluated; -1 if there is none.
       num_worse: The number of evaluations since the best.
-      group: See `judge`.
+      group: See `update`.
     """
 
     def __init__(self, directory: epath.PathLike, *, keeps: bool, state: Mapping[str, Any]):
@@ -44,7 +44,7 @@ class Best:
             # A killed process had replaced it by a better one, or it was not kept.
             self.step = -1
 
-    def judge(self, state: TrainState, score: float, results: Any = None, group: Any = None):
+    def update(self, state: TrainState, score: float, results: Any = None, group: Any = None):
         """Compares an evaluation with the best; if it is better, keeps the parameters.
 
         Args:

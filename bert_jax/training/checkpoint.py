@@ -22,7 +22,7 @@ from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.state import TrainState
 
-# How the errors begin of those reads and writes that orbax abandons when another one fails.
+# The first words of errors of reads and writes that orbax abandons after another one failed.
 _NOISE = ("Event loop is closed", "Encountered error while reading array")
 _log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Checkpointer:
 
         Args:
           abstract_state: The shapes, dtypes and shardings to restore; the mesh may differ from
-            that of the run that wrote the checkpoint.
+            the mesh of the run that wrote the checkpoint.
 
         Raises:
           UserError: No checkpoint can be restored; all are damaged, or the shapes differ.
@@ -164,8 +164,8 @@ class Checkpointer:
             self._manager.reload()
             return step, *restored
         if damaged:
-            # Damaged checkpoints stay in place. With an empty folder, the next start would begin
-            # at step 0.
+            # Damaged checkpoints are left here: with an empty folder, the next start would begin at
+            # step 0.
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read (the newest: "
                 f"{damaged[0][1]}); start again in another work directory"

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax.models import BertConfig
-from bert_jax.models.bilstm import NUM_LAYERS
-from bert_jax.models.task_models import TaskModel
+from bert_jax.models.task_models import NUM_BILSTM_LAYERS, TaskModel
 from bert_jax.objectives.term import Term
 from bert_jax.parallel.chips import CHIPS
 from bert_jax.training.layer_rates import LayerRates
@@ -107,7 +106,7 @@ def _block(config: BertConfig, length: int) -> int:
 
 def _bilstm(width: int, size: int, length: int) -> int:
     """Returns the FLOPs of a BiLSTM's forward pass, with four gates in two directions."""
-    return 2 * length * 2 * 4 * size * (width + size + (NUM_LAYERS - 1) * 3 * size)
+    return 2 * length * 2 * 4 * size * (width + size + (NUM_BILSTM_LAYERS - 1) * 3 * size)
 
 
 def peak_flops_per_second(device: jax.Device) -> float | None:

@@ -1,7 +1,9 @@
-"""The training loop of pre-training and fine-tuning."""
+"""The training loop of pre-training and fine-tuning, which SIGTERM ends cleanly."""
 
+import signal
+import threading
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import jax
 from etils import epath
@@ -12,7 +14,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.parallel import multihost
 from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
@@ -23,6 +24,60 @@ from bert_jax.training.trainer import Trainer
 def steps_between_lines(config: ConfigDict, num_steps: int) -> int:
     """Returns the number of steps of a line of metrics; see `config.log.every_steps`."""
     return config.log.every_steps or max(1, min(50, num_steps // 20))
+
+
+class PreemptionGuard:
+    """A context manager under which SIGTERM stops the run at the next step.
+
+    Cloud TPU, Kubernetes and Slurm send SIGTERM. A first SIGINT (Ctrl-C) has the same effect;
+    a second one ends the process at once. A signal to any one of several processes stops all of
+    them at the same step.
+    """
+
+    def __init__(self):
+        self._noted = 0
+        self._agreed = 0
+        self._vote: jax.Array | None = None
+        self._previous: dict[int, object] = {}
+
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal; empty if there was none."""
+        number = self._agreed if jax.process_count() > 1 else self._noted
+        return signal.Signals(number).name if number else ""
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run must stop. With several processes, `poll` updates this."""
+        return bool(self.signal_name)
+
+    def poll(self) -> bool:
+        """Returns whether a stop was requested.
+
+        All processes must call this between the same steps, and all get the same answer. It is
+        the result of the previous call's vote, so no step has to wait for it.
+        """
+        if jax.process_count() > 1 and not self._agreed:
+            before, self._vote = self._vote, multihost.vote(self._noted)
+            self._agreed = 0 if before is None else int(before)
+        return self.requested
+
+    def __enter__(self) -> Self:
+        # Python allows handlers only in the main thread; a worker thread of a notebook trains
+        # without them.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number, _frame):
+        self._noted = number
+        if number == signal.SIGINT:
+            signal.signal(number, self._previous[number])
 
 
 class Run(Protocol):
@@ -47,7 +102,7 @@ class Run(Protocol):
         ...
 
     def describe_batch(self, step: int) -> dict[str, Any]:
-        """Describes the rows of the latest batch, that of `step`, as values that JSON can hold."""
+        """Describes the rows of the batch of `step`, the latest, as values that JSON can hold."""
         ...
 
     def resume_point(self, step: int) -> dict[str, Any]:
@@ -59,7 +114,7 @@ class Run(Protocol):
         ...
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
-        """Evaluates a state, judges it and records the results, unless the run must stop."""
+        """Evaluates a state, updates `best` and records the results, unless the run must stop."""
         ...
 
     def is_over(self) -> bool:

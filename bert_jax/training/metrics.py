@@ -32,7 +32,7 @@ RATES = ("sequences_per_second", "tokens_per_second", "flops_per_second", "mfu")
 class MetricsWriter:
     """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard.
 
-    Object storage cannot append: both are written to scratch files, which are uploaded whole at
+    Object storage cannot append: both are written to scratch files, which are uploaded in full at
     most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines after that.
 
     Args:

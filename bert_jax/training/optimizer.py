@@ -94,7 +94,7 @@ def scale_by_adam(
             mu_hat, nu_hat = _corrected(mu, b1, count), _corrected(nu, b2, count)
             if eps_before_correction:
                 # The same quotient, with the factor sqrt(1 - b2^t) moved into eps.
-                scaled_eps = eps / jnp.sqrt(_share(b2, count))
+                scaled_eps = eps / jnp.sqrt(_total_weight(b2, count))
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + scaled_eps), mu_hat, nu_hat)
         return updates, AdamMoments(count, mu, nu)
 
@@ -103,11 +103,11 @@ def scale_by_adam(
 
 def _corrected(moments: Any, decay: float, count: jax.Array) -> Any:
     """Returns moments / (1 - decay^count)."""
-    share = _share(decay, count)
-    return jax.tree.map(lambda moment: moment / share, moments)
+    weight = _total_weight(decay, count)
+    return jax.tree.map(lambda moment: moment / weight, moments)
 
 
-def _share(decay: float, count: jax.Array) -> jax.typing.ArrayLike:
+def _total_weight(decay: float, count: jax.Array) -> jax.typing.ArrayLike:
     """Returns 1 - decay^count.
 
     expm1 keeps the digits of float32: 1 - 0.999^t loses three of seven in the first steps.

@@ -193,7 +193,7 @@ def recording(
       num_steps: The last step of the run.
       step: The number of steps already taken.
       resume: The data that the checkpoint of that step stores beside the state.
-      cost, advice: As for `Progress`; the cost is that of a number of steps.
+      cost, advice: As for `Progress`; `cost` takes a number of steps.
     """
     is_first = multihost.is_first()
     with contextlib.ExitStack() as stack:

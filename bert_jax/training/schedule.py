@@ -30,11 +30,11 @@ def make_schedule(
     shared_steps = sum(stage.num_planned_steps for stage in shared)
 
     def curve(step, peak, warmup, total):
-        # A share is rounded down to whole steps, as in run_classifier.py.
+        # A fraction is rounded down to full steps, as in run_classifier.py.
         warmup_steps = int(warmup * total) if warmup < 1 else warmup
         start = warmup_steps if schedule.shape == "linear_after_warmup" else 0
-        share = (step - start) / (total - start)
-        decayed = peak * jnp.maximum(1.0 - share, 0.0) ** schedule.decay_power
+        progress = (step - start) / (total - start)
+        decayed = peak * jnp.maximum(1.0 - progress, 0.0) ** schedule.decay_power
         if not warmup_steps:
             return decayed
         if schedule.shape == "product":

@@ -1,4 +1,4 @@
-"""Divides the steps of a run between sequence lengths (paper, section A.2)."""
+"""Splits the steps of a run into stages of one sequence length each (paper, section A.2)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from bert_jax.config import max_predictions
 class Stage:
     """Consecutive steps of one sequence length: `first_step` <= step < `end_step`.
 
-    The last steps may be divided into parts of `extra_steps` steps, each with a schedule of its
-    own. Its peak is `extra_peak_learning_rate`, or that of the stage if this is 0.
+    The last steps may be split into parts of `extra_steps` steps, each with its own schedule, whose
+    peak is `extra_peak_learning_rate`, or the peak of the stage if this is 0.
     """
 
     index: int
@@ -45,14 +45,14 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
     Boundaries are rounded from the running sum of the fractions; the stages always cover
     `train.num_steps` exactly. The steps of `train.extra` are added to the last stage.
     """
-    train, stages, share = config.train, [], 0.0
-    # The total may differ from 1 by rounding. It is summed like `share`, which makes the last
+    train, stages, done = config.train, [], 0.0
+    # The total may differ from 1 by rounding. It is summed like `done`, which makes the last
     # quotient exactly 1.
     total = sum((entry.fraction for entry in train.stages), 0.0)
     for index, entry in enumerate(train.stages):
-        first_step = round(share / total * train.num_steps)
-        share += entry.fraction
-        end_step = round(share / total * train.num_steps)
+        first_step = round(done / total * train.num_steps)
+        done += entry.fraction
+        end_step = round(done / total * train.num_steps)
         if end_step > first_step:
             stages.append(
                 Stage(
@@ -83,7 +83,7 @@ def stage_of(stages: Sequence[Stage], step: int) -> Stage:
 
 
 def numbered_stage(config: ConfigDict, number: int) -> Stage:
-    """Returns the stage of `--stage`, which counts the entries of `config.train.stages` from 1.
+    """Returns the stage of `--stage`, an index of `config.train.stages` that counts from 1.
 
     Raises:
       UserError: There is no such stage, or it has no steps.

@@ -43,7 +43,7 @@ def abstract_params(model: nn.Module) -> Any:
 def state_shardings(
     model: nn.Module, optimizer: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
-    """Returns the shardings of the whole state; moments are sharded like their parameters."""
+    """Returns the shardings of the state; moments are sharded like their parameters."""
     boxed = abstract_params(model)
     params = layout.params(boxed)
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))

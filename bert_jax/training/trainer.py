@@ -1,8 +1,11 @@
 """A model with its objective, optimizer and mesh, and the compiled steps."""
 
+import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import jax
@@ -14,6 +17,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bert_jax.base.batch import BatchFields
+from bert_jax.base.errors import UserError
 from bert_jax.models import BertConfig
 from bert_jax.objectives.objective import Batch, Metrics, Objective
 from bert_jax.parallel import mesh as mesh_lib
@@ -28,6 +32,11 @@ from bert_jax.training.step import make_train_step
 
 # Number of batches that are on the devices before they are needed.
 DEVICE_PREFETCH = 2
+# The limit of a container.
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# More bytes per token and hidden unit of a layer than a usual step needs. Only a step that might
+# need all of the memory by this rule is compiled in advance, which takes seconds.
+_MOST_BYTES = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Trainer:
       layout: How arrays are laid out on the mesh.
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
-      shardings: The shardings of the whole state.
+      shardings: The shardings of the state.
       flops_per_sequence: Returns the analytic FLOPs of training on one sequence of a stage.
       seed: The seed of weights, dropout and sampling.
       compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
@@ -88,7 +97,7 @@ class Trainer:
           devices: The devices of the mesh; by default all.
 
         Raises:
-          UserError: The mesh or a parameter does not divide over the devices, or
+          UserError: The mesh or a parameter does not fit the number of devices, or
             `config.sharding_rules` cannot be followed.
         """
         mesh = mesh_lib.make_mesh(config.mesh, devices)
@@ -265,3 +274,44 @@ class Trainer:
 def _has_kernels(device: jax.Device) -> bool:
     """Returns whether Pallas compiles for a device. On TPU v2 and v3 the compiler aborts."""
     return device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")
+
+
+def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
+    """Checks that the train step of every stage fits in the memory of a CPU.
+
+    The system would kill the process; GPU and TPU report an error instead.
+
+    Raises:
+      UserError: A step needs more memory than the machine has.
+    """
+    if trainer.mesh.devices.flat[0].platform != "cpu":
+        return
+    limit, config, refused = _memory_bytes(), trainer.model_config, []
+    for stage in trainer.stages:
+        tokens = stage.batch_size * stage.max_seq_length / accumulation_steps / jax.process_count()
+        if _MOST_BYTES * tokens * config.hidden_size * config.num_hidden_layers < limit:
+            continue
+        arguments = trainer.abstract_batch(stage), trainer.abstract_frozen()
+        step = trainer.compiled_train_step.lower(trainer.abstract_state(), *arguments).compile()
+        sizes, devices = step.memory_analysis(), jax.local_device_count()
+        held, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+        if (needed := (held + temporary) * devices) > limit:
+            fitting = max(int(stage.batch_size * (limit / devices - held) / temporary), 0)
+            refused.append((fitting, needed, stage))
+    if refused:
+        fitting, needed, stage = min(refused, key=lambda entry: entry[0])
+        raise UserError(
+            f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
+            f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} GiB, "
+            f"which is enough for about {fitting:,} sequences: set a smaller "
+            "config.train.batch_size or a larger config.train.gradient_accumulation_steps"
+        )
+
+
+def _memory_bytes() -> int:
+    """Returns the memory of this machine, or of the container that the process runs in."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        # The file holds "max" if there is no limit.
+        limit = min(limit, int(_CGROUP_LIMIT.read_text()))
+    return limit

@@ -131,10 +131,10 @@ def _check_directory(path: epath.Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; it must be a directory, or not exist yet")
     files.check_no_pattern(path)
-    for entry in path.iterdir() if path.exists() and not files.is_remote(path) else ():
+    for child in path.iterdir() if path.exists() and not files.is_remote(path) else ():
         # What a run writes and removes must be inside its directory.
-        if os.path.islink(entry):
-            raise UserError(f"{entry} is a symbolic link; remove it or choose another --workdir")
+        if os.path.islink(child):
+            raise UserError(f"{child} is a symbolic link; remove it or choose another --workdir")
 
 
 def has_checkpoints(workdir: epath.PathLike) -> bool:
@@ -317,7 +317,7 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
     try:
         counts = np.load(io.BytesIO((path / TOKEN_COUNTS).read_bytes()), allow_pickle=False)
         if counts.shape != (tokenizer.vocab_size,) or counts.dtype != np.int64:
-            raise ValueError("it does not have a count for each entry of the vocabulary")
+            raise ValueError("it does not have a count for each token of the vocabulary")
     except (ValueError, EOFError, MemoryError) as error:
         raise UserError(
             f"{path / TOKEN_COUNTS} is damaged; remove it and run the same command again (a "
@@ -345,8 +345,8 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """Returns the first key that differs and its two values; for lists, one differing entry."""
-    # They follow from the rest, and the places of skipped documents move with the files.
+    """Returns the first key that differs and its two values; for lists, one differing item."""
+    # They follow from the rest, and the paths of skipped documents move with the files.
     ignored = ("report", "first_dropped")
     before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
     if _without_directories(before) == _without_directories(now):

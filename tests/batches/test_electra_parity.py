@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.batches.corruption.presets import ELECTRA
+from bert_jax.batches.corruption.masked_lm import ELECTRA
 from bert_jax.batches.rows.halves import HalvesRows
 from tests.batches.fakes import (
     CLS,
@@ -67,9 +67,9 @@ def test_mask_shares_match_the_original():
     recorded = RECORDED["masks"]
     assert masked["masked_lm_weights"].sum(axis=1).mean() == recorded["predictions"]
     chosen = masked["masked_lm_weights"].sum()
-    share = recorded["mask_tokens"] / recorded["chosen"]
-    error = (share * (1 - share) * (1 / chosen + 1 / recorded["chosen"])) ** 0.5
-    assert abs((masked["input_ids"] == MASK).sum() / chosen - share) < 4 * error
+    fraction = recorded["mask_tokens"] / recorded["chosen"]
+    error = (fraction * (1 - fraction) * (1 / chosen + 1 / recorded["chosen"])) ** 0.5
+    assert abs((masked["input_ids"] == MASK).sum() / chosen - fraction) < 4 * error
     others = masked["input_ids"] != MASK
     assert (masked["input_ids"][others] == ids[others]).all()
     assert masked["input_ids"].shape == (num_rows, length)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.batches.corruption import presets
+from bert_jax.batches.corruption import masked_lm
 from bert_jax.batches.rows.packed import DocSentenceRows, FullSentenceRows
 from tests.batches.fakes import CLS, SEP, FakeStore, make_spec, make_tokenizer
 from tests.golden import record_fairseq as golden
@@ -77,21 +77,21 @@ def our_masks(words, rules):
 def largest_z_score(one, other):
     """Returns the largest difference between two histograms, in standard errors."""
     one, other = np.array(one, float), np.array(other, float)
-    share = (one + other) / (one.sum() + other.sum())
-    error = np.sqrt(share * (1 - share) * (1 / one.sum() + 1 / other.sum()))
+    fraction = (one + other) / (one.sum() + other.sum())
+    error = np.sqrt(fraction * (1 - fraction) * (1 / one.sum() + 1 / other.sum()))
     distance = np.abs(one / one.sum() - other / other.sum())
     return (distance[error > 0] / error[error > 0]).max()
 
 
 @pytest.mark.parametrize("group", ["tokens", "words"])
 def test_mask_distribution_matches_fairseq(recorded, group):
-    ours = our_masks(group == "words", presets.ROBERTA)
+    ours = our_masks(group == "words", masked_lm.ROBERTA)
     assert ours.pop("changed_but_not_chosen") == [0]
     for name, counts in ours.items():
         # The tokens of a word share a coin, so their outcomes vary more.
         limit = 8 if (group, name) == ("words", "outcome") else 4.5
         assert largest_z_score(counts, recorded[group][name]) < limit, name
-    bert = our_masks(group == "words", presets.BERT)
+    bert = our_masks(group == "words", masked_lm.BERT)
     different = {name for name in ours if largest_z_score(bert[name], recorded[group][name]) > 10}
     assert different >= {"tokens", "words", "position", "random_id"}
     assert ("same_coin_in_a_word" in different) == (group == "words")

@@ -39,7 +39,7 @@ def init(config: BertConfig, seed: int = 0):
 
 
 def apply(config: BertConfig, params, batch, **kwargs):
-    """Returns the logits of both heads, without the entries that pad the vocabulary."""
+    """Returns the logits of both heads, without the ids that pad the vocabulary."""
     kwargs = {"deterministic": True} | kwargs
     outputs = pretraining_model(config).apply({"params": params}, batch, **kwargs)
     return outputs | {"mlm": outputs["mlm"][..., : config.vocab_size]}
@@ -59,8 +59,8 @@ def stacked(params):
     return params | {"bert": params["bert"] | {"encoder": {"layers": {"layer": layer}}}}
 
 
-def assert_share(dropped, rate):
-    """Checks that a share is within four standard errors of the rate."""
+def assert_rate(dropped, rate):
+    """Checks that the fraction of True is within four standard errors of the rate."""
     error = 4 * math.sqrt(rate * (1 - rate) / dropped.size)
     assert abs(dropped.mean() - rate) < error, f"{dropped.mean():.4f} dropped, not {rate}"
 
@@ -68,4 +68,4 @@ def assert_share(dropped, rate):
 def assert_independent(one, other, rate=0.1):
     """Checks that two masks both drop an element with probability rate^2."""
     assert one.shape == other.shape
-    assert_share(one & other, rate**2)
+    assert_rate(one & other, rate**2)

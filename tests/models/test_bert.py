@@ -1,4 +1,4 @@
-"""The whole model: size, initial values, arithmetic, scanning and rematerialization."""
+"""The model: size, initial values, arithmetic, scanning and rematerialization."""
 
 import dataclasses
 import math
@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.models import BertConfig
-from bert_jax.models.activations import ACTIVATIONS
 from bert_jax.models.bert import BertEncoder
-from bert_jax.models.layers import LayerNorm
-from bert_jax.parallel.sharding import PARAMETER_AXES
+from bert_jax.models.layers import ACTIVATIONS, LayerNorm
 from tests.models.common import (
     ODD,
     PLAIN,
@@ -36,21 +34,6 @@ def test_parameter_count_matches_bert(config, count, scan_layers):
     with_padding = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nn.unbox(tree)))
     # 70 of the 30,592 rows and output biases only pad the vocabulary.
     assert with_padding - 70 * (config.hidden_size + 1) == count
-
-
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_every_axis_of_a_parameter_has_a_logical_name(scan_layers):
-    boxed = abstract_params(dataclasses.replace(ODD, scan_layers=scan_layers))
-    for leaf in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)):
-        assert len(leaf.names) == leaf.value.ndim and set(leaf.names) <= set(PARAMETER_AXES)
-    assert boxed["bert"]["embeddings"]["word_embeddings"].names == ("vocab", "embed")
-    encoder = boxed["bert"]["encoder"]
-    layer = encoder["layers"]["layer"] if scan_layers else encoder["layer_0"]
-    names = ("layers",) if scan_layers else ()
-    assert layer["intermediate"]["kernel"].names == (*names, "embed", "mlp")
-    assert layer["output"]["kernel"].names == (*names, "mlp", "embed")
-    assert layer["attention"]["query_kernel"].names == (*names, "embed", "heads", "depth")
-    assert layer["attention"]["output_kernel"].names == (*names, "heads", "depth", "embed")
 
 
 def test_initial_values():
@@ -93,10 +76,10 @@ def test_positions_may_start_as_sinusoids():
     sinusoids = flat(init(dataclasses.replace(config, sinusoidal_positions=0.3)))
     table = sinusoids.pop("bert/embeddings/position_embeddings")
     assert at_random.pop("bert/embeddings/position_embeddings").shape == table.shape
-    for place in (0, 1, 17, 39):
-        angles = [place / 10_000 ** (i / 8) for i in range(8)]
+    for position in (0, 1, 17, 39):
+        angles = [position / 10_000 ** (i / 8) for i in range(8)]
         row = [*map(math.sin, angles), *map(math.cos, angles)]
-        np.testing.assert_allclose(table[place], 0.3 * np.array(row)[:width], atol=1e-7)
+        np.testing.assert_allclose(table[position], 0.3 * np.array(row)[:width], atol=1e-7)
     # All other parameters are unchanged.
     assert sinusoids.keys() == at_random.keys()
     for name, value in at_random.items():

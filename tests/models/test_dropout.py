@@ -1,4 +1,4 @@
-"""Dropout: its rates, its places, and its independence between layers, steps and examples.
+"""Dropout: its rates and positions, and its independence between layers, steps and examples.
 
 Every dropout call in a running step is recorded with its values, under scan, rematerialization
 and gradient accumulation.
@@ -26,7 +26,7 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
 from tests.models.common import (
     assert_independent,
-    assert_share,
+    assert_rate,
     init,
     pretraining_model,
     stacked,
@@ -146,7 +146,7 @@ def test_each_dropout_has_its_rate_and_scales_the_rest(single, scan_layers, rema
     assert len(calls) == 1 + 3 * LAYERS
     assert sum(map(is_probs, calls)) == LAYERS and sum(map(is_embedding, calls)) == 1
     for call in calls:
-        assert_share(call.dropped, rate(call))
+        assert_rate(call.dropped, rate(call))
         kept = ~call.dropped
         np.testing.assert_allclose(
             call.output[kept], call.inputs[kept] / (1 - rate(call)), rtol=1e-6
@@ -230,14 +230,14 @@ def test_all_masks_of_a_training_run_differ(single, scan_layers, remat, groups):
             if is_probs_ == probs
         ]
         assert len(chosen) == 4 * (LAYERS if probs else 1 + 2 * LAYERS)
-        share = PROBS_RATE if probs else HIDDEN_RATE
+        probability = PROBS_RATE if probs else HIDDEN_RATE
         for one, other in itertools.combinations(chosen, 2):
-            assert_independent(one, other, share)
+            assert_independent(one, other, probability)
         for mask in chosen:
-            assert_independent(mask[:2], mask[2:], share)  # examples
-            assert_independent(mask[0], mask[1], share)
+            assert_independent(mask[:2], mask[2:], probability)  # examples
+            assert_independent(mask[0], mask[1], probability)
             if probs:
-                assert_independent(mask[:, 0], mask[:, 1], share)  # heads
+                assert_independent(mask[:, 0], mask[:, 1], probability)  # heads
 
 
 def test_attention_sublayer_may_have_its_own_rate(single):
@@ -248,7 +248,7 @@ def test_attention_sublayer_may_have_its_own_rate(single):
     sublayers = [call for call in calls if not is_probs(call) and not is_embedding(call)]
     assert len(sublayers) == 2 * LAYERS
     for call in sublayers:
-        assert_share(call.dropped, 0.4 if call.path[-1] == "Dropout_0" else HIDDEN_RATE)
+        assert_rate(call.dropped, 0.4 if call.path[-1] == "Dropout_0" else HIDDEN_RATE)
 
 
 def test_kept_values_are_scaled_without_bias_in_bfloat16():
@@ -262,6 +262,6 @@ def test_kept_values_are_scaled_without_bias_in_bfloat16():
 @pytest.mark.parametrize("rate", [1e-12, 1 - 2**-40])
 def test_rates_near_0_and_1(rate):
     """An element with the largest of the 2^32 hash values is kept at any rate below 1."""
-    places = jnp.arange(1000, dtype=jnp.int32)
-    kept = keeps(places, mask_keys(jax.random.key(0), ()), rate)
+    indices = jnp.arange(1000, dtype=jnp.int32)
+    kept = keeps(indices, mask_keys(jax.random.key(0), ()), rate)
     assert kept.all() if rate < 0.5 else not kept.any()

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from bert_jax.models import BertConfig
-from bert_jax.models.activations import ACTIVATIONS, gelu
 from bert_jax.models.dropout import keeps, mask_keys
-from bert_jax.models.layers import LayerNorm, add_bias, column_sums
-from tests.models.common import assert_independent, assert_share
+from bert_jax.models.layers import ACTIVATIONS, LayerNorm, add_bias, column_sums, gelu
+from tests.models.common import assert_independent, assert_rate
 
 CONFIG = BertConfig(10, 64, 1, 1, 64)
 
@@ -80,7 +79,7 @@ def test_column_sums_add_up_in_float32(dtype):
     sums = column_sums(x)
     assert sums.dtype == jnp.float32
     exact = np.asarray(x, np.float64).sum((0, 1))
-    # Sums of 1,200 numbers: bfloat16 accumulation would be off by whole units.
+    # Sums of 1,200 numbers: bfloat16 accumulation would be off by more than 1.
     np.testing.assert_allclose(sums, exact, atol=1e-4)
 
 
@@ -95,13 +94,13 @@ def test_dropout_masks_are_random():
     """Tests pairs of masks, and distances within a mask at which a weak hash would fail."""
     rate, size = 0.1, 2**16
     keys = mask_keys(jax.random.key(0), (6,))
-    place = jnp.arange(size, dtype=jnp.int32)
-    dropped = ~np.asarray(keeps(place, tuple(key[:, None] for key in keys), rate))
+    index = jnp.arange(size, dtype=jnp.int32)
+    dropped = ~np.asarray(keeps(index, tuple(key[:, None] for key in keys), rate))
     for mask in dropped:
-        assert_share(mask, rate)
+        assert_rate(mask, rate)
         for distance in (1, 2, 3, 4, 64, 128, 512, 1024, 4096, 2**15):
             assert_independent(mask[distance:], mask[:-distance], rate)
-        # The counts in 256 ranges of 256 places are binomially distributed.
+        # The counts in 256 ranges of 256 elements are binomially distributed.
         counts = mask.reshape(256, 256).sum(1)
         expected = 256 * rate * (1 - rate)
         assert abs(counts.var() - expected) < 4 * expected * math.sqrt(2 / 255)
@@ -109,7 +108,7 @@ def test_dropout_masks_are_random():
         for j in range(i):
             assert_independent(dropped[i], dropped[j], rate)
     # Other keys of jax.random give other masks.
-    other = ~np.asarray(keeps(place, tuple(k[0] for k in mask_keys(jax.random.key(1), (1,))), rate))
+    other = ~np.asarray(keeps(index, tuple(k[0] for k in mask_keys(jax.random.key(1), (1,))), rate))
     assert_independent(dropped[0], other, rate)
 
 

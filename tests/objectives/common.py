@@ -1,7 +1,23 @@
+"""What the tests of several terms share."""
+
+import dataclasses
+
 import numpy as np
 
+from bert_jax.base.batch import MASKED_LM_FIELDS, BatchField
 from bert_jax.models.heads import NO_PROBABILITY
 from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs
+from bert_jax.objectives.terms.electra import Generator
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenSamples(Generator):
+    """A generator that takes its samples from the batch."""
+
+    fields = {**MASKED_LM_FIELDS, "samples": BatchField("BM", "int32")}
+
+    def samples(self, model, logits_BxMxW, batch):
+        return batch["samples"]
 
 
 def decoder(width, seed, length=2 * SLICE_POSITIONS + 5):

@@ -13,11 +13,11 @@ from bert_jax.config import validate
 from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.objective import apply
 from bert_jax.objectives.terms import make_terms
-from bert_jax.objectives.terms.generator import Generator
 from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.state import init_params
 from tests.models.common import PLAIN
+from tests.objectives.common import GivenSamples
 from tests.small import flat, random_batch, randomized, small_config
 
 NAMES = ("generator", "replaced_token")
@@ -33,14 +33,6 @@ ELECTRA = {
     "data.corruption": "electra",
 }
 BATCH = random_batch(3)
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenSamples(Generator):
-    """A generator whose samples are those of the batch."""
-
-    def samples(self, model, logits_BxMxW, batch):
-        return batch["samples"]
 
 
 @pytest.fixture(scope="module")
@@ -118,41 +110,21 @@ def test_detection_is_counted_over_all_real_tokens(electra):
     logits, is_replaced = (np.asarray(x, np.float64) for x in apply(model, params, batch)["rtd"])
     real = (BATCH["attention_mask"][:13] > 0).ravel()
     logits, truth = logits[:13].ravel()[real], is_replaced[:13].ravel()[real] > 0
-    marked, share = logits > 0, truth.mean()
+    marked, fraction = logits > 0, truth.mean()
     probs = 1 / (1 + np.exp(-logits))
     expected = {
         "rtd_loss": -np.log(np.where(truth, probs, 1 - probs)).mean(),
         "rtd_accuracy": (marked == truth).mean(),
         "rtd_precision": truth[marked].mean(),
         "rtd_recall": marked[truth].mean(),
-        "all_real_rtd_accuracy": 1 - share,
-        "all_replaced_rtd_precision": share,
-        "constant_rtd_loss": -share * np.log(share) - (1 - share) * np.log(1 - share),
+        "all_real_rtd_accuracy": 1 - fraction,
+        "all_replaced_rtd_precision": fraction,
+        "constant_rtd_loss": -fraction * np.log(fraction) - (1 - fraction) * np.log(1 - fraction),
     }
     assert real.sum() < real.size and marked.any() and truth.any()
     for name, value in expected.items():
         assert results[name] == pytest.approx(value, rel=1e-4), name
     assert results.keys() >= {"mlm_loss", "unigram_mlm_loss", "mlm_accuracy"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"model.num_hidden_layers": 1},
-        {"scan_layers": True, "train.gradient_accumulation_steps": 2, "model.embedding_size": 8},
-    ],
-    ids=["plain", "scanned, accumulated"],
-)
-def test_a_trainer_learns_both_parts(overrides):
-    trainer = make_trainer(small_config(**ELECTRA, **overrides), jax.devices()[:1])
-    state, losses = trainer.init_state(), []
-    for batch in trainer.put([random_batch(0)] * 40):
-        state, metrics = trainer.train_step(state, batch)
-        losses.append((float(metrics["mlm_loss"]), float(metrics["rtd_loss"])))
-        total = losses[-1][0] + 50 * losses[-1][1]
-        assert float(metrics["loss"]) == pytest.approx(total, rel=1e-5)
-    assert losses[-1][0] < losses[0][0] - 0.5 and losses[-1][1] < losses[0][1] - 0.05
 
 
 def test_flops_count_the_generator():

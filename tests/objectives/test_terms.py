@@ -14,9 +14,8 @@ from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.cross_entropy import SLICE_POSITIONS, DecoderInputs, sliced_cross_entropy
 from bert_jax.objectives.terms import make_terms
 from bert_jax.objectives.terms.masked_lm import MaskedLM
-from bert_jax.objectives.terms.next_sentence import NextSentence
+from bert_jax.objectives.terms.next_sentence import NextSentence, SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.terms.next_token import NextToken
-from bert_jax.objectives.terms.sentence_order import SentenceOrder, ThreeWayOrder
 from bert_jax.objectives.weighted import WeightedTerms
 from tests.models.common import PLAIN, init
 from tests.objectives.common import decoder
@@ -43,21 +42,21 @@ def masked():
 
 @pytest.mark.parametrize("rows", [None, [1, 0, 1, 0]])
 def test_masked_lm_against_numpy(masked, rows):
-    """`rows` are the weights that evaluation gives to whole rows."""
+    """`rows` are the weights that evaluation gives to rows."""
     logits, batch = masked
     if rows:
         batch["example_weights"] = np.array(rows, np.float32)
     weights = batch["masked_lm_weights"] * np.array(rows or [1] * 4)[:, None]
-    places = list(zip(*np.nonzero(weights), strict=True))
+    masked_at = list(zip(*np.nonzero(weights), strict=True))
     labels = batch["masked_lm_ids"]
     sums = MaskedLM().sums(logits, batch)
-    loss = sum(cross_entropy(logits[p], labels[p]) for p in places)
+    loss = sum(cross_entropy(logits[p], labels[p]) for p in masked_at)
     (found, weight), (correct, _) = sums["mlm_loss"], sums["mlm_accuracy"]
     np.testing.assert_allclose(found, loss, rtol=1e-6)
-    assert correct == sum(logits[p].argmax() == labels[p] for p in places) >= 2
-    assert weight == len(places)
+    assert correct == sum(logits[p].argmax() == labels[p] for p in masked_at) >= 2
+    assert weight == len(masked_at)
     assert {value.dtype for pair in sums.values() for value in pair} == {jnp.dtype("float32")}
-    # The total is that of run_pretraining.py.
+    # As in run_pretraining.py.
     total = batch["masked_lm_weights"].sum() + 1e-5
     np.testing.assert_allclose(MaskedLM().total(batch), total, rtol=1e-6)
 
@@ -68,20 +67,11 @@ def test_masked_lm_against_numpy(masked, rows):
 
     unigram = np.log(np.random.default_rng(1).dirichlet(np.ones(17))).astype(np.float32)
     baseline = MaskedLM().baseline_sums(batch, unigram)
-    loss = -sum(unigram[labels[p]] for p in places)
-    np.testing.assert_allclose(baseline["unigram_mlm_loss"], (loss, len(places)), rtol=1e-5)
-    assert baseline["unigram_mlm_accuracy"][0] == sum(labels[p] == unigram.argmax() for p in places)
-
-
-def test_masked_lm_without_masked_tokens_has_a_finite_mean(masked):
-    logits, batch = masked
-    batch["masked_lm_weights"] *= 0
-
-    def mean(x):
-        return MaskedLM().sums(x, batch)["mlm_loss"][0] / MaskedLM().total(batch)
-
-    loss, gradient = jax.value_and_grad(mean)(logits)
-    assert loss == 0 and not np.any(gradient)
+    loss = -sum(unigram[labels[p]] for p in masked_at)
+    np.testing.assert_allclose(baseline["unigram_mlm_loss"], (loss, len(masked_at)), rtol=1e-5)
+    assert baseline["unigram_mlm_accuracy"][0] == sum(
+        labels[p] == unigram.argmax() for p in masked_at
+    )
 
 
 @pytest.mark.parametrize("term", [NextSentence(), SentenceOrder(), ThreeWayOrder()])
@@ -103,9 +93,9 @@ def test_labels_of_pairs_against_numpy(term):
     assert correct == sum(logits[i].argmax() == labels[i] for i in real)
     assert 0 < correct < 7 == weight
     results = term.results(jax.device_get(sums))
-    shares = np.bincount(labels[real], minlength=num_labels) / 7
-    assert results[f"majority_{term.name}_accuracy"] == pytest.approx(shares.max())
-    constant = np.mean([-np.log(shares[label]) for label in labels[real]])
+    frequencies = np.bincount(labels[real], minlength=num_labels) / 7
+    assert results[f"majority_{term.name}_accuracy"] == pytest.approx(frequencies.max())
+    constant = np.mean([-np.log(frequencies[label]) for label in labels[real]])
     assert results[f"constant_{term.name}_loss"] == pytest.approx(constant)
     assert results.keys() >= {metric.name for metric in term.metrics}
     del batch["example_weights"]
@@ -150,7 +140,7 @@ def test_next_token_against_numpy(rows):
     batch = {"input_ids": ids, "attention_mask": (np.arange(9) < np.c_[lengths]).astype(np.int32)}
     if rows:
         batch["example_weights"] = np.array(rows, np.float32)
-    # Entries that the training text lacks share the lowest probability.
+    # Tokens that the training text lacks share the lowest probability.
     unigram = np.log([0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 1e-9, 1e-9, 1e-9])
     unigram = unigram.astype(np.float32)
 

@@ -22,7 +22,7 @@ from bert_jax.config import cli
 from bert_jax.parallel import multihost
 from bert_jax.parallel.sharding import Layout
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.loop import PreemptionGuard
 from bert_jax.training.state import TrainState
 
 

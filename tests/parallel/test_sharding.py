@@ -1,4 +1,4 @@
-"""Sharding presets, users' rules, the replicated share, and the table of parameters."""
+"""Sharding presets, users' rules, the replicated fraction, and the table of parameters."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_sharding_matches_the_golden_files(name, preset):
         if golden["parameters"].get(key) != actual["parameters"].get(key)
     }
     assert (different, golden) == ({}, actual), (
-        f"{name} under {preset} is not divided as recorded: {different or 'see above'}. "
+        f"{name} under {preset} is not sharded as recorded: {different or 'see above'}. "
         "If this is intended, update the files: python -m tests.golden.record_sharding"
     )
 
@@ -97,8 +97,8 @@ def test_moments_are_sharded_like_their_parameters(preset, optimizer):
     (moments,) = [part for part in trainer.shardings.opt_state if hasattr(part, "mu")]
     assert moments.mu == moments.nu == trainer.shardings.params
     assert moments.count == trainer.shardings.step == trainer.layout.replicated
-    divided = [s for s in jax.tree.leaves(trainer.shardings.params) if mesh_axes(s)]
-    assert divided, "nothing is divided: the test checks nothing"
+    sharded = [s for s in jax.tree.leaves(trainer.shardings.params) if mesh_axes(s)]
+    assert sharded, "nothing is sharded: the test checks nothing"
 
 
 class TestRules:
@@ -122,7 +122,7 @@ class TestRules:
             ("=fsdp", "'' is not a logical axis"),
             (
                 "mlp=model",
-                "config.sharding_rules lays 'mlp' over 'model' but config.mesh.model is 1",
+                "config.sharding_rules has mlp=model but config.mesh.model is 1",
             ),
         ],
     )
@@ -137,24 +137,24 @@ class TestRules:
         assert axes[0] == ("data", "fsdp")
 
 
-class TestReplicatedShare:
+class TestReplicatedFraction:
     def test_a_preset_needs_devices_on_its_axes(self):
         with pytest.raises(UserError, match="sharding is 'fsdp' but config.mesh.fsdp is 1"):
             sharded_trainer("fsdp", **{"mesh.fsdp": 1, "mesh.data": -1})
 
     def test_rules_that_replicate_too_much_are_refused(self):
-        """fsdp_tp is included: its parameters are still divided over the other axis."""
+        """fsdp_tp is included: its parameters are still sharded over the other axis."""
         for preset, axis in (("fsdp", "fsdp"), ("fsdp_tp", "fsdp"), ("tp", "model")):
             rules = ("embed=",) if axis == "fsdp" else ("vocab=", "heads=", "mlp=")
             with pytest.raises(UserError) as error:
                 sharded_trainer(preset, sharding_rules=rules)
             assert str(error.value).startswith(
-                f"config.sharding is {preset!r}, yet 100.0% of the parameters' bytes are not "
-                f"divided over config.mesh.{axis} (the largest: {TABLE}, 12,288 bytes), more than "
+                f"config.sharding is {preset!r}, but 100.0% of the parameters' bytes are not "
+                f"sharded over config.mesh.{axis} (the largest: {TABLE}, 12,288 bytes), more than "
                 "config.max_replicated_share, 0.5:"
             )
 
-    def test_the_share_is_counted_in_bytes(self):
+    def test_the_fraction_is_counted_in_bytes(self):
         mesh = make_mesh({"data": 4, "fsdp": 1, "model": 2}, slices())
         boxed = {
             name: nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
@@ -168,12 +168,12 @@ class TestReplicatedShare:
         with pytest.raises(UserError, match=r"25.0% .* \(the largest: a, 64 bytes\)"):
             Layout.create(mesh, "tp", ["mlp="], limit - 1e-6).params(boxed)
 
-    def test_axes_that_divide_nothing_are_refused(self):
+    def test_axes_that_shard_nothing_are_refused(self):
         mesh = make_mesh({"data": 4, "fsdp": 1, "model": 2}, slices())
         with pytest.raises(UserError, match="model=1 --config.mesh.data=-1"):
             Layout.create(mesh, "dp")
         Layout.create(mesh, "dp", ["mlp=model", "activation_mlp=model"])
-        # The batch is divided over `fsdp`.
+        # The batch is sharded over `fsdp`.
         Layout.create(make_mesh({"data": 2, "fsdp": 4, "model": 1}, slices()), "dp")
 
     def test_sizes_that_do_not_divide(self):

@@ -1,8 +1,12 @@
-"""The memory that a compiled step needs."""
+"""Steps that do not compile: their memory, and messages about the config."""
 
+import jax
 import pytest
 
-from bert_jax.tpu.compilation import needed_bytes
+from bert_jax.base.errors import UserError
+from bert_jax.tpu import topologies
+from bert_jax.tpu.compilation import compile_step, needed_bytes
+from tests.small import small_config
 
 GIB = 2**30
 
@@ -26,3 +30,17 @@ GIB = 2**30
 )
 def test_needed_bytes_of_compiler_messages(said, needed):
     assert needed_bytes(said) == (needed and int(needed))
+
+
+@pytest.mark.parametrize(
+    "overrides, stage, words",
+    [
+        ({"mesh.model": 3}, 1, "config.mesh"),
+        ({"train.batch_size": 6, "train.gradient_accumulation_steps": 4}, 1, "batch_size is 6"),
+        ({}, 2, "--stage is 2; this config has the stages 1"),
+    ],
+)
+def test_configs_that_cannot_be_compiled(overrides, stage, words):
+    topology = topologies.find("v5e:1x1")
+    with pytest.raises(UserError, match=words):
+        compile_step(small_config(**overrides), topology, jax.devices()[:1], stage)

@@ -11,7 +11,7 @@ V5E = topologies.find("v5e:4x4")
 MS_OF_CYCLES = 1_500_000
 
 
-def collective(kind, output_bytes, group_size=16, phase="whole", key="1"):
+def collective(kind, output_bytes, group_size=16, phase="sync", key="1"):
     return Collective(kind, key, phase, output_bytes, group_size)
 
 

@@ -61,10 +61,10 @@ def test_collectives(operations):
         "collective-permute-start.72": [("collective-permute", "start", permuted, 0)],
         "collective-permute-done.72": [("collective-permute", "done", permuted, 0)],
         # Axes of 4 and 2 devices.
-        "all-reduce.51": [("all-reduce", "whole", 2 * 256 * 4 * 64 + 4 * 256, 8)],
+        "all-reduce.51": [("all-reduce", "sync", 2 * 256 * 4 * 64 + 4 * 256, 8)],
         # Each of four devices keeps a quarter of the padded sum.
-        "reduce_scatter_fusion": [("reduce-scatter", "whole", 2 * 1040 * 4096, 4)],
-        "all_to_all.21": [("all-to-all", "whole", 2 * 4 * 256 * 1024, 2)],
+        "reduce_scatter_fusion": [("reduce-scatter", "sync", 2 * 1040 * 4096, 4)],
+        "all_to_all.21": [("all-to-all", "sync", 2 * 4 * 256 * 1024, 2)],
     }
     start, done = (
         operations[f"async-collective-{end}"].collectives[0] for end in ("start", "done")
@@ -88,6 +88,6 @@ def test_bytes_of_collectives_over_a_step(operations):
 
 def test_kernels(operations):
     assert operations["flash.1"].kernel == hlo.Kernel(268435456, 3145728, 77)
-    assert operations["untold.1"].kernel == hlo.Kernel(0, 0, 0)
+    assert operations["costless.1"].kernel == hlo.Kernel(0, 0, 0)
     others = [o for o in operations.values() if o.kernel is None]
     assert len(others) == len(operations) - 2

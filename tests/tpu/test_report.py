@@ -32,4 +32,4 @@ def test_costliest_lines():
         ("optax/update.py:42", 500),
         ("unknown", 100),
     ]
-    assert found[1]["share"] == pytest.approx(600 / 1_001_220)
+    assert found[1]["fraction"] == pytest.approx(600 / 1_001_220)

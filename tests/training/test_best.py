@@ -44,7 +44,7 @@ def test_best_by_scores(scores, best, num_worse, resumed_after, tmp_path):
         if number == resumed_after:
             found.close()
             found = Best(tmp_path, keeps=True, state=json.loads(json.dumps(found.state())))
-        found.judge(TrainState(jnp.asarray(step), params, ()), score, [step], length)
+        found.update(TrainState(jnp.asarray(step), params, ()), score, [step], length)
     assert (found.step, found.num_worse) == (best, num_worse)
     assert found.results == ([best] if scores else None)
     assert workdir.saved_steps(tmp_path / workdir.BEST)[-1:] == ([best] if scores else [])
@@ -56,14 +56,14 @@ def test_what_a_killed_process_left_is_removed_and_what_is_gone_is_forgotten(tmp
     found = Best(tmp_path, keeps=True, state={})
     states = [found.state()]
     for step in (2, 4, 6):
-        found.judge(TrainState(jnp.asarray(step), params, ()), step)
+        found.update(TrainState(jnp.asarray(step), params, ()), step)
         states.append(found.state())
     found.close()
     # Only the newest two are kept: the process that continues after step 2 has lost its best.
     found = Best(tmp_path, keeps=True, state=states[1])
     assert (found.step, found.last_step) == (-1, 2)
     assert workdir.saved_steps(tmp_path / workdir.BEST) == []
-    found.judge(TrainState(jnp.asarray(4), params, ()), 4.0)
+    found.update(TrainState(jnp.asarray(4), params, ()), 4.0)
     assert found.step == 4
     found.close()
 

@@ -1,22 +1,19 @@
 """A hundred steps of ELECTRA against PyTorch; see tests/golden/record_electra_training.py."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
-from bert_jax.base.batch import MASKED_LM_FIELDS, BatchField
 from bert_jax.interop.families.electra import ELECTRA
 from bert_jax.interop.names import foreign_names
 from bert_jax.interop.weights import expected_shapes, unflatten
-from bert_jax.objectives.terms.generator import Generator
-from bert_jax.objectives.terms.replaced_token import ReplacedToken
+from bert_jax.objectives.terms.electra import ReplacedToken
 from bert_jax.objectives.weighted import WeightedTerms
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.step import make_train_step
 from tests.golden.inputs import read_golden, section
 from tests.golden.training_batches import TRAINING, training_batch
+from tests.objectives.common import GivenSamples
 from tests.small import small_config
 from tests.training.parity import CONFIG
 
@@ -30,16 +27,6 @@ OVERRIDES = {
     "schedule.shape": "product",
     "schedule.peak_learning_rate": 5e-4,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenSamples(Generator):
-    """A generator whose samples are those of the batch."""
-
-    fields = {**MASKED_LM_FIELDS, "samples": BatchField("BM", "int32")}
-
-    def samples(self, model, logits_BxMxW, batch):
-        return batch["samples"]
 
 
 def initial_weights(config, golden):

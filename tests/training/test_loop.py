@@ -1,5 +1,7 @@
-"""Lines of metrics: how many, and what counts as training time."""
+"""Lines of metrics, what counts as training time, and signals to the process."""
 
+import signal
+import threading
 import time
 
 import pytest
@@ -9,7 +11,7 @@ from bert_jax.batches.stream import Stream
 from bert_jax.finetuning.run import finetune
 from bert_jax.pretraining import run as pretrain
 from bert_jax.training import trainer
-from bert_jax.training.loop import steps_between_lines
+from bert_jax.training.loop import PreemptionGuard, steps_between_lines
 from bert_jax.training.metrics import read_metrics
 from tests.finetuning import small
 from tests.small_run import small_run
@@ -76,3 +78,36 @@ def test_of_fine_tuning_with_batches_of_two_lengths(tmp_path, slow):
     config = small.config(tmp_path / "bert", tmp_path / "data", train__num_epochs=1.0)
     run = tmp_path / "run"
     check(run, finetune(config, run), line_sequences=5 * 8, num_compiled=2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_requests_a_stop_and_handlers_are_restored(number):
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with PreemptionGuard() as guard:
+        assert not guard.poll() and guard.signal_name == ""
+        signal.raise_signal(number)
+        assert guard.poll() and guard.signal_name == number.name
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_second_ctrl_c_ends_the_process_but_a_second_sigterm_does_not():
+    with PreemptionGuard():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_another_thread_trains_without_handlers():
+    noted = []
+
+    def work():
+        with PreemptionGuard() as guard:
+            noted.append(guard.requested)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert noted == [False] and signal.getsignal(signal.SIGTERM) is before

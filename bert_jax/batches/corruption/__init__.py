@@ -12,15 +12,15 @@ Other masking rules need no new class: `masked_lm.MaskingRules` takes them as da
 
 `corrupt` must depend only on the rows, the key (uint64 [2]) and the number of each row's
 example. The rows of a batch are consecutive examples, and `first_example` is the number of the
-first. `random_streams.draw_rows` draws random bits that meet this rule.
+first. `random_keys.draw_rows` draws random bits that meet this rule.
 """
 
 CORRUPTIONS = {
-    "masked_lm": "bert_jax.batches.corruption.presets:BERT",
-    "roberta": "bert_jax.batches.corruption.presets:ROBERTA",
-    "spans": "bert_jax.batches.corruption.presets:SPANS",
-    "ngrams": "bert_jax.batches.corruption.presets:NGRAMS",
-    "distilbert": "bert_jax.batches.corruption.presets:DISTILBERT",
-    "electra": "bert_jax.batches.corruption.presets:ELECTRA",
-    "none": "bert_jax.batches.corruption.presets:NoCorruption",
+    "masked_lm": "bert_jax.batches.corruption.masked_lm:BERT",
+    "roberta": "bert_jax.batches.corruption.masked_lm:ROBERTA",
+    "spans": "bert_jax.batches.corruption.masked_lm:SPANS",
+    "ngrams": "bert_jax.batches.corruption.masked_lm:NGRAMS",
+    "distilbert": "bert_jax.batches.corruption.masked_lm:DISTILBERT",
+    "electra": "bert_jax.batches.corruption.masked_lm:ELECTRA",
+    "none": "bert_jax.batches.corruption.masked_lm:NoCorruption",
 }

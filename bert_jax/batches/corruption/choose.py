@@ -62,7 +62,7 @@ def random_columns(is_wanted_BxL: np.ndarray, bits_BxL: np.ndarray) -> np.ndarra
     """Returns the wanted columns of each row in random order, int64 [G, B].
 
     G is the largest number of wanted columns of a row. Rows with fewer are padded with unwanted
-    columns. The result is transposed because callers take one entry of every row at a time.
+    columns. The result is transposed because callers take one column of every row at a time.
     """
     length = is_wanted_BxL.shape[1]
     # Each key carries its own column: sorting is cheaper than argsort, and no two keys are
@@ -92,7 +92,8 @@ def choose_groups(
       is_start_BxL: bool, the candidates that begin a group. A group ends before the next start
         and before the next token that is not a candidate.
       quota_B: int64, the most tokens to choose in each row.
-      bits_BxL: uint64, random. The bits of a group's first token give its place in the order.
+      bits_BxL: uint64, random. The bits of a group's first token determine its position
+        in the order.
       most_groups_B: int64, the number of groups, the first in the order, that may be chosen. If
         None, all may be.
 
@@ -112,7 +113,7 @@ def choose_groups(
     size_flat[edge_flat] -= edge_flat
     row_origin_B = np.arange(num_rows) * length
     size_GxB = size_flat[column_GxB + row_origin_B]
-    # Entries past a row's last group are larger than any quota and never taken.
+    # Sizes past a row's last group are larger than any quota and never taken.
     if most_groups_B is not None:
         num_groups_B = np.minimum(num_groups_B, most_groups_B)
     size_GxB[np.arange(most_groups)[:, None] >= num_groups_B] = length + 1

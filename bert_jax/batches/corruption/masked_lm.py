@@ -1,10 +1,11 @@
 """Masking: some tokens of a row are chosen for prediction, then hidden or replaced.
 
-The rules are data, `MaskingRules`, whose defaults are BERT's. `presets` has those of other models.
+The rules are data, `MaskingRules`, whose defaults are BERT's. Those of other models are at the end.
 """
 
 import dataclasses
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from bert_jax.batches.corruption.choose import (
     weighted_order,
     word_starts,
 )
-from bert_jax.batches.corruption.spans import span_boundaries
+from bert_jax.batches.corruption.spans import choose_ngrams, choose_spans, span_boundaries
 from bert_jax.batches.random_keys import draw_rows
 
 
@@ -40,7 +41,7 @@ class MaskingRules:
         combined with whole words.
       choose: Chooses the tokens; called like `choose_groups`.
       choice_draws: The number of random numbers that `choose` takes for each position.
-      shares: The fractions of the chosen tokens that become [MASK], stay, and become random tokens;
+      shares: The fractions of the chosen tokens that become [MASK], are kept, and become random;
         None for `config.data.mask_shares`.
       coin: The unit that is masked, kept or replaced as a whole: "token", "group", or "span" (a
         run of chosen tokens).
@@ -202,3 +203,51 @@ class MaskedTokens:
             self._mask_id,
             np.where(action_T < masked + unchanged, true_id_T, random_id_T),
         )
+
+
+BERT = MaskingRules()
+
+# fairseq's MaskTokensDataset. Any position may be chosen, and random tokens are never special.
+# With whole words, a fraction of the words is chosen; each is masked, kept or replaced as a whole.
+ROBERTA = MaskingRules(
+    specials=True, rate_of="groups", rounding="random", coin="group", random_ids="no_specials"
+)
+
+# `PairWithSpanMaskingScheme` in SpanBERT's masking.py, with the options of its pre-training
+# command.
+SPANS = MaskingRules(
+    whole_words=True,
+    rate_of="text",
+    rounding="up",
+    choose=choose_spans,
+    choice_draws=2,
+    coin="span",
+    random_ids="text",
+    boundaries=True,
+)
+
+# ALBERT's create_pretraining_data.py. Only the choice of tokens differs from BERT.
+NGRAMS = MaskingRules(whole_words=True, choose=choose_ngrams, choice_draws=2)
+
+# `Distiller.prepare_batch_mlm` of transformers' distillation project: rare tokens are chosen more
+# often. It draws over a whole batch; here each row has its own number.
+DISTILBERT = MaskingRules(rounding="random", count_power=-0.7)
+
+# `mask` in google-research/electra's pretrain_helpers.py: no chosen token becomes a random token.
+# (The original draws positions with replacement, so some count twice.)
+ELECTRA = MaskingRules(shares=(0.85, 0.15, 0.0))
+
+
+class NoCorruption:
+    """Changes nothing, for objectives such as next-token prediction."""
+
+    fields: ClassVar[BatchFields] = {}
+
+    def __init__(self, tokenizer, spec, store):
+        pass
+
+    def corrupt(
+        self, batch: dict[str, np.ndarray], key: np.ndarray, first_example: int
+    ) -> dict[str, np.ndarray]:
+        """Returns no arrays."""
+        return {}

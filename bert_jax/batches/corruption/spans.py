@@ -150,7 +150,7 @@ class _Words:
         stop_BxL = np.where(is_candidate_BxL, np.int32(length), column_L)
         self._stop_BxL = np.minimum.accumulate(stop_BxL[:, ::-1], axis=1)[:, ::-1]
         # The words of all rows, as flat positions, and the end of the last row.
-        self._place_W = np.append(np.flatnonzero(is_start_BxL), num_rows * length)
+        self._position_W = np.append(np.flatnonzero(is_start_BxL), num_rows * length)
         self._word_BxL = (is_start_BxL.ravel().cumsum(dtype=np.int32) - 1).reshape(
             is_start_BxL.shape
         )
@@ -160,11 +160,11 @@ class _Words:
 
         The word of the token at (`row`, `column`) counts as the first.
         """
-        word = np.minimum(self._word_BxL[row, column] + number, len(self._place_W) - 1)
-        following = self._place_W[word] - row * self._word_BxL.shape[1]
+        word = np.minimum(self._word_BxL[row, column] + number, len(self._position_W) - 1)
+        following = self._position_W[word] - row * self._word_BxL.shape[1]
         return np.minimum(following, self._stop_BxL[row, column])
 
 
-def _draw_number(bits: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+def _draw_number(bits: np.ndarray, probabilities: Sequence[float]) -> np.ndarray:
     """Draws numbers of words, int64, from random bits and the probabilities of 1, 2, ... words."""
-    return 1 + np.searchsorted(np.cumsum(shares)[:-1], uniform(bits), side="right")
+    return 1 + np.searchsorted(np.cumsum(probabilities)[:-1], uniform(bits), side="right")

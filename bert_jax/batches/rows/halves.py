@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.batches.rows.assembly import Span, join_spans
-from bert_jax.batches.rows.windows import Block, WindowedRows, gather_sentences
+from bert_jax.batches.rows.windows import Block, Span, WindowedRows, gather_sentences, join_spans
 
-# The fraction of the rows that have no B.
-_SINGLE_SHARE = 0.1
+# The probability that a row has no B.
+_SINGLE_PROB = 0.1
 # The smallest target length of a short row.
 _LEAST_TARGET = 5
 
@@ -31,7 +30,7 @@ class HalvesPlan(NamedTuple):
 class HalvesRows(WindowedRows):
     """`[CLS] A [SEP] B [SEP]`, where B follows A, or `[CLS] A [SEP]`.
 
-    Sentences of a document are gathered up to a target of `max_seq_length` tokens. For a share of
+    Sentences of a document are gathered up to a target of `max_seq_length` tokens. For a fraction
     `short_seq_prob` of the rows, the target is uniform from 5 to `max_seq_length`. A takes the
     sentences that end before half of the target, at least one, and with probability 1/2 one more.
     Tokens that do not fit in the row are cut off at the end.
@@ -77,7 +76,7 @@ class HalvesRows(WindowedRows):
             half = starts[first] + (target - num_special) // 2
             middle = np.maximum(np.searchsorted(starts, half) - 1, first + 1)
             middle += (starts[middle] < half) & (one_more < 0.5)
-            middle = np.where(single < _SINGLE_SHARE, end, np.minimum(middle, end))
+            middle = np.where(single < _SINGLE_PROB, end, np.minimum(middle, end))
             return end, (middle, end)
 
         target_D = np.full(block.num_documents, length)

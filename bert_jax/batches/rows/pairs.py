@@ -17,8 +17,14 @@ from bert_jax.base.batch import (
     BatchFields,
 )
 from bert_jax.base.errors import UserError
-from bert_jax.batches.rows.assembly import Span, join_spans
-from bert_jax.batches.rows.windows import Block, WindowedRows, gather_sentences, target_lengths
+from bert_jax.batches.rows.windows import (
+    Block,
+    Span,
+    WindowedRows,
+    gather_sentences,
+    join_spans,
+    target_lengths,
+)
 from bert_jax.tokenizers.sequence import truncated_lengths
 
 
@@ -52,8 +58,8 @@ class PairRows(WindowedRows):
     Attributes:
       label: The field of the labels: 0 in order, 1 swapped, `random_label` if B is random.
       random_label: See `label`.
-      random_share: The share of pairs whose B is random, among pairs of two or more sentences.
-      swapped_share: The share of these pairs whose A and B are swapped.
+      random_prob: The probability that B is random, among pairs of two or more sentences.
+      swapped_prob: The probability that A and B of such a pair are swapped.
 
     Raises:
       UserError: The corpus has only one document.
@@ -61,8 +67,8 @@ class PairRows(WindowedRows):
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **NEXT_SENTENCE_FIELDS}
     label: ClassVar[str] = "next_sentence_labels"
-    random_share: ClassVar[float] = 0.5
-    swapped_share: ClassVar[float] = 0.0
+    random_prob: ClassVar[float] = 0.5
+    swapped_prob: ClassVar[float] = 0.0
     random_label: ClassVar[int] = 1
 
     def __init__(self, store, tokenizer, spec):
@@ -116,15 +122,15 @@ class PairRows(WindowedRows):
 
     def describe(self, plan: PairPlan) -> list[list[int]]:
         """Returns [document of A, sentence in it, document of B, sentence in it] of each row."""
-        places = *self.locate(plan.a_start_N), *self.locate(plan.b_start_N)
-        return np.stack(places, axis=1).tolist()
+        rows = *self.locate(plan.a_start_N), *self.locate(plan.b_start_N)
+        return np.stack(rows, axis=1).tolist()
 
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[Chunks, np.ndarray]:
         """Returns the block's chunks and the target length of each."""
         target_D = target_lengths(
             rng, block.num_documents, self._max_num_tokens, self.spec.short_seq_prob
         )
-        chunks = chunk_documents(rng, block, target_D, self.random_share, self.swapped_share)
+        chunks = chunk_documents(rng, block, target_D, self.random_prob, self.swapped_prob)
         return chunks, target_D[chunks.document_N]
 
     def _random_spans(
@@ -160,8 +166,8 @@ class OrderedPairRows(PairRows):
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **SENTENCE_ORDER_FIELDS}
     label: ClassVar[str] = "sentence_order_labels"
-    random_share: ClassVar[float] = 0.0
-    swapped_share: ClassVar[float] = 0.5
+    random_prob: ClassVar[float] = 0.0
+    swapped_prob: ClassVar[float] = 0.5
 
 
 class ThreeWayPairRows(PairRows):
@@ -172,8 +178,8 @@ class ThreeWayPairRows(PairRows):
 
     fields: ClassVar[BatchFields] = {**ENCODER_FIELDS, **THREE_WAY_FIELDS}
     label: ClassVar[str] = "sentence_order_labels"
-    random_share: ClassVar[float] = 1 / 3
-    swapped_share: ClassVar[float] = 1 / 3
+    random_prob: ClassVar[float] = 1 / 3
+    swapped_prob: ClassVar[float] = 1 / 3
     random_label: ClassVar[int] = 2
 
 
@@ -181,8 +187,8 @@ def chunk_documents(
     rng: np.random.Generator,
     block: Block,
     target_D: np.ndarray,
-    random_share: float = 0.5,
-    swapped_share: float = 0.0,
+    random_prob: float = 0.5,
+    swapped_prob: float = 0.0,
 ) -> Chunks:
     """Cuts the documents of a block into pairs; a random B is drawn later."""
 
@@ -191,8 +197,8 @@ def chunk_documents(
         count = end - first
         # A chunk of one sentence is all A. Otherwise A takes 1 to count - 1 sentences.
         a_end = first + 1 + (split * (count - 1)).astype(np.int64)
-        is_random = (count == 1) | (coin < random_share)
-        is_swapped = ~is_random & (coin < random_share + swapped_share)
+        is_random = (count == 1) | (coin < random_prob)
+        is_swapped = ~is_random & (coin < random_prob + swapped_prob)
         # The next chunk begins with the sentences that a random B displaced.
         return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 

@@ -44,9 +44,9 @@ class RecordRows:
 
     def plan(self, epoch: int, window: int) -> RecordPlan:
         first = window * _WINDOW_ROWS
-        place_N = np.arange(first, first + self.count(epoch, window))
+        position_N = np.arange(first, first + self.count(epoch, window))
         key = random_key(self._spec.seed, self._spec.stage, epoch, 0, RECORD_ORDER_TAG)
-        return RecordPlan(permuted(place_N, self._size, key))
+        return RecordPlan(permuted(position_N, self._size, key))
 
     def assemble(self, plan: RecordPlan) -> dict[str, np.ndarray]:
         """Reads the rows; records with fewer predictions are padded with 0."""
@@ -64,8 +64,8 @@ class RecordRows:
 
     def describe(self, plan: RecordPlan) -> list[list[Any]]:
         """Returns [file, record number] of each row; records count from 1."""
-        places = zip(*self._locate(plan), strict=True)
-        return [[self._paths[file], int(row) + 1] for file, row in places]
+        rows = zip(*self._locate(plan), strict=True)
+        return [[self._paths[file], int(row) + 1] for file, row in rows]
 
     def _locate(self, plan: RecordPlan) -> tuple[np.ndarray, np.ndarray]:
         """Returns the file of each row and its position in that file."""

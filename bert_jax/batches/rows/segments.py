@@ -4,8 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.batches.rows.assembly import Span, join_spans
-from bert_jax.batches.rows.windows import Block, WindowedRows, gather_sentences, target_lengths
+from bert_jax.batches.rows.windows import (
+    Block,
+    Span,
+    WindowedRows,
+    gather_sentences,
+    join_spans,
+    target_lengths,
+)
 
 
 class SegmentPlan(NamedTuple):
@@ -18,7 +24,7 @@ class SegmentPlan(NamedTuple):
 class SegmentRows(WindowedRows):
     """`[CLS] text [SEP]`, where the text is consecutive sentences of one document.
 
-    Sentences are gathered up to a target length, which is shorter for a share of
+    Sentences are gathered up to a target length, which is shorter for a fraction
     `short_seq_prob` of the documents. Text that is too long loses tokens at random from the
     front or the back, as BERT's pairs do.
     """
@@ -66,8 +72,8 @@ class WholeSentenceRows(SegmentRows):
         starts = block.sentence_starts
 
         def divide(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray]]:
-            whole = end - (starts[end] - starts[first] > most)
-            return np.maximum(whole, first + 1), (whole,)
+            kept_end = end - (starts[end] - starts[first] > most)
+            return np.maximum(kept_end, first + 1), (kept_end,)
 
         target_D = target_lengths(rng, block.num_documents, most, self.spec.short_seq_prob)
         _, first_N, _, end_N = gather_sentences(block, target_D, divide)

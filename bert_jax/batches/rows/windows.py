@@ -40,7 +40,7 @@ class Block(NamedTuple):
 class WindowedRows(abc.ABC):
     """The base class of row builders. Subclasses plan and assemble the rows of a block.
 
-    A *plan* is a NamedTuple of equally long arrays, with one entry per row. The first array is the
+    A *plan* is a NamedTuple of equally long arrays, one element per row. The first array is the
     token position of each row's first token. Only the builder that made a plan uses the others.
 
     Args:
@@ -94,7 +94,7 @@ class WindowedRows(abc.ABC):
             order = rng.permutation(len(self._block_starts) - 1)
             block_sentences = np.diff(self.document_starts[self._block_starts])[order]
             before = np.cumsum(block_sentences) - block_sentences
-            # A window closes at the first block that begins beyond its share.
+            # A window closes at the first block that begins after `shuffle_sentences` sentences.
             closes = np.flatnonzero(np.diff(before // self.spec.shuffle_sentences)) + 1
             windows = np.split(order, closes)
             self._epoch_windows = (epoch, windows)
@@ -191,3 +191,67 @@ def gather_sentences(
         left = following < stop
         document, stop, target, first = document[left], stop[left], target[left], following[left]
     return tuple(map(np.concatenate, zip(*turns, strict=True)))
+
+
+class Span(NamedTuple):
+    """One span of the token store for each of B rows."""
+
+    start_B: np.ndarray  # int64
+    length_B: np.ndarray  # any integer dtype
+
+
+def join_spans(
+    store, tokenizer, width: int, a: Span, b: Span | None = None
+) -> dict[str, np.ndarray]:
+    """Returns rows of `before A between B after`, the fields of the encoder.
+
+    A row whose B is empty is `before A after`. Token types are 1 from B to the end, or all 0 if the
+    tokenizer has one segment.
+
+    Args:
+      store: Has `tokens_at(positions)`.
+      tokenizer: Its `template` defines the special tokens.
+      width: L; the text and the special tokens of each row must fit.
+      a, b: The spans; A is not empty.
+
+    Returns:
+      `ENCODER_FIELDS`, int32 [B, L].
+    """
+    template, num_rows = tokenizer.template, len(a.start_B)
+    column_L = np.arange(width, dtype=np.int64)
+    origin_BxL = np.zeros((num_rows, width), np.int64)
+    is_text_BxL = np.zeros((num_rows, width), bool)
+    ids_BxL = np.full((num_rows, width), tokenizer.pad_id, np.int32)
+    column_B = np.zeros(num_rows, np.int64)
+
+    def add_tokens(ids: tuple[int, ...], row: np.ndarray) -> None:
+        for token_id in ids:
+            ids_BxL[row, column_B[row]] = token_id
+            column_B[row] += 1
+
+    def add_text(span: Span) -> None:
+        first_Bx1, end_Bx1 = column_B[:, None], (column_B + span.length_B)[:, None]
+        inside_BxL = (column_L >= first_Bx1) & (column_L < end_Bx1)
+        np.copyto(origin_BxL, span.start_B[:, None] - first_Bx1, where=inside_BxL)
+        np.logical_or(is_text_BxL, inside_BxL, out=is_text_BxL)
+        column_B[:] = end_Bx1[:, 0]
+
+    every_row, b_first_B = np.arange(num_rows), np.full(num_rows, width)
+    add_tokens(template.before, every_row)
+    add_text(a)
+    if b is not None:
+        has_b = np.flatnonzero(b.length_B)
+        add_tokens(template.between, has_b)
+        b_first_B[has_b] = column_B[has_b]
+        add_text(b)
+    add_tokens(template.after, every_row)
+    ids_BxL[is_text_BxL] = store.tokens_at((origin_BxL + column_L)[is_text_BxL])
+    is_real_BxL = column_L < column_B[:, None]
+    token_type_ids_BxL = np.zeros_like(ids_BxL)
+    if b is not None and template.num_segments == 2:
+        token_type_ids_BxL[:] = (column_L >= b_first_B[:, None]) & is_real_BxL
+    return {
+        "input_ids": ids_BxL,
+        "token_type_ids": token_type_ids_BxL,
+        "attention_mask": is_real_BxL.astype(np.int32),
+    }

@@ -1,4 +1,4 @@
-"""The pre-training terms, one file each, and their names."""
+"""The pre-training terms by the names that a config uses."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ TERMS = {
     "next_token": "bert_jax.objectives.terms.next_token:NextToken",
     "soft_targets": "bert_jax.objectives.terms.distillation:SoftTargets",
     "hidden_cosine": "bert_jax.objectives.terms.distillation:HiddenCosine",
-    "generator": "bert_jax.objectives.terms.generator:Generator",
-    "replaced_token": "bert_jax.objectives.terms.replaced_token:ReplacedToken",
-    "sentence_order": "bert_jax.objectives.terms.sentence_order:SentenceOrder",
-    "three_way_order": "bert_jax.objectives.terms.sentence_order:ThreeWayOrder",
-    "span_boundary": "bert_jax.objectives.terms.span_boundary:SpanBoundary",
+    "generator": "bert_jax.objectives.terms.electra:Generator",
+    "replaced_token": "bert_jax.objectives.terms.electra:ReplacedToken",
+    "sentence_order": "bert_jax.objectives.terms.next_sentence:SentenceOrder",
+    "three_way_order": "bert_jax.objectives.terms.next_sentence:ThreeWayOrder",
+    "span_boundary": "bert_jax.objectives.terms.masked_lm:SpanBoundary",
 }
 BERT_TERMS = ("masked_lm", "next_sentence")
 

@@ -1,4 +1,4 @@
-"""Next sentence prediction (paper, section 3.1, task 2)."""
+"""Next sentence prediction, and sentence order prediction of two kinds."""
 
 import dataclasses
 from typing import ClassVar
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 
-from bert_jax.base.batch import NEXT_SENTENCE_FIELDS
+from bert_jax.base.batch import NEXT_SENTENCE_FIELDS, SENTENCE_ORDER_FIELDS, THREE_WAY_FIELDS
 from bert_jax.models.heads import OutputLayer
 from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_accuracy
 
@@ -21,7 +21,7 @@ def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
             f"{label} loss (nats)",
             "loss",
             baseline=f"constant_{name}_loss",
-            baseline_label="the shares of the labels",
+            baseline_label="the label frequencies",
         ),
         Metric(
             f"{name}_accuracy",
@@ -37,6 +37,8 @@ def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
 @dataclasses.dataclass(frozen=True)
 class NextSentence(Term):
     """Predicts whether segment B follows segment A (label 0) or is random (label 1).
+
+    See section 3.1 of the paper, task 2.
 
     Attributes:
       labels_field: The batch field of the labels.
@@ -79,12 +81,42 @@ class NextSentence(Term):
 
     def results(self, sums):
         results = super().results(sums)
-        shares = [results[f"label_{label}"] for label in range(self.num_labels)]
+        frequencies = [results[f"label_{label}"] for label in range(self.num_labels)]
         return results | {
-            f"constant_{self.name}_loss": float(np.sum(entr(shares))),
-            f"majority_{self.name}_accuracy": max(shares),
+            f"constant_{self.name}_loss": float(np.sum(entr(frequencies))),
+            f"majority_{self.name}_accuracy": max(frequencies),
         }
 
     def head_flops(self, config, length, num_predictions):
         # Only the pooler counts; the product for a few classes is negligible.
         return 2 * config.hidden_size**2
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceOrder(NextSentence):
+    """Predicts whether B follows A (label 0) or A follows B (label 1).
+
+    This is the loss of Lan et al. 2020, section 3.1, on the pooler as in google-research/albert's
+    `get_sentence_order_output`. It needs `config.data.pair_labels=order`.
+    """
+
+    name = "sop"
+    label = "sentence order"
+    fields = SENTENCE_ORDER_FIELDS
+    labels_field = "sentence_order_labels"
+    metrics = pair_metrics("sop", "sentence-order")
+
+
+@dataclasses.dataclass(frozen=True)
+class ThreeWayOrder(SentenceOrder):
+    """Predicts whether B follows A (label 0), A follows B (1), or B is random (2).
+
+    This is the sentence structural objective of Wang et al. 2019 (StructBERT), section 2.2.2. It
+    needs `config.data.pair_labels=three_way`.
+    """
+
+    name = "sso"
+    label = "three-way sentence order"
+    fields = THREE_WAY_FIELDS
+    num_labels = 3
+    metrics = pair_metrics("sso", "three-way sentence-order")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from bert_jax.batches.corruption.presets import DISTILBERT
+from bert_jax.batches.corruption.masked_lm import DISTILBERT
 from tests.batches.fakes import make_spec
 from tests.golden import record_distilbert_masks as original
 from tests.golden.record_distilbert_masks import DRAWS, LENGTH, statistics
@@ -43,8 +43,8 @@ def test_rare_tokens_are_chosen_as_often_as_in_the_original():
     np.testing.assert_allclose(ours["chosen"], theirs["chosen"], rtol=4e-3)
     assert ours["specials"] == theirs["specials"] == 0
     np.testing.assert_allclose(ours["by_class"], theirs["by_class"], rtol=0.05)
-    for kind, share in theirs["became"].items():
-        np.testing.assert_allclose(ours["became"][kind], share, atol=0.005)
+    for kind, fraction in theirs["became"].items():
+        np.testing.assert_allclose(ours["became"][kind], fraction, atol=0.005)
     # The original draws from the whole batch: rows of rare tokens lose more of them.
     assert ours["row_deviation"] < 0.02 < 0.06 < theirs["row_deviation"]
 

@@ -1,4 +1,4 @@
-"""Masks and their shares, against a plain transcription of the original."""
+"""Masks and the fractions of each replacement, against a plain transcription of the original."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.batches.corruption import presets
+from bert_jax.batches.corruption import masked_lm
 from bert_jax.batches.corruption.choose import choose_groups, num_to_predict
 from bert_jax.batches.corruption.masked_lm import MaskedTokens
 from bert_jax.batches.random_keys import draw_rows
@@ -30,13 +30,13 @@ def make_rows(num_rows, length, vocab_size, seed=0, full=False):
     return ids, used
 
 
-def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, shares=(0.8, 0.1, 0.1)):
+def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, fractions=(0.8, 0.1, 0.1)):
     tokenizer = make_tokenizer(vocab_size)
     spec = make_spec(
         max_predictions_per_seq=most,
         masked_lm_prob=prob,
         whole_word_masking=whole,
-        mask_shares=shares,
+        mask_shares=fractions,
     )
     return SimpleNamespace(
         corruption=MaskedTokens(tokenizer, spec),
@@ -54,7 +54,7 @@ def mask_rows(ids, used, rules, key, first_example):
 def original_choice(ids, order_of, is_word_start_V, prob, most):
     """The choice of tokens in create_masked_lm_predictions, with the groups in a given order.
 
-    `order_of` maps the first column of a group to its place in the order. There is one change: a
+    `order_of` maps the first column of a group to its position in the order. There is one change: a
     word never extends across a [SEP]. In the original it does if truncation has cut the word.
     """
     groups = []
@@ -156,7 +156,7 @@ def test_words_do_not_extend_across_sep():
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("name", ["BERT", "ROBERTA", "SPANS", "NGRAMS", "DISTILBERT"])
 def test_masks_do_not_depend_on_the_split(name, whole_words):
-    rules = getattr(presets, name)
+    rules = getattr(masked_lm, name)
     ids, used = make_rows(40, 64, 300)
     whole_words = whole_words and name != "DISTILBERT"
     spec = make_spec(max_predictions_per_seq=10, whole_word_masking=whole_words)
@@ -182,11 +182,11 @@ def test_rows_without_candidates():
     assert choose_groups(nothing[:0], nothing[:0], np.zeros(0, int), bits[:0]).shape == (0, 8)
 
 
-@pytest.mark.parametrize("shares", [(1, 0, 0), (0.8, 0.2, 0), (0, 0.2, 0.8)])
-def test_shares_of_the_ablations(shares):
-    """Table 8 of the paper; the choice of positions does not depend on the shares."""
+@pytest.mark.parametrize("fractions", [(1, 0, 0), (0.8, 0.2, 0), (0, 0.2, 0.8)])
+def test_shares_of_the_ablations(fractions):
+    """Table 8 of the paper; the choice of positions does not depend on the fractions."""
     ids, used = make_rows(3000, 64, 1000, full=True)
-    masked = mask_rows(ids, used, rules_for(1000, shares=shares), KEY, 0)
+    masked = mask_rows(ids, used, rules_for(1000, fractions=fractions), KEY, 0)
     usual = mask_rows(ids, used, rules_for(1000), KEY, 0)
     for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
         assert np.array_equal(masked[name], usual[name])
@@ -194,13 +194,13 @@ def test_shares_of_the_ablations(shares):
     true = masked["masked_lm_ids"][row, slot]
     new = masked["input_ids"][row, masked["masked_lm_positions"][row, slot]]
     found = [(new == MASK).mean(), (new == true).mean()]
-    # A random id equals a given entry in 1 of 1,000 cases.
-    expected = [share + shares[2] / 1000 for share in shares[:2]]
+    # A random id equals a given id in 1 of 1,000 cases.
+    expected = [fraction + fractions[2] / 1000 for fraction in fractions[:2]]
     assert np.abs(np.subtract(found, expected)).max() < 4 * 0.5 / np.sqrt(len(row))
-    assert shares[0] or (new == MASK).mean() < 0.002
-    assert shares[2] or ((new == MASK) | (new == true)).all()
-    if shares[2]:
-        # Random ids are uniform over the whole vocabulary, special tokens included.
+    assert fractions[0] or (new == MASK).mean() < 0.002
+    assert fractions[2] or ((new == MASK) | (new == true)).all()
+    if fractions[2]:
+        # Random ids are uniform over the vocabulary, special tokens included.
         seen = np.bincount(new[new != true], minlength=1000)
         error = seen.mean() ** 0.5
         assert np.abs(seen - seen.mean()).max() < 5 * error and seen[:5].min() > 0

@@ -1,4 +1,4 @@
-"""The distributions of our spans and n-grams against those of SpanBERT's and ALBERT's programs.
+"""The distributions of our spans and n-grams against SpanBERT's and ALBERT's programs.
 
 tests/golden/record_spans.py recorded 30 runs of each program over a corpus that it also
 describes; tests/batches/test_original_parity.py explains the comparison.
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.batches.corruption import spans
-from bert_jax.batches.corruption.presets import NGRAMS, SPANS
+from bert_jax.batches.corruption.masked_lm import NGRAMS, SPANS
 from bert_jax.batches.random_keys import random_key
 from bert_jax.batches.rows.segments import WholeSentenceRows
 from tests.batches.fakes import FakeStore, make_spec
@@ -111,8 +111,8 @@ def test_distribution_matches_the_original(recorded, ours, group, name):
 )
 @pytest.mark.slow
 def test_small_difference_is_detected(recorded, corpus, monkeypatch, changes, lengths, name):
-    shares = np.array([lengths * (1 - lengths) ** n for n in range(10)])
-    monkeypatch.setattr(spans, "SPAN_LENGTHS", shares / shares.sum())
+    probabilities = np.array([lengths * (1 - lengths) ** n for n in range(10)])
+    monkeypatch.setattr(spans, "SPAN_LENGTHS", probabilities / probabilities.sum())
     rules = dataclasses.replace(SPANS, **changes)
     others = our_runs(recorded, corpus, rules, golden.span_rule, 20)[name]
     assert p_value(others, np.array(recorded["spans"][name])) < LEVEL

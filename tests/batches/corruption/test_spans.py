@@ -27,8 +27,8 @@ def draw(seed, length, rows=6, vocab_size=300):
     return is_candidate, starts, draw_rows(KEY, seed, rows, 2 * length)
 
 
-def number_of_words(bits, shares):
-    return 1 + sum(uniform(bits) >= edge for edge in np.cumsum(shares)[:-1])
+def number_of_words(bits, probabilities):
+    return 1 + sum(uniform(bits) >= edge for edge in np.cumsum(probabilities)[:-1])
 
 
 def words_of(is_candidate, is_start):
@@ -77,24 +77,24 @@ def plain_ngrams(texts, order, lengths, quota):
 
 
 @pytest.mark.parametrize(
-    "choose, plain, shares",
+    "choose, plain, probabilities",
     [(choose_spans, plain_spans, SPAN_LENGTHS), (choose_ngrams, plain_ngrams, NGRAM_LENGTHS)],
 )
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     length=st.sampled_from([8, 16, 33, 64, 128]),
-    share=st.sampled_from([0.05, 0.15, 0.6, 1.0]),
+    fraction=st.sampled_from([0.05, 0.15, 0.6, 1.0]),
 )
-def test_choice_matches_the_original(choose, plain, shares, seed, length, share):
+def test_choice_matches_the_original(choose, plain, probabilities, seed, length, fraction):
     is_candidate, is_start, bits = draw(seed, length)
-    quota = np.ceil(share * is_candidate.sum(axis=1)).astype(np.int64)
+    quota = np.ceil(fraction * is_candidate.sum(axis=1)).astype(np.int64)
     chosen = choose(is_candidate, is_start, quota, bits)
     anchors = is_candidate if choose is choose_spans else is_start
     columns = random_columns(anchors, bits[:, :length])
     for row in range(len(quota)):
         order = columns[: anchors[row].sum(), row].tolist()
-        lengths = {c: number_of_words(bits[row, length + c], shares) for c in order}
+        lengths = {c: number_of_words(bits[row, length + c], probabilities) for c in order}
         texts = words_of(is_candidate[row], is_start[row])
         expected = plain(texts, order, lengths, quota[row])
         assert np.flatnonzero(chosen[row]).tolist() == expected
@@ -102,14 +102,14 @@ def test_choice_matches_the_original(choose, plain, shares, seed, length, share)
 
 
 def plain_boundaries(chosen, is_text):
-    """Returns (left, right, place, whether it counts) for the merged spans of `span_masking`."""
+    """Returns (left, right, offset, whether it counts) for the merged spans of `span_masking`."""
     boundaries, columns = {}, np.flatnonzero(chosen)
     for run in np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1):
         left, right = run[0] - 1, run[-1] + 1
         touches = left < 0 or right >= len(is_text) or not (is_text[left] and is_text[right])
-        for place, column in enumerate(run):
-            has = not touches and place < 15
-            boundaries[column] = (left, right, place, True) if has else (0, 0, 0, False)
+        for offset, column in enumerate(run):
+            has = not touches and offset < 15
+            boundaries[column] = (left, right, offset, True) if has else (0, 0, 0, False)
     return [boundaries[column] for column in columns]
 
 

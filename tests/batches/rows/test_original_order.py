@@ -53,7 +53,7 @@ def test_number_of_pairs_matches_the_original(recorded, ours):
 
 def test_small_difference_is_detected(recorded):
     class Others(OrderedPairRows):
-        swapped_share = 0.47
+        swapped_prob = 0.47
 
     p = p_value(our_runs(Others)["kind_and_label"], np.array(recorded["kind_and_label"]))
     assert p < LEVEL

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.training import memory
+from bert_jax.training import trainer as trainer_lib
 from tests.small import small_config
 
 
@@ -21,19 +21,19 @@ def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
     width = trainer.model_config.hidden_size
     assert temporary > 4 * stage.batch_size * stage.max_seq_length * width
     # The step is compiled in any case.
-    monkeypatch.setattr(memory, "_MOST_BYTES", 10**9)
-    monkeypatch.setattr(memory, "_memory_bytes", lambda: held + temporary)
-    memory.check_memory(trainer, 1)
-    monkeypatch.setattr(memory, "_memory_bytes", lambda: held + temporary // 2)
+    monkeypatch.setattr(trainer_lib, "_MOST_BYTES", 10**9)
+    monkeypatch.setattr(trainer_lib, "_memory_bytes", lambda: held + temporary)
+    trainer_lib.check_memory(trainer, 1)
+    monkeypatch.setattr(trainer_lib, "_memory_bytes", lambda: held + temporary // 2)
     message = rf"a step of {stage.batch_size} .* about {stage.batch_size // 2} sequences: set"
     with pytest.raises(UserError, match=message):
-        memory.check_memory(trainer, 1)
+        trainer_lib.check_memory(trainer, 1)
 
 
 def test_the_memory_is_that_of_the_machine_or_its_container(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_CGROUP_LIMIT", tmp_path / "memory.max")
-    whole = memory._memory_bytes()
-    assert whole > 2**28
-    for text, limit in (("max\n", whole), (f"{whole // 2}\n", whole // 2), (f"{2 * whole}", whole)):
+    monkeypatch.setattr(trainer_lib, "_CGROUP_LIMIT", tmp_path / "memory.max")
+    total = trainer_lib._memory_bytes()
+    assert total > 2**28
+    for text, limit in (("max\n", total), (f"{total // 2}\n", total // 2), (f"{2 * total}", total)):
         (tmp_path / "memory.max").write_text(text)
-        assert memory._memory_bytes() == limit
+        assert trainer_lib._memory_bytes() == limit

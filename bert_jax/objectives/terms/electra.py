@@ -1,4 +1,4 @@
-"""ELECTRA's replaced-token detection (Clark et al. 2020, arXiv:2003.10555, section 3)."""
+"""ELECTRA's two terms, generator and discriminator (Clark et al. 2020, arXiv:2003.10555)."""
 
 import dataclasses
 
@@ -9,7 +9,60 @@ from scipy.special import entr
 
 from bert_jax.base.batch import MASKED_LM_FIELDS
 from bert_jax.models.heads import ReplacedTokenHead
+from bert_jax.models.pretraining_model import Generator as GeneratorModel
+from bert_jax.objectives.language_model import MaskedTokenPrediction, language_model_metrics
 from bert_jax.objectives.term import Metric, Term, loss_and_accuracy, token_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator(MaskedTokenPrediction):
+    """Predicts the chosen tokens with a small model of its own (Clark et al. 2020, section 3).
+
+    The generator reads the corrupted row. The main model, the discriminator, then reads the
+    original row with a sample of the generator at each chosen position. Samples have no
+    gradient.
+    """
+
+    name = "mlm"
+    label = "generator"
+    metrics = language_model_metrics("mlm", "generator's masked-LM")
+
+    def heads(self, config):
+        return {"generator": GeneratorModel(config.generator)}
+
+    def prepare(self, model, batch, *, deterministic):
+        """Returns the batch with samples in `input_ids`, and with `generator_logits` [B, M, W]."""
+        embeddings = model.bert.embeddings
+        logits_BxMxW = model.generator(
+            embeddings(batch["input_ids"], batch["token_type_ids"], deterministic),
+            batch["attention_mask"],
+            batch["masked_lm_positions"],
+            embeddings.word_embeddings,
+            deterministic=deterministic,
+        )
+        ids_BxL = _replaced(
+            batch["input_ids"],
+            batch["masked_lm_positions"],
+            self.samples(model, logits_BxMxW, batch),
+            batch["masked_lm_weights"] > 0,
+        )
+        return {**batch, "input_ids": ids_BxL, "generator_logits": logits_BxMxW}
+
+    def samples(self, model, logits_BxMxW, batch):
+        """Returns a token for each position, int32 [B, M], always below `vocab_size`."""
+        key = model.make_rng("sample")
+        return jax.random.categorical(key, logits_BxMxW).astype(jnp.int32)
+
+    def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
+        """Returns logits_BxMxW, float32; W is the padded vocabulary."""
+        return batch["generator_logits"]
+
+    def encoders(self, config):
+        return (config.generator,)
+
+    def head_flops(self, config, length, num_predictions):
+        width, embedding_width = config.generator.hidden_size, config.embedding_width
+        return 2 * num_predictions * embedding_width * (width + config.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +82,7 @@ class ReplacedToken(Term):
             "replaced-token loss (nats)",
             "loss",
             baseline="constant_rtd_loss",
-            baseline_label="the share of replaced tokens",
+            baseline_label="the frequency of replaced tokens",
         ),
         Metric(
             "rtd_accuracy",
@@ -76,11 +129,11 @@ class ReplacedToken(Term):
 
     def results(self, sums):
         (_, num_replaced), (_, num_tokens) = sums["rtd_recall"], sums["rtd_loss"]
-        share = num_replaced / num_tokens
+        replaced = num_replaced / num_tokens
         return super().results(sums) | {
-            "constant_rtd_loss": float(np.sum(entr([share, 1 - share]))),
-            "all_real_rtd_accuracy": 1 - share,
-            "all_replaced_rtd_precision": share,
+            "constant_rtd_loss": float(np.sum(entr([replaced, 1 - replaced]))),
+            "all_real_rtd_accuracy": 1 - replaced,
+            "all_replaced_rtd_precision": replaced,
         }
 
     def head_flops(self, config, length, num_predictions):
@@ -98,3 +151,12 @@ def _is_replaced(batch):
     is_changed_BxM = (new_BxM != batch["masked_lm_ids"]) & (batch["masked_lm_weights"] > 0)
     count = jax.vmap(lambda zeros_L, at_M, one_M: zeros_L.at[at_M].add(one_M))
     return count(jnp.zeros_like(ids_BxL), positions_BxM, is_changed_BxM.astype(jnp.int32)) > 0
+
+
+@jax.vmap
+def _replaced(
+    ids_L: jax.Array, positions_M: jax.Array, new_M: jax.Array, is_used_M: jax.Array
+) -> jax.Array:
+    """Puts new ids at some positions of each row; positions that are used are distinct."""
+    change_M = jnp.where(is_used_M, new_M - ids_L[positions_M], 0)
+    return ids_L.at[positions_M].add(change_M)
