@@ -1,10 +1,10 @@
-"""The distributions of our pairs and masks against those of google-research/bert's program.
+"""The distributions of our pairs and masks against google-research/bert's program.
 
 tests/golden/record_original_pairs.py recorded 30 runs of the program over a corpus that
 it also describes. Instances of one run are not independent (a document with a short target
-length gives many), so whole runs are compared in a permutation test: if both programs draw
+length gives many), so runs are compared in a permutation test: if both programs draw
 from the same distribution, it does not matter which of the 60 runs are labeled as ours. The
-p-value is the share of random labelings whose histograms differ more than the true ones.
+p-value is the fraction of random labelings whose histograms differ more than the true ones.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.golden import record_original_pairs as golden
 NUM_RUNS = 30
 # All seeds are fixed, so the p-values are always the same.
 LEVEL = 1e-3
-NAMINGS = 20_000
+NUM_LABELINGS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ def p_value(one, other):
     runs = np.concatenate([one, other]).astype(float)
     runs /= runs.sum(axis=1, keepdims=True)
     is_one = np.arange(len(runs)) < len(one)
-    namings = np.random.default_rng(0).permuted(np.tile(is_one, (NAMINGS, 1)), axis=1)
-    signs = np.where(np.concatenate([[is_one], namings]), 1 / len(one), -1 / len(other))
+    labelings = np.random.default_rng(0).permuted(np.tile(is_one, (NUM_LABELINGS, 1)), axis=1)
+    signs = np.where(np.concatenate([[is_one], labelings]), 1 / len(one), -1 / len(other))
     distances = np.abs(np.cumsum(signs @ runs, axis=1)).max(axis=1)
     # The tolerance is for rounding: many labelings give the same distance.
     return (distances[1:] >= distances[0] - 1e-12).mean()

@@ -25,22 +25,22 @@ def test_different_parts_give_different_keys():
     cut=st.integers(0, 9),
 )
 def test_draws_do_not_depend_on_the_split(first, columns, cut):
-    whole = draw_rows(KEY, first, 9, columns)
+    full = draw_rows(KEY, first, 9, columns)
     parts = [draw_rows(KEY, first, cut, columns), draw_rows(KEY, first + cut, 9 - cut, columns)]
-    assert np.array_equal(whole, np.concatenate(parts))
-    assert whole.shape == (9, columns) and whole.dtype == np.uint64
-    assert len(np.unique(whole)) == whole.size  # 64 bits: none twice
+    assert np.array_equal(full, np.concatenate(parts))
+    assert full.shape == (9, columns) and full.dtype == np.uint64
+    assert len(np.unique(full)) == full.size  # 64 bits: none twice
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 1000])
 def test_permuted_is_a_permutation(size):
     for seed in range(20):
         key = np.array([seed, 3], np.uint64)
-        places = permuted(np.arange(size), size, key)
-        assert places.dtype == np.int64
-        assert sorted(places.tolist()) == list(range(size))
-        # A single entry is mapped to the same place.
-        assert permuted(np.array([size - 1]), size, key) == places[-1]
+        permutation = permuted(np.arange(size), size, key)
+        assert permutation.dtype == np.int64
+        assert sorted(permutation.tolist()) == list(range(size))
+        # A single index is mapped to the same number.
+        assert permuted(np.array([size - 1]), size, key) == permutation[-1]
 
 
 def test_all_permutations_are_equally_likely():
@@ -57,13 +57,13 @@ def test_all_permutations_are_equally_likely():
 def test_a_large_permutation_looks_random():
     size = 10**12
     index = np.arange(20_000)
-    places = permuted(index, size, np.array([1, 2], np.uint64))
-    assert len(set(places.tolist())) == len(index)
-    assert places.min() >= 0 and places.max() < size
-    counts = np.bincount(places * 100 // size, minlength=100)
+    permutation = permuted(index, size, np.array([1, 2], np.uint64))
+    assert len(set(permutation.tolist())) == len(index)
+    assert permutation.min() >= 0 and permutation.max() < size
+    counts = np.bincount(permutation * 100 // size, minlength=100)
     # 99 degrees of freedom: p = 1e-3.
     assert ((counts - 200.0) ** 2 / 200).sum() < 148.2
-    correlation = np.corrcoef(index, places)[0, 1]
+    correlation = np.corrcoef(index, permutation)[0, 1]
     assert abs(correlation) < 4 / np.sqrt(len(index))
-    steps = np.diff(places)
-    assert abs(np.corrcoef(steps[:-1], steps[1:])[0, 1] + 0.5) < 0.03, "independent places"
+    steps = np.diff(permutation)
+    assert abs(np.corrcoef(steps[:-1], steps[1:])[0, 1] + 0.5) < 0.03, "independent permutation"

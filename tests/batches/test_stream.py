@@ -33,9 +33,9 @@ def unmasked(batch):
 @pytest.fixture(scope="module")
 def uninterrupted():
     """Returns 70 batches, which are more than two epochs."""
-    whole = stream()
-    batches = list(whole.batches(0, 70))
-    assert whole.position(69)["epoch"] >= 2
+    full = stream()
+    batches = list(full.batches(0, 70))
+    assert full.position(69)["epoch"] >= 2
     return batches
 
 
@@ -43,14 +43,14 @@ def uninterrupted():
 def test_a_host_may_have_any_shards(uninterrupted, shards):
     rows = np.concatenate([np.arange(2 * shard, 2 * shard + 2) for shard in shards])
     ours = stream(shards=shards, num_shards=6).batches(0, 70)
-    for whole, part in zip(uninterrupted, ours, strict=True):
-        assert equal(part, {k: v[rows] for k, v in whole.items()})
+    for full, part in zip(uninterrupted, ours, strict=True):
+        assert equal(part, {k: v[rows] for k, v in full.items()})
 
 
 def test_batches_do_not_depend_on_threads(uninterrupted):
     batches = stream(num_threads=4, prefetch_batches=8).batches(0, 70)
-    for batch, whole in zip(batches, uninterrupted, strict=True):
-        assert equal(batch, whole)
+    for batch, full in zip(batches, uninterrupted, strict=True):
+        assert equal(batch, full)
 
 
 def test_examples_do_not_depend_on_the_batch_size(uninterrupted):
@@ -75,8 +75,8 @@ def test_resuming_at_every_step(uninterrupted):
         count = min(4, 70 - step)
         resumed = stream().batches(step, count, positions[step])
         without = stream().batches(step, count)
-        for whole, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
-            assert equal(whole, a) and equal(whole, b)
+        for full, a, b in zip(uninterrupted[step : step + count], resumed, without, strict=True):
+            assert equal(full, a) and equal(full, b)
     # An earlier position works too.
     assert equal(next(stream().batches(60, 1, positions[33])), uninterrupted[60])
 
@@ -180,18 +180,18 @@ def test_evaluation_does_not_depend_on_the_masks_of_training():
 
 
 def test_evaluation_over_hosts_and_batch_sizes():
-    whole = evaluate(40)
+    full = evaluate(40)
     hosts = [evaluate(40, shards=(i,), num_shards=3) for i in range(3)]
-    for batch, *parts in zip(whole, *hosts, strict=True):
+    for batch, *parts in zip(full, *hosts, strict=True):
         assert equal(batch, {k: np.concatenate([p[k] for p in parts]) for k in batch})
     apart = evaluate(40, shards=(0, 2), num_shards=3)
     rows = np.r_[0:4, 8:12]
-    for batch, part in zip(whole, apart, strict=True):
+    for batch, part in zip(full, apart, strict=True):
         assert equal(part, {k: v[rows] for k, v in batch.items()})
     for size in (5, 8, 64):
         other = evaluate(40, batch_size=size)
-        for name in whole[0]:
-            a, b = (np.concatenate([x[name] for x in batches])[:40] for batches in (whole, other))
+        for name in full[0]:
+            a, b = (np.concatenate([x[name] for x in batches])[:40] for batches in (full, other))
             assert np.array_equal(a, b)
 
 
@@ -209,9 +209,9 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_variants_depend_neither_on_hosts_nor_on_interruptions(variant):
-    whole = stream(**variant)
-    batches = list(whole.batches(0, 40))
-    position = whole.position(33)
+    full = stream(**variant)
+    batches = list(full.batches(0, 40))
+    position = full.position(33)
     assert position["epoch"] >= 1
     hosts = [stream(**variant, shards=(i,), num_shards=3).batches(0, 40) for i in range(3)]
     for batch, *parts in zip(batches, *hosts, strict=True):

@@ -79,14 +79,14 @@ class Errors(NamedTuple):
     Attributes:
       outputs: Pooled output, logits and losses; absolute below 1, relative above.
       gradients: For each parameter, |ours - theirs| / |theirs|. A key's bias moves no
-        probability, and its gradient is only rounding: its norm is divided by that of the
+        probability, and its gradient is only rounding: its norm is divided by the norm of the
         query's bias.
-      entries: The largest error of single entries of a gradient, relative to its largest entry.
+      elements: The largest error of single elements of a gradient, relative to its largest element.
     """
 
     outputs: dict[str, float]
     gradients: dict[str, float]
-    entries: dict[str, float]
+    elements: dict[str, float]
 
 
 @functools.cache
@@ -129,7 +129,7 @@ def real_model(name: str, scan_layers: bool) -> Model:
 
 
 def states_error(model: Model, reference: dict[str, np.ndarray]) -> float:
-    """Returns the largest error of any recorded entry of the hidden states of real tokens.
+    """Returns the largest error of any recorded element of the hidden states of real tokens.
 
     At padding, a RoBERTa of transformers has other positions.
     """
@@ -198,7 +198,7 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
     ours, theirs = named(grads, model, _family(name)), section(reference, "gradients")
     assert ours.keys() == theirs.keys()
-    errors, entries = {}, {}
+    errors, elements = {}, {}
     for key, expected in theirs.items():
         assert ours[key].shape == expected.shape, key
         off, size = ours[key] - expected, np.linalg.norm(expected)
@@ -207,15 +207,15 @@ def random_errors(name: str, scan_layers: bool) -> Errors:
             errors[key] = max(np.linalg.norm(ours[key]), size) / queries
         else:
             errors[key] = np.linalg.norm(off) / size
-            entries[key] = np.abs(off).max() / np.abs(expected).max()
-    return Errors(_outputs_errors(outputs, reference), errors, entries)
+            elements[key] = np.abs(off).max() / np.abs(expected).max()
+    return Errors(_outputs_errors(outputs, reference), errors, elements)
 
 
 def real_errors(name: str, scan_layers: bool) -> Errors:
     """Compares a trained model.
 
     The golden file contains the gradients as projections on vectors of signs, whose root mean
-    square is the norm, and as the largest entries.
+    square is the norm, and as the largest elements.
     """
     model, params = real_model(name, scan_layers)
     reference = golden(f"real_{name}")
@@ -237,7 +237,7 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
 
     grads, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
     ours, kept = named(grads, model, BERT), section(reference, "gradients")
-    errors, entries = {}, {}
+    errors, elements = {}, {}
     for key in {key.rsplit("/", 1)[0] for key in kept}:
         expected = section(kept, key)
         if is_rounding_alone(key):
@@ -247,8 +247,8 @@ def real_errors(name: str, scan_layers: bool) -> Errors:
             off = projections(key, ours[key]) - expected["projections"]
             errors[key] = np.sqrt(np.mean(off**2)) / expected["norm"]
             off = np.ravel(ours[key])[expected["at"]] - expected["largest"]
-            entries[key] = np.abs(off).max() / np.abs(expected["largest"]).max()
-    return Errors(_outputs_errors(outputs, reference), errors, entries)
+            elements[key] = np.abs(off).max() / np.abs(expected["largest"]).max()
+    return Errors(_outputs_errors(outputs, reference), errors, elements)
 
 
 def antiberty_predictions() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -317,5 +317,5 @@ def is_rounding_alone(name: str) -> bool:
 
 
 def _query(name: str) -> str:
-    """Returns the name of the query's bias for that of the key's."""
+    """Returns the name of the query's bias for the name of the key's."""
     return name.replace(".key.", ".query.").replace("k_lin", "q_lin")

@@ -53,10 +53,10 @@ def test_only_a_causal_encoder_ignores_later_tokens(params, batch, causal):
     assert len(set(last_B)) > 1
     np.testing.assert_allclose(pooled_BxD, expected, atol=1e-6)
 
-    for place in (1, 4):
+    for position in (1, 4):
         ids_BxL = batch["input_ids"].copy()
-        ids_BxL[:, place] = (ids_BxL[:, place] + 1) % 101
+        ids_BxL[:, position] = (ids_BxL[:, position] + 1) % 101
         changed_BxLxD, _ = encode(ids_BxL)
-        before = np.abs(changed_BxLxD - hidden_BxLxD)[:, :place].max()
+        before = np.abs(changed_BxLxD - hidden_BxLxD)[:, :position].max()
         assert (before == 0) if causal else (before > 1e-3)
-        assert np.abs(changed_BxLxD - hidden_BxLxD)[:, place:].max() > 1e-3
+        assert np.abs(changed_BxLxD - hidden_BxLxD)[:, position:].max() > 1e-3

@@ -41,8 +41,8 @@ def written_out(depth, heads, query, key, value, bias, keys, rate):
     probs = jax.nn.softmax(scores + bias[:, None])
     if rate:
         length = query.shape[1]
-        place = jnp.arange(length * length, dtype=jnp.int32).reshape(length, length)
-        kept = keeps(place, tuple(key[..., None, None] for key in keys), rate)
+        index = jnp.arange(length * length, dtype=jnp.int32).reshape(length, length)
+        kept = keeps(index, tuple(key[..., None, None] for key in keys), rate)
         probs = jnp.where(kept, probs / (1 - rate), 0)
     return jnp.einsum("BAQL,BLAK->BQAK", probs, split(value)).reshape(query.shape)
 

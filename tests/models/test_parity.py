@@ -65,7 +65,7 @@ def test_random_weights_give_the_same_logits_and_losses(name, scan_layers):
 @scanned_or_not
 def test_random_weights_give_the_same_gradients(name, scan_layers):
     within(GRADIENTS, random_errors(name, scan_layers).gradients)
-    within(GRADIENTS, random_errors(name, scan_layers).entries)
+    within(GRADIENTS, random_errors(name, scan_layers).elements)
 
 
 @real_models
@@ -85,7 +85,7 @@ def test_trained_weights_give_the_same_outputs_and_gradients(name, scan_layers):
     errors = parity.real_errors(name, scan_layers)
     within(STATES, errors.outputs)
     within(GRADIENTS, errors.gradients)
-    within(GRADIENTS, errors.entries)
+    within(GRADIENTS, errors.elements)
     # Gradients are recorded for exactly the parameters that were read from the package.
     assert (
         len(errors.gradients) == {"minilm": 5 + 16 * 6 + 2, "antiberty": 5 + 16 * 8 + 2 + 5}[name]

@@ -124,9 +124,9 @@ def test_features_go_through_a_bilstm_that_ignores_padding():
         np.testing.assert_allclose(logits[row, :length], expected, rtol=1e-4, atol=1e-6)
         # Embeddings have no context: the two directions carry it from one end to the other.
         changed = [expected]
-        for place in (0, -1):
+        for position in (0, -1):
             ids_1xL = alone["input_ids"].copy()
-            ids_1xL[0, place] ^= 1
+            ids_1xL[0, position] ^= 1
             changed.append(run(model, params, alone | {"input_ids": ids_1xL})["logits"][0])
         assert np.all(changed[0][-1] != changed[1][-1]) and np.all(changed[0][0] != changed[2][0])
 

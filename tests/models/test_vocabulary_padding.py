@@ -18,16 +18,10 @@ CONFIG = BertConfig(98, 24, 1, 4, 40, max_position_embeddings=32)
 BATCH = random_batch(0, batch_size=3)
 
 
-def test_number_of_rows_is_the_next_multiple_of_128():
-    sizes = {1: 128, 127: 128, 128: 128, 129: 256, 30522: 30592}
-    for vocab_size, rows in sizes.items():
-        assert dataclasses.replace(CONFIG, vocab_size=vocab_size).padded_vocab_size == rows
-
-
 def test_padding_has_no_probability_no_gradient_and_no_influence():
     # The padding is random here; in a model it is zero.
     params = randomized(init(CONFIG), seed=1)
-    # The largest finite number of bfloat16 is smaller than that of float32.
+    # The largest finite number of bfloat16 is smaller than the largest of float32.
     model = pretraining_model(dataclasses.replace(CONFIG, dtype=jnp.bfloat16))
 
     def loss(params):
@@ -62,10 +56,3 @@ def test_the_padding_stays_zero_in_training():
     assert not np.array_equal(values[f"params/{TABLE}"], first[TABLE])
     assert np.isfinite(float(metrics["loss"]))
     assert trainer.num_parameters() == sum(x.size for x in first.values()) - 30 * 25
-
-
-def test_initial_values_do_not_depend_on_padding():
-    tables = [
-        flat(init(dataclasses.replace(CONFIG, vocab_size=size)))[TABLE][:98] for size in (98, 128)
-    ]
-    np.testing.assert_array_equal(*tables)

@@ -1,6 +1,5 @@
 """The losses of fine-tuning, against plain numpy."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -49,18 +48,3 @@ def test_spans():
         for logits, name in ((start, "start_positions"), (end, "end_positions"))
     ]
     assert result["loss"] == pytest.approx(sum(losses) / 2)
-
-
-def test_parts_of_a_batch_add_up_to_it():
-    """Gradient accumulation relies on this for any number of labels per part."""
-    objective = Labels()
-    logits, labels = RNG.normal(size=(4, 6, 3)), RNG.integers(-1, 3, (4, 6))
-    labels[0] = -1
-    batch, outputs = {"labels": labels}, {"logits": logits}
-    whole = objective.sums(outputs, batch)
-    parts = [
-        objective.sums({"logits": logits[i : i + 2]}, {"labels": labels[i : i + 2]}) for i in (0, 2)
-    ]
-    total = jax.tree.map(lambda a, b: a + b, *parts)
-    assert float(total["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
-    assert total["accuracy"] == whole["accuracy"]

@@ -157,7 +157,7 @@ def kernel_on_a_mesh():
         found = jax.jit(laid_out)(params, *rows)
         return {
             "difference": max(jax.tree.leaves(jax.tree.map(difference, found, expected))),
-            "divided": "shard_map" in str(jax.make_jaxpr(laid_out)(params, *rows)),
+            "sharded": "shard_map" in str(jax.make_jaxpr(laid_out)(params, *rows)),
         }
 
 

@@ -4,7 +4,7 @@
 
 `reads` names a JSON file for the number of token bytes read from each split. `step_seconds` is a
 pause after each step, which lets a test interrupt the middle of a run. `heartbeat_seconds` replaces
-the constant, like `join_seconds`. `version` replaces that of the package.
+the constant, like `join_seconds`. `version` replaces the version of the package.
 """
 
 import atexit

@@ -55,7 +55,7 @@ def losses(family: str, mesh: str) -> list[float]:
         if family == "albert":
             config.model.embedding_size = 16
         if family == "electra":
-            # With half of this width, the generator has two heads, which tp divides.
+            # With half of this width, the generator has two heads, which tp shards.
             config.model.hidden_size = 256
             config.model.generator_size = 0.5
             config.schedule.peak_learning_rate = 1e-3

@@ -84,12 +84,6 @@ def two(tmp_path_factory, texts):
     ("flag", "options", "name", "first", "second"),
     [
         ("--config.seed=7", {}, "--config.seed", "0", "7"),
-        ("--config.train.batch_size=16", {}, "--config.train.batch_size", "8", "16"),
-        (
-            "--config.schedule.peak_learning_rate=1e-5",
-            {},
-            *("--config.schedule.peak_learning_rate", "0.003", "1e-05"),
-        ),
         ("--workdir=elsewhere", {}, "--workdir", '"RUN"', '"elsewhere"'),
         ("--num_processes=3", {}, "--num_processes", "2", "3"),
         ("", {"version": "0.0.1"}, "version", f'"{bert_jax.__version__}"', '"0.0.1"'),
@@ -242,22 +236,3 @@ def test_four_devices_in_any_number_of_processes(two, tmp_path):
     run(moved, 1, devices=4, data__store=store)
     assert_same_bits(final_state(moved), final_state(straight))
     assert losses(moved) == losses(straight)
-
-
-@pytest.mark.slow
-def test_model_divided_over_two_processes(two, tmp_path):
-    """Both processes need every row, and both read every row."""
-    reads = [tmp_path / f"reads{number}.json" for number in range(2)]
-    run(
-        tmp_path / "run",
-        2,
-        options=lambda n: {"reads": str(reads[n])},
-        data__store=two[0] / "data",
-        sharding="tp",
-        mesh__fsdp=1,
-        mesh__model=2,
-        max_replicated_share=0.99,
-    )
-    np.testing.assert_allclose(losses(tmp_path / "run"), losses(two[0]), rtol=1e-4)
-    both = [json.loads(file.read_text())["train"] for file in reads]
-    assert both == [sum(read["train"] for read in two[2])] * 2

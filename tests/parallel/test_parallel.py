@@ -1,4 +1,4 @@
-"""Eight devices with divided parameters compute the same as one device."""
+"""Eight devices with sharded parameters compute the same as one device."""
 
 import json
 import math
@@ -96,7 +96,7 @@ def test_parameters_and_moments_are_divided(results, case, name, parts):
         assert tuple(np.floor_divide(whole, here)) == parts, (whole, here)
 
 
-def test_fsdp_divides_every_matrix(results):
+def test_fsdp_shards_every_matrix(results):
     for name, (whole, here) in results["cases"]["accumulated, fsdp=4"]["layout"].items():
         if name.endswith(("kernel", "embeddings")):
             assert math.prod(whole) == 4 * math.prod(here), name
@@ -137,7 +137,7 @@ def test_the_attention_kernel_gives_the_same_on_a_mesh(tmp_path):
     """Each device runs the kernel on its own sequences and heads, with their dropout masks."""
     on_eight_devices(tmp_path)
     found = json.loads((tmp_path / "kernel.json").read_text())
-    assert found["divided"]
+    assert found["sharded"]
     # bfloat16 has 8 bits; with another mask, the difference would be about 1.
     assert found["difference"] < 2**-6
 

@@ -113,7 +113,7 @@ def test_feature_based_mode_trains_only_the_head():
 @pytest.mark.slow
 def test_smaller_rates_move_the_lower_layers_less():
     """Adam's first steps are proportional to the rate."""
-    before, whole, _ = steps(None)
+    before, full, _ = steps(None)
     _, decayed, _ = steps(LayerRates(2, decay=0.1))
     for name, factor in (
         ("bert/embeddings/position_embeddings", 1e-3),
@@ -122,6 +122,6 @@ def test_smaller_rates_move_the_lower_layers_less():
         ("classifier/dense/kernel", 1),
     ):
         moved = np.abs(decayed[name] - before[name]).max()
-        expected = factor * np.abs(whole[name] - before[name]).max()
+        expected = factor * np.abs(full[name] - before[name]).max()
         # float32 rounds the small steps of the position table.
         assert moved == pytest.approx(expected, rel=0.05), name

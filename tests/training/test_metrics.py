@@ -98,15 +98,15 @@ def test_meter_averages(monkeypatch):
 def test_meter_continues_exactly_from_its_state():
     """The state is stored as JSON; the line after a resume equals the uninterrupted one."""
     numbers = [0.1, 0.7, 1 / 3, 2e-7, 12345.678]
-    whole, first = Meter(AVERAGED), Meter(AVERAGED)
+    full, first = Meter(AVERAGED), Meter(AVERAGED)
     for number in numbers:
-        whole.add(values(number), 1, 1, 1)
+        full.add(values(number), 1, 1, 1)
     for number in numbers[:2]:
         first.add(values(number), 1, 1, 1)
     second = Meter(AVERAGED, **json.loads(json.dumps(first.state())))
     for number in numbers[2:]:
         second.add(values(number), 1, 1, 1)
-    assert second.summary(None) == whole.summary(None)
+    assert second.summary(None) == full.summary(None)
     # The state is a copy, which later steps do not change.
     state = first.state()
     first.add(values(9.0), 1, 1, 1)

@@ -75,14 +75,6 @@ class TestFrozenParameters:
         assert np.isfinite(t.train_step(state, batch)[1]["loss"]), "usable after the step"
         assert jax.tree.structure(state) == jax.tree.structure(trainer().init_state())
 
-    def test_gradient_is_only_for_the_trained_parameters(self):
-        t, batch = with_teacher(trainer(), 0), random_batch(0)
-        state = t.init_state()
-        _, grads = squared_distances(state.params, batch, t.frozen)
-        squares = [jnp.sum((x / 16) ** 2) for x in jax.tree.leaves(grads)]
-        _, metrics = metrics_of(t, state, batch)
-        np.testing.assert_allclose(metrics["grad_norm"], np.sqrt(sum(squares)), rtol=1e-4)
-
 
 class TestSamples:
     def steps(self, t, count=3):
@@ -107,18 +99,6 @@ class TestSamples:
         assert one["toy_sample_squared"] == pytest.approx(one["toy_sample"] ** 2)
         assert four["toy_sample"] != one["toy_sample"]
         assert self.steps(trainer(4), 1) == [four]
-
-    def test_they_are_fixed_in_evaluation(self):
-        t = trainer()
-        state = t.init_state()
-
-        def sample(seed):
-            sums, _ = t.eval_step(state.params, random_batch(seed) | SCORED, UNIFORM_V)
-            return float(sums["toy"]["toy_sample"][0])
-
-        first = sample(0)
-        state, _ = t.train_step(state, random_batch(0))
-        assert sample(0) == sample(1) == first != 0
 
 
 def test_term_with_a_missing_batch_field_is_refused():

@@ -50,8 +50,8 @@ def test_extra_steps_continue_the_last_stage_with_schedules_of_their_own():
         warmup = steps // 10
         assert rate(first_step) == 0
         np.testing.assert_allclose(rate(first_step + 1), 1e-4 / warmup, rtol=1e-6)
-        share = 1 - warmup / steps
-        np.testing.assert_allclose(rate(first_step + warmup), 1e-4 * share, rtol=1e-6)
+        fraction = 1 - warmup / steps
+        np.testing.assert_allclose(rate(first_step + warmup), 1e-4 * fraction, rtol=1e-6)
     assert rate(170) == 0
     config.train.extra.peak_learning_rate = 2e-5
     np.testing.assert_allclose(schedule_of(config)[0](105), 2e-5 * 0.9, rtol=1e-6)
@@ -128,27 +128,27 @@ def test_a_stage_has_its_own_batch_size_or_that_of_the_run():
     )
     stages = resolve_stages(config)
     assert [s.batch_size for s in stages] == [64, 256]
-    # The index is that of the config, even if an empty stage is dropped.
+    # The index counts the stages of the config, even if an empty stage is dropped.
     assert [s.index for s in stages] == [0, 2]
     assert [s.num_steps for s in stages] == [500_000, 500_000]
 
 
 @settings(max_examples=200)
 @given(
-    shares=st.lists(st.integers(0, 1000), min_size=1, max_size=7).filter(any),
+    fractions=st.lists(st.integers(0, 1000), min_size=1, max_size=7).filter(any),
     num_steps=st.integers(1, 2_000_000),
 )
-def test_stages_cover_every_step_once(shares, num_steps):
+def test_stages_cover_every_step_once(fractions, num_steps):
     config = default_config()
     config.train.num_steps = num_steps
-    config.train.stages = tuple(stage_of(share / sum(shares)) for share in shares)
+    config.train.stages = tuple(stage_of(fraction / sum(fractions)) for fraction in fractions)
     stages = resolve_stages(config)
     edges = [0]
     for s in stages:
         assert s.first_step == edges[-1] < s.end_step
         edges.append(s.end_step)
         # At most half a step off at either end.
-        assert abs(s.num_steps - num_steps * shares[s.index] / sum(shares)) <= 1 + 1e-6
+        assert abs(s.num_steps - num_steps * fractions[s.index] / sum(fractions)) <= 1 + 1e-6
     assert edges[-1] == num_steps
 
 

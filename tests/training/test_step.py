@@ -157,11 +157,11 @@ def run_eval(params, batch, rows=None, unigram=None):
 def test_evaluation_ignores_rows_that_fill_up_a_batch(params):
     batch = random_batch(8)
     rows = (np.arange(16) < 11).astype(np.float32)
-    rubbish = {name: value.copy() for name, value in random_batch(9).items()}
+    garbage = {name: value.copy() for name, value in random_batch(9).items()}
     for name, value in batch.items():
-        rubbish[name][:11] = value[:11]
+        garbage[name][:11] = value[:11]
     one = run_eval(params, batch, rows)
-    assert one == run_eval(params, rubbish, rows)
+    assert one == run_eval(params, garbage, rows)
     everything, rest = run_eval(params, batch), run_eval(params, batch, 1 - rows)
     assert one["num_sequences"] == 11 and everything["num_sequences"] == 16
     assert one["mlm/mlm_loss/1"] == batch["masked_lm_weights"][:11].sum()

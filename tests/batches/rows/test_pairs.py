@@ -132,8 +132,10 @@ def test_three_way_labels_are_a_third_each():
     starts = store.sentence_starts[store.document_starts[:-1]]
     assert (labels[np.isin(plan.a_start_N, starts[500:])] == 2).all()
     first = np.where(labels == 1, plan.b_start_N, plan.a_start_N)
-    shares = np.bincount(labels[np.isin(first, starts[:500])], minlength=3)
-    assert np.abs(shares / shares.sum() - 1 / 3).max() < 4 * np.sqrt(2 / 9 / shares.sum())
+    frequencies = np.bincount(labels[np.isin(first, starts[:500])], minlength=3)
+    assert np.abs(frequencies / frequencies.sum() - 1 / 3).max() < 4 * np.sqrt(
+        2 / 9 / frequencies.sum()
+    )
 
 
 def test_windows_contain_every_block_once_per_epoch():

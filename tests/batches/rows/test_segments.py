@@ -101,9 +101,9 @@ def test_batches_are_cls_text_sep():
         assert batch.keys() == {"input_ids", "token_type_ids", "attention_mask"}
         assert not batch["token_type_ids"].any()
         lengths = batch["attention_mask"].sum(axis=1)
-        places = stream.describe_batch(step)["rows"]
+        origins = stream.describe_batch(step)["rows"]
         for ids, length, (document, sentence) in zip(
-            batch["input_ids"], lengths, places, strict=True
+            batch["input_ids"], lengths, origins, strict=True
         ):
             text = ids[1 : length - 1]
             assert ids[0] == CLS and ids[length - 1] == SEP and not ids[length:].any()
