@@ -57,9 +57,8 @@ def write_tfrecords(
         written = 0
         try:
             with contextlib.ExitStack() as stack:
-                writers = [tf.io.TFRecordWriter(f"{path}.partial") for path in paths]
-                for writer in writers:
-                    stack.enter_context(contextlib.closing(writer))
+                partial = (tf.io.TFRecordWriter(f"{path}.partial") for path in paths)
+                writers = [stack.enter_context(writer) for writer in partial]
                 for batch in stream.batches(0, -(-total // spec.batch_size)):
                     records = _serialized(batch)[: total - written]
                     for number, record in enumerate(records, written):

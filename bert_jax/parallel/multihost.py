@@ -173,11 +173,7 @@ def run_on_all(action: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return action()
-    result = error = None
-    try:
-        result = action()
-    except Exception as caught:
-        error = caught
+    result, error = _attempt(action)
     failed_P = multihost_utils.process_allgather(np.array(error is not None, np.int32))
     if failed_P.any():
         _raise(error, int(np.argmax(failed_P)))
@@ -195,12 +191,7 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return action()
-    result = error = None
-    if is_first():
-        try:
-            result = action()
-        except Exception as caught:
-            error = caught
+    result, error = _attempt(action) if is_first() else (None, None)
     # A collective would time out while process 0 is busy.
     _wait()
     failed = multihost_utils.broadcast_one_to_all(np.array(error is not None, np.int32))
@@ -238,6 +229,13 @@ def _voting() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
     mesh = Mesh(np.array(jax.devices()), ("devices",), axis_types=(AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     return NamedSharding(mesh, PartitionSpec("devices")), jax.jit(jnp.max, out_shardings=everywhere)
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return action(), None
+    except Exception as error:
+        return None, error
 
 
 def _raise(error: Exception | None, process: int) -> NoReturn:

@@ -173,7 +173,6 @@ class Checkpointer:
         return None
 
     def _at(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
-        """Returns the state and `resume` of the checkpoint of a step."""
         steps = multihost.run_on_process_zero(self.steps)
         try:
             if step not in steps:

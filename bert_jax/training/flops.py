@@ -87,7 +87,6 @@ def task_flops_per_sequence(
 
 
 def _encoder(config: BertConfig, length: int) -> int:
-    """Returns the FLOPs of the forward pass of the encoder without the pooler."""
     return _embeddings(config, length) + config.num_hidden_layers * _block(config, length)
 
 
@@ -98,7 +97,6 @@ def _embeddings(config: BertConfig, length: int) -> int:
 
 
 def _block(config: BertConfig, length: int) -> int:
-    """Returns the FLOPs of the forward pass of one block of the encoder."""
     width = config.hidden_size
     products = 2 * length * (4 * width**2 + 2 * width * config.intermediate_size)
     return products + 4 * length**2 * width

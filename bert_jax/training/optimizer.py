@@ -102,7 +102,6 @@ def scale_by_adam(
 
 
 def _corrected(moments: Any, decay: float, count: jax.Array) -> Any:
-    """Returns moments / (1 - decay^count)."""
     weight = _total_weight(decay, count)
     return jax.tree.map(lambda moment: moment / weight, moments)
 

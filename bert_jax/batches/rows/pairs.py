@@ -98,8 +98,8 @@ class PairRows(WindowedRows):
         )
 
         is_swapped = chunks.is_swapped_N
-        a_start_N, b_start_N = _exchanged(is_swapped, a_start_N, b_start_N)
-        a_length_N, b_length_N = _exchanged(is_swapped, a_length_N, b_length_N)
+        for a_N, b_N in ((a_start_N, b_start_N), (a_length_N, b_length_N)):
+            a_N[is_swapped], b_N[is_swapped] = b_N[is_swapped], a_N[is_swapped]
 
         a_kept_N, b_kept_N = truncated_lengths(a_length_N, b_length_N, self._max_num_tokens)
         # Every token is removed from the front or the back with equal probability.
@@ -203,10 +203,3 @@ def chunk_documents(
         return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 
     return Chunks(*gather_sentences(block, target_D, divide))
-
-
-def _exchanged(
-    is_swapped_N: np.ndarray, a_N: np.ndarray, b_N: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns A's and B's values, exchanged where a pair is swapped."""
-    return np.where(is_swapped_N, b_N, a_N), np.where(is_swapped_N, a_N, b_N)

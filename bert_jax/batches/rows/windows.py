@@ -4,6 +4,8 @@ An epoch is planned in *blocks*, which are runs of consecutive documents. Each e
 order of the blocks. Blocks that are adjacent in that order form *windows* of about
 `shuffle_sentences` sentences, whose rows are shuffled together. All randomness is keyed by (seed,
 stage, epoch, block or window).
+
+`join_spans` reads the planned spans and puts special tokens around them.
 """
 
 import abc

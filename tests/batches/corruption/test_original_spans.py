@@ -4,14 +4,12 @@ tests/golden/record_spans.py recorded 30 runs of each program over a corpus that
 describes; tests/batches/test_original_parity.py explains the comparison.
 """
 
-import dataclasses
 import hashlib
 import json
 
 import numpy as np
 import pytest
 
-from bert_jax.batches.corruption import spans
 from bert_jax.batches.corruption.masked_lm import NGRAMS, SPANS
 from bert_jax.batches.random_keys import random_key
 from bert_jax.batches.rows.segments import WholeSentenceRows
@@ -98,21 +96,3 @@ def test_distribution_matches_the_original(recorded, ours, group, name):
         return
     p = p_value(ours[group][name], theirs)
     assert p > LEVEL, f"{name}: p = {p}"
-
-
-@pytest.mark.parametrize(
-    "changes, lengths, name",
-    [
-        ({}, 0.25, "run_words"),
-        ({"coin": "token"}, 0.2, "neighbours_agree"),
-        ({"random_ids": "all"}, 0.2, "random_frequency"),
-    ],
-    ids=str,
-)
-@pytest.mark.slow
-def test_small_difference_is_detected(recorded, corpus, monkeypatch, changes, lengths, name):
-    probabilities = np.array([lengths * (1 - lengths) ** n for n in range(10)])
-    monkeypatch.setattr(spans, "SPAN_LENGTHS", probabilities / probabilities.sum())
-    rules = dataclasses.replace(SPANS, **changes)
-    others = our_runs(recorded, corpus, rules, golden.span_rule, 20)[name]
-    assert p_value(others, np.array(recorded["spans"][name])) < LEVEL
