@@ -14,25 +14,22 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetuning, pretraining
-from bert_jax.config.common import check_profile
-from bert_jax.config.devices import check_batch, check_vocabulary
+from bert_jax.config.common import check_batch, check_profile, check_vocabulary
 from bert_jax.config.finetuning import finetune_config
 from bert_jax.config.pretraining import (
     default_config,
-    from_dict,
-    teacher_layers,
-    validate,
-    validate_data,
-)
-from bert_jax.config.schema import Field, differences, flatten, to_dict
-from bert_jax.config.stages import (
     derived_predictions,
+    from_dict,
     lamb_stages,
     max_predictions,
     prediction_warnings,
     stage,
+    teacher_layers,
     total_steps,
+    validate,
+    validate_data,
 )
+from bert_jax.config.schema import Field, differences, flatten, to_dict
 
 __all__ = [
     "check_argument",

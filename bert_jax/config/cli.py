@@ -43,8 +43,8 @@ flags.disclaim_key_flags()
 def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoReturn:
     """Parses the flags, calls `main` with the remaining arguments, and exits.
 
-    An error ends the process at once. Python would first wait for all threads, and those of a
-    failed save of orbax end only after 20 minutes.
+    An error ends the process at once. Python would first wait for all threads, and orbax's
+    threads end only 20 minutes after a failed save.
 
     Args:
       main: Takes the program's name and, with `words`, the arguments that are not flags.
@@ -93,7 +93,7 @@ def stored_config(directory: str) -> ConfigDict | None:
 
 
 def trust_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Trusts the parts that flags and the file of --config name, but not those of a stored config.
+    """Trusts the parts named by flags and by the file of --config, but not by a stored config.
 
     See `bert_jax.base.parts`.
     """

@@ -34,7 +34,7 @@ class ConfigSource:
       name: The value of --config, or the config.json of a work directory.
       values: The config of the file, without flags.
       flags: The keys that flags set.
-      is_stored: Whether the file is that of a work directory.
+      is_stored: Whether the file is the config.json of a work directory.
     """
 
     name: str
@@ -89,7 +89,7 @@ def parse(
             raise UsageError(f"--{name} is missing") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
     except (LookupError, TypeError) as e:
-        # ml_collections found another value in the place of a section, such as train.stages=5.
+        # One flag replaced a section by a value, as train.stages=5 does.
         raise UsageError(f"two of the flags --config.KEY contradict each other: {e.args[0]}") from e
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
@@ -151,28 +151,28 @@ def _load_config(
     for key in keys:
         if not _has(config, key):
             raise UsageError(f"unknown config key {key}{_nearest(key, list(_keys(config)))}")
-    for place, flag, value in passed:
+    for index, flag, value in passed:
         key = flag.removeprefix(f"{name}.")
         if key == flag or not value or value[0] in "'\"([":
             continue
         default = config_path.get_value(key, config)
         if isinstance(default, tuple) and keys.count(key) > 1:
             raise UsageError(f"--{flag} is given twice; give all its values in one, with commas")
-        if isinstance(default, tuple) and all(isinstance(entry, str) for entry in default):
+        if isinstance(default, tuple) and all(isinstance(item, str) for item in default):
             # "\\," is a comma inside a text.
             parts = re.split(r"(?<!\\),", value)
             texts = tuple(text for part in parts if (text := part.strip()))
-            argv[place] = argv[place].removesuffix(value) + repr(texts)
+            argv[index] = argv[index].removesuffix(value) + repr(texts)
     return argv
 
 
 def _with_flag_first(name: str, argv: Sequence[str]) -> list[str]:
     """Returns the arguments with a config flag before the flags of its keys, as absl needs."""
     argv = list(argv)
-    for place, flag, _ in _flags_in(argv):
+    for index, flag, _ in _flags_in(argv):
         if flag == name:
-            start = place if argv[place].lstrip("-").startswith(f"{name}=") else place - 1
-            return [argv[0], *argv[start : place + 1], *argv[1:start], *argv[place + 1 :]]
+            start = index if argv[index].lstrip("-").startswith(f"{name}=") else index - 1
+            return [argv[0], *argv[start : index + 1], *argv[1:start], *argv[index + 1 :]]
     return argv
 
 

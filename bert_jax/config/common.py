@@ -1,14 +1,24 @@
 """The config keys that pre-training and fine-tuning share, with the same meaning."""
 
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Field, Section, free_field, steering_field
+from bert_jax.models.bert_config import BertConfig
+
+MODEL: Section = {
+    key.name: Field(**key.metadata) for key in dataclasses.fields(BertConfig) if key.metadata
+}
 
 GRADIENT_ACCUMULATION_STEPS = Field(
     1,
     "Number of parts that each batch is divided into, to save memory. The gradients of the parts "
-    "are summed, so the update equals that of the whole batch.",
+    "are summed, so the update is the same as without this.",
     above=0,
 )
 EVAL_BATCH_SIZE = free_field(
@@ -233,3 +243,61 @@ def check_profile(profile: ConfigDict, num_steps: int) -> None:
             f"{num_steps:,}; set an earlier config.profile.start_step or fewer "
             "config.profile.num_steps"
         )
+
+
+def check_model(model: Mapping[str, Any], source: str = "") -> None:
+    """Refuses values of MODEL that contradict each other.
+
+    Args:
+      model: The keys of MODEL, with values in range.
+      source: What comes before the key in messages: "FILE: ".
+
+    Raises:
+      UserError: The message names the keys.
+    """
+    if model["hidden_size"] % model["num_attention_heads"]:
+        raise UserError(
+            f"{source}config.model.num_attention_heads is {model['num_attention_heads']}, which "
+            f"does not divide config.model.hidden_size, {model['hidden_size']}"
+        )
+    if model["layer_groups"] > model["num_hidden_layers"]:
+        raise UserError(
+            f"{source}config.model.layer_groups is {model['layer_groups']}, more than "
+            f"config.model.num_hidden_layers, {model['num_hidden_layers']}"
+        )
+
+
+def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
+    """Refuses a model whose embedding and vocabulary differ in size.
+
+    On a device, an id beyond the embedding raises no error; the model would train on garbage.
+    """
+    if config.model.vocab_size != vocab_size:
+        raise UserError(
+            f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
+            f"{source} has {vocab_size} entries; set --config.model.vocab_size={vocab_size}"
+        )
+
+
+def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> None:
+    """Refuses batches that cannot be split evenly over the devices.
+
+    Args:
+      config: A validated config of pre-training or fine-tuning.
+      data_shards: Product of the mesh axes that the batch is sharded over.
+      num_processes: Number of hosts; each reads its own part of the batch.
+    """
+    accumulation = config.train.gradient_accumulation_steps
+    parts = math.lcm(data_shards, num_processes) * accumulation
+    sizes = {"train.batch_size": config.train.batch_size}
+    if stages := config.train.get("stages"):
+        used = [(i, stage) for i, stage in enumerate(stages) if stage.fraction]
+        own = {f"train.stages[{i}].batch_size": s.batch_size for i, s in used if s.batch_size}
+        sizes = own if len(own) == len(used) else sizes | own
+    for path, size in sizes.items():
+        if size % parts:
+            raise UserError(
+                f"config.{path} is {size}, which does not divide over {data_shards} data shards "
+                f"on {num_processes} host(s) times {accumulation} gradient accumulation step(s); "
+                f"the nearest that does is {max(1, round(size / parts)) * parts}"
+            )

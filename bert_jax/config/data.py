@@ -7,7 +7,68 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config.schema import Change, Field, Section, free_field
-from bert_jax.config.tokenizer import TOKENIZER, check_tokenizer
+
+_tokenizer_field = functools.partial(Field, of_weights=True, in_store=True)
+
+TOKENIZER: Section = {
+    "tokenizer": _tokenizer_field(
+        "wordpiece",
+        "Kind of tokenizer: wordpiece, sentencepiece, byte_bpe (GPT-2 and RoBERTa), or "
+        "fastbpe (PhoBERT; its text must be segmented into words, and a vocabulary given).",
+        choices=("wordpiece", "sentencepiece", "byte_bpe", "fastbpe"),
+    ),
+    "vocab": _tokenizer_field(
+        "",
+        "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
+        "vocab.json with merges.txt beside it or a tokenizer.json (byte_bpe); a vocab.txt with "
+        "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a "
+        "vocabulary of model.vocab_size tokens is trained on the training documents.",
+        change=Change.WITH_STORE,
+        is_path=True,
+    ),
+    "special_tokens": _tokenizer_field(
+        "bert",
+        "Spellings, positions and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
+        "roberta: <s> A </s></s> B </s>, all of token type 0; also for XLM-R and PhoBERT. "
+        "camembert: as roberta, with CamemBERT's ids. albert: as bert, with <pad> and <unk>.",
+        choices=("bert", "roberta", "camembert", "albert"),
+        omitted="bert",
+    ),
+    "lowercase": _tokenizer_field(
+        True,
+        "Whether text is lower-cased and stripped of accents before it is tokenized (an "
+        '"uncased" model). byte_bpe and fastbpe require False.',
+    ),
+    "add_prefix_space": _tokenizer_field(
+        False,
+        "Whether byte_bpe puts a space before each sentence that does not begin with one, so that "
+        "the first word has the same token as inside a sentence. RoBERTa does not.",
+        only_with="byte_bpe",
+    ),
+    "max_input_chars_per_word": _tokenizer_field(
+        200,
+        "Words with more characters become [UNK] (wordpiece only). google-research/bert has 200, "
+        "transformers 100.",
+        above=0,
+        change=Change.WITH_STORE,
+        only_with="wordpiece",
+    ),
+    "sentencepiece_rules": _tokenizer_field(
+        "plain",
+        "Rules around a SentencePiece model. plain: only data.lowercase. albert: ALBERT's rules "
+        "for normalization, numbers and the starts of words.",
+        choices=("plain", "albert"),
+        omitted="plain",
+        only_with="sentencepiece",
+    ),
+    "sentencepiece_type": _tokenizer_field(
+        "unigram",
+        "Kind of SentencePiece model to train.",
+        choices=("unigram", "bpe"),
+        change=Change.WITH_STORE,
+        only_with="sentencepiece",
+    ),
+}
 
 _text_field = functools.partial(Field, change=Change.WITH_STORE, in_store=True)
 
@@ -58,7 +119,7 @@ DATA: Section = {
         "Language of the rules that divide text into sentences: a code such as de or pt. If "
         "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
         "sentence ends of all scripts. A language without rules in the library sentencex gets "
-        "those of a related language or of English, and a warning.",
+        "the rules of a related language or of English, and a warning.",
         omitted="",
     ),
     "encoding": _text_field(
@@ -66,7 +127,7 @@ DATA: Section = {
     ),
     "max_document_characters": _text_field(
         0,
-        "Documents with more characters, such as whole books, are divided into parts of at most "
+        "Documents with more characters, such as books, are divided into parts of at most "
         "this size: at blank lines, else at the ends of lines, sentences or words. 0 divides none.",
         at_least=0,
         omitted=0,
@@ -81,8 +142,8 @@ DATA: Section = {
     ),
     "heldout_fraction": _text_field(
         0.05,
-        "Share of the documents that is held out: used for evaluation and never for training. If "
-        "that is fewer than two documents, the end of each is held out, or two short documents.",
+        "Fraction of the documents that is held out: used for evaluation and never for training. "
+        "If it is fewer than two documents, the end of each is held out, or two short documents.",
         at_least=0,
         at_most=0.5,
     ),
@@ -122,7 +183,7 @@ DATA: Section = {
     ),
     "masked_lm_prob": Field(
         0.15,
-        "Share that is chosen for prediction: of all tokens with [CLS] and [SEP]; with "
+        "Fraction that is chosen for prediction: of all tokens with [CLS] and [SEP]; with "
         "corruption=roberta of the tokens or whole words, with spans of the tokens of text. "
         "Evaluation always uses 0.15.",
         above=0,
@@ -130,15 +191,15 @@ DATA: Section = {
     ),
     "mask_shares": Field(
         (0.8, 0.1, 0.1),
-        "Shares of the chosen tokens that become [MASK], stay unchanged, and become a random "
+        "Fractions of the chosen tokens that become [MASK], stay unchanged, and become a random "
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
-        "corruption=electra always uses its own shares.",
+        "corruption=electra always uses its own fractions.",
         at_least=0,
         at_most=1,
     ),
     "word_boundaries": Field(
         "vocabulary",
-        "Where words begin when whole words are chosen. vocabulary: at the entries that begin "
+        "Where words begin when whole words are chosen. vocabulary: at the tokens that begin "
         "a word. spaces: after each space of the text, for example in Chinese text that a "
         "segmenter has divided; the token store then holds one more bit for each token.",
         choices=("vocabulary", "spaces"),
@@ -150,7 +211,7 @@ DATA: Section = {
     ),
     "short_seq_prob": Field(
         0.1,
-        "Share of the documents whose sequences get a random shorter target length. "
+        "Fraction of the documents whose sequences get a random shorter target length. "
         "full_sentences and doc_sentences are never shortened.",
         at_least=0,
         below=1,
@@ -190,7 +251,7 @@ def check_data(data: ConfigDict) -> None:
             f"config.data.encoding is {data.encoding!r}; it must be a text encoding that Python "
             "knows, such as utf-8, latin-1 or utf-16"
         ) from None
-    check_tokenizer(data)
+    _check_tokenizer(data)
     if data.format != "google_tfrecord":
         return
     if not (data.vocab or data.store):
@@ -207,3 +268,38 @@ def check_data(data: ConfigDict) -> None:
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "
                 f"records are trained on as they were written; leave it at {field.default}"
             )
+
+
+def _check_tokenizer(data: ConfigDict) -> None:
+    """Refuses keys of the tokenizer that contradict each other."""
+    if data.tokenizer in ("byte_bpe", "fastbpe") and data.lowercase:
+        raise UserError(
+            f"config.data.lowercase is True, but config.data.tokenizer={data.tokenizer} keeps the "
+            "case; set it to False"
+        )
+    if data.tokenizer == "fastbpe" and not (data.vocab or data.store):
+        raise UserError(
+            "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
+            "needs a vocab.txt with bpe.codes beside it"
+        )
+    if data.tokenizer == "fastbpe" and data.special_tokens != "roberta":
+        raise UserError(
+            f"config.data.special_tokens is {data.special_tokens}, but "
+            "config.data.tokenizer=fastbpe needs config.data.special_tokens=roberta"
+        )
+    if data.tokenizer == "fastbpe" and data.word_boundaries == "vocabulary":
+        for key, value in (
+            ("whole_word_masking", True),
+            ("corruption", "spans"),
+            ("corruption", "ngrams"),
+        ):
+            if data[key] == value:
+                raise UserError(
+                    f"config.data.{key} is {value}, which needs word boundaries; with "
+                    "config.data.tokenizer=fastbpe, set config.data.word_boundaries=spaces"
+                )
+    if data.special_tokens == "camembert" and data.tokenizer != "sentencepiece":
+        raise UserError(
+            "config.data.special_tokens is camembert, which works only with "
+            "config.data.tokenizer=sentencepiece; set roberta"
+        )

@@ -14,10 +14,11 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
+    MODEL,
     check_mesh,
+    check_model,
     layer_numbers,
 )
-from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
 from bert_jax.models.bert_config import WIDEST
 
@@ -245,8 +246,8 @@ FINETUNING: Section = {
             choices=("", "test", "all"),
         ),
     },
-    # The grid of `--sweep`: each rate with each batch size and each seed. The rates are those of
-    # section 4.1 of the paper, the batch sizes those of appendix A.3.
+    # The grid of `--sweep`: each rate with each batch size and each seed. The rates are from
+    # section 4.1 of the paper, the batch sizes from appendix A.3.
     "sweep": {
         "learning_rates": Field((5e-5, 4e-5, 3e-5, 2e-5), "Learning rates to try.", above=0),
         "batch_sizes": Field((16, 32), "Batch sizes to try.", above=0),

@@ -1,6 +1,7 @@
 """The config keys of pre-training: their defaults, meanings and ranges."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -10,20 +11,46 @@ from bert_jax.config.common import (
     COMMON,
     EVAL_BATCH_SIZE,
     GRADIENT_ACCUMULATION_STEPS,
+    MODEL,
     check_mesh,
+    check_model,
     check_profile,
     layer_numbers,
 )
 from bert_jax.config.data import DATA, check_data
-from bert_jax.config.model import MODEL, check_model
 from bert_jax.config.schema import Change, Field, Section, build, check, free_field, steering_field
-from bert_jax.config.stages import STAGE, check_stages, total_steps
+
+STAGE: Section = {
+    "fraction": Field(1.0, "Fraction of train.num_steps.", at_least=0, at_most=1),
+    "max_seq_length": Field(
+        128, "Tokens in each sequence, including [CLS] and both [SEP].", at_least=5
+    ),
+    "max_predictions_per_seq": Field(
+        0,
+        "Largest number of masked positions in a sequence. 0 derives it: max_seq_length times "
+        "data.masked_lm_prob, rounded up to a multiple of 5 (20 for 128 tokens and 80 for 512, as "
+        "in BERT).",
+        at_least=0,
+    ),
+    "batch_size": Field(
+        0, "Sequences in each step, over all devices. 0 means train.batch_size.", at_least=0
+    ),
+    "peak_learning_rate": Field(
+        0.0,
+        "If above 0, the stage has its own schedule with this peak, which starts at the stage's "
+        "first step; the optimizer keeps its moments. 0 means the schedule of the run.",
+        at_least=0,
+    ),
+    "warmup_steps": Field(
+        0.0, "Warm-up of the stage's own schedule, as in schedule.warmup_steps.", at_least=0
+    ),
+}
 
 PRETRAINING: Section = {
     **COMMON,
     "resume_from": steering_field(
         "",
-        "Work directory of a run to continue from with its whole state: weights, optimizer, step "
+        "Work directory of a run to continue from with its full state: weights, optimizer, step "
         "and position in the data. The schedule may differ. A run that already has its own "
         "checkpoint resumes from that instead.",
         is_path=True,
@@ -71,7 +98,7 @@ PRETRAINING: Section = {
     "train": {
         "num_steps": Field(
             1_000_000,
-            "Optimizer steps of the whole run, over all stages.",
+            "Optimizer steps of the run, over all stages.",
             above=0,
             change=Change.WITH_WARNING,
         ),
@@ -227,7 +254,7 @@ def validate_data(data: ConfigDict) -> None:
 
 
 def check_model_and_steps(config: ConfigDict) -> None:
-    """Checks what every config must fulfil, also that of a finished run or of converted weights.
+    """Checks what also holds for the configs of finished runs and of converted weights.
 
     Raises:
       UserError: The message names the key, its value and the allowed values.
@@ -235,7 +262,7 @@ def check_model_and_steps(config: ConfigDict) -> None:
     check(config, PRETRAINING)
     check_model(config.model)
     _check_objective(config)
-    check_stages(
+    _check_stages(
         config.train.stages, config.model.max_position_embeddings, config.data.masked_lm_prob
     )
 
@@ -265,3 +292,93 @@ def _check_objective(config: ConfigDict) -> None:
         raise UserError(
             f"config.objective.weights is {objective.weights!r}; at least one must be above 0"
         )
+
+
+def stage(**values: Any) -> ConfigDict:
+    """Returns a stage for `train.stages`; `STAGE` defines the keys."""
+    return build(STAGE, values, "train.stages[].")
+
+
+def max_predictions(entry: ConfigDict, masked_lm_prob: float) -> int:
+    """Returns the largest number of predictions in a sequence of a stage."""
+    return entry.max_predictions_per_seq or derived_predictions(
+        entry.max_seq_length, masked_lm_prob
+    )
+
+
+def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
+    """Returns the number of predictions that a sequence of this length needs."""
+    fives = math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
+    # [CLS] and both [SEP] tokens are not predicted.
+    return min(5 * fives, max_seq_length - 3)
+
+
+def prediction_warnings(config: ConfigDict) -> list[str]:
+    """Returns a sentence for each stage that predicts fewer tokens than data.masked_lm_prob."""
+    if config.data.corruption == "none" or config.data.format == "google_tfrecord":
+        return []
+    rate, warnings = config.data.masked_lm_prob, []
+    for i, entry in enumerate(config.train.stages):
+        most, length = max_predictions(entry, rate), entry.max_seq_length
+        if entry.fraction and most < 0.9 * rate * length:
+            warnings.append(
+                f"config.train.stages[{i}].max_predictions_per_seq is {most}, so only "
+                f"{most / length:.1%} of the tokens in full rows of {length} are predicted, not "
+                f"config.data.masked_lm_prob={rate:g}; 0 derives the number from the length"
+            )
+    return warnings
+
+
+def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
+    """Returns the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
+    first_steps, second_steps = 7038, 1563
+    return (
+        stage(
+            fraction=first_steps / (first_steps + second_steps),
+            max_seq_length=128,
+            max_predictions_per_seq=20,
+            batch_size=65536,
+            peak_learning_rate=6e-3,
+            warmup_steps=0.2843,
+        ),
+        stage(
+            fraction=second_steps / (first_steps + second_steps),
+            max_seq_length=512,
+            max_predictions_per_seq=80,
+            batch_size=32768,
+            peak_learning_rate=4e-3,
+            warmup_steps=0.128,
+        ),
+    )
+
+
+def total_steps(train: ConfigDict) -> int:
+    """Returns the steps of a run, including `train.extra`."""
+    return train.num_steps + sum(train.extra.steps)
+
+
+def _check_stages(
+    stages: Sequence[ConfigDict], max_position_embeddings: int, masked_lm_prob: float
+) -> None:
+    """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
+    total = sum(entry.fraction for entry in stages)
+    if not math.isclose(total, 1, abs_tol=1e-6):
+        raise UserError(f"the fractions of config.train.stages add up to {total:g}, not to 1")
+    for i, entry in enumerate(stages):
+        path, length = f"config.train.stages[{i}]", entry.max_seq_length
+        if length > max_position_embeddings:
+            raise UserError(
+                f"{path}.max_seq_length is {length}, longer than the "
+                f"{max_position_embeddings} positions of config.model.max_position_embeddings"
+            )
+        # [CLS] and both [SEP] tokens are not counted as predictable.
+        if entry.max_predictions_per_seq > length - 3:
+            raise UserError(
+                f"{path}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "
+                f"of {length} has at most {length - 3} tokens to predict"
+            )
+        if not max_predictions(entry, masked_lm_prob):
+            raise UserError(
+                f"config.data.masked_lm_prob is {masked_lm_prob:g}, so small that no token of a "
+                f"sequence of {length} is predicted; BERT's is 0.15"
+            )

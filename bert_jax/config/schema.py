@@ -62,7 +62,7 @@ class Field:
       in_store: Whether a token store records the key, and so determines it.
       omitted: A value that a store does not record.
       only_with: The kind of tokenizer that needs the key; empty for all kinds.
-      entries: The section of each entry if the value is a tuple of ConfigDicts. The default is
+      entries: The section of each element if the value is a tuple of ConfigDicts. The default is
         then a tuple of dicts.
     """
 
@@ -148,7 +148,7 @@ class _Section(ConfigDict):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self.is_locked:
-            # The message of ConfigDict lists the whole section.
+            # The message of ConfigDict lists all keys of the section.
             _refuse_unknown({key: value}, self, "")
         if isinstance(value, str) and isinstance(self.get(key), tuple):
             value = (value,)
@@ -219,8 +219,8 @@ def to_dict(config: ConfigDict) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, ConfigDict | Mapping):
-            return {key: plain(entry) for key, entry in value.items()}
-        return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
     return plain(config)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.base.errors import UserError
-from bert_jax.config.model import MODEL, check_model
+from bert_jax.config.common import MODEL, check_model
 from bert_jax.interop.family import Family
 from bert_jax.models import BertConfig
 from bert_jax.tokenizers import Tokenizer

@@ -14,9 +14,8 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.config.data import DATA
+from bert_jax.config.data import DATA, TOKENIZER
 from bert_jax.config.schema import Change, Field
-from bert_jax.config.tokenizer import TOKENIZER
 from bert_jax.text.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
 from bert_jax.tokenizers import Tokenizer
 

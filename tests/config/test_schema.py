@@ -6,13 +6,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
-from bert_jax.config import finetuning, pretraining, stages
+from bert_jax.config import finetuning, pretraining
 from bert_jax.config.common import COMMON
 from bert_jax.config.schema import Field, build, check, differences, flatten, to_dict
 
 SECTIONS = {
     "pretraining": pretraining.PRETRAINING,
-    "stage": stages.STAGE,
+    "stage": pretraining.STAGE,
     "finetuning": finetuning.FINETUNING,
     **finetuning.TASK_SECTIONS,
 }
