@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Flags, messages and dry runs, shared by the launchers.
-# Sourced by tpu_vm.sh, gke.sh and slurm.sh, which add their flags to `flag` and `meaning`.
+# Flags, messages and dry runs of the launchers.
+# Sourced by tpu_vm.sh, gke.sh and slurm.sh, which set `commands` and extend `flag` and `meaning`.
 set -euo pipefail
 
 if ((BASH_VERSINFO[0] < 5)); then
@@ -8,10 +8,16 @@ if ((BASH_VERSINFO[0] < 5)); then
   exit 2
 fi
 
+# The commands of the launcher.
+declare -a commands=()
 # Known flags and their values, initially the defaults; "false" marks a switch.
 declare -A flag=([dry_run]=false)
 # The meaning of each required flag, for the message if it is missing.
-declare -A meaning=()
+declare -A meaning=(
+  [project]="the ID of the Google Cloud project"
+  [zone]="where the TPUs are, such as us-east5-a"
+  [workdir]="the work directory of the run, gs://BUCKET/DIRECTORY"
+)
 # The flags of bert_jax.main, which follow the `--`.
 declare -a main_flags=()
 
@@ -37,9 +43,18 @@ quoted() {
   echo "${words[*]}"
 }
 
-# Fills `flag` and `main_flags` from the command line.
-parse_flags() {
+# Sets `command`, `flag` and `main_flags` from the command line.
+parse_arguments() {
   local name value
+  command=${1:-}
+  if [[ $command == --help ]]; then
+    # The comment at the top of the script.
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+    exit
+  fi
+  [[ " ${commands[*]} " == *" $command "* ]] ||
+    usage_error "the first argument is '$command'; it must be one of: ${commands[*]}"
+  shift
   while (($#)); do
     case $1 in
       --)
@@ -81,18 +96,23 @@ require_number() {
   [[ ${flag[$1]} =~ ^[1-9][0-9]*$ ]] || usage_error "--$1 is '${flag[$1]}'; it must be a number above 0"
 }
 
-# Checks a name for Google Cloud and Kubernetes. Both append to it, so it must be short.
+# Google Cloud and Kubernetes append to the name, so it must be short.
 require_name() {
-  [[ ${flag[$1]} =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
-    usage_error "--$1 is '${flag[$1]}'; it must be at most 40 lower-case letters, digits and hyphens, and begin with a letter"
+  require_flags name
+  [[ ${flag[name]} =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+    usage_error "--name is '${flag[name]}'; it must be at most 40 lower-case letters, digits and hyphens, and begin with a letter"
 }
 
-require_zone() {
+require_name_and_location() {
+  require_name
+  require_flags project zone
   [[ ${flag[zone]} =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]$ ]] ||
     usage_error "--zone is '${flag[zone]}'; it must be a zone, such as us-central1-a"
+  require_number slices
 }
 
 require_bucket() {
+  require_flags workdir
   [[ ${flag[workdir]} =~ ^gs://[a-z0-9][-_.a-z0-9]+/.+ ]] ||
     usage_error "--workdir is '${flag[workdir]}'; it must be a directory in a bucket, gs://BUCKET/DIRECTORY, which outlives the machines"
 }

@@ -21,18 +21,16 @@ source "$launch/common.sh"
 # tests/launch checks jobset.yaml against the schema of this release.
 JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
 
+commands=(cluster image train status logs delete delete_cluster)
 flag+=(
   [name]="" [project]="" [zone]="" [tpu]="" [topology]="" [image]="" [workdir]=""
   [slices]=1 [spot]=false
 )
 meaning+=(
   [name]="the name of the cluster and of the run in it"
-  [project]="the ID of the Google Cloud project"
-  [zone]="where the TPUs are, such as us-east5-a"
   [tpu]="the TPU's generation: v4, v5e, v5p or v6e"
   [topology]="the chips of a slice, such as 4x8"
   [image]="the container image, such as us-east5-docker.pkg.dev/PROJECT/bert/bert_jax:1"
-  [workdir]="where the run is, gs://BUCKET/DIRECTORY"
 )
 
 # Sets accelerator (the label of the nodes), machine (their type, always with 4 chips) and nodes (their
@@ -101,11 +99,7 @@ train() {
   [[ ${flag[dry_run]} == true ]] || manifest | "${apply[@]}"
 }
 
-command=${1:-}
-[[ $command =~ ^(cluster|image|train|status|logs|delete|delete_cluster)$ ]] ||
-  usage_error "the first argument is '$command'; it must be cluster, image, train, status, logs, delete or delete_cluster"
-shift
-parse_flags "$@"
+parse_arguments "$@"
 
 if [[ $command == image ]]; then
   require_flags image
@@ -114,10 +108,7 @@ if [[ $command == image ]]; then
   exit
 fi
 
-require_flags name project zone
-require_name name
-require_zone
-require_number slices
+require_name_and_location
 region=${flag[zone]%-*}
 where=(--project="${flag[project]}" --location="$region")
 context=(--context="gke_${flag[project]}_${region}_${flag[name]}")
@@ -129,7 +120,7 @@ case $command in
     create_cluster
     ;;
   train)
-    require_flags tpu topology image workdir
+    require_flags tpu topology image
     resolve_tpu
     require_bucket
     require_main_flags

@@ -15,21 +15,17 @@
 launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$launch/common.sh"
 
+commands=(train status logs delete)
 flag+=(
   [name]="" [workdir]="" [nodes]=1 [gpus_per_node]=8 [cpus_per_gpu]=8 [time]=24:00:00
 )
 meaning+=(
   [name]="the name of the job"
-  [workdir]="where the run is: a directory that all nodes see, or gs://BUCKET/DIRECTORY"
+  [workdir]="the work directory of the run, which all nodes see, or gs://BUCKET/DIRECTORY"
 )
 
-command=${1:-}
-[[ $command =~ ^(train|status|logs|delete)$ ]] ||
-  usage_error "the first argument is '$command'; it must be train, status, logs or delete"
-shift
-parse_flags "$@"
-require_flags name
-require_name name
+parse_arguments "$@"
+require_name
 
 case $command in
   train)

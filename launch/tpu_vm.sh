@@ -15,16 +15,14 @@
 launch=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$launch/common.sh"
 
+commands=(train status logs delete)
 flag+=(
   [name]="" [project]="" [zone]="" [accelerator]="" [workdir]=""
   [slices]=1 [spot]=false [keep]=false [poll_seconds]=60 [max_failures]=10
 )
 meaning+=(
   [name]="a name for the TPU"
-  [project]="the ID of the Google Cloud project"
-  [zone]="where the TPU is, such as us-central1-a"
   [accelerator]="the TPU, such as v5litepod-256"
-  [workdir]="where the run is, gs://BUCKET/DIRECTORY"
 )
 
 # The VM software for each generation, from https://cloud.google.com/tpu/docs/runtimes.
@@ -190,15 +188,8 @@ train() {
   done
 }
 
-command=${1:-}
-[[ $command =~ ^(train|status|logs|delete)$ ]] ||
-  usage_error "the first argument is '$command'; it must be train, status, logs or delete"
-shift
-parse_flags "$@"
-require_flags name project zone
-require_name name
-require_zone
-require_number slices
+parse_arguments "$@"
+require_name_and_location
 identity=(--name="${flag[name]}" --project="${flag[project]}" --zone="${flag[zone]}")
 ((flag[slices] == 1)) || identity+=(--slices="${flag[slices]}")
 where=(--project="${flag[project]}" --zone="${flag[zone]}")
@@ -206,7 +197,7 @@ cost_warning="the TPU is still there and costs money: $0 delete $(quoted "${iden
 
 case $command in
   train)
-    require_flags accelerator workdir
+    require_flags accelerator
     runtime=$(runtime_version "${flag[accelerator]}")
     require_bucket
     require_number poll_seconds

@@ -2,12 +2,8 @@
 
     python launch/train.py WORKDIR --config=configs/large.py [more flags of bert_jax.main]
 
-    0     the run is finished
-    75    the run was stopped by SIGTERM and has saved: start it again
-    1, 2  a mistake, which a restart would repeat
-    other this process or another process of the run died: start it again
-
-Every launcher runs this, because bert_jax.main also exits with 0 when SIGTERM stopped it.
+bert_jax.main exits with 0 when it is finished, but also after SIGTERM. This exits with 75 then.
+launch/README.md lists the statuses.
 """
 
 import json

@@ -153,7 +153,7 @@ def test_real_commands_match_the_dry_run(tmp_path):
         ),
         (("cluster", *WHERE, "--tpu=v5e", "--topology=1x2"), "with a multiple of 4 chips"),
         (("train", *TRAIN, "--", "--config=a\nb"), "a flag after the -- has more than one line"),
-        ((), "the first argument is ''; it must be cluster, image, train"),
+        ((), "the first argument is ''; it must be one of: cluster image train"),
     ],
 )
 def test_mistakes(arguments, words):

@@ -41,7 +41,7 @@ def test_real_command_matches_the_dry_run(tmp_path):
     [
         (("train", *TRAIN, "--gpus_per_node=no", *MAIN), "--gpus_per_node is 'no'; it must be a"),
         (("train", *TRAIN, "--time=soon", *MAIN), "--time is 'soon'; it must be a Slurm time"),
-        (("start", *TRAIN), "the first argument is 'start'; it must be train, status"),
+        (("start", *TRAIN), "the first argument is 'start'; it must be one of: train status"),
     ],
 )
 def test_mistakes(arguments, words):

@@ -105,7 +105,7 @@ def test_the_other_commands():
         (("train", *TRAIN, "--slices", *MAIN), "--slices needs a value: --slices=VALUE"),
         (("train", *TRAIN, "--slices=two", *MAIN), "--slices is 'two'; it must be a number"),
         (("train", *TRAIN, "now", *MAIN), "unexpected argument 'now': flags are written --name=v"),
-        ((), "the first argument is ''; it must be train, status, logs or delete"),
+        ((), "the first argument is ''; it must be one of: train status logs delete"),
     ],
 )
 def test_mistakes(arguments, words):

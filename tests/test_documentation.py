@@ -1,0 +1,30 @@
+"""The documentation names only files, links and config keys that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bert_jax.config import default_config, fields, finetune_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "launch" / "README.md"]
+CONFIGS = sorted((ROOT / "configs").rglob("*.py"))
+ENTRIES = (default_config(), *map(finetune_config, ("table", "squad", "ner")))
+KEYS = {path for config in ENTRIES for path in fields(config)}
+KEYS |= {path.rpartition(".")[0] for path in KEYS}
+KEYS |= {f"train.stages.{key}" for key in default_config().train.stages[0]}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *CONFIGS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_names_exists(page):
+    text = page.read_text()
+    for key in re.findall(r"(?:--|`)config\.(?!json)([a-z][\w.\[\]]*\w)", text):
+        assert re.sub(r"\[\d+\]", "", key) in KEYS, f"config.{key}"
+    folders = "bert_jax|benchmarks|configs|docs|launch|tests"
+    for path in re.findall(rf"(?<![\w/])(?:{folders})/[\w./*]*\w", text):
+        assert list(ROOT.glob(path)), path
+    for link in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (page.parent / link).exists(), link
+    for command in re.findall(r"-m bert_jax\.(\w+)", text):
+        assert (ROOT / "bert_jax" / f"{command}.py").exists(), command
