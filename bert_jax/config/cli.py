@@ -58,7 +58,7 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
     flags.DEFINE_multi_string(
         "part",
         [],
-        "MODULE:NAME of a part from outside bert_jax that a stored file may name; may be repeated.",
+        "MODULE:NAME of a part from outside bert_jax that a stored file may name.",
         allow_override=True,
     )
 

@@ -164,20 +164,21 @@ COMMON: Section = {
     "mesh": {
         "data": free_field(
             -1,
-            "Devices along the axis that divides only the batch. One axis of the mesh may be -1: "
+            "Devices along the axis that shards only the batch. One axis of the mesh may be -1: "
             "it takes all remaining devices.",
             above=0,
             or_equal=-1,
         ),
         "fsdp": free_field(
             1,
-            "Devices along the axis that divides the batch and, with fsdp, the parameters.",
+            "Devices along the axis that shards the batch and, with sharding=fsdp or fsdp_tp, the "
+            "parameters.",
             above=0,
             or_equal=-1,
         ),
         "model": free_field(
             1,
-            "Devices along the axis of tensor parallelism, which divides heads, MLP and logits.",
+            "Devices along the axis of tensor parallelism, which shards heads, MLP and logits.",
             above=0,
             or_equal=-1,
         ),
@@ -194,8 +195,8 @@ COMMON: Section = {
     "log": {
         "every_steps": free_field(
             0,
-            "Steps between lines of metrics. 0 means a twentieth of the run, and at most 50 steps: "
-            "the curves of a short run have at least 20 points too.",
+            "Steps between lines of metrics. 0 means a twentieth of the run, but at most 50 steps, "
+            "so that the curves of a short run have 20 points.",
             at_least=0,
         )
     },

@@ -86,11 +86,11 @@ DATA: Section = {
         "auto",
         "Format of the files. auto guesses from the names and the structure of the text, and "
         "prints its guess. documents: one text file per document, with blank lines between "
-        "paragraphs. sentences: one sentence per line, with "
-        "a blank line between documents. jsonl: one JSON object per line. csv, tsv, parquet: "
-        "one document per row; TSV has no quoting. google_tfrecord: files of "
-        "google-research/bert's create_pretraining_data.py, whose pairs and masks are used as "
-        "written; data.vocab must be the vocabulary they were written with.",
+        "paragraphs. sentences: one sentence per line, with a blank line between documents. "
+        "jsonl: one JSON object per line. csv, tsv, parquet: one document per row; TSV has no "
+        "quoting. google_tfrecord: files of google-research/bert's create_pretraining_data.py, "
+        "whose pairs and masks are used as written; they need the vocabulary that they were "
+        "written with (vocab).",
         choices=(
             "auto",
             "documents",
@@ -108,15 +108,15 @@ DATA: Section = {
     ),
     "max_sentence_tokens": _text_field(
         128,
-        "Sentences with more tokens are divided into parts of about half as many or fewer: "
-        "after punctuation, else after a space, else anywhere. A row ends at the end of a "
-        "sentence; if one does not fit, the rest of it is dropped. 0 divides none, as in BERT.",
+        "Sentences with more tokens are split into parts of about half as many or fewer: after "
+        "punctuation, else after a space, else anywhere. A row ends at the end of a sentence; if "
+        "one does not fit, the rest of it is dropped. 0 splits none, as in BERT.",
         at_least=0,
         omitted=0,
     ),
     "language": _text_field(
         "",
-        "Language of the rules that divide text into sentences: a code such as de or pt. If "
+        "Language of the rules that split text into sentences: a code such as de or pt. If "
         "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
         "sentence ends of all scripts. A language without rules in the library sentencex gets "
         "the rules of a related language or of English, and a warning.",
@@ -218,8 +218,8 @@ DATA: Section = {
     ),
     "shuffle_sentences": Field(
         2**20,
-        "Number of sentences in a window; rows are shuffled within windows. A larger window "
-        "shuffles better and needs more memory (about 15 bytes per sentence).",
+        "Rows are shuffled within windows of this many sentences. A larger window shuffles better "
+        "and needs more memory (about 15 bytes per sentence).",
         above=0,
     ),
     "num_threads": free_field(2, "Number of threads that assemble and mask batches.", above=0),

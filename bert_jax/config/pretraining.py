@@ -126,9 +126,9 @@ PRETRAINING: Section = {
         "extra": {
             "steps": Field(
                 (0,),
-                "Steps after num_steps, with which a finished run is trained further. They belong "
-                "to the last stage: same lengths, next examples. Each value is a part with "
-                "a warm-up and a decay to 0 of its own. Commas separate parts on the command line.",
+                "Steps after num_steps, to train a finished run further. They extend the last "
+                "stage: same lengths, next examples. Each value is a part with its own warm-up and "
+                "decay to 0. Commas separate parts on the command line.",
                 at_least=0,
                 change=Change.WITH_WARNING,
             ),
