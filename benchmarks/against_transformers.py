@@ -3,11 +3,10 @@
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
         --torch_python=OTHER_VENV/bin/python [--config.KEY=VALUE ...]
 
-The class of transformers is the one that an export uses; config.family and the terms define it.
-ELECTRA's generator and DistilBERT's teacher, with random weights, are parts of both steps.
-The two sides run alternately in separate processes, with the same shapes, optimizer and clipping,
-all dropout, and float32. The speed of a machine drifts, so each turn (one run of each side) gives
-one ratio; the result is the median ratio.
+The class of transformers is the one that an export uses. ELECTRA's generator and DistilBERT's
+teacher, with random weights, are parts of both steps. The two sides run alternately in separate
+processes, with the same shapes, optimizer and clipping, all dropout, and float32. The speed of a
+machine drifts, so each turn (one run of each side) gives one ratio; the result is the median ratio.
 torch and transformers may be installed in another virtual environment.
 """
 
@@ -36,7 +35,9 @@ BENCHMARKS = Path(__file__).parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--config", required=True, help="a config file that gives the size of the model"
     )

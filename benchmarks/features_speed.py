@@ -43,7 +43,9 @@ RATES = ("first", "warm", "cpu")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True, help="a Hugging Face directory")
     parser.add_argument("--config", help="a config file with another shape; the weights are random")
     parser.add_argument(

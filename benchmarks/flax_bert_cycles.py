@@ -42,7 +42,9 @@ SIZES = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 40
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--topology", default="v5e:1x1", help="a topology of one chip")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--length", type=int, default=128)

@@ -25,7 +25,9 @@ BAR = 1e-3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("picture", help="the PNG file to write")
     args = parser.parse_args()
     models()

@@ -43,7 +43,9 @@ COLUMNS += ("waited for, ms", "step, ms", "sequences/s per chip", "MFU", "compil
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--directory", type=Path, required=True, help="directory of the JSON files")
     parser.add_argument("--only", default="", help="compile only rows whose name contains this")
     parser.add_argument(

@@ -19,7 +19,7 @@ from bert_jax.training import workdir
 
 def define_flags() -> None:
     """Defines the flags of the command line."""
-    flags.DEFINE_string("workdir", "", "Work directory, or other directory of a pre-trained model.")
+    flags.DEFINE_string("workdir", "", "Work directory, or any model with --data.")
     flags.DEFINE_string(
         "data", "", "Globs of text, or the labeled file of a task; by default held-out documents."
     )
@@ -29,7 +29,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_document_characters",
         None,
-        "Longer documents, such as books, are divided; by default as in config.data.",
+        "Longer documents, such as books, are split; by default as in config.data.",
         lower_bound=0,
     )
     flags.DEFINE_enum(

@@ -3,8 +3,8 @@
     python -m bert_jax.prepare --input='texts/*.txt' --output=STORE
     python -m bert_jax.export_tfrecord --store=STORE --output=DIR
 
-The files have the pairs and masks of `dupe_factor` epochs of training on the store.
-DIR/vocab.txt is the vocabulary. `config.data.format=google_tfrecord` reads the files.
+The files contain the pairs and masks of `--dupe_factor` epochs of training on the store.
+DIR/vocab.txt is the vocabulary. `--config.data.format=google_tfrecord` reads the files.
 """
 
 from absl import flags
@@ -36,9 +36,11 @@ def define_flags() -> None:
     flags.DEFINE_integer("dupe_factor", 10, "Number of epochs to write.", lower_bound=1)
     flags.DEFINE_integer("num_shards", 1, "Number of files.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Seed of the pairs and masks.", lower_bound=0)
-    share = {"lower_bound": 0.0, "upper_bound": 1.0}
-    flags.DEFINE_float("masked_lm_prob", data.masked_lm_prob, "Share of tokens masked.", **share)
-    flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Share of shorter rows.", **share)
+    bounds = {"lower_bound": 0.0, "upper_bound": 1.0}
+    flags.DEFINE_float(
+        "masked_lm_prob", data.masked_lm_prob, "Fraction of masked tokens.", **bounds
+    )
+    flags.DEFINE_float("short_seq_prob", data.short_seq_prob, "Fraction of shorter rows.", **bounds)
     flags.DEFINE_boolean("whole_word_masking", data.whole_word_masking, "Mask whole words.")
 
 

@@ -13,7 +13,7 @@
     python -m bert_jax.predict --model=FINE_TUNED choose "Where do fish live?" "trees" "water"
     python -m bert_jax.predict --model=FINE_TUNED classify --input=FILE.csv --output=FILE.jsonl
 
-Every command but attention takes --input; --json prints a line as in the output for such a file.
+Every command but attention takes --input; --json prints a line such as the output would contain.
 PATH is a work directory (its best checkpoint if one was kept, otherwise the newest; or the one of
 --step), a Hugging Face directory, or a Google checkpoint. FINE_TUNED is a work directory of
 fine-tuning, or a Hugging Face directory with a task head. In Python, `bert_jax.load(PATH)` has the
@@ -130,7 +130,7 @@ def define_flags() -> None:
         "stride",
         None,
         "features: split longer texts into windows that begin this many tokens apart, and average "
-        "their vectors; by default longer texts are cut.",
+        "their vectors; by default longer texts are truncated.",
     )
     flags.DEFINE_integer(
         "max_length",

@@ -1,8 +1,9 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
     python -m bert_jax.prepare --input='texts/*.txt' --output=DIR
+    python -m bert_jax.main --config=configs/base.py --workdir=RUN --config.data.store=DIR
 
-`bert_jax.main` does the same when a run's store is missing.
+`bert_jax.main` does the same in its work directory if a run names no store.
 """
 
 import shlex
@@ -49,13 +50,14 @@ def define_flags() -> None:
     flags.DEFINE_boolean(
         "report",
         False,
-        "Also print what share of the text is in rows (--rows); the store does not depend on rows.",
+        "Also print what fraction of the text is in rows (--rows, --max_seq_length), which do not "
+        "affect the store.",
     )
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
     flags.DEFINE_integer(
         "vocab_size",
         None,
-        "Entries of the vocabulary; by default those of the given vocabulary, or "
+        "Tokens in the vocabulary; by default as in the given vocabulary, or "
         f"{default_config().model.vocab_size} to train.",
     )
 

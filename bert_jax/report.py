@@ -1,12 +1,12 @@
-"""Writes an HTML page about one or several runs, in one file without network access.
+"""Writes an HTML page about one or several runs, in one file that needs no network.
 
-    python -m bert_jax.report --workdir=DIR[,DIR2,...] --output=page.html \
+    python -m bert_jax.report --workdir=DIR[,DIR2,...] --output=page.html \\
         [--fill_mask='The people of the United [MASK] are free.']
 
 The page begins with the main result beside its baseline, or with the best of several runs, and has
 scores, cost, curves, filled masks of held-out text, the corpus report and the config of each run.
 The directory of a sweep stands for all its runs. With --fill_mask, the page shows what each kept
-checkpoint predicts for a mask of your own. Every run and sweep writes a page of its own at its end.
+checkpoint predicts for your own mask. Every run and sweep writes such a page at its end.
 """
 
 from absl import flags
@@ -20,7 +20,7 @@ def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_list("workdir", [], "Work directories of runs or sweeps, separated by commas.")
     flags.DEFINE_string("output", "", "The HTML file to write.")
-    flags.DEFINE_multi_string("fill_mask", [], "A text with [MASK]; may be repeated.")
+    flags.DEFINE_multi_string("fill_mask", [], "A text with [MASK].")
 
 
 def main(_) -> None:
