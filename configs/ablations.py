@@ -18,7 +18,7 @@ A_B_C is one of 100_0_0, 80_0_20, 80_20_0, 0_20_80 or 0_0_100.
 
 For the last row of Table 5, a BiLSTM above the LTR encoder, fine-tune the `ltr` model with
 `--config.train.bilstm_size=768`. A causal model stays causal in fine-tuning, and classification
-reads its last token. Held-out evaluation always masks 15 % with shares of 80/10/10.
+reads its last token. Held-out evaluation always masks 15 %, replaced 80/10/10.
 
 Hardware: as for configs/base.py; two CPU cores for `_tiny`.
 Expected: the paper's dev scores; not reproduced here.

@@ -2,7 +2,7 @@
 
 Paper: Lan et al. 2020, "ALBERT: A Lite BERT" (arXiv:1909.11942). The embeddings are 128 wide, and
 all blocks share their parameters. n-grams of up to three words are masked, and the order of two
-segments is predicted instead of the next sentence. The run is that of google-research/albert's
+segments is predicted instead of the next sentence. The recipe is from google-research/albert's
 README: LAMB, 4,096 sequences of 512 tokens with at most 20 predictions, 125k steps. The released
 `xxlarge` took 1.5M.
 
@@ -27,9 +27,8 @@ dropout in either version. Fine-tuning has its own keys for dropout; the authors
 Hardware: 64 to 512 TPU v3 in the paper; two CPU cores and 2 GB of memory for `tiny`, whose recipe
 is ours and takes five minutes.
 Expected: the table's dev scores (README of google-research/albert). Not reproduced with this code.
-`tiny`: a held-out masked-LM loss of 5.25 (17.9 % right), where unigram frequencies have 6.03
-(6.9 %); reproduced. It recognizes some pairs with a random B, but does not learn the order
-(docs/family.md).
+`tiny`: a held-out masked-LM loss of 5.25 (17.9 % right); unigram frequencies have 6.03 (6.9 %).
+Reproduced. It recognizes some pairs with a random B, but does not learn the order (docs/family.md).
 """
 
 from bert_jax import load_config
@@ -51,7 +50,7 @@ def get_config(arg: str = "base"):
     size = arg.removesuffix(_V2)
     c = load_config("tiny" if arg == "tiny" else "base")
     if arg == "tiny":
-        # Whole n-grams are masked: with fewer entries, more of the context is near.
+        # With a smaller vocabulary, more of the context of a masked n-gram is near.
         c.model.vocab_size = 2048
         c.model.embedding_size = 64
         c.train.num_steps = 3000
@@ -85,7 +84,6 @@ def get_config(arg: str = "base"):
     c.model.intermediate_size = 4 * c.model.hidden_size
     # Google's program means this form by "gelu".
     c.model.hidden_act = "gelu_new"
-    # Where the blocks share their parameters, the pooler is 5 % of the rest, and tp never divides
-    # it.
+    # tp never shards the pooler, which is 5 % of the parameters if the blocks share theirs.
     c.max_replicated_share = 0.1
     return c

@@ -2,7 +2,7 @@
 
 Paper: Devlin et al. 2019 (arXiv:1810.04805), sections 3 and A.2; where the paper is silent, the
 values are those of google-research/bert. The corpus is Wikipedia and BooksCorpus, 3.3 billion
-words. The other configs start from this one and change what differs. Keys that are not listed here
+words. The other configs start from this one and show what differs. Keys that are not listed here
 have the defaults of bert_jax/config/; `python -m bert_jax --config=base` prints them all.
 
     python -m bert_jax.main --config=configs/base.py --workdir=/runs/base \\
@@ -42,8 +42,8 @@ def get_config(arg: str = ""):
     c.objective.terms = ("masked_lm", "next_sentence")
     c.objective.weights = (1.0, 1.0)
 
-    # Text, without accents and in lower case. Half of the pairs have a random second sentence, and
-    # a tenth of the documents gives shorter rows. 15 % of the tokens are predicted, 80 % of them
+    # Text is lower-cased and stripped of accents. Half of the pairs have a random second segment,
+    # and a tenth of the documents give shorter rows. 15 % of the tokens are predicted, 80 % of them
     # masked, 10 % kept and 10 % replaced.
     c.data.tokenizer = "wordpiece"
     c.data.lowercase = True
@@ -53,7 +53,7 @@ def get_config(arg: str = ""):
     c.data.masked_lm_prob = 0.15
     c.data.mask_shares = (0.8, 0.1, 0.1)
     c.data.whole_word_masking = False
-    # Ours: the paper names no held-out share, and BERT cuts long sentences at the end of a row.
+    # Ours: the paper names no held-out fraction, and BERT truncates long sentences.
     c.data.heldout_fraction = 0.05
     c.data.max_sentence_tokens = 128
 

@@ -46,7 +46,7 @@ def get_config(arg: str = "base"):
     c.model.pooler_act = "relu"
     # The authors froze the position table, which the student takes from its teacher.
     c.train.freeze_positions = True
-    # Three epochs of BERT's corpus, about 3.3 billion words or 4.3 billion tokens. For other text:
+    # Three epochs of BERT's corpus of about 4.3 billion tokens (3.3 billion words). For other text:
     # 3 * tokens / (batch size * length).
     c.train.num_steps = 6200
     c.train.batch_size = 4096

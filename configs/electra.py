@@ -13,12 +13,12 @@ flops_computation.py of google-research/electra.
 | small | L12 H256, embeddings 128 | 1/4 | 128 | 128 | 5e-4 | 1M |
 | base | L12 H768 | 1/3 | 512 | 256 | 2e-4 | 766k |
 | large | L24 H1024, 25 % masked | 1/4 | 512 | 2,048 | 2e-4 | 400k |
-| tiny | L2 H128, 1,024 entries, 25 % masked | 1/4 | 32 | 64 | 1e-3 | 3,600 |
+| tiny | L2 H128, 1,024 tokens, 25 % masked | 1/4 | 32 | 64 | 1e-3 | 3,600 |
 
 `tiny` is our own recipe, which follows configs/tiny.py.
 
-For fine-tuning, the authors use layer_decay 0.8 (large: 0.9) with the square of it at the top
-block, a rate of 1e-4 (large: 5e-5) and 10 % warm-up:
+For fine-tuning, the authors use layer_decay 0.8 (large: 0.9), squared at the top block, a rate of
+1e-4 (large: 5e-5) and 10 % warm-up:
 
     python -m bert_jax.finetune --config=configs/finetune/glue.py:mrpc \\
         --config.init_from=WORKDIR --config.optimizer.layer_decay=0.8 \\
@@ -28,8 +28,8 @@ Hardware: one GPU or TPU chip for small, a TPU slice for base and large; two CPU
 of memory for tiny, which takes five minutes.
 Expected: GLUE test averages of 77.4 (small) and 82.7 (base) in the authors' README; not reproduced
 here. tiny: the discriminator's held-out loss is 0.27 to 0.30 nats (a constant has 0.39), and it
-finds 40 to 47 % of the replaced tokens; the generator's masked-LM loss is 4.6 to 4.8 nats, where
-unigram frequencies have 6.02. Reproduced with two seeds.
+finds 40 to 47 % of the replaced tokens; the generator's masked-LM loss is 4.6 to 4.8 nats (unigram
+frequencies have 6.02). Reproduced with two seeds.
 """
 
 from bert_jax import load_config

@@ -21,7 +21,7 @@ def get_config(arg: str = ""):
     check_argument(arg)
     c = load_config("base")
     c.dtype = "float32"
-    # Smaller than in BERT: the softmax over 30,522 entries would take a third of each step.
+    # Smaller than in BERT: the softmax over 30,522 tokens would take a third of each step.
     c.model.vocab_size = 16384
     c.model.num_hidden_layers = 4
     c.model.hidden_size = 256

@@ -1,10 +1,10 @@
 """SpanBERT: spans of words are masked, and predicted from their boundaries too.
 
-Paper: Joshi et al. 2020 (arXiv:1907.10529). The numbers are those of the pre-training command in
+Paper: Joshi et al. 2020 (arXiv:1907.10529). The numbers are from the pre-training command in
 facebookresearch/SpanBERT: 2.4M steps of 131,072 tokens, fairseq's Adam with eps 1e-8 and a decay of
 0.01 of all parameters, a peak rate of 1e-4, 10k steps of warm-up and BERT's linear decay. Each row
-is whole sentences of one document. The corpus and the cased vocabulary of 28,996 entries are those
-of BERT.
+has complete sentences of one document. The corpus and the cased vocabulary of 28,996 tokens are
+BERT's.
 
     python -m bert_jax.main --config=configs/spanbert.py:large --workdir=/runs/spanbert \\
         --config.data.store=/data/wikipedia
@@ -12,15 +12,12 @@ of BERT.
 The argument is `base` (the default), `large`, or `tiny`, a model of BERT-tiny's size for the
 built-in corpus (ours, not the paper's).
 
-The authors' program divides the gradient by the number of tokens twice, so its clipping at a norm
-of 1 never acts. Here the gradient is that of the mean loss, and it is clipped.
-
 Hardware: 64 TPU chips for `base` and `large` (the paper used 32 V100 for 15 days); two CPU cores
 and 2 GB of memory for `tiny`, which takes two to five minutes.
 Expected: SQuAD v1.1 F1 92.4 (`base`, dev) and 94.6 (`large`, test), SQuAD v2.0 83.6 and 88.7
 (README of the authors' repository). Not reproduced with this code. `tiny`: a held-out masked-LM
 loss about 0.5 nats below the unigram baseline, and a boundary loss about 0.25 below. Reproduced:
-docs/family.md has the figures of a run.
+docs/family.md has the figures of a run, and the differences from the authors' program.
 """
 
 from bert_jax import load_config
@@ -34,7 +31,7 @@ def get_config(arg: str = "base"):
     if arg == "tiny":
         c = load_config("tiny")
         length, predictions = 64, 10
-        # Two predictions per masked token, and rows of whole sentences, take more time than in
+        # Two predictions per masked token, and rows of complete sentences, take more time than in
         # tiny.py. A smaller vocabulary makes up for that.
         c.model.vocab_size = 4096
         c.train.num_steps = 1500
