@@ -1,4 +1,4 @@
-"""Compares our train step with that of transformers' PyTorch models on the same CPU.
+"""Compares the speed of a train step with transformers' PyTorch models on the same CPU.
 
     python benchmarks/against_transformers.py --config=configs/mini.py --batch_size=32 \\
         --torch_python=OTHER_VENV/bin/python [--config.KEY=VALUE ...]

@@ -1,4 +1,4 @@
-"""Compares the speed of `bert_jax.prepare` with that of google-research/bert, on one core.
+"""Compares the speed of `bert_jax.prepare` with google-research/bert, on one core.
 
     python benchmarks/prepare_speed.py TEXT --vocab=vocab.txt [--original=CHECKOUT]
 

@@ -1,8 +1,8 @@
 """Times a training step of a PyTorch model of transformers; run by against_transformers.py.
 
-This needs torch and transformers, but not bert_jax. The step is that of bert_jax.benchmark: all
-losses of the family, dropout, global-norm clipping and AdamW. SpanBERT's boundary objective is left
-out, because transformers lacks it.
+This needs torch and transformers, but not bert_jax. Like the step of bert_jax.benchmark, this one
+has all losses of the family, dropout, global-norm clipping and AdamW. SpanBERT's boundary objective
+is left out, because transformers lacks it.
 """
 
 import argparse

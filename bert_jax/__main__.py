@@ -1,6 +1,6 @@
 """Lists the commands and the configs: `python -m bert_jax`.
 
-`--config=NAME` prints every value of a config, with those of other flags, such as
+`--config=NAME` prints every value of a config, as changed by other flags such as
 `--config.train.num_steps=200`. `--version` prints the version.
 """
 

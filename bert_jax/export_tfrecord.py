@@ -101,7 +101,7 @@ def main(_) -> None:
     )
     print(
         f"{written:,} records of {args.max_seq_length} tokens are in {output}; the vocabulary of "
-        f"{tokenizer.vocab_size:,} entries is in {vocabulary}\n"
+        f"{tokenizer.vocab_size:,} tokens is in {vocabulary}\n"
         f"next: python -m bert_jax.main --config=configs/base.py --workdir=DIR {next_flags}"
     )
 

@@ -90,8 +90,8 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
 
 
 def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
-    """Returns a table of shares over the whole batch."""
-    table = empty_table("", "in the whole batch", "")
+    """Returns a table of fractions of the global batch."""
+    table = empty_table("", "in the global batch", "")
     mask = batch["attention_mask"]
     table.add_row("sequences x tokens", f"{mask.shape[0]:,} x {mask.shape[1]:,}")
     table.add_row("padding", f"{1 - mask.mean():.1%}")
@@ -102,11 +102,11 @@ def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
         rows = np.nonzero(counted)[0]
         tokens = batch["input_ids"][rows, batch["masked_lm_positions"][counted]]
         originals = batch["masked_lm_ids"][counted]
-        table.add_row("predicted, share of the tokens", f"{counted.sum() / mask.sum():.1%}")
+        table.add_row("predicted tokens", f"{counted.sum() / mask.sum():.1%}")
         kinds = [_kind(*pair, tokenizer) for pair in zip(tokens, originals, strict=True)]
         for kind in STYLES:
-            share = kinds.count(kind) / max(len(kinds), 1)
-            table.add_row(f"  {kind}", f"{share:.1%}")
+            fraction = kinds.count(kind) / max(len(kinds), 1)
+            table.add_row(f"  {kind}", f"{fraction:.1%}")
         table.add_row("rows at the limit of predictions", f"{counted.all(axis=1).mean():.1%}")
     for name, labels in _labels(batch).items():
         for label, count in zip(*np.unique(labels, return_counts=True), strict=True):

@@ -42,10 +42,10 @@ def test_a_row_shows_segments_and_what_is_predicted():
     console = Console(width=100, record=True)
     console.print(inspect.batch_table(batch, tokenizer))
     rows = [line.strip("│ ").split("│") for line in console.export_text().splitlines()]
-    shares = {row[0].strip(): row[-1].strip() for row in rows if len(row) == 2}
-    assert shares["padding"] == "20.0%" and shares["predicted, share of the tokens"] == "37.5%"
-    assert [shares[kind] for kind in inspect.STYLES] == ["33.3%"] * 3
-    assert shares["next_sentence_labels 1"] == "100.0%"
+    fractions = {row[0].strip(): row[-1].strip() for row in rows if len(row) == 2}
+    assert fractions["padding"] == "20.0%" and fractions["predicted tokens"] == "37.5%"
+    assert [fractions[kind] for kind in inspect.STYLES] == ["33.3%"] * 3
+    assert fractions["next_sentence_labels 1"] == "100.0%"
 
 
 def test_the_batch_is_that_of_the_training_step(tmp_path):
