@@ -28,3 +28,9 @@ def test_what_a_page_names_exists(page):
         assert (page.parent / link).exists(), link
     for command in re.findall(r"-m bert_jax\.(\w+)", text):
         assert (ROOT / "bert_jax" / f"{command}.py").exists(), command
+
+
+def test_the_modules_of_the_architecture_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for path in re.findall(r"[\w/]+/\w+\.py", text):
+        assert any((folder / path).exists() for folder in (ROOT, ROOT / "bert_jax")), path
