@@ -20,7 +20,7 @@ from bert_jax.config.common import (
     layer_numbers,
 )
 from bert_jax.config.schema import Field, Section, build, check, free_field, to_dict
-from bert_jax.models.bert_config import WIDEST
+from bert_jax.models.bert_config import MAX_WIDTH
 
 # The GLUE tasks with training data. AX has none; models trained on MNLI predict its labels.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -184,7 +184,7 @@ FINETUNING: Section = {
             "Units in each direction of two BiLSTM layers before the output layer, for ner and "
             "squad. The paper uses 768. 0 means no BiLSTM.",
             at_least=0,
-            at_most=WIDEST,
+            at_most=MAX_WIDTH,
         ),
     },
     "optimizer": {

@@ -84,15 +84,10 @@ def _dropped(x: jax.Array, keys: tuple[jax.Array, jax.Array], rate: float) -> ja
     return jnp.where(kept, x.astype(jnp.float32) * (1 / (1 - rate)), 0).astype(x.dtype)
 
 
-def _forward(x, keys, rate):
-    return _dropped(x, keys, rate), keys
-
-
-def _backward(rate, keys, gradient):
-    return _dropped(gradient, keys, rate), None
-
-
-_dropped.defvjp(_forward, _backward)
+_dropped.defvjp(
+    lambda x, keys, rate: (_dropped(x, keys, rate), keys),
+    lambda rate, keys, gradient: (_dropped(gradient, keys, rate), None),
+)
 
 
 def _row_major_index(shape: tuple[int, ...]) -> jax.Array:

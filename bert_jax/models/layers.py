@@ -67,15 +67,10 @@ def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     return x + bias.astype(x.dtype)
 
 
-def _add_bias_forward(x: jax.Array, bias: jax.Array) -> tuple[jax.Array, None]:
-    return add_bias(x, bias), None
-
-
-def _add_bias_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return gradient, column_sums(gradient)
-
-
-add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+add_bias.defvjp(
+    lambda x, bias: (add_bias(x, bias), None),
+    lambda _, gradient: (gradient, column_sums(gradient)),
+)
 
 
 def column_sums(x: jax.Array) -> jax.Array:
@@ -172,11 +167,7 @@ def _gelu_and_slope(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x32 * phi).astype(x.dtype), (phi + x32 * density).astype(x.dtype)
 
 
-def _gelu_backward(slope: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
-    return (gradient * slope,)
-
-
-_gelu_bfloat16.defvjp(_gelu_and_slope, _gelu_backward)
+_gelu_bfloat16.defvjp(_gelu_and_slope, lambda slope, gradient: (gradient * slope,))
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     # The first release used the exact form; `gelu_new` is transformers' name

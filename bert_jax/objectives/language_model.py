@@ -16,7 +16,7 @@ FILLED_TEXTS = "filled_texts"
 # Keeps the mean finite when a batch has no token to predict (run_pretraining.py).
 DENOMINATOR_EPSILON = 1e-5
 # math.exp overflows above 709.
-_MOST_NATS = 700.0
+_MAX_NATS = 700.0
 
 
 def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
@@ -59,7 +59,7 @@ class TokenPrediction(Term):
     def results(self, sums):
         results = super().results(sums)
         for name in (self.name, f"unigram_{self.name}"):
-            results[f"{name}_perplexity"] = math.exp(min(results[f"{name}_loss"], _MOST_NATS))
+            results[f"{name}_perplexity"] = math.exp(min(results[f"{name}_loss"], _MAX_NATS))
         return results
 
 

@@ -192,8 +192,11 @@ def run_on_process_zero(action: Callable[[], T]) -> T:
     if jax.process_count() == 1:
         return action()
     result, error = _attempt(action) if is_first() else (None, None)
+    from orbax.checkpoint import multihost  # Slow to load, and rarely needed.
+
     # A collective would time out while process 0 is busy.
-    _wait()
+    barrier = multihost.get_barrier_sync_fn()
+    barrier(key=f"bert_jax_{next(_wait_number)}", timeout_ms=_WAIT_MILLISECONDS)
     failed = multihost_utils.broadcast_one_to_all(np.array(error is not None, np.int32))
     if failed:
         _raise(error, 0)
@@ -253,11 +256,3 @@ def _text_of(process: int, text: str) -> str:
     size = multihost_utils.broadcast_one_to_all(np.array(data.size, np.int32), is_source)
     data = data if is_source else np.zeros(int(size), np.uint8)
     return multihost_utils.broadcast_one_to_all(data, is_source).tobytes().decode()
-
-
-def _wait() -> None:
-    """Waits until every process has called this function."""
-    from orbax.checkpoint import multihost  # Slow to load, and rarely needed.
-
-    barrier = multihost.get_barrier_sync_fn()
-    barrier(key=f"bert_jax_{next(_wait_number)}", timeout_ms=_WAIT_MILLISECONDS)

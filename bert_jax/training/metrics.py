@@ -33,7 +33,8 @@ class MetricsWriter:
     """Appends to WORKDIR/metrics.jsonl and WORKDIR/tensorboard.
 
     Object storage cannot append: both are written to scratch files, which are uploaded in full at
-    most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines after that.
+    most every UPLOAD_SECONDS and by `flush`. A killed process may lose the lines since the last
+    upload.
 
     Args:
       workdir: The work directory.
@@ -61,7 +62,10 @@ class MetricsWriter:
             line
             for line in read_metrics(workdir)
             if line["step"] < first_step
-            and not (line["step"] > evaluated_step and is_evaluation(line))
+            and (
+                line["step"] <= evaluated_step
+                or not any(name.startswith(EVALUATION_PREFIX) for name in line)
+            )
         ]
         self._remote, self._scratch = None, None
         if files.is_remote(workdir):
@@ -133,11 +137,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }
-
-
-def is_evaluation(line: Mapping[str, Any]) -> bool:
-    """Returns whether a line of metrics.jsonl is an evaluation."""
-    return any(name.startswith(EVALUATION_PREFIX) for name in line)
 
 
 def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> dict[str, Any]:

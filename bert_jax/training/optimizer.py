@@ -59,8 +59,7 @@ def make_optimizer(
 def decayed(params: Any) -> Any:
     """Returns a tree of bools: which parameters BERT decays and LAMB adapts.
 
-    The tree is True for all parameters except those of LayerNorm and biases. The original also
-    excludes them by name, so the embeddings are decayed.
+    LayerNorm and biases are excluded by their names, as in the original; the embeddings are not.
     """
 
     def decays(path, _):

@@ -36,7 +36,7 @@ DEVICE_PREFETCH = 2
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # More bytes per token and hidden unit of a layer than a usual step needs. Only a step that might
 # need all of the memory by this rule is compiled in advance, which takes seconds.
-_MOST_BYTES = 400
+_MAX_BYTES = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +101,16 @@ class Trainer:
             `config.sharding_rules` cannot be followed.
         """
         mesh = mesh_lib.make_mesh(config.mesh, devices)
+        device = mesh.devices.flat[0]
+        # On TPU v2 and v3 the compiler of Pallas kernels aborts.
+        has_kernels = device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")
         model_config = BertConfig(
             **config.model,
             sinusoidal_positions=config.sinusoidal_positions,
             dtype=jnp.dtype(config.dtype),
             scan_layers=config.scan_layers,
             remat=config.remat,
-            fused_attention=config.fused_attention and _has_kernels(mesh.devices.flat[0]),
+            fused_attention=config.fused_attention and has_kernels,
         )
         model = make_model(model_config)
         layout = Layout.create(
@@ -271,11 +274,6 @@ class Trainer:
         return total
 
 
-def _has_kernels(device: jax.Device) -> bool:
-    """Returns whether Pallas compiles for a device. On TPU v2 and v3 the compiler aborts."""
-    return device.platform == "tpu" and device.device_kind not in ("TPU v2", "TPU v3")
-
-
 def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
     """Checks that the train step of every stage fits in the memory of a CPU.
 
@@ -289,7 +287,7 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
     limit, config, refused = _memory_bytes(), trainer.model_config, []
     for stage in trainer.stages:
         tokens = stage.batch_size * stage.max_seq_length / accumulation_steps / jax.process_count()
-        if _MOST_BYTES * tokens * config.hidden_size * config.num_hidden_layers < limit:
+        if _MAX_BYTES * tokens * config.hidden_size * config.num_hidden_layers < limit:
             continue
         arguments = trainer.abstract_batch(stage), trainer.abstract_frozen()
         step = trainer.compiled_train_step.lower(trainer.abstract_state(), *arguments).compile()

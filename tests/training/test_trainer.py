@@ -21,7 +21,7 @@ def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
     width = trainer.model_config.hidden_size
     assert temporary > 4 * stage.batch_size * stage.max_seq_length * width
     # The step is compiled in any case.
-    monkeypatch.setattr(trainer_lib, "_MOST_BYTES", 10**9)
+    monkeypatch.setattr(trainer_lib, "_MAX_BYTES", 10**9)
     monkeypatch.setattr(trainer_lib, "_memory_bytes", lambda: held + temporary)
     trainer_lib.check_memory(trainer, 1)
     monkeypatch.setattr(trainer_lib, "_memory_bytes", lambda: held + temporary // 2)

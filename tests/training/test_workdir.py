@@ -110,24 +110,27 @@ def test_more_steps_are_allowed_with_a_warning(tmp_path):
     assert "1000000" in warning and "2000000" in warning
 
 
-def test_checkpoints_without_a_config_are_not_claimed(tmp_path):
-    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
-    with pytest.raises(UserError, match="checkpoints but no config.json"):
-        claim(tmp_path, default_config())
-
-
-def test_damaged_config_gives_one_sentence(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    for action in (
-        lambda: workdir.load_config(tmp_path),
-        lambda: claim(tmp_path, default_config()),
-    ):
-        with pytest.raises(UserError, match="config.json is not valid JSON"):
-            action()
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("checkpoints/40/state", "", "has checkpoints but no config.json; choose another"),
+        ("metadata.json", "{}", "holds a token store .*; choose another --workdir"),
+        ("config.json", "{", "config.json is not valid JSON"),
+        ("config.json", '{"model_type": "bert"}', "holds a Hugging Face model, not a run; choose"),
+    ],
+)
+def test_directories_of_other_kinds_are_refused(tmp_path, file, content, words):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UserError, match=words):
+        workdir.check(tmp_path, default_config())
 
 
 def test_missing_work_directory(tmp_path):
     with pytest.raises(UserError, match="is not a work directory of bert_jax"):
+        workdir.load_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="config.json: the config of a Hugging Face model, not of"):
         workdir.load_config(tmp_path)
     with pytest.raises(
         UserError, match="has no tokenizer/; the command of the run writes it again"
@@ -145,20 +148,6 @@ def test_corpus_must_match_the_claimed_one(tmp_path):
     other = {"tokenizer": "abc", "splits": {"train": {"documents": 4}}}
     with pytest.raises(UserError, match=r"splits.train.documents was 3.*is now 4"):
         workdir.claim_corpus(tmp_path, other, FakeTokenizer(), counts)
-
-
-def test_token_store_is_refused(tmp_path):
-    (tmp_path / "metadata.json").write_text("{}")
-    with pytest.raises(UserError, match="holds a token store .*; choose another --workdir"):
-        workdir.check(tmp_path, default_config())
-
-
-def test_hugging_face_directory_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 8}')
-    with pytest.raises(UserError, match="holds a Hugging Face model, not a run; choose another"):
-        workdir.check(tmp_path, default_config())
-    with pytest.raises(UserError, match="config.json: the config of a Hugging Face model, not of"):
-        workdir.load_config(tmp_path)
 
 
 def test_refused_start_leaves_no_new_directory(tmp_path):

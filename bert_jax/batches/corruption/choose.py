@@ -72,8 +72,8 @@ def random_columns(is_wanted_BxL: np.ndarray, bits_BxL: np.ndarray) -> np.ndarra
     key_BxL = (bits_BxL >> np.uint64(1) & ~column_mask) | np.arange(length, dtype=np.uint64)
     key_BxL |= (~is_wanted_BxL).astype(np.uint64) << np.uint64(63)
     key_BxL.sort(axis=1)
-    most = int(is_wanted_BxL.sum(axis=1).max(initial=0))
-    return (key_BxL[:, :most].T & column_mask).astype(np.int64)
+    max_wanted = int(is_wanted_BxL.sum(axis=1).max(initial=0))
+    return (key_BxL[:, :max_wanted].T & column_mask).astype(np.int64)
 
 
 def choose_groups(
@@ -81,7 +81,7 @@ def choose_groups(
     is_start_BxL: np.ndarray,
     quota_B: np.ndarray,
     bits_BxL: np.ndarray,
-    most_groups_B: np.ndarray | None = None,
+    max_groups_B: np.ndarray | None = None,
 ) -> np.ndarray:
     """Chooses groups of tokens in random order; groups beyond the quota are skipped.
 
@@ -91,10 +91,10 @@ def choose_groups(
       is_candidate_BxL: bool, the tokens that may be chosen.
       is_start_BxL: bool, the candidates that begin a group. A group ends before the next start
         and before the next token that is not a candidate.
-      quota_B: int64, the most tokens to choose in each row.
+      quota_B: int64, the maximal number of tokens to choose in each row.
       bits_BxL: uint64, random. The bits of a group's first token determine its position
         in the order.
-      most_groups_B: int64, the number of groups, the first in the order, that may be chosen. If
+      max_groups_B: int64, the number of groups, the first in the order, that may be chosen. If
         None, all may be.
 
     Returns:
@@ -103,7 +103,6 @@ def choose_groups(
     num_rows, length = is_start_BxL.shape
     num_groups_B = is_start_BxL.sum(axis=1)
     column_GxB = random_columns(is_start_BxL, bits_BxL)
-    most_groups = len(column_GxB)
 
     # A group's size is the distance to the next start or non-candidate.
     edge_flat = np.flatnonzero(is_start_BxL | ~is_candidate_BxL)
@@ -114,9 +113,9 @@ def choose_groups(
     row_origin_B = np.arange(num_rows) * length
     size_GxB = size_flat[column_GxB + row_origin_B]
     # Sizes past a row's last group are larger than any quota and never taken.
-    if most_groups_B is not None:
-        num_groups_B = np.minimum(num_groups_B, most_groups_B)
-    size_GxB[np.arange(most_groups)[:, None] >= num_groups_B] = length + 1
+    if max_groups_B is not None:
+        num_groups_B = np.minimum(num_groups_B, max_groups_B)
+    size_GxB[np.arange(len(column_GxB))[:, None] >= num_groups_B] = length + 1
 
     left_B = quota_B.copy()
     taken_GxB = np.zeros(size_GxB.shape, dtype=bool)

@@ -156,7 +156,7 @@ class MaskedTokens:
         )
         quota_B, limit = number_B, {}
         if rules.rate_of == "groups":
-            quota_B, limit = np.full(num_rows, slots), {"most_groups_B": number_B}
+            quota_B, limit = np.full(num_rows, slots), {"max_groups_B": number_B}
         chosen_BxL = rules.choose(is_candidate_BxL, is_start_BxL, quota_B, choice_bits_BxC, **limit)
 
         row_T, column_T = np.nonzero(chosen_BxL)  # Row by row, columns ascending.

@@ -81,7 +81,7 @@ def choose_ngrams(
 
     Args:
       is_candidate_BxL, is_start_BxL, bits_Bx2L: See `choose_spans`.
-      quota_B: int64, the most tokens to choose in each row.
+      quota_B: int64, the maximal number of tokens to choose in each row.
 
     Returns:
       bool [B, L]: the chosen tokens.

@@ -15,7 +15,7 @@ from bert_jax.batches.rows.windows import Block, Span, WindowedRows, gather_sent
 # The probability that a row has no B.
 _SINGLE_PROB = 0.1
 # The smallest target length of a short row.
-_LEAST_TARGET = 5
+_MIN_TARGET = 5
 
 
 class HalvesPlan(NamedTuple):
@@ -69,7 +69,7 @@ class HalvesRows(WindowedRows):
             short, size, one_more, single = rng.random((4, first.size))
             target = np.where(
                 short < self.spec.short_seq_prob,
-                _LEAST_TARGET + (size * (length - _LEAST_TARGET + 1)).astype(np.int64),
+                _MIN_TARGET + (size * (length - _MIN_TARGET + 1)).astype(np.int64),
                 length,
             )
             end = np.minimum(end, np.searchsorted(starts, starts[first] + target))

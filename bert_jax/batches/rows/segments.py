@@ -68,14 +68,14 @@ class WholeSentenceRows(SegmentRows):
     """
 
     def _chunks(self, block: Block, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        most = self._max_num_tokens
+        max_tokens = self._max_num_tokens
         starts = block.sentence_starts
 
         def divide(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray]]:
-            kept_end = end - (starts[end] - starts[first] > most)
+            kept_end = end - (starts[end] - starts[first] > max_tokens)
             return np.maximum(kept_end, first + 1), (kept_end,)
 
-        target_D = target_lengths(rng, block.num_documents, most, self.spec.short_seq_prob)
+        target_D = target_lengths(rng, block.num_documents, max_tokens, self.spec.short_seq_prob)
         _, first_N, _, end_N = gather_sentences(block, target_D, divide)
         is_kept_N = end_N > first_N
         return first_N[is_kept_N], end_N[is_kept_N]
