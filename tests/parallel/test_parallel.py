@@ -13,7 +13,7 @@ import pytest
 from bert_jax.pretraining.build import make_trainer
 from bert_jax.training.checkpoint import Checkpointer
 from tests import runs
-from tests.parallel.eight_devices import CASES, MESHES, SMALL, STEPS, restore
+from tests.parallel.eight_devices import CASES, SMALL, STEPS, restore
 from tests.small import LENGTH, flat, small_config
 
 
@@ -118,9 +118,8 @@ def test_no_array_is_fully_replicated_to_reshard_it(folder):
     assert "rematerialization" not in warnings, warnings
 
 
-@pytest.mark.parametrize("source", MESHES)
-def test_checkpoint_can_be_restored_on_another_mesh(results, source):
-    assert results["restored"][source] == {"equal": True, "laid out": True}
+def test_checkpoint_of_one_device_can_be_restored_on_eight(results):
+    assert results["restored"] == {"equal": True, "laid out": True}
 
 
 def test_checkpoint_of_eight_devices_can_be_restored_on_one(folder, trainer):
