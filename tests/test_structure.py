@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bert_jax"
@@ -90,6 +91,16 @@ def test_coding_rules(path):
     assert source.count("\n") <= MAX_LINES, "the module is too long"
     assert path.name != "utils.py"
     assert ast.get_docstring(ast.parse(source)) or not source.strip()
+
+
+def test_sentencepiece_and_apache_beam_share_a_protobuf():
+    """Beam needs protobuf 6, which the generated code of sentencepiece 0.2.3 refuses."""
+    setup = (ROOT / "setup.py").read_text()
+    (requirement,) = re.findall(r'"(sentencepiece\b.*)",', setup)
+    assert "0.2.2" in (versions := Requirement(requirement).specifier)
+    assert "0.2.3" not in versions and not re.search(r'"protobuf\b', setup)
+    # .ci/run runs all tests beside Beam.
+    assert "-e '.[test,beam]'" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_every_extra_that_is_named_can_be_installed():
