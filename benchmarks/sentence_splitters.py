@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bert_jax.text.corpus import built_in_files
 from bert_jax.text.sentences import split_sentences
+from bert_jax.text.sources import built_in_files
 
 GOLD = Path(__file__).with_name("sentence_gold.txt")
 SPEED_SECONDS = 5.0

@@ -16,7 +16,7 @@ from bert_jax.config import cli, default_config, derived_predictions
 from bert_jax.store.manifest import tokenizer_flags
 from bert_jax.store.record_store import training_flags
 from bert_jax.store.token_store import TokenStore, read_metadata
-from bert_jax.text.corpus import join_inputs
+from bert_jax.text.sources import join_inputs
 
 
 def define_flags() -> None:

@@ -28,7 +28,7 @@ from bert_jax.store.preparation import prepare
 from bert_jax.store.record_store import FORMAT, training_flags
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.corpus import join_inputs
+from bert_jax.text.sources import join_inputs
 
 # The keys of `config.data` that are flags.
 _KEYS = [key for key, field in DATA.items() if field.in_store] + ["num_processes", "rows"]

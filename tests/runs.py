@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.text.corpus import built_in_files
+from bert_jax.text.sources import built_in_files
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from configs import tiny

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert_jax.config import default_config
 from bert_jax.store.preparation import prepare
-from bert_jax.text.corpus import built_in_files
+from bert_jax.text.sources import built_in_files
 
 VOCAB_SIZE = 400
 

@@ -16,7 +16,8 @@ from bert_jax.store.preparation import tokenize_corpus
 from bert_jax.store.token_store import TokenStore
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.corpus import Document, built_in_files
+from bert_jax.text.corpus import Document
+from bert_jax.text.sources import built_in_files
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 

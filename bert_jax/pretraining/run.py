@@ -26,7 +26,7 @@ from bert_jax.pretraining.input import RunInput, open_run_input, stream_spec
 from bert_jax.reports import corpus_report
 from bert_jax.reports.page import write_pages
 from bert_jax.reports.parameters import print_parameters
-from bert_jax.text.corpus import BUILT_IN, split_inputs
+from bert_jax.text.sources import BUILT_IN, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.loop import PreemptionGuard, train_loop

@@ -29,7 +29,7 @@ from bert_jax.store.manifest import (
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.corpus import BUILT_IN, join_inputs, split_inputs
+from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
 from bert_jax.training import workdir
 
 _OF_WEIGHTS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)

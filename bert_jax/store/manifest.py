@@ -16,7 +16,8 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config.data import DATA, TOKENIZER
 from bert_jax.config.schema import Change, Field
-from bert_jax.text.corpus import TFDS_PREFIX, Corpus, join_inputs, split_inputs
+from bert_jax.text.corpus import Corpus
+from bert_jax.text.sources import TFDS_PREFIX, join_inputs, split_inputs
 from bert_jax.tokenizers import Tokenizer
 
 # A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.

@@ -47,8 +47,9 @@ from bert_jax.store.tokenization import (
 )
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import BadRecord, skipped_texts
-from bert_jax.text.corpus import BUILT_IN, TFDS_PREFIX, Corpus, Document, join_inputs, split_inputs
+from bert_jax.text.corpus import Corpus, Document
 from bert_jax.text.sentences import LANGUAGES
+from bert_jax.text.sources import BUILT_IN, TFDS_PREFIX, join_inputs, split_inputs
 
 # The value of data.input for the text on standard input.
 STANDARD_INPUT = "-"

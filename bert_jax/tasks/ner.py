@@ -16,8 +16,8 @@ from bert_jax.tasks.ner_rows import TaggedRows
 from bert_jax.tasks.sources import Source, TfdsSplit
 from bert_jax.tasks.task import Task
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.corpus import split_inputs
 from bert_jax.text.readers import read_text
+from bert_jax.text.sources import split_inputs
 
 SUFFIXES = ("conll", "txt", "tsv", "bio", "iob")
 _FILES = {

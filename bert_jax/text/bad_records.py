@@ -41,11 +41,11 @@ class BadRecords:
         self.dropped: Counter[str] = Counter()
         self.first_dropped: dict[str, list[str]] = {}
 
-    def add(self, bad: BadRecord, where: str, *, must_stay: bool = False) -> None:
+    def add(self, bad: BadRecord, where: object, *, must_stay: bool = False) -> None:
         """Refuses or counts a bad record.
 
         Args:
-          where: The place of the record, FILE:LINE.
+          where: The place of the record, whose text is FILE:LINE.
           must_stay: Whether the record must not be skipped, such as a row of a test set.
 
         Raises:
@@ -59,10 +59,10 @@ class BadRecords:
             raise UserError(f"{where}: {bad.detail}" + f" ({advice})" * bool(advice)) from None
         self.dropped[bad.reason] += 1
         if self.dropped[bad.reason] <= _NUM_FIRST:
-            self.first_dropped.setdefault(bad.reason, []).append(where)
+            self.first_dropped.setdefault(bad.reason, []).append(str(where))
 
     @contextlib.contextmanager
-    def catching(self, where: str, *, must_stay: bool = False) -> Iterator[None]:
+    def catching(self, where: object, *, must_stay: bool = False) -> Iterator[None]:
         """Passes a `BadRecord` raised inside the block to `add`."""
         try:
             yield

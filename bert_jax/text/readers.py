@@ -134,18 +134,32 @@ class Line(NamedTuple):
         return values
 
 
-def text_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Yields the lines of a file."""
-    for number in itertools.count(1):
+def text_lines(stream: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[Line]:
+    """Yields the lines of a file that begin in a range of bytes.
+
+    Args:
+      stream: The file at its beginning; seekable if `start` is not 0.
+      start: The first byte. From the middle of a file, lines are numbered from 2: the line before
+        them is not read as a whole.
+      stop: The byte after the last; None for the end of the file.
+    """
+    if start:
+        # If the byte before the range is the end of a line, the next line begins in the range.
+        stream.seek(start - 1)
+        read_line(stream, MAX_RECORD_BYTES)
+    for number in itertools.count(2 if start else 1):
+        if stop is not None and stream.tell() >= stop:
+            return
         line = read_line(stream, MAX_RECORD_BYTES)
         if line == b"":
             return
         yield Line(number, line)
 
 
-def json_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Yields the lines of a JSON-lines file that are not blank."""
-    return (line for line in text_lines(stream) if line.content is None or line.content.strip())
+def json_lines(stream: BinaryIO, start: int = 0, stop: int | None = None) -> Iterator[Line]:
+    """Yields the lines of `text_lines` that are not blank."""
+    lines = text_lines(stream, start, stop)
+    return (line for line in lines if line.content is None or line.content.strip())
 
 
 def read_line(stream: BinaryIO, max_bytes: int) -> bytes | None:

@@ -74,7 +74,7 @@ def texts() -> list[str]:
 def write_models(output: Path) -> None:
     """Trains small vocabularies on the built-in corpus and the texts."""
     from bert_jax import tokenizers
-    from bert_jax.text.corpus import built_in_files
+    from bert_jax.text.sources import built_in_files
 
     addresses = [file.read_text(encoding="utf-8") for file in built_in_files()[:12]]
     sample = [*"\n".join(addresses).split("\n"), *2 * texts()[:-700]]

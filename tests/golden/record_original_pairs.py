@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.text.corpus import built_in_files
+from bert_jax.text.sources import built_in_files
 
 FOLDER = Path(__file__).parent
 VOCABULARY = FOLDER / "original_pairs_vocab.txt"

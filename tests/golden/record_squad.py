@@ -46,7 +46,7 @@ CORNERS = [
 
 def squad(version: str) -> dict:
     """Returns a file like SQuAD's. In 2.0, every third question has no answer."""
-    from bert_jax.text.corpus import built_in_files
+    from bert_jax.text.sources import built_in_files
 
     rng = random.Random(SEED)
     paragraphs = []

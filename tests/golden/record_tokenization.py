@@ -125,7 +125,7 @@ def sentences(books: Path) -> list[str]:
 def write_vocabulary(path: Path) -> None:
     """Trains and writes 2,500 entries with characters of many scripts."""
     from bert_jax import tokenizers
-    from bert_jax.text.corpus import built_in_files
+    from bert_jax.text.sources import built_in_files
 
     addresses = [file.read_text(encoding="utf-8") for file in built_in_files()[:20]]
     # Only short words, because long ones would become entries.

@@ -5,7 +5,9 @@ from importlib import import_module
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.text.corpus import Corpus, parse_tfds
+from bert_jax.text import tfds as tfds_texts
+from bert_jax.text.corpus import Corpus
+from bert_jax.text.sources import parse_tfds
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,9 @@ def test_documents_of_data_sets_are_counted(small_data_set):
 
 def test_data_set_without_a_train_split(small_data_set, monkeypatch):
     corpus = Corpus(f"tfds:{small_data_set}")
-    monkeypatch.setattr(corpus._data_sets[0], "_split_generators", _only_test)
+    builder = tfds_texts.open_builder(small_data_set)
+    monkeypatch.setattr(builder, "_split_generators", _only_test)
+    monkeypatch.setattr(tfds_texts, "open_builder", lambda _: builder)
     with pytest.raises(UserError, match="small_texts/1.2.0 has no split 'train'; its splits: test"):
         corpus.fetch()
 
@@ -101,9 +105,9 @@ def _only_test(dl_manager):
 
 def test_data_set_that_needs_a_missing_package(small_data_set, monkeypatch):
     corpus = Corpus(f"tfds:{small_data_set}")
-    monkeypatch.setattr(
-        corpus._data_sets[0], "download_and_prepare", lambda: import_module("beam_")
-    )
+    builder = tfds_texts.open_builder(small_data_set)
+    monkeypatch.setattr(builder, "download_and_prepare", lambda: import_module("beam_"))
+    monkeypatch.setattr(tfds_texts, "open_builder", lambda _: builder)
     with pytest.raises(UserError, match="cannot prepare 'small_texts': No module named 'beam_'"):
         corpus.fetch()
 

