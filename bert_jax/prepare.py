@@ -4,6 +4,10 @@
     python -m bert_jax.main --config=configs/base.py --workdir=RUN --config.data.store=DIR
 
 `bert_jax.main` does the same in its work directory if a run names no store.
+
+A large store is prepared in parts: by the processes of one machine, by N tasks that meet in DIR
+(--num_tasks=N --task=I), or by Apache Beam (--runner=NAME, and the runner's flags after --). If
+they are killed, the same command continues.
 """
 
 import shlex
@@ -18,11 +22,14 @@ from rich.table import Table
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import say, terminal
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import cli, default_config, validate_data
+from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA
 from bert_jax.reports import corpus_report
+from bert_jax.store.engines import Engine, Task
 from bert_jax.store.manifest import check_case, given_tokenizer, tokenizer_flags
 from bert_jax.store.preparation import prepare
 from bert_jax.store.record_store import FORMAT, training_flags
@@ -54,6 +61,13 @@ def define_flags() -> None:
         "affect the store.",
     )
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
+    flags.DEFINE_integer("num_tasks", None, "Number of tasks that share the work.", lower_bound=1)
+    flags.DEFINE_integer("task", None, "Number of this task, from 0.", lower_bound=0)
+    flags.DEFINE_string(
+        "runner",
+        None,
+        "Runner of Apache Beam that does the work, such as DataflowRunner; its flags follow --.",
+    )
     flags.DEFINE_integer(
         "vocab_size",
         None,
@@ -62,8 +76,9 @@ def define_flags() -> None:
     )
 
 
-def main(_) -> None:
+def main(arguments: list[str]) -> None:
     values = flags.FLAGS
+    engine = _engine(arguments[1:])
     if not values.output:
         raise UserError("--output=DIR is missing: the directory of the token store")
     files.checked_path(values.output, "--output")
@@ -75,7 +90,14 @@ def main(_) -> None:
     if data.vocab and not is_finished and not values["lowercase"].present:
         check_case(data)
     started = time.monotonic()
-    metadata = prepare(data, _vocab_size(data, values.vocab_size, values.output), values.output)
+    vocab_size = _vocab_size(data, values.vocab_size, values.output)
+    metadata = prepare(data, vocab_size, values.output, engine=engine)
+    if metadata is None:
+        say(
+            f"task {values.task} has done its parts; the task that ends last completes the token "
+            f"store in {values.output}"
+        )
+        return
     if data.format == FORMAT:
         _print_records(metadata, values.output)
     else:
@@ -84,6 +106,29 @@ def main(_) -> None:
         if values.report:
             _print_report(metadata, values.output, values.max_seq_length, data.rows)
         _print_next(metadata, values.output, data.rows)
+
+
+def _engine(options: list[str]) -> Engine | None:
+    """Returns the engine that the flags name; None for the processes of this machine."""
+    values = flags.FLAGS
+    if options and not values.runner:
+        raise UsageError(f"unexpected argument {options[0]!r}: flags are written --NAME=VALUE")
+    if values.runner:
+        if values.num_tasks or values.task is not None:
+            raise UsageError("--runner and --task exclude each other: give one of them")
+        # This import takes seconds.
+        from bert_jax.store.beam import BeamRunner
+
+        return BeamRunner(values.runner, options)
+    if (values.num_tasks is None) != (values.task is None):
+        raise UsageError("--num_tasks=N and --task=I must be given together")
+    if values.task is None:
+        return None
+    if values.task >= values.num_tasks:
+        raise UsageError(
+            f"--task is {values.task}; it must be below --num_tasks, which is {values.num_tasks}"
+        )
+    return Task(values.task, values.num_tasks, values.num_processes or num_cores())
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:
@@ -166,4 +211,4 @@ def _print_records(metadata: dict[str, Any], output: str) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    cli.run(main)
+    cli.run(main, words=True)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenizers
+from bert_jax.base import processes
 from bert_jax.base.errors import UserError
-from bert_jax.store import tokenization
+from bert_jax.store import stages, tokenization
 from bert_jax.store.heldout import HeldOut
 from bert_jax.store.preparation import tokenize_corpus
 from bert_jax.store.token_store import TokenStore
@@ -85,8 +86,9 @@ def test_bytes_do_not_depend_on_the_number_of_processes(store, speeches, tmp_pat
 
 
 def test_workers_import_neither_jax_nor_tensorflow(store):
-    assert tokenization.num_cores() >= 1
-    with tokenization._workers(1, str(store[1] / "tokenizer")) as pool:
+    assert processes.num_cores() >= 1
+    with processes.worker_processes(1) as pool:
+        pool.submit(stages.run_part, str(store[1]), "count", 0).exception()
         modules = pool.submit(eval, "sorted(__import__('sys').modules)").result()
     assert "tokenizers" in modules
     assert not {"jax", "tensorflow", "pandas", "pytest"} & set(modules)
@@ -237,13 +239,11 @@ def test_tokenize_corpus(store, speeches, tmp_path):
 
 
 def test_sample_is_bounded_even_and_repeatable():
-    documents = [Document("x", i, f"{i:04d} " * 20, False) for i in range(1000)]
-
     def draw():
         sample = DocumentSample(20_000)
-        for i, document in enumerate(documents):
-            sample.offer(i, document)
-        return [int(s.split()[0]) for s in sample.sentences()]
+        for i in range(1000):
+            sample.offer(i, 100)
+        return sample.chosen()
 
     chosen = draw()
     assert 100 <= len(chosen) <= 200

@@ -132,6 +132,15 @@ DATA: Section = {
         at_least=0,
         omitted=0,
     ),
+    "part_bytes": _text_field(
+        2**27,
+        "Size of the parts of a large token store, in bytes of the input as it is stored: whole "
+        "files in order up to this size, or ranges of a larger file of JSON lines or of a sentence "
+        "per line that is not compressed. Each part is prepared by one worker; an input that fits "
+        "in one part gives a store without parts.",
+        above=0,
+        omitted=2**27,
+    ),
     **TOKENIZER,
     "bad_documents": _text_field(
         "refuse",

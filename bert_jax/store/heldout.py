@@ -55,9 +55,13 @@ class HeldOutText(NamedTuple):
     num_documents: int | None = None
     description: str = ""
 
-    def mark(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Yields the documents; those, or the ends, that are held out have `is_heldout`."""
-        for index, document in enumerate(documents):
+    def mark(self, documents: Iterable[Document], first: int = 0) -> Iterator[Document]:
+        """Yields the documents; those, or the ends, that are held out have `is_heldout`.
+
+        Args:
+          first: The index of the first document among those of the whole corpus.
+        """
+        for index, document in enumerate(documents, first):
             end = _end(document, self.end_fraction) if self.end_fraction else ""
             if not end:
                 yield document._replace(is_heldout=index in self.documents)
@@ -68,25 +72,26 @@ class HeldOutText(NamedTuple):
             yield document._replace(text=end, line=line, is_heldout=True)
 
 
-def choose(documents: Iterable[Document], fraction: float) -> HeldOutText:
-    """Chooses the text to hold out; reads the documents until two are chosen.
+def choose(sizes: Iterable[int], fraction: float) -> HeldOutText:
+    """Chooses the text to hold out.
 
     These are the documents of `HeldOut` if the corpus is large enough for two of them. Otherwise
     it is the end of each document, or two of medium length if the documents are many and short.
 
     Args:
-      documents: The documents of the corpus in order.
+      sizes: The numbers of characters of the documents of the corpus, in order; they are read
+        until two documents are chosen.
       fraction: See `HeldOut`.
     """
-    chosen, num_chosen, sizes = HeldOut(fraction), 0, []
+    chosen, num_chosen, read = HeldOut(fraction), 0, []
     if not fraction:
         return HeldOutText(chosen)
-    for index, document in enumerate(documents):
-        sizes.append(len(document.text))
+    for index, size in enumerate(sizes):
+        read.append(size)
         num_chosen += index in chosen
         if num_chosen == 2:
             return HeldOutText(chosen)
-    number = len(sizes)
+    sizes, number = read, len(read)
     reason = f"data.heldout_fraction={fraction:g} of {number} documents is fewer than two"
     if number >= _LEAST_DOCUMENTS and fraction * sum(sizes) / number < _LEAST_CHARACTERS:
         middle = sorted(range(number), key=sizes.__getitem__)[number // 2 - 1 : number // 2 + 1]

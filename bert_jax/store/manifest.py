@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,15 @@ from bert_jax.base.errors import UserError
 from bert_jax.config.data import DATA, TOKENIZER
 from bert_jax.config.schema import Change, Field
 from bert_jax.text.corpus import Corpus
-from bert_jax.text.sources import TFDS_PREFIX, join_inputs, split_inputs
+from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, split_inputs
 from bert_jax.tokenizers import Tokenizer
 
 # A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.
 _MAX_CASED_SHARE = 0.05
 
 
-def open_corpus(data: ConfigDict) -> Corpus:
-    """Opens the corpus of the `data` section of a config."""
+def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus:
+    """Opens the corpus of the `data` section of a config; see `Corpus`."""
     return Corpus(
         data.input,
         format=data.format,
@@ -33,6 +33,7 @@ def open_corpus(data: ConfigDict) -> Corpus:
         encoding=data.encoding,
         max_document_characters=data.max_document_characters,
         bad_documents=data.bad_documents,
+        sources=sources,
     )
 
 
@@ -193,17 +194,25 @@ def input_difference(metadata: Mapping[str, Any], data: ConfigDict) -> str:
     except UserError:
         is_same = metadata["options"]["input"] == split_inputs(data.input)
         return "" if is_same else f"data.input was {join_inputs(metadata['options']['input'])}"
-    before, now = _states(metadata["sources"]), _states(sources)
+    before, now = source_states(metadata["sources"]), source_states(sources)
     if _without_directories(before) == _without_directories(now):
         return ""
+    return first_difference(before, now)
+
+
+def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns the first name whose value differs, with both values; empty if none does."""
     return next(
-        f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
+        (
+            f"{name} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        ),
+        "",
     )
 
 
-def _states(sources: list[dict[str, Any]]) -> dict[str, str]:
+def source_states(sources: list[dict[str, Any]]) -> dict[str, str]:
     """Maps the name of each source to its size or version, as text."""
     return {
         s["path"] if "path" in s else f"{TFDS_PREFIX}{s['tfds']}:{s['field']}": (
@@ -222,11 +231,13 @@ SPLIT_FILES = (
     r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
     r"|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
 )
+_SPLIT = rf"(train|heldout)/((\d{{5,}}/)?{SPLIT_FILES}|parts\.json)"
 STORE_FILES = (
-    rf"(train|heldout)/{SPLIT_FILES}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
+    rf"{_SPLIT}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
     r"|metadata\.json|standard_input\.txt"
     r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
+    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.jsonl?|\d{{5,}}-\w+/{_SPLIT}|single/{SPLIT_FILES})"
 )
 
 
@@ -241,20 +252,40 @@ def empty_directory(directory: Path | epath.Path, ours: str) -> Iterator[None]:
     Raises:
       UserError: The directory holds any other file, or another process is writing to it.
     """
+    with locked_directory(directory, ours) as remove_files:
+        remove_files()
+        yield
+
+
+@contextmanager
+def locked_directory(
+    directory: Path | epath.Path, ours: str, kept: Collection[str] = ()
+) -> Iterator[Callable[[], None]]:
+    """Like `empty_directory`, but yields the function that removes the files not in `kept`."""
     directory.mkdir(parents=True, exist_ok=True)
     refusal = f"another process is writing a token store in {directory}"
     with files.lock_directory(directory, refusal):
-        if files.is_remote(directory):
-            found = list(files.list_files(directory))
-        else:
-            paths = [p for p in directory.rglob("*") if p.is_symlink() or not p.is_dir()]
-            found = [path.relative_to(directory).as_posix() for path in paths]
-        for name in found:
-            if not re.fullmatch(rf"({ours})({files.PARTIAL})?", name):
-                raise UserError(
-                    f"{directory} holds {name}, which is not part of an unfinished token store: "
-                    "use an empty directory"
-                )
-        for name in found:
-            (directory / name).unlink()
-        yield
+        found = our_files(directory, ours)
+
+        def remove_files() -> None:
+            for name in found:
+                if str(directory / name) not in kept:
+                    (directory / name).unlink()
+
+        yield remove_files
+
+
+def our_files(directory: Path | epath.Path, ours: str) -> list[str]:
+    """Returns the relative paths of the files below a directory; refuses those of others."""
+    if files.is_remote(directory):
+        found = list(files.list_files(directory))
+    else:
+        paths = [p for p in directory.rglob("*") if p.is_symlink() or not p.is_dir()]
+        found = [path.relative_to(directory).as_posix() for path in paths]
+    for name in found:
+        if not re.fullmatch(rf"({ours})({files.PARTIAL})?", name):
+            raise UserError(
+                f"{directory} holds {name}, which is not part of an unfinished token store: "
+                "use an empty directory"
+            )
+    return found

@@ -1,7 +1,8 @@
 """Turns text into a token store: sentences, vocabulary, tokens.
 
-The written bytes do not depend on the number of processes. A store is complete once `metadata.json`
-exists.
+The work is divided into parts of the input, and `bert_jax.store.stages` says what is done for each.
+The written bytes do not depend on the number of processes or tasks, or on who runs them. A store is
+complete once `metadata.json` exists.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from ml_collections import ConfigDict
 from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import Progress, say
-from bert_jax.store import preparation_report, record_store
-from bert_jax.store.heldout import HeldOutText, choose
+from bert_jax.store import record_store, reductions
+from bert_jax.store.engines import Engine, LocalProcesses
 from bert_jax.store.manifest import (
     SPLIT_FILES,
     STORE_FILES,
@@ -30,8 +32,9 @@ from bert_jax.store.manifest import (
     given_tokenizer,
     open_corpus,
     store_options,
-    tokenizer_options,
 )
+from bert_jax.store.plan import UNFINISHED, Directory, Plan, make_plan
+from bert_jax.store.stages import append, sentence_rules, tokenized
 from bert_jax.store.token_store import (
     SplitWriter,
     TokenStore,
@@ -39,45 +42,39 @@ from bert_jax.store.token_store import (
     store_path,
     write_metadata,
 )
-from bert_jax.store.tokenization import (
-    SentenceRules,
-    TokenizedDocument,
-    num_cores,
-    tokenize_documents,
-)
-from bert_jax.store.vocabulary_sample import DocumentSample
-from bert_jax.text.bad_records import BadRecord, skipped_texts
-from bert_jax.text.corpus import Corpus, Document
+from bert_jax.store.tokenization import tokenize_documents
+from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.sentences import LANGUAGES
 from bert_jax.text.sources import BUILT_IN, TFDS_PREFIX, join_inputs, split_inputs
 
 # The value of data.input for the text on standard input.
 STANDARD_INPUT = "-"
-# The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
-# the trainers need more memory.
-VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
 # The text of the sample of `prepare`, which is tokenized in about a second, and the fewest
 # documents in it.
 _SAMPLE_CHARACTERS, _SAMPLE_DOCUMENTS = 2**18, 8
+_SampleCheck = Callable[[TokenStore, tokenizers.Tokenizer], None]
 
 
 def prepare(
     data: ConfigDict,
     vocab_size: int,
     output: str | os.PathLike,
-    check_sample: Callable[[TokenStore, tokenizers.Tokenizer], None] | None = None,
-) -> dict[str, Any]:
+    check_sample: _SampleCheck | None = None,
+    engine: Engine | None = None,
+) -> dict[str, Any] | None:
     """Writes a token store, or a `RecordStore` of TFRecord files, unless it is finished already.
 
     Args:
       data: The `data` section of a checked config.
       vocab_size: The number of entries; the vocabulary of `data.vocab` must have as many.
-      output: The directory of the store; an unfinished store in it is replaced.
+      output: The directory of the store.
       check_sample: Called with a store of the beginning of the text and its tokenizer, before the
         whole text is tokenized. It may raise UserError.
+      engine: Runs the stages; by default `LocalProcesses`, which continues an unfinished store of
+        the same texts and options, and replaces any other.
 
     Returns:
-      The store's metadata.
+      The store's metadata; None if other tasks have not finished their parts.
 
     Raises:
       UserError: The corpus, the options or the directory cannot be used.
@@ -94,81 +91,108 @@ def prepare(
         metadata = read_metadata(output)
         check_metadata(metadata, output, data, vocab_size)
         return metadata
-    options = store_options(data, vocab_size)
-    is_piped = split_inputs(data.input) == [STANDARD_INPUT]
-    corpus = None if is_piped else open_corpus(data)
     if data.language and data.language not in LANGUAGES:
         say(
             f"warning: data.language is {data.language!r}, which has no rules of its own: those of "
             "a related language or of English are used (the languages with rules: "
             f"{', '.join(LANGUAGES)})"
         )
+    if is_static:
+        _convert_records(data, vocab_size, output)
+        return read_metadata(output)
+    is_piped = split_inputs(data.input) == [STANDARD_INPUT]
+    if is_piped and engine:
+        raise UserError("data.input is '-', standard input, which only one process can read")
+    engine = engine or LocalProcesses(data.num_processes or num_cores())
+    try:
+        with _standard_input(data, output) if is_piped else nullcontext(data) as readable:
+            corpus = open_corpus(readable)
+            corpus.fetch()
+            plan = make_plan(data, vocab_size, corpus)
+            with engine.opened(output, plan):
+                _run(engine, output, plan, data, vocab_size, check_sample)
+    except (UserError, FileNotFoundError):
+        # A task that did the same work may have finished the store and removed what was unfinished.
+        if not (output / "metadata.json").exists():
+            raise
+    return read_metadata(output) if (output / "metadata.json").exists() else None
+
+
+def _run(
+    engine: Engine,
+    output: Directory,
+    plan: Plan,
+    data: ConfigDict,
+    vocab_size: int,
+    check_sample: _SampleCheck | None,
+) -> None:
+    """Runs the stages and what one process computes between them; see `bert_jax.store.plan`."""
+    parts = range(len(plan.parts))
+
+    def make_tokenizer() -> dict[str, Any]:
+        made = reductions.make_tokenizer(output, plan, data, vocab_size)
+        if check_sample:
+            _check_sample(output, plan, data, check_sample)
+        return made
+
+    engine.map(output, plan, "count", parts)
+    heldout = engine.once(
+        output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
+    )
+    if not data.vocab:
+        if heldout["end_fraction"]:
+            engine.map(output, plan, "ends", parts)
+        engine.once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))
+        engine.map(output, plan, "sample", reductions.parts_with_sample(output, plan))
+    engine.once(output, "vocabulary.json", make_tokenizer)
+    engine.map(output, plan, "tokenize", parts)
+    if reductions.is_tokenized(output, plan):
+        reductions.finish(output, plan, data)
+        files.remove_directory(output / UNFINISHED)
+
+
+def _convert_records(data: ConfigDict, vocab_size: int, output: Directory) -> None:
+    """Writes a `RecordStore`."""
+    # This import loads TensorFlow, which takes seconds.
+    from bert_jax.store.google_tfrecord import write_rows
+
+    options, sources = store_options(data, vocab_size), open_corpus(data).sources
     with (
         empty_directory(output, STORE_FILES),
         files.local_output(output, last=("metadata.json",)) as local,
-        _standard_input(data, local) if is_piped else nullcontext(corpus) as corpus,
     ):
-        heldout = choose(corpus.documents(), 0 if is_static else data.heldout_fraction)
-        if heldout.num_documents is not None:
-            _check_number(heldout.num_documents, data.rows, corpus)
-            say(heldout.description)
-        tokenizer = _make_tokenizer(data, vocab_size, corpus, heldout)
+        tokenizer = given_tokenizer(data, vocab_size)
         tokenizer.save(local / "tokenizer")
-        report: dict[str, Any] = {}
-        if is_static:
-            # This import loads TensorFlow, which takes seconds.
-            from bert_jax.store.google_tfrecord import write_rows
-
-            rows = write_rows(corpus.sources, tokenizer, local)
-            splits = {"train": {"records": rows}}
-        else:
-            if check_sample:
-                with tempfile.TemporaryDirectory() as scratch:
-                    size = tokenizer.vocab_size
-                    sample = _sample(data, corpus, local / "tokenizer", size, scratch)
-                    if sample.num_documents:
-                        check_sample(sample, tokenizer)
-            counts: Counter[str] = Counter()
-            marked = heldout.mark(corpus.documents())
-            documents = _tokenized(data, corpus, marked, local / "tokenizer", counts)
-            splits = _write_splits(documents, corpus, data, tokenizer.vocab_size, local)
-            if data.heldout_fraction and "heldout" not in splits:
-                say("warning: the text is too short to hold out any of it for evaluation")
-            formats = Counter((guess.format, guess.reason) for guess in corpus.guesses.values())
-            report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
-            if heldout.end_fraction:
-                report["heldout"] = "ends"
-            preparation_report.show(corpus.guesses, counts, data, tokenizer.special_tokens.unk)
+        rows = write_rows(sources, tokenizer, local)
         metadata = {
             "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint},
             "vocab_size": tokenizer.vocab_size,
-            "splits": splits,
-            "dropped_documents": dict(sorted(corpus.bad.dropped.items())),
-            "first_dropped": corpus.bad.first_dropped,
+            "splits": {"train": {"records": rows}},
+            "dropped_documents": {},
+            "first_dropped": {},
             "options": options,
-            "sources": corpus.sources,
+            "sources": sources,
         }
-        if report:
-            metadata["report"] = report
         write_metadata(local, metadata)
-    return read_metadata(output)
 
 
 @contextmanager
-def _standard_input(data: ConfigDict, local: Path) -> Iterator[Corpus]:
-    """Yields the corpus of the text on standard input, copied to a temporary file in `local`.
+def _standard_input(data: ConfigDict, output: Directory) -> Iterator[ConfigDict]:
+    """Yields `data` with the text on standard input, copied to a temporary file, as its input.
 
-    Training a vocabulary and tokenizing both read the text from its beginning.
+    The stages read the text several times.
     """
-    path = local / "standard_input.txt"
-    try:
-        with path.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        data = data.copy_and_resolve_references()
-        data.input = (join_inputs([str(path)]),)
-        yield open_corpus(data)
-    finally:
-        path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch if files.is_remote(output) else output) / "standard_input.txt"
+        try:
+            # What is unfinished is not continued: it may be of another text of this size.
+            with empty_directory(output, STORE_FILES), path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            data = data.copy_and_resolve_references()
+            data.input = (join_inputs([str(path)]),)
+            yield data
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def tokenize_corpus(
@@ -188,177 +212,54 @@ def tokenize_corpus(
     """
     output_dir = store_path(output_dir)
     corpus = open_corpus(data)
+    processes = data.num_processes or num_cores()
     with (
         tempfile.TemporaryDirectory() as tokenizer_dir,
         empty_directory(output_dir, SPLIT_FILES),
         files.local_output(output_dir) as local,
         SplitWriter(local, tokenizer.vocab_size) as split,
+        Progress("tokenizing", corpus.fetch(), corpus.unit) as bar,
     ):
         tokenizer.save(tokenizer_dir)
-        read = corpus.documents()
-        for document in _tokenized(data, corpus, read, Path(tokenizer_dir), Counter()):
-            _append(split, document)
-        _check_number(split.counts["documents"], data.rows, corpus)
+        shown = 0.0
+        for document in tokenized(
+            *(corpus, corpus.documents(), Path(tokenizer_dir), processes, data, Counter())
+        ):
+            append(split, document)
+            bar.advance(corpus.done - shown)
+            shown = corpus.done
+        reductions.check_number(
+            split.counts["documents"], data.rows, corpus.guesses, corpus.sources
+        )
     for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
         say(f"warning: {text}")
     return {**split.counts, "dropped_documents": dict(corpus.bad.dropped)}
 
 
-def _make_tokenizer(
-    data: ConfigDict, vocab_size: int, corpus: Corpus, heldout: HeldOutText
-) -> tokenizers.Tokenizer:
-    if data.vocab:
-        return given_tokenizer(data, vocab_size)
-    sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
-    with _reading(corpus, "reading for the vocabulary") as (progress, advance):
-        index = -1
-        for index, document in enumerate(heldout.mark(corpus.documents())):
-            if not document.is_heldout:
-                sample.offer(index, document)
-            advance()
-        _check_number(index + 1, data.rows, corpus)
-        progress.message(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
-        tokenizer = tokenizers.train(
-            data.tokenizer,
-            sample.sentences(data.language),
-            vocab_size=vocab_size,
-            sentencepiece_type=data.sentencepiece_type,
-            **tokenizer_options(data),
-        )
-        if tokenizer.num_unused:
-            progress.message(
-                f"{tokenizer.num_unused:,} of the {vocab_size:,} entries are [unusedN]: all "
-                "characters of the text have entries, and it has no more pieces that occur twice"
-            )
-    return tokenizer
-
-
-def _write_splits(
-    documents: Iterator[TokenizedDocument],
-    corpus: Corpus,
-    data: ConfigDict,
-    vocab_size: int,
-    output: Path,
-) -> dict[str, dict[str, int]]:
-    """Writes train/ and heldout/; returns their counts."""
-    first_heldout: TokenizedDocument | None = None
-    heldout: SplitWriter | None = None
-    rows = data.rows
-    with ExitStack() as stack:
-
-        def open_heldout() -> SplitWriter:
-            split = stack.enter_context(SplitWriter(output / "heldout", vocab_size))
-            _append(split, first_heldout)
-            return split
-
-        train = stack.enter_context(SplitWriter(output / "train", vocab_size))
-        for document in documents:
-            if not document.is_heldout:
-                _append(train, document)
-            elif first_heldout is None:
-                first_heldout = document
-            else:
-                heldout = heldout or open_heldout()
-                _append(heldout, document)
-        if first_heldout and heldout is None:
-            if train.counts["documents"] == 1:
-                heldout = open_heldout()
-            else:
-                # The evaluation of pairs needs a second document.
-                _append(train, first_heldout)
-    splits = {"train": train.counts} | ({"heldout": heldout.counts} if heldout else {})
-    total = sum(counts["documents"] for counts in splits.values())
-    _check_number(total, rows, corpus)
-    if train.counts["documents"] < 2 and rows == "pairs":
-        raise UserError(
-            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents "
-            "to train on: set it to 0"
-        )
-    return splits
-
-
-def _sample(
-    data: ConfigDict, corpus: Corpus, tokenizer_dir: Path, vocab_size: int, directory: str
-) -> TokenStore:
-    """Writes a store of the beginning of the text."""
+def _check_sample(
+    output: Directory, plan: Plan, data: ConfigDict, check_sample: _SampleCheck
+) -> None:
+    """Calls `check_sample` with a store of the beginning of the text."""
     size, limit = 0, _SAMPLE_CHARACTERS // _SAMPLE_DOCUMENTS
-    beginnings = (document._replace(text=document.text[:limit]) for document in corpus.documents())
-    with SplitWriter(directory, vocab_size) as split:
-        for document in tokenize_documents(beginnings, tokenizer_dir, 1, _rules(data)):
-            if document.tokens.size:
-                _append(split, document)
-            size += document.counts["characters"]
-            if size >= _SAMPLE_CHARACTERS:
-                break
-    return TokenStore(directory)
-
-
-def _append(split: SplitWriter, document: TokenizedDocument) -> None:
-    split.append(
-        document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
-    )
-
-
-def _tokenized(
-    data: ConfigDict,
-    corpus: Corpus,
-    documents: Iterator[Document],
-    tokenizer_dir: Path,
-    counts: Counter[str],
-) -> Iterator[TokenizedDocument]:
-    """Yields the tokenized documents of a corpus; drops those without a token.
-
-    The counts of each document are added to `counts`.
-    """
-    processes = data.num_processes or num_cores()
+    documents = open_corpus(data, plan.sources).documents()
+    beginnings = (document._replace(text=document.text[:limit]) for document in documents)
     with (
-        _reading(corpus, "tokenizing") as (_, advance),
-        closing(tokenize_documents(documents, tokenizer_dir, processes, _rules(data))) as tokenized,
+        tempfile.TemporaryDirectory() as scratch,
+        files.local_copy(output / "tokenizer") as tokenizer_dir,
     ):
-        for document in tokenized:
-            advance()
-            counts.update(document.counts)
-            if document.tokens.size:
-                yield document
-            else:
-                where = f"{document.source}:{document.line}"
-                corpus.bad.add(BadRecord("empty", "the document has no text"), where)
-
-
-def _rules(data: ConfigDict) -> SentenceRules:
-    return SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
-
-
-@contextmanager
-def _reading(corpus: Corpus, name: str) -> Iterator[tuple[Progress, Callable[[], None]]]:
-    """Yields the progress bar for reading a corpus, and a function that updates it."""
-    total = corpus.fetch()
-    with Progress(name, total, corpus.unit) as progress:
-        shown = 0.0
-
-        def advance(least: float = 100 if corpus.unit == "documents" else 0.1) -> None:
-            nonlocal shown
-            if (done := corpus.done) - shown >= least:
-                progress.advance(done - shown, None if total else f"{done:,} documents")
-                shown = done
-
-        yield progress, advance
-        advance(0)
-
-
-def _check_number(documents: int, rows: str, corpus: Corpus) -> None:
-    if documents == 0:
-        raise UserError("the input has no document with text in it")
-    if documents == 1 and rows == "pairs":
-        read = remedy = ""
-        for guess in list(corpus.guesses.values())[:1]:
-            read = f" (read as data.format={guess.format}: {guess.reason})"
-            if guess.format == "documents":
-                remedy = "set data.format=sentences if it has a sentence per line, "
-        # About forty parts, of which one or more are held out.
-        size = sum(source.get("bytes", 0) for source in corpus.sources)
-        raise UserError(
-            f"the input has a single document{read}, but data.rows=pairs needs sentences of "
-            f"another document: give it two or more, {remedy}or divide this document with "
-            f"data.max_document_characters={min(20_000, size // 40 + 1)}"
-        )
+        tokenizer = tokenizers.load(tokenizer_dir)
+        with (
+            SplitWriter(scratch, tokenizer.vocab_size) as split,
+            closing(
+                tokenize_documents(beginnings, tokenizer_dir, 1, sentence_rules(data))
+            ) as found,
+        ):
+            for document in found:
+                if document.tokens.size:
+                    append(split, document)
+                size += document.counts["characters"]
+                if size >= _SAMPLE_CHARACTERS:
+                    break
+        sample = TokenStore(scratch)
+        if sample.num_documents:
+            check_sample(sample, tokenizer)

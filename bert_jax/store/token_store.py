@@ -313,7 +313,7 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
             f"{directory} holds no finished token store (metadata.json is missing): "
             "run `python -m bert_jax.prepare` first"
         ) from None
-    if (version := metadata.get("format_version")) != FORMAT_VERSION:
+    if (version := metadata.get("format_version")) not in (FORMAT_VERSION, 2):
         raise UserError(
             f"{path} has format version {version}, but this program reads version "
             f"{FORMAT_VERSION}: prepare the corpus again"

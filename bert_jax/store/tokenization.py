@@ -1,29 +1,24 @@
 """Tokenizes documents, one at a time or in several processes.
 
-`document_to_tokens` is a pure function of a document and a tokenizer. A cluster engine can map it
-over a corpus, as `tokenize_documents` does over processes.
+`document_to_tokens` is a pure function of a document and a tokenizer.
 """
 
 import math
-import multiprocessing
 import os
-import signal
-import sys
-import threading
-import types
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
+from bert_jax.base.processes import worker_processes
 from bert_jax.text.corpus import Document
 from bert_jax.text.sentences import divide_sentence, split_sentences
+from bert_jax.text.sources import Place
 from bert_jax.tokenizers.wordpiece import num_lost
 
 # The size of the chunks that are sent to workers. Messages of this size cost little, and the
@@ -31,13 +26,18 @@ from bert_jax.tokenizers.wordpiece import num_lost
 CHUNK_CHARACTERS = 2**20
 # The most text in flight, in chunks per worker.
 _IN_FLIGHT = 3
+# The message when a worker process ends before its work.
+KILLED = (
+    "a tokenizing process was killed, perhaps for lack of memory: lower data.num_processes and "
+    "start again"
+)
 
 
 class TokenizedDocument(NamedTuple):
     """The tokens of a document.
 
     Attributes:
-      source, line, is_heldout: See `Document`.
+      place, is_heldout: See `Document`.
       num_bytes: The size of the text in UTF-8.
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
@@ -47,8 +47,7 @@ class TokenizedDocument(NamedTuple):
         determines that.
     """
 
-    source: str
-    line: int
+    place: Place
     num_bytes: int
     tokens: np.ndarray
     sentence_lengths: np.ndarray
@@ -151,7 +150,7 @@ def tokenize_documents(
         for document in documents:
             yield _tokenize(document, tokenizer, rules)
         return
-    with _workers(num_processes, str(tokenizer_directory)) as pool:
+    with worker_processes(num_processes, _load_tokenizer, (str(tokenizer_directory),)) as pool:
         waiting: deque[tuple[Future, int]] = deque()
         max_size = _IN_FLIGHT * num_processes * CHUNK_CHARACTERS
         in_flight = 0
@@ -185,13 +184,6 @@ def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def num_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _tokenize(
     document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
 ) -> TokenizedDocument:
@@ -213,7 +205,7 @@ def _tokenize(
         "divided_tokens": num_divided,
     }
     return TokenizedDocument(
-        *(document.source, document.line, len(text.encode()), tokens, lengths, counts),
+        *(document.place, len(text.encode()), tokens, lengths, counts),
         *(begins_word, document.is_heldout),
     )
 
@@ -222,46 +214,16 @@ def _result(future: Future) -> list[TokenizedDocument]:
     try:
         return future.result()
     except BrokenProcessPool:
-        raise UserError(
-            "a tokenizing process was killed, perhaps for lack of memory: "
-            "lower data.num_processes and start again"
-        ) from None
-
-
-@contextmanager
-def _workers(num_processes: int, tokenizer_directory: str) -> Iterator[ProcessPoolExecutor]:
-    # This process may have threads (JAX, TensorFlow), which do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        num_processes, context, initializer=_start_worker, initargs=(tokenizer_directory,)
-    )
-    # `submit` starts processes, which would import the main module and perhaps JAX.
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield pool
-    finally:
-        sys.modules["__main__"] = main
-        # A worker that still starts needs the tokenizer, whose directory may be temporary.
-        pool.shutdown(cancel_futures=True)
+        raise UserError(KILLED) from None
 
 
 # The tokenizer of a worker process.
 _tokenizer: tokenizers.Tokenizer
 
 
-def _start_worker(tokenizer_directory: str) -> None:
+def _load_tokenizer(directory: str) -> None:
     global _tokenizer
-    # Ctrl-C reaches all processes; the main process stops the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Ends this process if the main one is killed.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _tokenizer = tokenizers.load(tokenizer_directory)
-
-
-def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()
-    os._exit(1)
+    _tokenizer = tokenizers.load(directory)
 
 
 def _tokenize_chunk(chunk: list[Document], rules: SentenceRules) -> list[TokenizedDocument]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bert_jax.base.errors import UserError
 
 # The number of skipped records whose places are reported.
-_NUM_FIRST = 3
+NUM_FIRST = 3
 
 
 class BadRecord(Exception):
@@ -58,7 +58,7 @@ class BadRecords:
             advice = "; ".join(filter(None, (self._advice.get(bad.reason), skip)))
             raise UserError(f"{where}: {bad.detail}" + f" ({advice})" * bool(advice)) from None
         self.dropped[bad.reason] += 1
-        if self.dropped[bad.reason] <= _NUM_FIRST:
+        if self.dropped[bad.reason] <= NUM_FIRST:
             self.first_dropped.setdefault(bad.reason, []).append(str(where))
 
     @contextlib.contextmanager

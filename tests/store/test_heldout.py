@@ -55,7 +55,7 @@ def documents(*texts, is_split=False):
     ],
 )
 def test_ends_of_documents(text, is_split, end):
-    chosen = choose(documents(text, is_split=is_split), 0.05)
+    chosen = choose([len(text)], 0.05)
     *first, last = chosen.mark(documents(text, is_split=is_split))
     assert "".join(part.text for part in (*first, last)) == text
     assert (last.text if last.is_heldout else "") == end
@@ -65,7 +65,7 @@ def test_ends_of_documents(text, is_split, end):
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.floats(1e-3, 0.5))
 def test_some_text_is_always_held_out_and_most_is_not(sizes, fraction):
     given = documents(*("It is so. " * size for size in sizes))
-    marked = list(choose(given, fraction).mark(given))
+    marked = list(choose([len(d.text) for d in given], fraction).mark(given))
     assert "".join(part.text for part in marked) == "".join(part.text for part in given)
     heldout = sum(len(part.text) for part in marked if part.is_heldout)
     assert heldout and len({part.is_heldout for part in marked}) == 2
@@ -73,7 +73,7 @@ def test_some_text_is_always_held_out_and_most_is_not(sizes, fraction):
 
 def test_large_corpora_are_not_read_to_choose():
     def given():
-        yield from documents(*"ab" * 20)
+        yield from [1] * 40
         raise AssertionError
 
     chosen = choose(given(), 0.05)

@@ -1,0 +1,57 @@
+"""Worker processes that import neither the main module nor JAX."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+
+@contextmanager
+def worker_processes(
+    number: int, initializer: Callable[..., None] | None = None, arguments: tuple = ()
+) -> Iterator[ProcessPoolExecutor]:
+    """Yields a pool of processes; work that has not begun when the block ends is cancelled.
+
+    Args:
+      initializer: Called in each process with `arguments`.
+    """
+    # This process may have threads (JAX, TensorFlow), which do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(
+        number, context, initializer=_start_worker, initargs=(initializer, arguments)
+    )
+    # `submit` starts processes, which would import the main module and perhaps JAX.
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield pool
+    finally:
+        sys.modules["__main__"] = main
+        # A worker that still starts may need files that the caller removes next.
+        pool.shutdown(cancel_futures=True)
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start_worker(initializer: Callable[..., None] | None, arguments: tuple) -> None:
+    # Ctrl-C reaches all processes; the main process stops the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ends this process if the main one is killed.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if initializer:
+        initializer(*arguments)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)

@@ -1,0 +1,213 @@
+"""Runs the stages of a preparation: by the processes of this machine, or by tasks of a cluster.
+
+An engine maps `run_part` over the numbers of the parts. All state is in the directory of the store:
+an engine may be killed at any time, and another one may continue.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from ml_collections import ConfigDict
+
+from bert_jax.base.errors import UserError
+from bert_jax.base.processes import worker_processes
+from bert_jax.base.progress import Progress, say
+from bert_jax.store import manifest
+from bert_jax.store.plan import (
+    UNFINISHED,
+    Directory,
+    Plan,
+    computed_once,
+    forget_errors,
+    is_written,
+    join_plan,
+    raise_error,
+    read_plan,
+    result_name,
+    write_plan,
+    written,
+)
+from bert_jax.store.stages import run_part
+from bert_jax.store.tokenization import KILLED
+
+# The names of the stages in progress bars.
+TITLES = {
+    "count": "counting documents",
+    "ends": "counting documents",
+    "sample": "reading for the vocabulary",
+    "tokenize": "tokenizing",
+}
+_POLL_SECONDS = 1.0
+
+
+class Engine(Protocol):
+    """Maps stages over parts."""
+
+    def opened(self, output: Directory, plan: Plan) -> AbstractContextManager[None]:
+        """Returns the context in which the directory holds the plan."""
+
+    def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
+        """Runs a stage for those of the parts that lack its result.
+
+        Raises:
+          UserError: A part has an error.
+        """
+
+    def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
+        """Returns what one process computes from the results of all parts; see `computed_once`."""
+
+
+class LocalProcesses:
+    """Processes of this machine. They lock the directory, unless it is in a bucket.
+
+    An unfinished store with the same plan is continued, and one with another plan is replaced.
+    Tasks of a cluster that still write to it take no lock: those of the same plan do no harm, and
+    those of another plan end with an error.
+    """
+
+    def __init__(self, num_processes: int):
+        self._num_processes = num_processes
+
+    @contextmanager
+    def opened(self, output: Directory, plan: Plan) -> Iterator[None]:
+        # The copy of standard input may be there.
+        inputs = {source.get("path") for source in plan.sources}
+        with manifest.locked_directory(output, manifest.STORE_FILES, inputs) as remove_files:
+            if read_plan(output) != plan:
+                remove_files()
+                write_plan(output, plan)
+            forget_errors(output)
+            yield
+
+    def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
+        return computed_once(output, name, compute)
+
+    def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
+        numbers = missing(output, stage, numbers)
+        workers = min(len(numbers), self._num_processes)
+        # One part alone is tokenized by all processes.
+        inside = max(1, self._num_processes // max(1, workers))
+        if workers <= 1:
+            run_here(output, plan, stage, numbers, inside)
+        else:
+            self._run(output, plan, stage, numbers, workers, inside)
+        raise_error(output)
+
+    @staticmethod
+    def _run(
+        output: Directory,
+        plan: Plan,
+        stage: str,
+        numbers: Sequence[int],
+        workers: int,
+        inside: int,
+    ) -> None:
+        total = sum(map(plan.megabytes, numbers))
+        with Progress(TITLES[stage], total, "MB") as bar, worker_processes(workers) as pool:
+            running: dict[Future, int] = {}
+            waiting = list(reversed(numbers))
+            while running or waiting:
+                # After an error, the parts before it still end; one of them may have an error too.
+                while waiting and len(running) < workers:
+                    number = waiting.pop()
+                    # Another task may have been faster.
+                    if not is_written(output, result_name(stage, number)):
+                        future = pool.submit(run_part, str(output), stage, number, inside)
+                        running[future] = number
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    try:
+                        future.result()
+                    except BrokenProcessPool:
+                        raise UserError(KILLED) from None
+                    number = running.pop(future)
+                    bar.advance(plan.megabytes(number))
+                    if not is_written(output, result_name(stage, number)):
+                        waiting.clear()
+
+
+@contextmanager
+def shared_directory(output: Directory, plan: Plan) -> Iterator[None]:
+    """Joins the processes that write a store together, without a lock.
+
+    Raises:
+      UserError: The directory holds other files, or an unfinished store with another plan.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    manifest.our_files(output, manifest.STORE_FILES)
+    join_plan(output, plan)
+    forget_errors(output)
+    yield
+
+
+class Task:
+    """One of several tasks of a cluster, which meet in the directory of the store.
+
+    Task I does the parts I, I + N, ... Task 0 also does what is missing of the stages before the
+    last, so that tasks may run one after the other, and everything that one process computes from
+    the results; the others wait for it. Each task may be killed and started again.
+    """
+
+    def __init__(self, number: int, num_tasks: int, num_processes: int):
+        self._number, self._num_tasks = number, num_tasks
+        self._local = LocalProcesses(num_processes)
+
+    def opened(self, output: Directory, plan: Plan) -> AbstractContextManager[None]:
+        return shared_directory(output, plan)
+
+    def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
+        if self._number and not is_written(output, name):
+            say(f"waiting for task 0, which writes {output / UNFINISHED / name}")
+            while not is_written(output, name):
+                raise_error(output)
+                time.sleep(_POLL_SECONDS)
+        return computed_once(output, name, compute)
+
+    def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
+        self._local.map(output, plan, stage, numbers[self._number :: self._num_tasks])
+        if not self._number and stage != "tokenize":
+            # The others may be doing theirs, from the front.
+            self._local.map(output, plan, stage, numbers[::-1])
+
+
+def missing(output: Directory, stage: str, numbers: Sequence[int]) -> list[int]:
+    """Returns the numbers of the parts that lack the result of a stage."""
+    names = written(output)
+    return [number for number in numbers if result_name(stage, number) not in names]
+
+
+def run_here(
+    output: Directory, plan: Plan, stage: str, numbers: Sequence[int], num_processes: int
+) -> None:
+    """Runs a stage for those of the parts that lack its result, until one has an error.
+
+    Args:
+      num_processes: The number of processes that tokenize.
+    """
+    if not (numbers := missing(output, stage, numbers)):
+        return
+    corpus = manifest.open_corpus(ConfigDict(plan.data), plan.sources)
+    in_bytes = corpus.unit == "MB"
+    total = sum(map(plan.megabytes, numbers)) if in_bytes else corpus.fetch()
+    least = 0.1 if in_bytes else 100
+    before = shown = done = 0.0
+
+    def show(now: float, least: float = least) -> None:
+        nonlocal shown, done
+        done = before + now
+        if done - shown >= least:
+            bar.advance(done - shown, None if total else f"{done:,.0f} documents")
+            shown = done
+
+    with Progress(TITLES[stage], total, corpus.unit) as bar:
+        for number in numbers:
+            # Another task may have been faster.
+            if not is_written(output, result_name(stage, number)):
+                run_part(output, stage, number, num_processes, show)
+                if not is_written(output, result_name(stage, number)):
+                    return
+                show(done - before, 0)
+                before = done

@@ -1,0 +1,160 @@
+"""The plan of a store that is being prepared, and the files that meet in its directory.
+
+    DIR/unfinished/             removed when the store is finished
+        plan.json               see `Plan`
+        count-00000.json ...    the result of a stage for a part of the input
+        heldout.json ...        what one process has computed from the results of all parts
+        *.error.json            instead of a result: why there is none
+
+Each file appears whole. A restart with the same plan does only what is missing. Two processes that
+do the same work write the same bytes.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.config.data import DATA
+from bert_jax.store.manifest import first_difference, source_states, store_options
+from bert_jax.text.corpus import Corpus
+from bert_jax.text.sources import Piece, Source
+
+UNFINISHED = "unfinished"
+_PLAN = "plan.json"
+_ERROR = ".error.json"
+Directory = Path | epath.Path
+
+
+class Plan(NamedTuple):
+    """What determines the content of a store, and the parts of the work.
+
+    Attributes:
+      options: See `store_options`.
+      vocab_size: The number of entries.
+      data: The keys of the `data` section that affect a store, also those that are not recorded.
+      sources: The files and data sets.
+      parts: The pieces of each part.
+    """
+
+    options: dict[str, Any]
+    vocab_size: int
+    data: dict[str, Any]
+    sources: list[Source]
+    parts: list[list[Piece]]
+
+    def megabytes(self, number: int) -> float:
+        """Returns the size of a part."""
+        sizes = [self.sources[piece.source].get("bytes", 0) for piece in self.parts[number]]
+        pieces = zip(self.parts[number], sizes, strict=True)
+        return sum((size if p.stop is None else p.stop - p.start) for p, size in pieces) / 1e6
+
+    def difference(self, other: "Plan") -> str:
+        """Returns the first difference from another plan, in words; empty if there is none."""
+
+        def states(plan: Plan) -> dict[str, Any]:
+            keys = {f"data.{key}": value for key, value in plan.data.items()}
+            vocabulary = {"data.vocab": plan.options["vocab"], "model.vocab_size": plan.vocab_size}
+            return keys | vocabulary | source_states(plan.sources)
+
+        return first_difference(states(self), states(other)) or (
+            "the order of the files" if self != other else ""
+        )
+
+
+def make_plan(data: ConfigDict, vocab_size: int, corpus: Corpus) -> Plan:
+    """Returns the plan for a corpus; `data` is the `data` section of a checked config."""
+    used = {key: data[key] for key, field in DATA.items() if field.in_store}
+    parts = corpus.parts(data.part_bytes)
+    plan = Plan(store_options(data, vocab_size), vocab_size, used, corpus.sources, parts)
+    return _from_json(json.loads(json.dumps(plan._asdict())))
+
+
+def read_plan(output: Directory) -> Plan | None:
+    """Returns the plan of an unfinished store; None if there is none."""
+    try:
+        return _from_json(files.read_json(output / UNFINISHED / _PLAN))
+    except FileNotFoundError:
+        return None
+
+
+def write_plan(output: Directory, plan: Plan) -> None:
+    write_file(output, _PLAN, plan._asdict())
+
+
+def join_plan(output: Directory, plan: Plan) -> None:
+    """Writes the plan unless another process has written the same one.
+
+    Raises:
+      UserError: The directory holds an unfinished store with another plan.
+    """
+    if read_plan(output) is None:
+        write_plan(output, plan)
+    if difference := read_plan(output).difference(plan):
+        raise UserError(
+            f"{output} holds an unfinished token store with other settings or texts "
+            f"({difference}): use another directory, or remove it if nobody is writing to it"
+        )
+
+
+def _from_json(values: dict[str, Any]) -> Plan:
+    parts = [[Piece(*piece) for piece in part] for part in values["parts"]]
+    return Plan(**values | {"parts": parts})
+
+
+def result_name(stage: str, number: int) -> str:
+    return f"{stage}-{number:05d}.json"
+
+
+def write_file(output: Directory, name: str, values: dict[str, Any]) -> None:
+    """Writes a file of the unfinished store whole."""
+    (output / UNFINISHED).mkdir(parents=True, exist_ok=True)
+    files.write_whole(output / UNFINISHED / name, json.dumps(values).encode())
+
+
+def read_file(output: Directory, name: str) -> dict[str, Any]:
+    return files.read_json(output / UNFINISHED / name)
+
+
+def is_written(output: Directory, name: str) -> bool:
+    return (output / UNFINISHED / name).exists()
+
+
+def written(output: Directory) -> set[str]:
+    """Returns the names of the files of the unfinished store."""
+    return {os.path.basename(path) for path in (output / UNFINISHED).iterdir()}
+
+
+def write_error(output: Directory, name: str, message: str) -> None:
+    """Writes why the file of this name cannot be made."""
+    write_file(output, name.replace(".json", _ERROR), {"error": message})
+
+
+def raise_error(output: Directory) -> None:
+    """Raises the error of the lowest part, if there is any."""
+    if names := sorted(name for name in written(output) if name.endswith(_ERROR)):
+        raise UserError(read_file(output, names[0])["error"])
+
+
+def forget_errors(output: Directory) -> None:
+    """Removes the errors of an earlier attempt."""
+    for name in written(output):
+        if name.endswith(_ERROR):
+            (output / UNFINISHED / name).unlink(missing_ok=True)
+
+
+def computed_once(output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
+    """Returns the content of a file; computes and writes it if it is missing."""
+    if not is_written(output, name):
+        try:
+            write_file(output, name, compute())
+        except UserError as error:
+            write_error(output, name, str(error))
+            raise
+    return read_file(output, name)

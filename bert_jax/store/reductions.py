@@ -1,0 +1,310 @@
+"""What one process computes between and after the stages of a preparation.
+
+See `bert_jax.store.plan` for the files.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bert_jax import tokenizers
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.base.progress import say
+from bert_jax.store import preparation_report
+from bert_jax.store.checked_files import write_checksums
+from bert_jax.store.heldout import choose
+from bert_jax.store.manifest import given_tokenizer, tokenizer_options
+from bert_jax.store.plan import (
+    UNFINISHED,
+    Directory,
+    Plan,
+    computed_once,
+    read_file,
+    result_name,
+    written,
+)
+from bert_jax.store.stages import SPLITS, heldout_text, part_directory, part_name
+from bert_jax.store.token_store import SplitWriter, TokenStore, write_metadata
+from bert_jax.store.vocabulary_sample import DocumentSample
+from bert_jax.text.bad_records import NUM_FIRST
+from bert_jax.text.formats import FormatGuess
+from bert_jax.text.sources import Source
+
+# The format of a store of several parts.
+_FORMAT_OF_PARTS = 2
+# The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
+# the trainers need more memory.
+VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
+
+
+def _results(output: Directory, plan: Plan, stage: str) -> Iterator[dict[str, Any]]:
+    return (read_file(output, result_name(stage, n)) for n in range(len(plan.parts)))
+
+
+def _starts(lengths: list[int]) -> list[int]:
+    return [0, *np.cumsum(lengths).tolist()][:-1]
+
+
+def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
+    """Returns the content of heldout.json.
+
+    It has the index of the first document of each part, the indices of the documents that are held
+    out (None for those of `HeldOut`), and the fraction of each document that is held out at its
+    end.
+
+    Raises:
+      UserError: The input has too few documents.
+    """
+    lengths: list[int] = []
+    guesses: dict[str, list] = {}
+
+    def sizes() -> Iterator[int]:
+        for result in _results(output, plan, "count"):
+            lengths.append(len(result["characters"]))
+            guesses.update(result["guesses"])
+            yield from result["characters"]
+
+    remaining = sizes()
+    heldout = choose(remaining, data.heldout_fraction)
+    # The other parts are counted too.
+    deque(remaining, maxlen=0)
+    check_number(sum(lengths), data.rows, guesses, plan.sources)
+    if heldout.description:
+        say(heldout.description)
+    documents = None if not heldout.description else list(heldout.documents)
+    return {
+        "first_documents": _starts(lengths),
+        "documents": documents,
+        "end_fraction": heldout.end_fraction,
+    }
+
+
+def choose_sample(output: Directory, plan: Plan, data: ConfigDict) -> dict[str, Any]:
+    """Returns the content of sample.json.
+
+    It has the documents that the vocabulary is trained on, and the index of the first document of
+    each part. A document whose end is held out counts as two here.
+    """
+    heldout = read_file(output, "heldout.json")
+    chosen = heldout_text(heldout, data.heldout_fraction)
+    sample = DocumentSample(VOCABULARY_SAMPLE_BYTES[data.tokenizer])
+    index, lengths = 0, []
+    for result in _results(output, plan, "ends" if heldout["end_fraction"] else "count"):
+        lengths.append(len(result["bytes"]))
+        is_heldout = result.get("is_heldout")
+        for number, size in enumerate(result["bytes"]):
+            if not (is_heldout[number] if is_heldout else index in chosen.documents):
+                sample.offer(index, size)
+            index += 1
+    return {"first_documents": _starts(lengths), "chosen": sample.chosen()}
+
+
+def parts_with_sample(output: Directory, plan: Plan) -> list[int]:
+    """Returns the numbers of the parts with documents that the vocabulary is trained on."""
+    sample = read_file(output, "sample.json")
+    parts = np.searchsorted(sample["first_documents"], sample["chosen"], side="right") - 1
+    return np.unique(parts).tolist()
+
+
+def make_tokenizer(
+    output: Directory, plan: Plan, data: ConfigDict, vocab_size: int
+) -> dict[str, Any]:
+    """Writes tokenizer/, with the vocabulary of `data.vocab` or a new one.
+
+    Returns:
+      The content of vocabulary.json.
+    """
+    if data.vocab:
+        tokenizer = given_tokenizer(data, vocab_size)
+    else:
+        say(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
+        tokenizer = tokenizers.train(
+            data.tokenizer,
+            _sentences(output, plan),
+            vocab_size=vocab_size,
+            sentencepiece_type=data.sentencepiece_type,
+            **tokenizer_options(data),
+        )
+        if tokenizer.num_unused:
+            say(
+                f"{tokenizer.num_unused:,} of the {vocab_size:,} entries are [unusedN]: all "
+                "characters of the text have entries, and it has no more pieces that occur twice"
+            )
+    with files.local_output(output / "tokenizer") as local:
+        tokenizer.save(local)
+    return {
+        "kind": tokenizer.kind,
+        "fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "unk": tokenizer.special_tokens.unk,
+    }
+
+
+def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
+    for number in parts_with_sample(output, plan):
+        path = output / UNFINISHED / f"{result_name('sample', number)}l"
+        with files.open_input(path) as file:
+            yield from map(json.loads, file)
+
+
+def is_tokenized(output: Directory, plan: Plan) -> bool:
+    """Returns whether all parts are tokenized."""
+    return {result_name("tokenize", n) for n in range(len(plan.parts))} <= written(output)
+
+
+def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
+    """Completes the store: writes what describes all parts, and metadata.json last.
+
+    Raises:
+      UserError: Too few documents are left.
+    """
+    results = list(_results(output, plan, "tokenize"))
+    vocabulary, heldout = read_file(output, "vocabulary.json"), read_file(output, "heldout.json")
+    counts: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    first_dropped: dict[str, list[str]] = {}
+    guesses: dict[str, FormatGuess] = {}
+    for result in results:
+        counts.update(result["counts"])
+        dropped.update(result["dropped"])
+        guesses |= {path: FormatGuess(*guess) for path, guess in result["guesses"].items()}
+        for reason, places in result["first_dropped"].items():
+            known = first_dropped.setdefault(reason, [])
+            known += places[: NUM_FIRST - len(known)]
+    parts = [result["splits"] for result in results]
+    _join_single_document(output, plan, parts)
+    splits = {name: _sum(parts, name) for name in SPLITS}
+    total = sum(split["documents"] for split in splits.values())
+    num_train = splits["train"]["documents"]
+    check_number(total if num_train else 0, data.rows, guesses, plan.sources)
+    if not splits["heldout"]["documents"]:
+        del splits["heldout"]
+        if data.heldout_fraction:
+            say("warning: the text is too short to hold out any of it for evaluation")
+    if num_train < 2 and data.rows == "pairs":
+        raise UserError(
+            f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents "
+            "to train on: set it to 0"
+        )
+    preparation_report.show(guesses, counts, data, vocabulary["unk"])
+    formats = Counter((guess.format, guess.reason) for guess in guesses.values())
+    report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
+    if heldout["end_fraction"]:
+        report["heldout"] = "ends"
+    metadata = {
+        "tokenizer": {key: vocabulary[key] for key in ("kind", "fingerprint")},
+        "vocab_size": vocabulary["vocab_size"],
+        "splits": splits,
+        "dropped_documents": dict(sorted(dropped.items())),
+        "first_dropped": first_dropped,
+        "options": plan.options,
+        "sources": plan.sources,
+        "report": report,
+    }
+    if len(plan.parts) > 1:
+        metadata = {"format_version": _FORMAT_OF_PARTS, **metadata}
+        for name in splits:
+            _describe_parts(output, plan, parts, name)
+    with files.local_output(output) as local:
+        write_metadata(local, metadata)
+
+
+def _sum(parts: list[dict[str, dict[str, int]]], split: str) -> dict[str, int]:
+    keys = ("documents", "sentences", "tokens", "bytes_of_text")
+    return {key: sum(part[split][key] for part in parts if split in part) for key in keys}
+
+
+def _describe_parts(
+    output: Directory, plan: Plan, parts: list[dict[str, dict[str, int]]], split: str
+) -> None:
+    """Writes parts.json and the sum of the token counts of a split of several parts."""
+    entries, counts_V = [], 0
+    for number, part in enumerate(parts):
+        if split in part:
+            directory = part_directory(output, split, plan, number)
+            with files.open_input(directory / "token_counts.npy") as file:
+                counts_V = counts_V + np.load(file)
+            sizes = {key: part[split][key] for key in ("documents", "sentences", "tokens")}
+            entries.append({"name": part_name(number), **sizes})
+    has_words = plan.data["word_boundaries"] == "spaces"
+    with files.local_output(output / split) as local:
+        np.save(local / "token_counts.npy", counts_V)
+        write_checksums(local, {"token_counts.npy": 1})
+        files.write_json(local / "parts.json", {"parts": entries, "has_words": has_words})
+
+
+def _join_single_document(
+    output: Directory, plan: Plan, parts: list[dict[str, dict[str, int]]]
+) -> None:
+    """Moves a single held-out document to the end of the training split.
+
+    The evaluation of pairs needs a second document. If there is also a single document to train
+    on, the split stays. `parts` is updated.
+    """
+    with_train = [number for number, part in enumerate(parts) if "train" in part]
+    if (
+        _sum(parts, "heldout")["documents"] != 1
+        or _sum(parts, "train")["documents"] == 1
+        or not with_train
+    ):
+        return
+    (holder,) = [number for number, part in enumerate(parts) if "heldout" in part]
+    last = part_directory(output, "train", plan, with_train[-1])
+    single = part_directory(output, "heldout", plan, holder)
+    joined = output / UNFINISHED / "single"
+
+    def join() -> dict[str, int]:
+        files.remove_directory(joined)
+        with files.local_output(joined) as local:
+            return _join([last, single], local)
+
+    counts = computed_once(output, "single.json", join)
+    if joined.exists():
+        files.move(joined, last)
+    files.remove_directory(output / "heldout")
+    counts["bytes_of_text"] = sum(
+        split["bytes_of_text"]
+        for split in (parts[with_train[-1]]["train"], parts[holder]["heldout"])
+    )
+    parts[with_train[-1]]["train"] = counts
+    del parts[holder]["heldout"]
+
+
+def _join(directories: list[Directory], output: Path) -> dict[str, int]:
+    """Writes the documents of several splits as one split; returns its counts."""
+    stores = [TokenStore(directory) for directory in directories]
+    with SplitWriter(output, len(stores[0].token_counts)) as writer:
+        for store in stores:
+            for document in range(store.num_documents):
+                first, stop = store.document_starts[document : document + 2]
+                starts = store.sentence_starts[first : stop + 1]
+                positions = np.arange(starts[0], starts[-1])
+                words = store.word_starts_at(positions) if store.has_words else None
+                tokens = store.tokens_at(positions)
+                writer.append(tokens, np.diff(starts), begins_word=words)
+    return writer.counts
+
+
+def check_number(documents: int, rows: str, guesses: dict[str, Any], sources: list[Source]) -> None:
+    """Refuses an input with too few documents."""
+    if documents == 0:
+        raise UserError("the input has no document with text in it")
+    if documents == 1 and rows == "pairs":
+        read = remedy = ""
+        for format, reason, *_ in list(guesses.values())[:1]:
+            read = f" (read as data.format={format}: {reason})"
+            if format == "documents":
+                remedy = "set data.format=sentences if it has a sentence per line, "
+        # About forty parts, of which one or more are held out.
+        size = sum(source.get("bytes", 0) for source in sources)
+        raise UserError(
+            f"the input has a single document{read}, but data.rows=pairs needs sentences of "
+            f"another document: give it two or more, {remedy}or divide this document with "
+            f"data.max_document_characters={min(20_000, size // 40 + 1)}"
+        )

@@ -1,0 +1,258 @@
+"""The stages of a preparation: functions of one part of the input, whose results are files.
+
+`run_part` is all that an engine calls. The text and the tokens of a part are read and written where
+it runs. A user's mistake is a result too, so that no engine tries the same part again and again.
+
+    count      the sizes of the documents
+    ends       the same where the end of each document is held out
+    sample     the sentences of the documents that the vocabulary is trained on
+    tokenize   the tokens of the part, train/N and heldout/N
+"""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.store.heldout import HeldOut, HeldOutText
+from bert_jax.store.manifest import open_corpus
+from bert_jax.store.plan import (
+    UNFINISHED,
+    Directory,
+    Plan,
+    read_file,
+    read_plan,
+    result_name,
+    write_error,
+    write_file,
+)
+from bert_jax.store.token_store import SplitWriter, store_path
+from bert_jax.store.tokenization import (
+    SentenceRules,
+    TokenizedDocument,
+    sentences_of,
+    tokenize_documents,
+)
+from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.corpus import Corpus, Document
+
+SPLITS = ("train", "heldout")
+
+
+class _Part(NamedTuple):
+    """One part of the input, as the stages see it.
+
+    Attributes:
+      output: The directory of the store.
+      plan: The plan of the store.
+      number: The number of the part.
+      corpus: The whole input.
+      data: The `data` section of the config.
+      num_processes: The number of processes that tokenize the part.
+      advance: Called with the amount read, in the corpus's unit.
+    """
+
+    output: Directory
+    plan: Plan
+    number: int
+    corpus: Corpus
+    data: ConfigDict
+    num_processes: int
+    advance: Callable[[float], None]
+
+    def documents(self) -> Iterator[Document]:
+        for document in self.corpus.documents(self.plan.parts[self.number]):
+            self.advance(self.corpus.done)
+            yield document
+        self.advance(self.corpus.done)
+
+    def marked(self) -> Iterator[Document]:
+        """Yields the documents with the held-out text marked."""
+        heldout = read_file(self.output, "heldout.json")
+        text = heldout_text(heldout, self.data.heldout_fraction)
+        return text.mark(self.documents(), heldout["first_documents"][self.number])
+
+
+def run_part(
+    output: str | os.PathLike,
+    stage: str,
+    number: int,
+    num_processes: int = 1,
+    advance: Callable[[float], None] = lambda _: None,
+) -> None:
+    """Writes the result of a stage for one part; a user's mistake is written too, not raised.
+
+    Args:
+      output: The directory of an unfinished store.
+      stage: "count", "ends", "sample" or "tokenize".
+      number: The number of the part.
+      num_processes: The number of processes that tokenize, which does not affect the result.
+      advance: Called with the amount read, in MB or documents; see `Corpus.unit`.
+    """
+    output, name = store_path(output), result_name(stage, number)
+    if (plan := read_plan(output)) is None:
+        raise UserError(f"{output} holds no unfinished token store any more")
+    data = ConfigDict(plan.data)
+    try:
+        corpus = open_corpus(data, plan.sources)
+        part = _Part(output, plan, number, corpus, data, num_processes, advance)
+        write_file(output, name, _STAGES[stage](part))
+    except UserError as error:
+        write_error(output, name, str(error))
+    except FileNotFoundError as error:
+        # A file of the input has been removed.
+        write_error(output, name, f"{error.filename}: {error.strerror}")
+
+
+def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
+    """Returns the choice that heldout.json describes."""
+    documents = heldout["documents"]
+    chosen = HeldOut(fraction) if documents is None else documents
+    return HeldOutText(chosen, heldout["end_fraction"])
+
+
+def _count(part: _Part) -> dict[str, Any]:
+    characters, sizes = [], []
+    for document in part.documents():
+        characters.append(len(document.text))
+        sizes.append(len(document.text.encode()))
+    return {"characters": characters, "bytes": sizes, "guesses": part.corpus.guesses}
+
+
+def _count_ends(part: _Part) -> dict[str, Any]:
+    documents = [(len(d.text.encode()), d.is_heldout) for d in part.marked()]
+    sizes, is_heldout = zip(*documents, strict=True) if documents else ((), ())
+    return {"bytes": sizes, "is_heldout": is_heldout}
+
+
+def _sample(part: _Part) -> dict[str, Any]:
+    sample = read_file(part.output, "sample.json")
+    chosen = set(sample["chosen"])
+    path = part.output / UNFINISHED / f"{result_name('sample', part.number)}l"
+    with files.new_file(path) as file:
+        for index, document in enumerate(part.marked(), sample["first_documents"][part.number]):
+            if index in chosen:
+                for text in sentences_of(document.text, document.is_split, part.data.language):
+                    file.write(json.dumps(text).encode() + b"\n")
+    return {}
+
+
+def _tokenize(part: _Part) -> dict[str, Any]:
+    vocab_size = read_file(part.output, "vocabulary.json")["vocab_size"]
+    counts: Counter[str] = Counter()
+    writers: dict[str, SplitWriter] = {}
+    with (
+        files.local_copy(part.output / "tokenizer") as tokenizer,
+        _new_splits(part) as directory,
+        ExitStack() as open_splits,
+    ):
+        for document in tokenized(
+            *(part.corpus, part.marked(), tokenizer, part.num_processes, part.data, counts)
+        ):
+            name = "heldout" if document.is_heldout else "train"
+            if name not in writers:
+                path = part_directory(directory, name, part.plan, part.number)
+                writers[name] = open_splits.enter_context(SplitWriter(path, vocab_size))
+            append(writers[name], document)
+    return {
+        "splits": {name: writer.counts for name, writer in writers.items()},
+        "counts": counts,
+        "guesses": part.corpus.guesses,
+        "dropped": part.corpus.bad.dropped,
+        "first_dropped": part.corpus.bad.first_dropped,
+    }
+
+
+_STAGES = {"count": _count, "ends": _count_ends, "sample": _sample, "tokenize": _tokenize}
+
+
+def tokenized(
+    corpus: Corpus,
+    documents: Iterable[Document],
+    tokenizer_dir: Path,
+    num_processes: int,
+    data: ConfigDict,
+    counts: Counter[str],
+) -> Iterator[TokenizedDocument]:
+    """Yields the tokenized documents of a corpus; drops those without a token.
+
+    The counts of each document are added to `counts`.
+    """
+    rules = sentence_rules(data)
+    with contextlib.closing(
+        tokenize_documents(documents, tokenizer_dir, num_processes, rules)
+    ) as results:
+        for document in results:
+            counts.update(document.counts)
+            if document.tokens.size:
+                yield document
+            else:
+                corpus.bad.add(BadRecord("empty", "the document has no text"), document.place)
+
+
+def sentence_rules(data: ConfigDict) -> SentenceRules:
+    return SentenceRules(data.language, data.max_sentence_tokens, data.word_boundaries)
+
+
+def append(split: SplitWriter, document: TokenizedDocument) -> None:
+    """Adds a tokenized document to a split."""
+    split.append(
+        document.tokens, document.sentence_lengths, document.num_bytes, document.begins_word
+    )
+
+
+def part_directory(root: Directory, split: str, plan: Plan, number: int) -> Directory:
+    """Returns the directory of a part of a split; a store of one part has no parts."""
+    return root / split / part_name(number) if len(plan.parts) > 1 else root / split
+
+
+def part_name(number: int) -> str:
+    return f"{number:05d}"
+
+
+@contextlib.contextmanager
+def _new_splits(part: _Part) -> Iterator[Path]:
+    """Yields a local directory, whose splits appear in the store when the block ends.
+
+    On a disk they appear whole, because they are renamed. If another attempt was faster, its splits
+    stay: they have the same bytes. In a bucket only the result of the stage, which is written
+    later, says that they are whole.
+    """
+    if files.is_remote(part.output):
+        with files.local_output(part.output) as local:
+            yield local
+        return
+    scratch = part.output / UNFINISHED / f"{part.number:05d}-{secrets.token_hex(4)}"
+    scratch.mkdir()
+    try:
+        yield scratch
+        for split in SPLITS:
+            source = part_directory(scratch, split, part.plan, part.number)
+            target = part_directory(part.output, split, part.plan, part.number)
+            if source.exists():
+                _sync(source)
+                target.parent.mkdir(exist_ok=True)
+                try:
+                    source.rename(target)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _sync(directory: Path) -> None:
+    for path in directory.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

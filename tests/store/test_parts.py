@@ -1,0 +1,224 @@
+"""Stores of several parts: the same bytes from any number of processes and tasks."""
+
+import functools
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from bert_jax import tokenizers
+from bert_jax.base.errors import UserError
+from bert_jax.store import engines, stages
+from bert_jax.store.engines import LocalProcesses, Task
+from bert_jax.store.preparation import prepare
+from bert_jax.store.token_store import TokenStore
+from bert_jax.store.vocabulary_sample import DocumentSample
+from tests.stores import VOCAB_SIZE, digest, options, write_speeches
+
+SIZES = ("documents", "sentences", "tokens")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Files of three formats, two of which are cut."""
+    folder = tmp_path_factory.mktemp("corpus") / "texts"
+    write_speeches(folder, 40)
+    speeches = sorted(folder.iterdir())[:25]
+    with (folder / "a.jsonl").open("w") as file:
+        for number, path in enumerate(speeches):
+            file.write(json.dumps({"text": f"Number {number}. {path.read_text()}"}) + "\n")
+    (folder / "b.txt").write_text("It is one.\nIt is two, not one.\n\nIs it three?\nSo.\n\n" * 400)
+    return f"{folder}/*"
+
+
+def make(texts, output, engine=None, part_bytes=8000, vocab_size=VOCAB_SIZE, **changes):
+    data = options(texts, part_bytes=part_bytes, **changes)
+    return prepare(data, vocab_size, output, engine=engine)
+
+
+@pytest.fixture(scope="module")
+def store(texts, tmp_path_factory):
+    output = tmp_path_factory.mktemp("stores") / "parts"
+    return make(texts, output, LocalProcesses(2)), output
+
+
+def arrays(directories):
+    """Returns the tokens, and the lengths of sentences and documents, of splits joined."""
+    splits = [TokenStore(directory) for directory in directories]
+    return [
+        np.concatenate([s.tokens_at(np.arange(s.num_tokens)) for s in splits]),
+        np.concatenate([np.diff(s.sentence_starts) for s in splits]),
+        np.concatenate([np.diff(s.document_starts) for s in splits]),
+    ]
+
+
+def check_equal_to_one_part(output, whole, splits=("train", "heldout")):
+    for split in splits:
+        entries = json.loads((output / split / "parts.json").read_text())["parts"]
+        names = [entry["name"] for entry in entries]
+        assert names == sorted(p.name for p in (output / split).iterdir() if p.is_dir())
+        for ours, theirs in zip(
+            arrays(output / split / name for name in names), arrays([whole / split]), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+        for entry in entries:
+            part = TokenStore(output / split / entry["name"])
+            assert [entry[key] for key in SIZES] == [getattr(part, f"num_{key}") for key in SIZES]
+        name = "token_counts.npy"
+        np.testing.assert_array_equal(np.load(output / split / name), np.load(whole / split / name))
+
+
+def test_the_parts_joined_are_the_store_of_one_part(store, texts, tmp_path):
+    metadata, output = store
+    one = make(texts, tmp_path / "one", part_bytes=2**27)
+    found = sorted(path.name for path in output.iterdir())
+    assert found == ["heldout", "metadata.json", "tokenizer", "train"]
+    assert not (tmp_path / "one" / "train" / "parts.json").exists()
+    assert (metadata["format_version"], one["format_version"]) == (2, 1)
+    assert metadata["options"] == one["options"] | {"part_bytes": 8000}
+    for key in ("splits", "tokenizer", "sources", "report", "dropped_documents"):
+        assert metadata[key] == one[key]
+    check_equal_to_one_part(output, tmp_path / "one")
+    assert len(list((output / "train").glob("0*"))) > 10
+
+
+def test_tasks_in_any_number_make_the_same_bytes(store, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
+    # One after the other: task 0 does what the next ones need.
+    for number in range(2):
+        made = make(texts, tmp_path / "a", Task(number, 2, 1))
+        assert (made is None) == (number == 0)
+    # At the same time, and the last begins first.
+    threads = [
+        threading.Thread(target=make, args=(texts, tmp_path / "b", Task(number, 3, 1)))
+        for number in (2, 1, 0)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(store[1])
+    assert make(texts, tmp_path / "b", Task(1, 3, 1)) == store[0]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_restart_does_only_what_is_missing(store, texts, tmp_path, monkeypatch):
+    done = []
+
+    def run_part(output, stage, number, *others):
+        if len(done) in (2, 10, 45):
+            done.append("killed")
+            raise Killed
+        stages.run_part(output, stage, number, *others)
+        done.append((stage, number))
+
+    monkeypatch.setattr(engines, "run_part", run_part)
+    for _ in range(3):
+        with pytest.raises(Killed):
+            make(texts, tmp_path / "store", LocalProcesses(1))
+        # What a killed process leaves.
+        scratch = tmp_path / "store" / "unfinished" / "00001-0123abcd" / "train" / "00001"
+        scratch.mkdir(parents=True, exist_ok=True)
+        (scratch / "tokens-00000.bin").write_bytes(b"half")
+    make(texts, tmp_path / "store", LocalProcesses(1))
+    work = [entry for entry in done if entry != "killed"]
+    assert len(work) == len(set(work))
+    assert digest(tmp_path / "store") == digest(store[1])
+    # Other options replace what is unfinished.
+    done[:] = []
+    with pytest.raises(Killed):
+        make(texts, tmp_path / "other", LocalProcesses(1), lowercase=False)
+    make(texts, tmp_path / "other", LocalProcesses(1), part_bytes=2**20)
+    assert sorted(p.name for p in (tmp_path / "other" / "train").glob("*.npy"))
+
+
+def test_the_ends_of_few_documents_are_held_out_in_parts_too(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for i in range(7):
+        text = "".join(f"Paragraph{n}. It goes on,\nand is wrapped.\n\n" for n in range(90 + i))
+        (tmp_path / "texts" / f"{i:02d}.txt").write_text(text)
+    make_both = functools.partial(make, f"{tmp_path}/texts/*", format="documents")
+    metadata = make_both(tmp_path / "parts", LocalProcesses(2))
+    assert metadata["report"]["heldout"] == "ends"
+    make_both(tmp_path / "one", part_bytes=2**27)
+    assert digest(tmp_path / "parts" / "tokenizer") == digest(tmp_path / "one" / "tokenizer")
+    check_equal_to_one_part(tmp_path / "parts", tmp_path / "one")
+
+
+@pytest.mark.parametrize("part_bytes", [2**27, 100])
+def test_a_single_held_out_document_is_trained_on(part_bytes, tmp_path):
+    """One of the two held-out documents has no token."""
+    texts = ["It is so." if i % 2 else "So was it." for i in range(40)]
+    heldout = [i for i in range(40) if i in stages.HeldOut(0.05)]
+    texts[heldout[0]] = "\\u200b"
+    texts[heldout[1]] = "So it was so."
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{t}"}}\n' for t in texts))
+    changes = {"bad_documents": "skip", "part_bytes": part_bytes}
+    metadata = make(f"{tmp_path}/a.jsonl", tmp_path / "store", vocab_size=60, **changes)
+    assert list(metadata["splits"]) == ["train"]
+    assert metadata["splits"]["train"]["documents"] == 39
+    size = sum(len(text) for i, text in enumerate(texts) if i != heldout[0])
+    assert metadata["splits"]["train"]["bytes_of_text"] == size
+    last = sorted((tmp_path / "store" / "train").glob("0*"))[-1:]
+    train = TokenStore((last or [tmp_path / "store" / "train"])[0])
+    tokens = train.tokens_at(np.arange(train.sentence_starts[-2], train.num_tokens))
+    tokenizer = tokenizers.load(tmp_path / "store" / "tokenizer")
+    assert tokenizer.decode(tokens).replace(" ", "") == "soitwasso."
+    assert sorted(p.name for p in (tmp_path / "store").iterdir()) == [
+        "metadata.json",
+        "tokenizer",
+        "train",
+    ]
+
+
+def test_the_error_of_the_lowest_part_is_reported(texts, tmp_path):
+    lines = [json.dumps({"text": f"It is {n}, and so on and on."}) for n in range(400)]
+    lines[350] = lines[120] = "broken"
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    make_it = functools.partial(make, f"{tmp_path}/a.jsonl", tmp_path / "store", part_bytes=1000)
+    for engine in (LocalProcesses(2), Task(0, 2, 1), Task(0, 1, 2), LocalProcesses(1)):
+        with pytest.raises(UserError, match="a.jsonl:121: not a JSON object"):
+            make_it(engine)
+    with pytest.raises(UserError, match="with other settings .*data.bad_documents was refuse"):
+        make_it(Task(0, 2, 1), bad_documents="skip")
+    metadata = make_it(LocalProcesses(2), bad_documents="skip")
+    places = [f"{tmp_path}/a.jsonl:{line}" for line in (121, 351)]
+    assert metadata["first_dropped"] == {"broken JSON": places}
+
+
+def test_other_settings_or_texts_in_one_directory_are_refused(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "run_part", lambda *_: None)
+    monkeypatch.setattr(engines, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(engines, "raise_error", raise_waiting)
+    output = tmp_path / "store"
+    with pytest.raises(Waiting):
+        make(texts, output, Task(1, 2, 1))
+    for change, words in (
+        ({"lowercase": False}, r"data.lowercase was True, is False"),
+        ({"part_bytes": 9000}, r"data.part_bytes was 8000, is 9000"),
+        ({"vocab_size": 300}, r"model.vocab_size was 400, is 300"),
+    ):
+        with pytest.raises(UserError, match=words):
+            make(texts, output, Task(0, 2, 1), **change)
+    (output / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match="holds thesis.tex"):
+        make(texts, output, Task(0, 2, 1))
+
+
+class Waiting(Exception):
+    pass
+
+
+def raise_waiting(_):
+    raise Waiting
+
+
+def test_the_sample_is_chosen_by_sizes_alone():
+    sample = DocumentSample(1000)
+    for index in range(50):
+        sample.offer(index, 300)
+    assert 1 <= len(sample.chosen()) <= 3
