@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Flags, messages and dry runs of the launchers.
-# Sourced by tpu_vm.sh, gke.sh and slurm.sh, which set `commands` and extend `flag` and `meaning`.
+# Sourced by tpu_vm.sh, gke.sh, slurm.sh and prepare.sh, which set `commands` and extend `flag` and
+# `meaning`.
 set -euo pipefail
 
 if ((BASH_VERSINFO[0] < 5)); then
@@ -111,6 +112,11 @@ require_name_and_location() {
   require_number slices
 }
 
+require_time() {
+  [[ ${flag[time]} =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] ||
+    usage_error "--time is '${flag[time]}'; it must be a Slurm time, such as 24:00:00 or 2-12:00:00"
+}
+
 require_bucket() {
   require_flags workdir
   [[ ${flag[workdir]} =~ ^gs://[a-z0-9][-_.a-z0-9]+/.+ ]] ||
@@ -147,4 +153,23 @@ ask() {
   shift
   quoted "$@" >&3
   if [[ ${flag[dry_run]} == true ]]; then echo "$assumed"; else "$@"; fi
+}
+
+# Quotes one line of text for YAML.
+yaml_string() {
+  local word=${1//\\/\\\\}
+  echo "\"${word//\"/\\\"}\""
+}
+
+yaml_list() {
+  local word list=""
+  for word in "$@"; do list+="${list:+, }$(yaml_string "$word")"; done
+  echo "[$list]"
+}
+
+# Passes the output of `manifest` to kubectl, which the arguments name, with its flags.
+apply_manifest() {
+  local apply=("$@" apply --filename=-)
+  printf '%s <<'"'EOF'"'\n%s\nEOF\n' "$(quoted "${apply[@]}")" "$(manifest)" >&3
+  [[ ${flag[dry_run]} == true ]] || manifest | "${apply[@]}"
 }

@@ -53,18 +53,6 @@ resolve_tpu() {
   nodes=$((chips / 4))
 }
 
-# Quotes one line of text for YAML.
-yaml_string() {
-  local word=${1//\\/\\\\}
-  echo "\"${word//\"/\\\"}\""
-}
-
-yaml_list() {
-  local word list=""
-  for word in "$@"; do list+="${list:+, }$(yaml_string "$word")"; done
-  echo "[$list]"
-}
-
 manifest() {
   local text
   text=$(<"$launch/gke/jobset.yaml")
@@ -93,12 +81,6 @@ create_cluster() {
   run kubectl "${context[@]}" apply --server-side --filename="$JOBSET"
 }
 
-train() {
-  local apply=(kubectl "${context[@]}" apply --filename=-)
-  printf '%s <<'"'EOF'"'\n%s\nEOF\n' "$(quoted "${apply[@]}")" "$(manifest)" >&3
-  [[ ${flag[dry_run]} == true ]] || manifest | "${apply[@]}"
-}
-
 parse_arguments "$@"
 
 if [[ $command == image ]]; then
@@ -124,7 +106,7 @@ case $command in
     resolve_tpu
     require_bucket
     require_main_flags
-    train
+    apply_manifest kubectl "${context[@]}"
     ;;
   status)
     run kubectl "${context[@]}" get jobset "${flag[name]}"

@@ -33,8 +33,7 @@ case $command in
     require_number nodes
     require_number gpus_per_node
     require_number cpus_per_gpu
-    [[ ${flag[time]} =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] ||
-      usage_error "--time is '${flag[time]}'; it must be a Slurm time, such as 24:00:00 or 2-12:00:00"
+    require_time
     require_main_flags
     run sbatch --job-name="${flag[name]}" --output="${flag[name]}.log" --time="${flag[time]}" \
       --nodes="${flag[nodes]}" --ntasks-per-node="${flag[gpus_per_node]}" \

@@ -10,7 +10,7 @@ from tests.launch.fakes import LAUNCH, ROOT, launch
 
 SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch")])
 ALSO_CHECKED = [ROOT / ".ci" / "run"]
-LAUNCHERS = ("tpu_vm.sh", "gke.sh", "slurm.sh")
+LAUNCHERS = ("tpu_vm.sh", "gke.sh", "slurm.sh", "prepare.sh")
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
@@ -38,12 +38,19 @@ def test_the_readme_names_every_flag_and_command(launcher):
         assert f"\n  {command} " in usage or f"\n  {command}\n" in usage, command
 
 
-def test_files_of_the_image_exist():
-    lines = (LAUNCH / "gke" / "Dockerfile").read_text().splitlines()
-    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
+@pytest.mark.parametrize(
+    "folder, also, entrypoint",
+    [
+        ("gke", {"launch"}, '["python", "launch/train.py"]'),
+        ("dataflow", set(), '["/opt/apache/beam/boot"]'),
+    ],
+)
+def test_files_of_the_images_exist(folder, also, entrypoint):
+    lines = (LAUNCH / folder / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if re.match("COPY (?!--from)", line)]
     sources = {name for names in copied for name in names}
-    assert sources == {"setup.py", "pyproject.toml", "README.md", "bert_jax", "launch", "configs"}
-    ignored = (LAUNCH / "gke" / "Dockerfile.dockerignore").read_text().split()
+    assert sources == {"setup.py", "pyproject.toml", "README.md", "bert_jax", "configs"} | also
+    ignored = (LAUNCH / folder / "Dockerfile.dockerignore").read_text().split()
     assert ignored[0] == "*" and sources == {line[1:] for line in ignored if line[0] == "!"}
     assert all((ROOT / name).exists() for name in sources)
-    assert lines[-1] == 'ENTRYPOINT ["python", "launch/train.py"]'
+    assert lines[-1] == f"ENTRYPOINT {entrypoint}"
