@@ -1,6 +1,7 @@
 """The token stores that `prepare` writes."""
 
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def store(speeches, tmp_path_factory):
 
 
 def decode_all(split, tokenizer):
-    bounds = zip(split.sentence_starts[:-1], split.sentence_starts[1:], strict=True)
+    bounds = itertools.pairwise(split.part(0).sentence_starts)
     return [tokenizer.decode(split.tokens_at(np.arange(a, b))) for a, b in bounds]
 
 
@@ -71,7 +72,9 @@ def test_tokens_are_those_of_the_documents_in_order(store):
         np.testing.assert_array_equal(
             split.tokens_at(np.arange(split.num_tokens)), np.concatenate(sentences)
         )
-        np.testing.assert_array_equal(np.diff(split.sentence_starts), [len(s) for s in sentences])
+        np.testing.assert_array_equal(
+            np.diff(split.part(0).sentence_starts), [len(s) for s in sentences]
+        )
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(store, speeches, tmp_path, monkeypatch):

@@ -243,8 +243,7 @@ def local_copy(path: epath.PathLike, names: Sequence[str] | None = None) -> Iter
     """Yields the local path, or a scratch copy of a remote file or directory.
 
     Memory maps of the copy stay valid after the block; its disk space is freed when they are
-    closed. Training reads all of its data in random order, so one copy is faster and simpler than
-    fetching blocks on demand.
+    closed.
 
     Args:
       path: A file or a directory.

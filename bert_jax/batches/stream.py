@@ -45,6 +45,7 @@ class StreamSpec:
       pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
       corruption: The corruption, as `config.data.corruption` names it.
       mask_shares: The fractions of chosen tokens that become [MASK], are kept, and become random.
+      random_document: Where a random document comes from, as in `config.data.random_document`.
       held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
         tokens are not preferred.
     """
@@ -62,6 +63,7 @@ class StreamSpec:
     whole_word_masking: bool = DATA["whole_word_masking"].default
     held_out: bool = False
     short_seq_prob: float = DATA["short_seq_prob"].default
+    random_document: str = DATA["random_document"].default
     shuffle_sentences: int = DATA["shuffle_sentences"].default
     num_threads: int = DATA["num_threads"].default
     prefetch_batches: int = DATA["prefetch_batches"].default

@@ -181,6 +181,14 @@ DATA: Section = {
         "three_way_order need next, order and three_way, respectively.",
         choices=("next", "order", "three_way"),
     ),
+    "random_document": Field(
+        "",
+        "Where the second segment of a random pair comes from (rows=pairs only): store (any other "
+        "document), window (another document of the same window; see data.shuffle_sentences). If "
+        "empty, store if the token store has one part, and window, the only choice then, if it has "
+        "several.",
+        choices=("", "store", "window"),
+    ),
     "corruption": Field(
         "masked_lm",
         "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
@@ -242,11 +250,12 @@ def check_data(data: ConfigDict) -> None:
     Raises:
       UserError: The message names the keys.
     """
-    if data.pair_labels != "next" and data.rows != "pairs":
-        raise UserError(
-            f"config.data.pair_labels is {data.pair_labels}, but config.data.rows is {data.rows}; "
-            "it is for pairs only"
-        )
+    for key in ("pair_labels", "random_document"):
+        if data[key] != DATA[key].default and data.rows != "pairs":
+            raise UserError(
+                f"config.data.{key} is {data[key]}, but config.data.rows is {data.rows}; it is for "
+                "pairs only"
+            )
     if len(data.mask_shares) != 3 or not math.isclose(sum(data.mask_shares), 1, abs_tol=1e-6):
         raise UserError(
             f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "

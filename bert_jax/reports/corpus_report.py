@@ -106,7 +106,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
         "language": metadata["options"].get("language", ""),
         "max_seq_length": spec.max_seq_length,
         "documents": int(store.num_documents),
-        "sentences": int(len(store.sentence_starts) - 1),
+        "sentences": int(store.num_sentences),
         "tokens": int(store.num_tokens),
         "sentences_per_document": _quantiles(document_D),
         "tokens_per_sentence": _quantiles(sentence_S),

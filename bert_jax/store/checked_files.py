@@ -1,14 +1,18 @@
 """Memory-maps the files of a token store and compares them with their checksums."""
 
+import contextlib
+import errno
+import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from etils import epath
 
-from bert_jax.base.errors import UserError
+from bert_jax.base import files
+from bert_jax.base.errors import UserError, with_filename
 
 # Holds for each file of a directory, by name, the checksums of its chunks: uint32 [C].
 CHECKSUMS = "checksums.npz"
@@ -36,6 +40,26 @@ def read_checksums(directory: Path | epath.Path, local: Path) -> dict[str, np.nd
         raise UserError(_damaged(directory / CHECKSUMS, error)) from None
 
 
+@contextlib.contextmanager
+def sparse_copy(directory: Path | epath.Path, names: Sequence[str]) -> Iterator[Path]:
+    """Yields the local directory, or a scratch copy in which only some files have their content.
+
+    The other files of the copy have their size, but take no space on the disk: `CheckedVector`
+    fetches what is read. As in `files.local_copy`, memory maps stay valid after the block.
+
+    Args:
+      directory: A directory without subdirectories.
+      names: The files to copy, as far as they exist.
+    """
+    found = files.list_files(directory) if files.is_remote(directory) else {}
+    copied = [name for name in names if name in found]
+    with files.local_copy(directory, copied) as local:
+        for name in found.keys() - {*copied}:
+            (local / name).touch()
+            os.truncate(local / name, found[name]["size"])
+        yield local
+
+
 def open_index(
     directory: Path | epath.Path, local: Path, name: str, checksums: Mapping[str, np.ndarray]
 ) -> np.ndarray:
@@ -60,8 +84,10 @@ class CheckedVector:
     Args:
       local: A file of `length` values.
       dtype, length: The dtype and the number of the values.
-      path: The name of the file in error messages.
+      path: The file that `local` is a copy of, or `local` itself.
       checksums: See `read_checksums`. Without those of this file, nothing is verified.
+      is_sparse: Whether `local` is empty (see `sparse_copy`). Each chunk is then fetched from
+        `path` before it is verified.
 
     Raises:
       UserError: The file has another size.
@@ -74,6 +100,8 @@ class CheckedVector:
         length: int,
         path: Path | epath.Path,
         checksums: Mapping[str, np.ndarray],
+        *,
+        is_sparse: bool = False,
     ):
         found = local.stat().st_size if local.exists() else 0
         if found != length * dtype.itemsize:
@@ -82,10 +110,12 @@ class CheckedVector:
                 "prepare the corpus again in an empty directory"
             )
         self._values, self._path = np.asarray(np.memmap(local, dtype, mode="r")), path
+        # A write to a memory map on a full disk would end the process.
+        self._sparse_file = local.open("r+b") if is_sparse else None
         self._chunk_items = _CHUNK_BYTES // dtype.itemsize
         self._checksum_C = checksums.get(path.name)
-        if self._checksum_C is not None:
-            self._is_new_C = np.ones(len(self._checksum_C), bool)
+        if is_sparse or self._checksum_C is not None:
+            self._is_new_C = np.ones(-(-length // self._chunk_items), bool)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -96,22 +126,40 @@ class CheckedVector:
         Raises:
           UserError: A chunk that holds one of them is damaged.
         """
-        if self._checksum_C is not None:
+        if self._sparse_file or self._checksum_C is not None:
             chunks = indices // self._chunk_items
             if self._is_new_C[chunks].any():
                 # np.unique would take longer than the checksums.
                 is_read_C = np.zeros_like(self._is_new_C)
                 is_read_C[chunks] = True
-                for chunk in np.flatnonzero(is_read_C & self._is_new_C).tolist():
-                    self._verify(chunk)
+                new_N = np.flatnonzero(is_read_C & self._is_new_C)
+                # Two threads may do this for the same chunk, which does no harm.
+                if self._sparse_file:
+                    self._fetch(new_N)
+                if self._checksum_C is not None:
+                    self._verify(new_N)
+                self._is_new_C[new_N] = False
         return self._values[indices]
 
-    def _verify(self, chunk: int) -> None:
-        # Two threads may verify the same chunk; this does no harm.
-        first = chunk * self._chunk_items
-        if zlib.crc32(self._values[first : first + self._chunk_items]) != self._checksum_C[chunk]:
-            raise UserError(_damaged(self._path))
-        self._is_new_C[chunk] = False
+    def _fetch(self, chunk_N: np.ndarray) -> None:
+        """Copies chunks, in ascending order, to the local file: adjacent ones by one request."""
+        size = self._chunk_items * self._values.itemsize
+        runs = np.split(chunk_N, np.flatnonzero(np.diff(chunk_N) > 1) + 1)
+        firsts = [int(run[0]) * size for run in runs]
+        ends = [min(int(run[-1] + 1) * size, self._values.nbytes) for run in runs]
+        paths = [os.fspath(self._path)] * len(runs)
+        contents = files.filesystem().cat_ranges(paths, firsts, ends, on_error="raise")
+        with with_filename(f"a copy of {self._path}"):
+            for first, content in zip(firsts, contents, strict=True):
+                if os.pwrite(self._sparse_file.fileno(), content, first) < len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _verify(self, chunk_N: np.ndarray) -> None:
+        for chunk in chunk_N.tolist():
+            first = chunk * self._chunk_items
+            values = self._values[first : first + self._chunk_items]
+            if zlib.crc32(values) != self._checksum_C[chunk]:
+                raise UserError(_damaged(self._path))
 
 
 def _checksums(path: Path, item_bytes: int = 1) -> np.ndarray:

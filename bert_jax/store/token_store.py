@@ -12,41 +12,56 @@
                                data.word_boundaries=spaces
         checksums.npz          of the files above; written last
 
+A split of several parts (format version 2) has instead
+
+        parts.json             the name and size of each part, in the order of the text; written
+                               last
+        00000/ ...             the parts; each has all the files above
+        token_counts.npy       their sum
+        checksums.npz          of token_counts.npy
+
 Neither writing nor reading holds more than a small part of the corpus in memory. A store in object
-storage is copied to TMPDIR when it is opened, and uploaded from there after it is written.
+storage is written in TMPDIR and uploaded from there. What is read of it is copied there, piece by
+piece.
 """
 
+import functools
+import io
 import json
 import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError, with_filename
-from bert_jax.store.checked_files import CheckedVector, open_index, read_checksums, write_checksums
+from bert_jax.store.checked_files import CHECKSUMS, open_index, read_checksums, write_checksums
+from bert_jax.store.part import (
+    INDEX,
+    TOKEN_COUNTS,
+    WORD_STARTS,
+    Part,
+    gather,
+    shard_name,
+    token_dtype,
+)
 
-FORMAT_VERSION = 1
+# The version of a store whose splits have one part each, and of one with several.
+FORMAT_VERSION, PARTS_VERSION = 1, 2
+PARTS = "parts.json"
+# Each open part holds about six file descriptors, of which a process often has 1024. A window of
+# rows has 16 parts or so, and two windows and an evaluation are read at a time.
+_OPEN_PARTS = 48
 # A shard is closed at the first end of a document after this many tokens, to keep single files
 # small enough for copies and object stores.
 SHARD_TOKENS = 2**26
-WORD_STARTS = "word_starts.bin"
-# The first is opened first and written last.
-INDEX = ("token_counts.npy", "sentence_starts.npy", "document_starts.npy", "shard_starts.npy")
 # Tokens are counted in batches of this size: a bincount over the vocabulary for each document
 # would cost more than writing it.
 _COUNT_TOKENS = 2**18
-
-
-def token_dtype(vocab_size: int) -> np.dtype:
-    """Returns the dtype of ids on disk: two bytes if they suffice."""
-    return np.dtype("<u2") if vocab_size <= 65536 else np.dtype("<i4")
-
-
-def shard_name(index: int) -> str:
-    return f"tokens-{index:05d}.bin"
 
 
 def store_path(directory: str | os.PathLike) -> Path | epath.Path:
@@ -54,14 +69,24 @@ def store_path(directory: str | os.PathLike) -> Path | epath.Path:
     return files.checked_path(directory, "the token store")
 
 
+class PartStarts(NamedTuple):
+    """Where each of P parts begins in its split, and the end of the last; int64 [P+1] each."""
+
+    documents: np.ndarray
+    sentences: np.ndarray
+    tokens: np.ndarray
+
+
 class TokenStore:
     """One split of a token store, memory-mapped.
 
+    If the split has several parts, each is opened when it is first read, and the parts that have
+    not been read for the longest time are closed.
+
     Attributes:
       directory: The directory of the split.
-      num_documents, num_sentences, num_tokens: The size of the split.
-      document_starts: int64 [D+1], sentence at which each document begins.
-      sentence_starts: int64 [S+1], token at which each sentence begins.
+      num_parts, num_documents, num_sentences, num_tokens: The size of the split.
+      starts: Where each part begins; see `PartStarts`.
       token_counts: int64 [V], occurrences of each token in this split.
       has_words: Whether the split has a bit for each token that begins a word; see
         `word_starts_at`.
@@ -72,33 +97,33 @@ class TokenStore:
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)
-        with files.local_copy(self.directory) as local:
-            checksums = read_checksums(self.directory, local)
-            self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
-                open_index(self.directory, local, name, checksums) for name in INDEX
-            )
-            self.num_documents = len(self.document_starts) - 1
-            self.num_sentences = len(self.sentence_starts) - 1
-            self.num_tokens = int(self._shard_starts[-1])
-            ends = int(self.document_starts[-1]), int(self.sentence_starts[-1])
-            if ends != (self.num_sentences, self.num_tokens):
-                raise UserError(
-                    f"the index files in {self.directory} do not agree with each other: "
-                    "prepare the corpus again in an empty directory"
-                )
-            dtype = token_dtype(len(self.token_counts))
-            self._shards = [
-                CheckedVector(
-                    *(local / shard_name(i), dtype, n, self.directory / shard_name(i), checksums)
-                )
-                for i, n in enumerate(np.diff(self._shard_starts).tolist())
-            ]
-            self.has_words = (local / WORD_STARTS).exists()
-            if self.has_words:
-                length, path = -(-self.num_tokens // 8), self.directory / WORD_STARTS
-                self._word_bits = CheckedVector(
-                    *(local / WORD_STARTS, np.dtype("u1"), length, path, checksums)
-                )
+        try:
+            parts = files.read_json(self.directory / PARTS, _PARTS_JSON)
+        except FileNotFoundError:
+            only = Part(self.directory)
+            self.token_counts, self.has_words = only.token_counts, only.has_words
+            sizes = [(only.num_documents, only.num_sentences, only.num_tokens)]
+            self._open = lambda number: only
+        else:
+            with files.local_copy(self.directory, (TOKEN_COUNTS, CHECKSUMS)) as local:
+                checksums = read_checksums(self.directory, local)
+                self.token_counts = open_index(self.directory, local, TOKEN_COUNTS, checksums)
+            self.has_words = parts["has_words"]
+            sizes = [(p["documents"], p["sentences"], p["tokens"]) for p in parts["parts"]]
+            self._names = [part["name"] for part in parts["parts"]]
+            self._open = functools.lru_cache(_OPEN_PARTS)(self._open_part)
+        starts_3xP = np.cumsum([(0, 0, 0), *sizes], axis=0, dtype=np.int64).T
+        self.starts = PartStarts(*map(np.ascontiguousarray, starts_3xP))
+        self.num_parts = len(sizes)
+        self.num_documents, self.num_sentences, self.num_tokens = starts_3xP[:, -1].tolist()
+
+    def part(self, number: int) -> Part:
+        """Returns a part, opened.
+
+        Raises:
+          UserError: It is missing or damaged.
+        """
+        return self._open(number)
 
     def tokens_at(self, positions: np.ndarray) -> np.ndarray:
         """Gathers tokens.
@@ -110,27 +135,63 @@ class TokenStore:
           int32 of the same shape: the ids at these positions.
 
         Raises:
-          UserError: The file is damaged, or an id is outside the vocabulary.
+          UserError: A file is damaged, or an id is outside the vocabulary.
         """
-        if len(self._shards) == 1:
-            tokens = self._shards[0][positions].astype(np.int32)
-        else:
-            tokens = np.empty(np.shape(positions), np.int32)
-            shard_of = np.searchsorted(self._shard_starts, positions, side="right") - 1
-            for index in np.unique(shard_of):
-                inside = shard_of == index
-                tokens[inside] = self._shards[index][positions[inside] - self._shard_starts[index]]
-        # Negative ids are large as unsigned ones.
-        if tokens.size and tokens.view(np.uint32).max() >= len(self.token_counts):
-            raise UserError(
-                f"{self.directory} is damaged: it has ids outside its vocabulary of "
-                f"{len(self.token_counts):,} entries; prepare the corpus again"
-            )
-        return tokens
+
+        def read(number: int, inside: np.ndarray) -> np.ndarray:
+            return self.part(number).tokens_at(inside)
+
+        return gather(self.starts.tokens, positions, np.int32, read)
 
     def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
         """Returns whether the tokens at these positions begin a word, bool of the same shape."""
-        return (self._word_bits[positions // 8] >> (7 - positions % 8) & 1).astype(bool)
+
+        def read(number: int, inside: np.ndarray) -> np.ndarray:
+            return self.part(number).word_starts_at(inside)
+
+        return gather(self.starts.tokens, positions, bool, read)
+
+    def _open_part(self, number: int) -> Part:
+        part = Part(self.directory / self._names[number])
+        found = part.num_documents, part.num_sentences, part.num_tokens
+        if found != tuple(int(starts[number + 1] - starts[number]) for starts in self.starts):
+            raise UserError(
+                f"{part.directory} does not have the size that {self.directory / PARTS} says: "
+                "remove the token store and prepare the corpus again"
+            )
+        return part
+
+
+_PARTS_JSON = {
+    "parts": [{"name": "", "documents": 0, "sentences": 0, "tokens": 0}],
+    "has_words": False,
+}
+
+
+def write_parts(
+    directory: str | os.PathLike, counts: Mapping[str, Mapping[str, int]], *, has_words: bool
+) -> None:
+    """Joins finished parts to a split: writes `parts.json`, and the sum of their token counts.
+
+    Args:
+      directory: The directory of the split; each part is a directory in it.
+      counts: The `SplitWriter.counts` of each part by its name, in the order of the text.
+      has_words: Whether the parts have word starts.
+    """
+    directory = store_path(directory)
+
+    def token_counts(name: str) -> np.ndarray:
+        with files.open_input(directory / name / TOKEN_COUNTS) as file:
+            return np.load(io.BytesIO(file.read()), allow_pickle=False)
+
+    with ThreadPoolExecutor() as pool, files.local_output(directory, last=(PARTS,)) as local:
+        np.save(local / TOKEN_COUNTS, sum(pool.map(token_counts, counts)))
+        write_checksums(local, {TOKEN_COUNTS: 1})
+        parts = [
+            {"name": name} | {key: sizes[key] for key in ("documents", "sentences", "tokens")}
+            for name, sizes in counts.items()
+        ]
+        files.write_json(local / PARTS, {"parts": parts, "has_words": has_words})
 
 
 class WordStarts:
@@ -313,10 +374,10 @@ def read_metadata(directory: str | os.PathLike) -> dict[str, Any]:
             f"{directory} holds no finished token store (metadata.json is missing): "
             "run `python -m bert_jax.prepare` first"
         ) from None
-    if (version := metadata.get("format_version")) not in (FORMAT_VERSION, 2):
+    if (version := metadata.get("format_version")) not in (FORMAT_VERSION, PARTS_VERSION):
         raise UserError(
-            f"{path} has format version {version}, but this program reads version "
-            f"{FORMAT_VERSION}: prepare the corpus again"
+            f"{path} has format version {version}, but this program reads versions "
+            f"{FORMAT_VERSION} and {PARTS_VERSION}: prepare the corpus again"
         )
     # Other versions have other keys.
     return files.read_json(path, METADATA)

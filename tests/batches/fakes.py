@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from bert_jax.batches.stream import StreamSpec
+from bert_jax.store.token_store import PartStarts
 from bert_jax.tokenizers.sequence import SequenceTemplate
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -18,18 +19,32 @@ class FakeStore:
       documents: For each document, the lengths of its sentences.
       tokens: The ids of all tokens; by default 5 + the token's position, so that every id
         identifies its position.
+      cuts: The documents at which a new part begins.
     """
 
     has_words = False
 
-    def __init__(self, documents, tokens=None):
+    def __init__(self, documents, tokens=None, cuts=()):
         lengths = np.concatenate([np.asarray(d) for d in documents])
         self.document_starts = np.cumsum([0, *map(len, documents)]).astype(np.int64)
         self.sentence_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self.num_documents, self.num_sentences = len(documents), len(lengths)
         self.num_tokens = int(self.sentence_starts[-1])
         self.tokens = NUM_SPECIALS + np.arange(self.num_tokens) if tokens is None else tokens
-        self.read = []
+        self.num_parts = 1 + len(cuts)
+        documents = np.array([0, *cuts, self.num_documents])
+        sentences = self.document_starts[documents]
+        self.starts = PartStarts(documents, sentences, self.sentence_starts[sentences])
+        self.read, self.opened = [], []
+
+    def part(self, number):
+        self.opened.append(number)
+        bounds = (slice(start, stop + 1) for start, stop in (s[number:][:2] for s in self.starts))
+        documents, sentences, _ = bounds
+        return SimpleNamespace(
+            document_starts=self.document_starts[documents] - self.starts.sentences[number],
+            sentence_starts=self.sentence_starts[sentences] - self.starts.tokens[number],
+        )
 
     def tokens_at(self, positions):
         assert positions.dtype == np.int64

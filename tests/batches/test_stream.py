@@ -141,6 +141,30 @@ def test_describe_batch(uninterrupted):
             assert STORE.sentence_starts[at] <= token - 5 < STORE.sentence_starts[at + 1]
 
 
+@pytest.mark.parametrize("rows", ["pairs", "segments", "full_sentences"])
+def test_descriptions_name_the_documents_of_a_store_in_parts(rows):
+    whole = stream(IN_PARTS, rows=rows, corruption="none")
+    for step in (0, 37):
+        (batch,) = whole.batches(step, 1)
+        for ids, (document, sentence, *_) in zip(
+            batch["input_ids"], whole.describe_batch(step)["rows"], strict=True
+        ):
+            token = next(i for i in ids if i > SEP) - 5
+            at = STORE.document_starts[document] + sentence
+            assert STORE.sentence_starts[at] <= token < STORE.sentence_starts[at + 1]
+
+
+def test_only_the_parts_of_a_window_are_opened():
+    many = FakeStore(DOCUMENTS * 8, cuts=range(1, 8 * len(DOCUMENTS)))
+    many.tokens[:] = 5
+    resumed = stream(many, shuffle_sentences=16)
+    position = {"first_example": 480, "epoch": 1, "window": 7}
+    many.opened.clear()
+    next(resumed.batches(40, 1, position))
+    windows = resumed.examples.rows.windows(1)
+    assert set(many.opened) <= set(np.concatenate(windows[7:10]).tolist())
+
+
 def test_a_stream_may_have_no_batches():
     assert list(stream().batches(5, 0)) == []
 
@@ -195,7 +219,14 @@ def test_evaluation_over_hosts_and_batch_sizes():
             assert np.array_equal(a, b)
 
 
+IN_PARTS = FakeStore(DOCUMENTS, cuts=(4, 5, 19))
 VARIANTS = {
+    "parts": {"store": IN_PARTS},
+    "parts_roberta": {
+        "store": IN_PARTS,
+        "rows": "full_sentences",
+        "corruption": "roberta",
+    },
     "three_way": {"pair_labels": "three_way"},
     "segments": {"rows": "segments", "corruption": "none"},
     "roberta": {"rows": "full_sentences", "corruption": "roberta"},

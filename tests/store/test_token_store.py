@@ -1,10 +1,13 @@
 """Token stores: their contents, checks and damage."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -15,9 +18,17 @@ from hypothesis import strategies as st
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
+from bert_jax.store import token_store
 from bert_jax.store.preparation import prepare
-from bert_jax.store.token_store import SplitWriter, TokenStore, read_metadata, write_metadata
+from bert_jax.store.token_store import (
+    SplitWriter,
+    TokenStore,
+    read_metadata,
+    write_metadata,
+    write_parts,
+)
 from bert_jax.text.corpus import Corpus
+from tests import fake_gcs
 
 DOCUMENTS = st.lists(
     st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=5),
@@ -40,14 +51,13 @@ def write(directory, documents, vocab_size=100, **options):
 
 def read_back(store):
     tokens = store.tokens_at(np.arange(store.num_tokens)).tolist()
-    sentences = [
-        tokens[a:b]
-        for a, b in zip(store.sentence_starts[:-1], store.sentence_starts[1:], strict=True)
-    ]
-    return [
-        sentences[a:b]
-        for a, b in zip(store.document_starts[:-1], store.document_starts[1:], strict=True)
-    ]
+    documents = []
+    for number, start in enumerate(store.starts.tokens[:-1]):
+        part = store.part(number)
+        bounds = itertools.pairwise((start + part.sentence_starts).tolist())
+        sentences = [tokens[a:b] for a, b in bounds]
+        documents += [sentences[a:b] for a, b in itertools.pairwise(part.document_starts)]
+    return documents
 
 
 @settings(max_examples=30)
@@ -61,7 +71,8 @@ def test_round_trip(tmp_path_factory, documents, shard_tokens):
     assert store.token_counts.tolist() == np.bincount(flat, minlength=100).tolist()
     # Shards end where documents do.
     shard_starts = np.load(directory / "shard_starts.npy")
-    assert set(shard_starts) <= set(store.sentence_starts[store.document_starts])
+    part = store.part(0)
+    assert set(shard_starts) <= set(part.sentence_starts[part.document_starts])
     positions = np.random.default_rng(0).integers(0, len(flat), (3, 5))
     found = store.tokens_at(positions)
     assert found.dtype == np.int32
@@ -163,6 +174,105 @@ METADATA = {
 }
 
 
+def write_in_parts(directory, documents, cuts, begins_word=None):
+    """Writes a split whose parts begin at document 0 and at the documents `cuts`."""
+    counts, at = {}, 0
+    for number, (first, stop) in enumerate(itertools.pairwise([0, *cuts, len(documents)])):
+        name = f"{3 * number:05d}"  # Parts without documents are left out.
+        with SplitWriter(directory / name, 100) as writer:
+            for document in documents[first:stop]:
+                lengths = np.array([len(sentence) for sentence in document])
+                tokens = np.concatenate(document).astype(np.int32)
+                words = None if begins_word is None else begins_word[at : at + len(tokens)]
+                writer.append(tokens, lengths, begins_word=words)
+                at += len(tokens)
+        counts[name] = writer.counts
+    write_parts(directory, counts, has_words=begins_word is not None)
+
+
+@settings(max_examples=20)
+@given(documents=DOCUMENTS, cuts=st.sets(st.integers(1, 11)), has_words=st.booleans())
+def test_parts_read_like_one_part(tmp_path_factory, documents, cuts, has_words):
+    directory = tmp_path_factory.mktemp("store")
+    cuts = sorted(cut for cut in cuts if cut < len(documents))
+    num_tokens = sum(len(sentence) for document in documents for sentence in document)
+    begins_word = np.random.default_rng(0).random(num_tokens) < 0.6
+    write_in_parts(directory, documents, cuts, begins_word if has_words else None)
+    store, one = TokenStore(directory), write(directory / "one", documents)
+    assert store.num_parts == len(cuts) + 1 and store.starts.documents[:-1].tolist() == [0, *cuts]
+    for name in ("num_documents", "num_sentences", "num_tokens"):
+        assert getattr(store, name) == getattr(one, name)
+    assert read_back(store) == documents
+    assert store.token_counts.tolist() == one.token_counts.tolist()
+    positions = np.random.default_rng(0).integers(0, num_tokens, (3, 5))
+    found = store.tokens_at(positions)
+    assert found.dtype == np.int32 and np.array_equal(found, one.tokens_at(positions))
+    assert store.has_words == has_words
+    if has_words:
+        assert np.array_equal(store.word_starts_at(positions), begins_word[positions])
+
+
+def test_parts_are_opened_when_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store, "_OPEN_PARTS", 2)
+    write_in_parts(tmp_path, [[[n]] for n in range(40)], range(1, 40))
+    store = TokenStore(tmp_path)
+    before = set(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else set()
+    assert store.tokens_at(np.arange(40)).tolist() == list(range(40))
+    if before:
+        assert len(set(os.listdir("/proc/self/fd")) - before) <= 2 * 6
+    (tmp_path / "00030").rename(tmp_path / "moved")
+    assert TokenStore(tmp_path).tokens_at(np.array([9, 11])).tolist() == [9, 11]
+    with pytest.raises(UserError, match="00030 is not a finished split of a token store: token_c"):
+        TokenStore(tmp_path).tokens_at(np.array([10]))
+    (tmp_path / "moved").rename(tmp_path / "00033.old")
+    write(tmp_path / "00030", [[[1, 2]]])
+    with pytest.raises(UserError, match="00030 does not have the size that .*parts.json says"):
+        TokenStore(tmp_path).tokens_at(np.array([10]))
+    (tmp_path / "parts.json").write_text('{"parts": [{"name": "00000"}]}')
+    with pytest.raises(UserError, match="parts.json is damaged or another .* has no has_words"):
+        TokenStore(tmp_path)
+
+
+def test_a_store_in_a_bucket_is_fetched_as_it_is_read(bucket, tmp_path, monkeypatch):
+    """Counts the bytes of each object that are read."""
+    read = Counter()
+    media = fake_gcs._Handler._media
+
+    def counted(handler, content, generation):
+        status, headers, content = media(handler, content, generation)
+        read[unquote(handler.path.partition("/o/")[2].partition("?")[0])] += len(content)
+        return status, headers, content
+
+    tokens = np.random.default_rng(0).integers(0, 100, 200_000)
+    documents = [[tokens.tolist()], [[7] * 5], [[8] * 5]]
+    words = np.arange(200_010) % 3 == 0
+    write_in_parts(tmp_path, documents, (1, 2), words)
+    root = epath.Path(f"gs://{bucket}/train")
+    files.filesystem().put(str(tmp_path), str(root), recursive=True)
+    monkeypatch.setattr(fake_gcs._Handler, "_media", counted)
+    store = TokenStore(root)
+    assert set(read) == {f"train/{n}" for n in ("parts.json", "token_counts.npy", "checksums.npz")}
+    read.clear()
+    # Chunks 0, 1 and 5 of 65,536 bytes; the last is shorter.
+    positions = np.array([[5, 40_000], [199_999, 10]])
+    for _ in range(2):
+        assert store.tokens_at(positions).tolist() == tokens[positions].tolist()
+    assert read["train/00000/tokens-00000.bin"] == 2 * 65_536 + 400_000 - 6 * 65_536
+    assert store.word_starts_at(np.array([9, 10])).tolist() == [True, False]
+    assert not any("/0000" in name and "/00000" not in name for name in read)
+    content = bytearray((root / "00003" / "tokens-00000.bin").read_bytes())
+    content[3] ^= 1
+    (root / "00003" / "tokens-00000.bin").write_bytes(bytes(content))
+    with pytest.raises(UserError, match="gs://.*00003/tokens-00000.bin is damaged .its checksum"):
+        store.tokens_at(np.array([200_000]))
+    (root / "00006" / "tokens-00000.bin").write_bytes(b"123")
+    with pytest.raises(UserError, match="gs://.*00006/tokens-.* should have 10 bytes but has 3"):
+        store.tokens_at(np.array([200_009]))
+    files.remove_directory(root / "00006")
+    with pytest.raises(UserError, match="gs://.*00006 is not a finished split of a token store"):
+        store.tokens_at(np.array([200_009]))
+
+
 def test_metadata(tmp_path):
     with pytest.raises(UserError, match="holds no finished token store"):
         read_metadata(tmp_path)
@@ -170,7 +280,7 @@ def test_metadata(tmp_path):
     assert read_metadata(tmp_path) == {"format_version": 1} | METADATA
     assert os.listdir(tmp_path) == ["metadata.json"]
     (tmp_path / "metadata.json").write_text(json.dumps({"format_version": 0}))
-    with pytest.raises(UserError, match="version 0, but this program reads version 1"):
+    with pytest.raises(UserError, match="version 0, but this program reads versions 1 and 2"):
         read_metadata(tmp_path)
     (tmp_path / "metadata.json").write_text('{"format')
     with pytest.raises(UserError, match="is not valid JSON"):

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.batches.rows.windows import Block, Span, WindowedRows, gather_sentences, join_spans
+from bert_jax.batches.rows.blocks import Block
+from bert_jax.batches.rows.windows import Span, WindowedRows, gather_sentences, join_spans
 
 # The probability that a row has no B.
 _SINGLE_PROB = 0.1

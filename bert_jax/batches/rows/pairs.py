@@ -17,8 +17,8 @@ from bert_jax.base.batch import (
     BatchFields,
 )
 from bert_jax.base.errors import UserError
+from bert_jax.batches.rows.blocks import Block, Pool
 from bert_jax.batches.rows.windows import (
-    Block,
     Span,
     WindowedRows,
     gather_sentences,
@@ -92,9 +92,9 @@ class PairRows(WindowedRows):
         b_length_N = block.sentence_starts[chunks.end_N] - b_start_N
 
         is_random = chunks.is_random_N
-        own_R = chunks.document_N[is_random] + block.first_document
-        b_start_N[is_random], b_length_N[is_random] = self._random_spans(
-            rng, own_R, (target_N - a_length_N)[is_random]
+        own_R = chunks.document_N[is_random] + block.first_in_pool
+        b_start_N[is_random], b_length_N[is_random] = random_spans(
+            rng, block.pool, own_R, (target_N - a_length_N)[is_random]
         )
 
         is_swapped = chunks.is_swapped_N
@@ -132,29 +132,6 @@ class PairRows(WindowedRows):
         )
         chunks = chunk_documents(rng, block, target_D, self.random_prob, self.swapped_prob)
         return chunks, target_D[chunks.document_N]
-
-    def _random_spans(
-        self, rng: np.random.Generator, own_R: np.ndarray, target_R: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws spans that begin at a random sentence of another document.
-
-        Args:
-          own_R: The documents to avoid.
-          target_R: The number of tokens wanted. At least one sentence is taken.
-
-        Returns:
-          The first token and the length of each span.
-        """
-        which_R, where_R = rng.random((2, own_R.size))
-        document_R = (which_R * (self.store.num_documents - 1)).astype(np.int64)
-        document_R += document_R >= own_R  # uniform over the other documents
-        first_R = self.document_starts[document_R]
-        stop_R = self.document_starts[document_R + 1]
-        first_R = first_R + (where_R * (stop_R - first_R)).astype(np.int64)
-        start_R = self.sentence_starts[first_R]
-        end_R = np.searchsorted(self.sentence_starts, start_R + target_R)
-        end_R = np.minimum(np.maximum(end_R, first_R + 1), stop_R)
-        return start_R, self.sentence_starts[end_R] - start_R
 
 
 class OrderedPairRows(PairRows):
@@ -203,3 +180,27 @@ def chunk_documents(
         return np.where(is_random, a_end, end), (a_end, is_random, is_swapped)
 
     return Chunks(*gather_sentences(block, target_D, divide))
+
+
+def random_spans(
+    rng: np.random.Generator, pool: Pool, own_R: np.ndarray, target_R: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws spans that begin at a random sentence of another document.
+
+    Args:
+      pool: The documents to draw from, at least two.
+      own_R: The places in `pool` of the documents to avoid.
+      target_R: The number of tokens wanted. At least one sentence is taken.
+
+    Returns:
+      The first token and the length of each span.
+    """
+    which_R, where_R = rng.random((2, own_R.size))
+    document_R = (which_R * (pool.num_documents - 1)).astype(np.int64)
+    document_R += document_R >= own_R  # uniform over the other documents
+    first_R, stop_R = pool.first_D[document_R], pool.stop_D[document_R]
+    first_R = first_R + (where_R * (stop_R - first_R)).astype(np.int64)
+    start_R = pool.sentence_starts[first_R]
+    end_R = np.searchsorted(pool.sentence_starts, start_R + target_R)
+    end_R = np.minimum(np.maximum(end_R, first_R + 1), stop_R)
+    return start_R, pool.sentence_starts[end_R] - start_R

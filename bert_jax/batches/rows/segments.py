@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.batches.rows.blocks import Block
 from bert_jax.batches.rows.windows import (
-    Block,
     Span,
     WindowedRows,
     gather_sentences,

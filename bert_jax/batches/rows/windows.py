@@ -1,7 +1,7 @@
 """Plans a pass over the token store in windows, each planned independently.
 
-An epoch is planned in *blocks*, which are runs of consecutive documents. Each epoch has its own
-order of the blocks. Blocks that are adjacent in that order form *windows* of about
+An epoch is planned in *blocks*, which are runs of consecutive documents (`rows.blocks`). Each epoch
+has its own order of the blocks. Blocks that are adjacent in that order form *windows* of about
 `shuffle_sentences` sentences, whose rows are shuffled together. All randomness is keyed by (seed,
 stage, epoch, block or window).
 
@@ -9,34 +9,18 @@ stage, epoch, block or window).
 """
 
 import abc
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bert_jax.base.batch import ENCODER_FIELDS, BatchFields
+from bert_jax.base.errors import UserError
 from bert_jax.batches.random_keys import BLOCK_ORDER_TAG, PLAN_TAG, SHUFFLE_TAG, keyed_generator
+from bert_jax.batches.rows.blocks import Block, Blocks
+from bert_jax.store.part import gather
 
 BLOCKS_PER_WINDOW = 16
-
-
-class Block(NamedTuple):
-    """The part of the store's index that belongs to one block.
-
-    Attributes:
-      first_document: The number of the block's first document in the store.
-      document_starts: int64 [D+1], the first sentence of each document, counted within the block.
-      sentence_starts: int64 [S+1], the token of the store at which each sentence begins.
-    """
-
-    first_document: int
-    document_starts: np.ndarray
-    sentence_starts: np.ndarray
-
-    @property
-    def num_documents(self) -> int:
-        return len(self.document_starts) - 1
 
 
 class WindowedRows(abc.ABC):
@@ -46,30 +30,33 @@ class WindowedRows(abc.ABC):
     token position of each row's first token. Only the builder that made a plan uses the others.
 
     Args:
-      store: The token store: `num_documents`, `document_starts` (int64 [D+1]),
-        `sentence_starts` (int64 [S+1]), `tokens_at(positions)`. No sentence and no document is
-        empty.
+      store: A `TokenStore`. No sentence and no document is empty.
       tokenizer: Has the ids of the special tokens.
       spec: A `StreamSpec`.
 
     Attributes:
       fields: The arrays that `assemble` returns.
+
+    Raises:
+      UserError: The store has several parts, which random documents cannot be drawn from.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
 
     def __init__(self, store, tokenizer, spec):
         self.store, self.tokenizer, self.spec = store, tokenizer, spec
-        # Plain int64 views of the memory maps: searchsorted would copy anything else.
-        self.document_starts = np.asarray(store.document_starts, dtype=np.int64)
-        self.sentence_starts = np.asarray(store.sentence_starts, dtype=np.int64)
-        block_sentences = max(1, spec.shuffle_sentences // BLOCKS_PER_WINDOW)
-        # A block begins with the first document at or after each multiple of its size; a
-        # longer document closes its block.
-        grid = np.arange(0, self.document_starts[-1], block_sentences)
-        firsts = np.searchsorted(self.document_starts[:-1], grid)
-        firsts = np.unique(firsts[firsts < store.num_documents])
-        self._block_starts = np.append(firsts, store.num_documents)
+        draws_from = spec.random_document or ("store" if store.num_parts == 1 else "window")
+        if draws_from == "store" and store.num_parts > 1:
+            raise UserError(
+                "config.data.random_document is store, but the token store has "
+                f"{store.num_parts:,} parts, of which only a few are open at a time: set it to "
+                "window"
+            )
+        self._blocks = Blocks(
+            store,
+            max(1, spec.shuffle_sentences // BLOCKS_PER_WINDOW),
+            draws_from_store=draws_from == "store",
+        )
         self._epoch_windows: tuple[int, list[np.ndarray]] = (-1, [])
 
     @abc.abstractmethod
@@ -93,8 +80,8 @@ class WindowedRows(abc.ABC):
         cached_epoch, windows = self._epoch_windows
         if cached_epoch != epoch:
             rng = self._generator(epoch, 0, BLOCK_ORDER_TAG)
-            order = rng.permutation(len(self._block_starts) - 1)
-            block_sentences = np.diff(self.document_starts[self._block_starts])[order]
+            order = rng.permutation(len(self._blocks.sentences_B))
+            block_sentences = self._blocks.sentences_B[order]
             before = np.cumsum(block_sentences) - block_sentences
             # A window closes at the first block that begins after `shuffle_sentences` sentences.
             closes = np.flatnonzero(np.diff(before // self.spec.shuffle_sentences)) + 1
@@ -104,41 +91,52 @@ class WindowedRows(abc.ABC):
 
     def planned_blocks(self) -> Iterator[tuple[Block, Any]]:
         """Plans the blocks of the first epoch one by one, in the order of the stream."""
-        for number in itertools.chain.from_iterable(self.windows(0)):
-            block, rng = self._block(0, number)
-            yield block, self.plan_block(block, rng)
+        for window in range(len(self.windows(0))):
+            for block, rng in self._read(0, window):
+                yield block, self.plan_block(block, rng)
 
     def count(self, epoch: int, window: int) -> int:
         """Counts the rows of a window; this is cheaper than planning it."""
-        return sum(self.count_block(*self._block(epoch, b)) for b in self.windows(epoch)[window])
+        return sum(self.count_block(block, rng) for block, rng in self._read(epoch, window))
 
     def plan(self, epoch: int, window: int) -> Any:
         """Plans the rows of a window, shuffled."""
-        parts = [self.plan_block(*self._block(epoch, b)) for b in self.windows(epoch)[window]]
+        parts = [self.plan_block(block, rng) for block, rng in self._read(epoch, window)]
         joined = concatenate_rows(parts)
         order = self._generator(epoch, window, SHUFFLE_TAG).permutation(len(joined[0]))
         return select_rows(joined, order)
 
     def locate(self, positions_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns each token position's document and its sentence within it; both int64 [N]."""
-        sentence_N = np.searchsorted(self.sentence_starts, positions_N, side="right") - 1
-        document_N = np.searchsorted(self.document_starts, sentence_N, side="right") - 1
-        return document_N, sentence_N - self.document_starts[document_N]
+        store, (documents, sentences, tokens) = self.store, self.store.starts
+
+        def sentence_of(part: int, position_N: np.ndarray) -> np.ndarray:
+            starts = store.part(part).sentence_starts
+            return sentences[part] + np.searchsorted(starts, position_N, side="right") - 1
+
+        def document_of(part: int, sentence_N: np.ndarray) -> np.ndarray:
+            starts = store.part(part).document_starts
+            return documents[part] + np.searchsorted(starts, sentence_N, side="right") - 1
+
+        def first_sentence_of(part: int, document_N: np.ndarray) -> np.ndarray:
+            return sentences[part] + store.part(part).document_starts[document_N]
+
+        sentence_N = gather(tokens, positions_N, np.int64, sentence_of)
+        document_N = gather(sentences, sentence_N, np.int64, document_of)
+        return document_N, sentence_N - gather(documents, document_N, np.int64, first_sentence_of)
 
     def _generator(self, epoch: int, part: int, tag: int) -> np.random.Generator:
         return keyed_generator(self.spec.seed, self.spec.stage, epoch, part, tag)
 
-    def _block(self, epoch: int, block: int) -> tuple[Block, np.random.Generator]:
-        first, stop = self._block_starts[block], self._block_starts[block + 1]
-        document_starts = self.document_starts[first : stop + 1]
-        sentences = slice(document_starts[0], document_starts[-1] + 1)
-        index = Block(
-            int(first),
-            document_starts - document_starts[0],
-            # A copy in memory, small enough for the caches.
-            np.array(self.sentence_starts[sentences]),
-        )
-        return index, self._generator(epoch, int(block), PLAN_TAG)
+    def _read(self, epoch: int, window: int) -> Iterator[tuple[Block, np.random.Generator]]:
+        """Yields the blocks of a window, each with its random numbers."""
+        windows = self.windows(epoch)
+        numbers = pool = windows[window].tolist()
+        if len(numbers) == 1:
+            # Another block joins, so that the pool has two documents.
+            pool = {*numbers, int(windows[(window + 1) % len(windows)][0])}
+        for number, block in zip(numbers, self._blocks.read(numbers, pool), strict=True):
+            yield block, self._generator(epoch, number, PLAN_TAG)
 
 
 def select_rows(plan: Any, selection: Any) -> Any:

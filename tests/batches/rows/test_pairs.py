@@ -1,23 +1,25 @@
 """Invariants of sentence pairs; tests/batches/test_original_parity.py tests their distribution."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.base.errors import UserError
 from bert_jax.batches.random_keys import keyed_generator
+from bert_jax.batches.rows.blocks import Block
 from bert_jax.batches.rows.pairs import PairRows, ThreeWayPairRows, chunk_documents
-from bert_jax.batches.rows.windows import Block
 from tests.batches.fakes import CLS, SEP, FakeStore, make_documents, make_spec, make_tokenizer
 
 
-def planner_for(documents, **changes):
-    store = FakeStore(documents)
+def planner_for(documents, cuts=(), **changes):
+    store = FakeStore(documents, cuts=cuts)
     return store, PairRows(store, make_tokenizer(10), make_spec(**changes))
 
 
 def block_of(store):
     """Returns all documents of a store as one block."""
-    return Block(0, store.document_starts, store.sentence_starts)
+    return Block(store.document_starts, store.sentence_starts, pool=None, first_in_pool=0)
 
 
 @settings(max_examples=60)
@@ -138,10 +140,13 @@ def test_three_way_labels_are_a_third_each():
     )
 
 
-def test_windows_contain_every_block_once_per_epoch():
+@pytest.mark.parametrize("cuts", [(), (1, 3, 120, 190)], ids=["1", "5"])
+def test_windows_contain_every_block_once_per_epoch(cuts):
     documents = make_documents(seed=5, num_documents=200) + [np.full(900, 9)]
-    store, planner = planner_for(documents, shuffle_sentences=480)
+    store, planner = planner_for(documents, cuts, shuffle_sentences=480)
     num_blocks = sum(map(len, planner.windows(0)))
+    if cuts:
+        assert not store.opened  # The number of blocks follows from the sizes of the parts.
     orders = []
     for epoch in range(3):
         windows = planner.windows(epoch)
@@ -154,17 +159,69 @@ def test_windows_contain_every_block_once_per_epoch():
             assert planner.count(epoch, window) == plan.a_start_N.size > 0
             assert (np.diff(plan.a_start_N) < 0).any()  # shuffled
             ours += zip(*(column.tolist() for column in plan), strict=True)
-        for block in range(num_blocks):
-            part = planner.plan_block(*planner._block(epoch, block))
-            all_blocks += zip(*(column.tolist() for column in part), strict=True)
+            for block, rng in planner._read(epoch, window):
+                # A block lies in one part.
+                ends = block.sentence_starts[[0, -1]] - [0, 1]
+                assert np.diff(np.searchsorted(store.starts.tokens, ends, "right")) == 0
+                part = planner.plan_block(block, rng)
+                all_blocks += zip(*(column.tolist() for column in part), strict=True)
         assert sorted(ours) == sorted(all_blocks)
         assert set(store.document_of(np.array([p[0] for p in ours]))) == set(range(201))
     assert len(set(orders)) == 3
-    sentences = [
-        np.diff(store.document_starts[planner._block_starts])[w].sum() for w in planner.windows(0)
-    ]
+    sentences = [planner._blocks.sentences_B[w].sum() for w in planner.windows(0)]
     assert 0.8 * 480 <= np.median(sentences) <= 1.25 * 480  # about the requested size
     assert len(planner_for(documents)[1].windows(0)) == 1
+
+
+def test_random_b_is_from_the_window():
+    documents = make_documents(seed=2, num_documents=60)
+    for cuts, changes in (((20, 21, 45), {}), ((), {"random_document": "window"})):
+        store, planner = planner_for(documents, cuts, shuffle_sentences=160, **changes)
+        assert len(planner.windows(0)) >= 4
+        for window in range(len(planner.windows(0))):
+            plan = planner.plan(0, window)
+            own, other = (store.document_of(p) for p in (plan.a_start_N, plan.b_start_N))
+            assert ((own != other) == plan.is_random_N).all()
+            assert set(other) <= set(own)
+    with pytest.raises(UserError, match="has 2 parts, of which .*: set it to window"):
+        planner_for(documents, (9,), random_document="store")
+
+
+def test_random_b_is_uniform_over_the_window():
+    # Parts of one document, in windows of all blocks.
+    documents = [[7] * n for n in (1, 2, 3, 4, 5, 6)]
+    store, planner = planner_for(documents, range(1, 6), max_seq_length=10)
+    counts = np.zeros((6, 21))
+    for epoch in range(2000):
+        plan = planner.plan(epoch, 0)
+        own = store.document_of(plan.a_start_N)[plan.is_random_N]
+        np.add.at(counts, (own, plan.b_start_N[plan.is_random_N] // 7), 1)
+    document_of_sentence = np.repeat(np.arange(6), np.arange(1, 7))
+    for own in range(6):
+        assert not counts[own, document_of_sentence == own].any()
+        share = 1 / 5 / np.arange(1, 7)[document_of_sentence]
+        expected = np.where(document_of_sentence == own, 0, share) * counts[own].sum()
+        assert (np.abs(counts[own] - expected) <= 4.5 * np.sqrt(expected)).all()
+
+
+def test_a_window_of_one_document_draws_from_the_next_block():
+    store, planner = planner_for([[7]] * 5, range(1, 5), shuffle_sentences=1)
+    order = np.concatenate(planner.windows(0))
+    for window in range(5):
+        plan = planner.plan(0, window)
+        assert (plan.a_start_N // 7).tolist() == [order[window]]
+        assert (plan.b_start_N // 7).tolist() == [order[(window + 1) % 5]]
+
+
+def test_every_block_has_a_document():
+    # Documents that are longer than several blocks lie at both ends of a part.
+    documents = [[1] * 90, [1], [1], [1] * 9, *[[1]] * 4, [1], *[[1] * 50] * 3]
+    for cuts in ((8,), (3, 4, 9), range(1, 12)):
+        store, planner = planner_for(documents, cuts, shuffle_sentences=64)
+        blocks = [block for w in range(len(planner.windows(0))) for block, _ in planner._read(0, w)]
+        assert min(block.num_documents for block in blocks) > 0
+        starts = np.concatenate([b.sentence_starts[b.document_starts[:-1]] for b in blocks])
+        assert sorted(starts) == store.sentence_starts[store.document_starts[:-1]].tolist()
 
 
 def test_assembled_rows():

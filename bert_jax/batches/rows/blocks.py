@@ -1,0 +1,132 @@
+"""Divides the documents of a token store into blocks, which never cross the parts of the store."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Pool(NamedTuple):
+    """The D documents that a random one is drawn from.
+
+    Attributes:
+      first_D, stop_D: int64, the first sentence of each document and the one after its last:
+        places in `sentence_starts`.
+      sentence_starts: int64, the token of the store at which each sentence begins, ascending.
+    """
+
+    first_D: np.ndarray
+    stop_D: np.ndarray
+    sentence_starts: np.ndarray
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.first_D)
+
+
+class Block(NamedTuple):
+    """The part of the store's index that belongs to one block.
+
+    Attributes:
+      document_starts: int64 [D+1], the first sentence of each document, counted within the block.
+      sentence_starts: int64 [S+1], the token of the store at which each sentence begins.
+      pool: The documents that random ones are drawn from, with those of the block among them.
+      first_in_pool: The place of the block's first document in `pool`.
+    """
+
+    document_starts: np.ndarray
+    sentence_starts: np.ndarray
+    pool: Pool
+    first_in_pool: int
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_starts) - 1
+
+
+class Blocks:
+    """The blocks of a store, numbered in the order of the text. No block is empty.
+
+    In a store of one part, a block begins with the first document at or after each multiple of
+    `block_sentences`; a longer document closes its block. Otherwise all blocks of a part are about
+    equally long. Their number follows from the size of the part, which need not be opened.
+
+    Args:
+      store: A `TokenStore`.
+      block_sentences: About the most sentences of a block.
+      draws_from_store: Whether random documents are drawn from the whole store, which must have
+        one part; if False, they are drawn from the blocks that are read together.
+
+    Attributes:
+      sentences_B: int64, the sentences of each block; an upper bound if there are several parts.
+    """
+
+    def __init__(self, store, block_sentences: int, *, draws_from_store: bool):
+        self._store, self._whole, self._cuts = store, None, None
+        if store.num_parts == 1:
+            index = store.part(0)
+            starts = index.document_starts
+            firsts = np.searchsorted(starts[:-1], np.arange(0, starts[-1], block_sentences))
+            firsts = np.unique(firsts[firsts < store.num_documents])
+            self._cuts = np.append(firsts, store.num_documents)
+            self.sentences_B = np.diff(starts[self._cuts])
+            self._starts = np.array([0, len(firsts)])
+            if draws_from_store:
+                self._whole = Pool(starts[:-1], starts[1:], index.sentence_starts)
+        else:
+            documents_P, sentences_P, _ = map(np.diff, store.starts)
+            number_P = np.minimum(documents_P, -(-sentences_P // block_sentences))
+            self._starts = np.append(0, np.cumsum(number_P))
+            self.sentences_B = np.full(self._starts[-1], block_sentences)
+
+    def read(self, numbers: Sequence[int], pool: Sequence[int]) -> Iterator[Block]:
+        """Reads blocks one by one.
+
+        Args:
+          numbers: The blocks.
+          pool: The blocks that random documents are drawn from, unless it is the whole store.
+        """
+        if self._whole:
+            for number in numbers:
+                first_document, *index = self._read(number)
+                yield Block(*index, self._whole, first_document)
+            return
+        places, indexes, firsts, stops = {}, {}, [], []
+        num_documents = num_sentences = 0
+        # In the order of the text, so that the positions in a pool are ascending.
+        for number in sorted(pool):
+            _, documents, starts = self._read(number)
+            indexes[number] = documents, starts
+            places[number] = num_documents
+            firsts.append(documents[:-1] + num_sentences)
+            stops.append(documents[1:] + num_sentences)
+            num_documents += len(documents) - 1
+            num_sentences += len(starts)
+        starts = [starts for _, starts in indexes.values()]
+        joined = Pool(*map(np.concatenate, (firsts, stops, starts)))
+        for number in numbers:
+            yield Block(*indexes[number], joined, places[number])
+
+    def _read(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns the first document of a block, its document starts and its sentence starts."""
+        part = int(np.searchsorted(self._starts, number, side="right")) - 1
+        index = self._store.part(part)
+        cuts = self._cuts if self._cuts is not None else self._cut(part, index.document_starts)
+        first, stop = cuts[number - self._starts[part] :][:2]
+        document_starts = index.document_starts[first : stop + 1]
+        sentences = slice(document_starts[0], document_starts[-1] + 1)
+        # Copies in memory, small enough for the caches.
+        return (
+            int(self._store.starts.documents[part] + first),
+            document_starts - document_starts[0],
+            index.sentence_starts[sentences] + self._store.starts.tokens[part],
+        )
+
+    def _cut(self, part: int, document_starts: np.ndarray) -> np.ndarray:
+        """Returns the first document of each block of one of several parts, and the end."""
+        num_blocks = self._starts[part + 1] - self._starts[part]
+        num_documents, place = len(document_starts) - 1, np.arange(num_blocks)
+        firsts = np.searchsorted(document_starts, place * document_starts[-1] // num_blocks)
+        # A block begins after the block before it and leaves a document for each one after it.
+        firsts = np.maximum.accumulate(firsts - place) + place
+        return np.append(np.minimum(firsts, num_documents - num_blocks + place), num_documents)

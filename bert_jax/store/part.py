@@ -1,0 +1,126 @@
+"""A part of a token store: what one `SplitWriter` writes, memory-mapped."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.store.checked_files import (
+    CHECKSUMS,
+    CheckedVector,
+    open_index,
+    read_checksums,
+    sparse_copy,
+)
+
+WORD_STARTS = "word_starts.bin"
+TOKEN_COUNTS = "token_counts.npy"
+# The first is opened first and written last.
+INDEX = (TOKEN_COUNTS, "sentence_starts.npy", "document_starts.npy", "shard_starts.npy")
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Returns the dtype of ids on disk: two bytes if they suffice."""
+    return np.dtype("<u2") if vocab_size <= 65536 else np.dtype("<i4")
+
+
+def shard_name(index: int) -> str:
+    return f"tokens-{index:05d}.bin"
+
+
+class Part:
+    """A run of documents. All positions count from its beginning.
+
+    Only the index of a part in object storage is copied when it is opened. Its tokens are fetched
+    when they are first read, and its copy is deleted with the object.
+
+    Attributes:
+      directory: The directory of its files.
+      num_documents, num_sentences, num_tokens: Its size.
+      document_starts: int64 [D+1], sentence at which each document begins.
+      sentence_starts: int64 [S+1], token at which each sentence begins.
+      token_counts: int64 [V], occurrences of each token.
+      has_words: See `TokenStore`.
+
+    Raises:
+      UserError: Files are missing, or their sizes do not add up.
+    """
+
+    def __init__(self, directory: Path | epath.Path):
+        self.directory = directory
+        with sparse_copy(directory, (*INDEX, CHECKSUMS)) as local:
+            checksums = read_checksums(directory, local)
+            self.token_counts, self.sentence_starts, self.document_starts, self._shard_starts = (
+                open_index(directory, local, name, checksums) for name in INDEX
+            )
+            self.num_documents = len(self.document_starts) - 1
+            self.num_sentences = len(self.sentence_starts) - 1
+            self.num_tokens = int(self._shard_starts[-1])
+            ends = int(self.document_starts[-1]), int(self.sentence_starts[-1])
+            if ends != (self.num_sentences, self.num_tokens):
+                raise UserError(
+                    f"the index files in {directory} do not agree with each other: "
+                    "prepare the corpus again in an empty directory"
+                )
+
+            def vector(name: str, dtype: np.dtype, length: int) -> CheckedVector:
+                is_sparse = files.is_remote(directory)
+                return CheckedVector(
+                    *(local / name, dtype, length, directory / name, checksums), is_sparse=is_sparse
+                )
+
+            dtype = token_dtype(len(self.token_counts))
+            lengths = np.diff(self._shard_starts).tolist()
+            self._shards = [vector(shard_name(i), dtype, n) for i, n in enumerate(lengths)]
+            self.has_words = (local / WORD_STARTS).exists()
+            if self.has_words:
+                self._word_bits = vector(WORD_STARTS, np.dtype("u1"), -(-self.num_tokens // 8))
+
+    def tokens_at(self, positions: np.ndarray) -> np.ndarray:
+        """Gathers tokens; see `TokenStore.tokens_at`."""
+
+        def read(shard: int, inside: np.ndarray) -> np.ndarray:
+            return self._shards[shard][inside].astype(np.int32)
+
+        tokens = gather(self._shard_starts, positions, np.int32, read)
+        # Negative ids are large as unsigned ones.
+        if tokens.size and tokens.view(np.uint32).max() >= len(self.token_counts):
+            raise UserError(
+                f"{self.directory} is damaged: it has ids outside its vocabulary of "
+                f"{len(self.token_counts):,} entries; prepare the corpus again"
+            )
+        return tokens
+
+    def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
+        """Returns whether the tokens at these positions begin a word, bool of the same shape."""
+        return (self._word_bits[positions // 8] >> (7 - positions % 8) & 1).astype(bool)
+
+
+def gather(
+    starts: np.ndarray,
+    positions: np.ndarray,
+    dtype: type,
+    read: Callable[[int, np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Reads values at positions that count over several pieces.
+
+    Args:
+      starts: int64 [N+1], the position at which each piece begins, and the end.
+      positions: int64, any shape; each in [0, starts[-1]).
+      dtype: The dtype of the values.
+      read: Takes the number of a piece and positions within it; returns the values there.
+
+    Returns:
+      The values, in an array of the shape of `positions`.
+    """
+    if len(starts) == 2:
+        return read(0, positions)
+    piece = np.searchsorted(starts, positions, side="right") - 1
+    values = np.empty(positions.shape, dtype)
+    for number in np.flatnonzero(np.bincount(piece.ravel())).tolist():
+        inside = piece == number
+        values[inside] = read(number, positions[inside] - starts[number])
+    return values
