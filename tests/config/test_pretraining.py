@@ -104,6 +104,10 @@ FASTBPE = {
         ({"data__mask_shares": (0.8, 0.1, 0.2)}, "three shares that add up to 1"),
         ({"data__mask_shares": (0.9, 0.1)}, "three shares that add up to 1"),
         ({"data__pair_labels": "order", "data__rows": "segments"}, "it is for pairs only"),
+        (
+            {"data__random_document": "window", "data__rows": "halves"},
+            "random_document is window, but config.data.rows is halves; it is for pairs only",
+        ),
         ({"data__format": "google_tfrecord"}, "config.data.vocab is empty"),
         ({"data__tokenizer": "byte_bpe"}, "tokenizer=byte_bpe keeps the case; set it to False"),
         ({**FASTBPE, "data__vocab": ""}, "config.data.tokenizer=fastbpe is not trained here"),

@@ -1,0 +1,77 @@
+"""Runs and commands on a token store of several parts."""
+
+import sys
+
+import pytest
+
+from bert_jax import inspect
+from bert_jax.base.errors import UserError
+from bert_jax.config.command_line import ConfigSource
+from bert_jax.pretraining import run as pretrain
+from bert_jax.pretraining import settings
+from bert_jax.pretraining.input import open_run_input
+from bert_jax.training.stages import resolve_stages
+from tests import runs, stores
+from tests.runs import assert_same_bits, final_state
+from tests.small_run import (  # noqa: F401
+    compiled_once,
+    small_run,
+    train_with_interruption,
+    write_documents,
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Returns a store of one part, and a copy with parts of five documents."""
+    directory = tmp_path_factory.mktemp("stores")
+    texts = write_documents(directory / "texts", 40)
+    one = directory / "one"
+    stores.make(stores.options(texts, heldout_fraction=0.2), one, 200)
+    return one, stores.divide(one, directory / "parts", 5)
+
+
+def config_for(store, **changes):
+    # A block has at most one sentence, and so one document. There are two windows in an epoch.
+    config = small_run("sotu", data__store=str(store), data__shuffle_sentences=16, **changes)
+    return settings.complete(config, "", ConfigSource("defaults", small_run("sotu")))[0]
+
+
+def test_interrupted_run_is_bit_identical(made, tmp_path):
+    _, parts = made
+    config = config_for(parts, train__num_steps=40)
+    results = pretrain.train(config, tmp_path / "whole")
+    assert results["num_sequences"] == 8
+    train_with_interruption(config, tmp_path / "interrupted", 31)
+    ours, theirs = (final_state(tmp_path / name) for name in ("whole", "interrupted"))
+    assert_same_bits(ours, theirs)
+    # The batches of the two stores differ.
+    with pytest.raises(UserError, match="began with another corpus: its format_version was 2 and"):
+        pretrain.train(config_for(made[0], train__num_steps=40), tmp_path / "whole")
+
+
+def test_report_and_inspection(made, tmp_path):
+    reports = []
+    for store in made:
+        config = config_for(store)
+        run_input = open_run_input(config, tmp_path / store.name)
+        reports += run_input.reports(config, resolve_stages(config))
+    one, parts = reports
+    same = ("documents", "sentences", "tokens", "sentences_per_document", "unknown", "too_long")
+    assert {key: one[key] for key in same} == {key: parts[key] for key in same}
+    _, described, _ = inspect.read_batch(config, 5)
+    assert {row[0] for row in described["rows"]} <= set(range(32))
+
+
+def test_export_as_tfrecords(made, tmp_path):
+    command = [sys.executable, "-m", "bert_jax.export_tfrecord", f"--store={made[1]}"]
+    printed = runs.succeed([*command, f"--output={tmp_path}/out", "--dupe_factor=2"])
+    assert "records of 128 tokens" in printed
+
+
+def test_random_documents_of_the_whole_store_are_refused(made, tmp_path):
+    config = config_for(made[1], data__random_document="store")
+    with pytest.raises(
+        UserError, match="random_document is store, but the .* has 7 parts, .*: set"
+    ):
+        pretrain.train(config, tmp_path)
