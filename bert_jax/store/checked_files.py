@@ -132,16 +132,26 @@ class CheckedVector:
                 # np.unique would take longer than the checksums.
                 is_read_C = np.zeros_like(self._is_new_C)
                 is_read_C[chunks] = True
-                new_N = np.flatnonzero(is_read_C & self._is_new_C)
-                # Two threads may do this for the same chunk, which does no harm.
-                if self._sparse_file:
-                    self._fetch(new_N)
-                if self._checksum_C is not None:
-                    self._verify(new_N)
-                self._is_new_C[new_N] = False
+                self._load(np.flatnonzero(is_read_C & self._is_new_C))
         return self._values[indices]
 
-    def _fetch(self, chunk_N: np.ndarray) -> None:
+    def fetch(self, first: int, stop: int) -> None:
+        """Copies the values from `first` to `stop` from object storage, before they are read."""
+        if self._sparse_file:
+            chunks = slice(first // self._chunk_items, -(-stop // self._chunk_items))
+            new_N = chunks.start + np.flatnonzero(self._is_new_C[chunks])
+            if new_N.size:
+                self._load(new_N)
+
+    def _load(self, chunk_N: np.ndarray) -> None:
+        # Two threads may do this for the same chunk, which does no harm.
+        if self._sparse_file:
+            self._copy(chunk_N)
+        if self._checksum_C is not None:
+            self._verify(chunk_N)
+        self._is_new_C[chunk_N] = False
+
+    def _copy(self, chunk_N: np.ndarray) -> None:
         """Copies chunks, in ascending order, to the local file: adjacent ones by one request."""
         size = self._chunk_items * self._values.itemsize
         runs = np.split(chunk_N, np.flatnonzero(np.diff(chunk_N) > 1) + 1)

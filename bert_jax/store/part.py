@@ -1,5 +1,6 @@
 """A part of a token store: what one `SplitWriter` writes, memory-mapped."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Part:
     """A run of documents. All positions count from its beginning.
 
     Only the index of a part in object storage is copied when it is opened. Its tokens are fetched
-    when they are first read, and its copy is deleted with the object.
+    when they are first read, if not before (`fetch`), and its copy is deleted with the object.
 
     Attributes:
       directory: The directory of its files.
@@ -97,6 +98,16 @@ class Part:
     def word_starts_at(self, positions: np.ndarray) -> np.ndarray:
         """Returns whether the tokens at these positions begin a word, bool of the same shape."""
         return (self._word_bits[positions // 8] >> (7 - positions % 8) & 1).astype(bool)
+
+    def fetch(self, first: int, stop: int) -> None:
+        """Copies the tokens from `first` to `stop` from object storage, before they are read."""
+        for shard, (start, end) in zip(
+            self._shards, itertools.pairwise(self._shard_starts), strict=True
+        ):
+            if first < end and start < stop:
+                shard.fetch(max(first, start) - start, min(stop, end) - start)
+        if self.has_words:
+            self._word_bits.fetch(first // 8, -(-stop // 8))
 
 
 def gather(

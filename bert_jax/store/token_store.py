@@ -29,7 +29,7 @@ import functools
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -150,6 +150,23 @@ class TokenStore:
             return self.part(number).word_starts_at(inside)
 
         return gather(self.starts.tokens, positions, bool, read)
+
+    def fetch(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Copies tokens from object storage before they are read, several spans at a time.
+
+        Args:
+          spans: The first position of each span and the one after its last. A span lies in one
+            part.
+        """
+
+        def fetch(span: tuple[int, int]) -> None:
+            number = int(np.searchsorted(self.starts.tokens, span[0], side="right")) - 1
+            start = int(self.starts.tokens[number])
+            self.part(number).fetch(span[0] - start, span[1] - start)
+
+        if files.is_remote(self.directory):
+            with ThreadPoolExecutor() as threads:
+                list(threads.map(fetch, spans))
 
     def _open_part(self, number: int) -> Part:
         part = Part(self.directory / self._names[number])

@@ -46,6 +46,9 @@ class FakeStore:
             sentence_starts=self.sentence_starts[sentences] - self.starts.tokens[number],
         )
 
+    def fetch(self, spans):
+        """See `TokenStore.fetch`."""
+
     def tokens_at(self, positions):
         assert positions.dtype == np.int64
         self.read.append(positions.ravel())

@@ -260,6 +260,17 @@ def test_a_store_in_a_bucket_is_fetched_as_it_is_read(bucket, tmp_path, monkeypa
     assert read["train/00000/tokens-00000.bin"] == 2 * 65_536 + 400_000 - 6 * 65_536
     assert store.word_starts_at(np.array([9, 10])).tolist() == [True, False]
     assert not any("/0000" in name and "/00000" not in name for name in read)
+    # Chunks 2 and 3, and all of another part.
+    read.clear()
+    store.fetch([(70_000, 131_000), (200_000, 200_005)])
+    assert read["train/00000/tokens-00000.bin"] == 2 * 65_536
+    assert read["train/00003/tokens-00000.bin"] == 10
+    read.clear()
+    positions = np.array([65_536, 131_071, 200_004])
+    assert store.tokens_at(positions).tolist() == [*tokens[positions[:2]], 7]
+    assert store.word_starts_at(positions).tolist() == words[positions].tolist()
+    assert not read
+    store = TokenStore(root)
     content = bytearray((root / "00003" / "tokens-00000.bin").read_bytes())
     content[3] ^= 1
     (root / "00003" / "tokens-00000.bin").write_bytes(bytes(content))

@@ -1,6 +1,7 @@
 """Divides the documents of a token store into blocks, which never cross the parts of the store."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +92,9 @@ class Blocks:
                 first_document, *index = self._read(number)
                 yield Block(*index, self._whole, first_document)
             return
+        # To open a part in object storage takes several requests.
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self._store.part, {self._part_of(number) for number in pool}))
         places, indexes, firsts, stops = {}, {}, [], []
         num_documents = num_sentences = 0
         # In the order of the text, so that the positions in a pool are ascending.
@@ -109,7 +113,7 @@ class Blocks:
 
     def _read(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Returns the first document of a block, its document starts and its sentence starts."""
-        part = int(np.searchsorted(self._starts, number, side="right")) - 1
+        part = self._part_of(number)
         index = self._store.part(part)
         cuts = self._cuts if self._cuts is not None else self._cut(part, index.document_starts)
         first, stop = cuts[number - self._starts[part] :][:2]
@@ -121,6 +125,9 @@ class Blocks:
             document_starts - document_starts[0],
             index.sentence_starts[sentences] + self._store.starts.tokens[part],
         )
+
+    def _part_of(self, number: int) -> int:
+        return int(np.searchsorted(self._starts, number, side="right")) - 1
 
     def _cut(self, part: int, document_starts: np.ndarray) -> np.ndarray:
         """Returns the first document of each block of one of several parts, and the end."""

@@ -101,7 +101,11 @@ class WindowedRows(abc.ABC):
 
     def plan(self, epoch: int, window: int) -> Any:
         """Plans the rows of a window, shuffled."""
-        parts = [self.plan_block(block, rng) for block, rng in self._read(epoch, window)]
+        parts, spans = [], []
+        for block, rng in self._read(epoch, window):
+            parts.append(self.plan_block(block, rng))
+            spans.append(tuple(block.sentence_starts[[0, -1]].tolist()))
+        self.store.fetch(spans)
         joined = concatenate_rows(parts)
         order = self._generator(epoch, window, SHUFFLE_TAG).permutation(len(joined[0]))
         return select_rows(joined, order)
