@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.config import default_config
+from bert_jax.store.part import write_parts
 from bert_jax.store.preparation import prepare
 from bert_jax.store.token_store import (
     PARTS_VERSION,
     SplitWriter,
     TokenStore,
     write_metadata,
-    write_parts,
 )
 from bert_jax.text.sources import built_in_files
 

@@ -185,8 +185,8 @@ DATA: Section = {
         "",
         "Where the second segment of a random pair comes from (rows=pairs only): store (any other "
         "document), window (another document of the same window; see data.shuffle_sentences). If "
-        "empty, store if the token store has one part, and window, the only choice then, if it has "
-        "several.",
+        "empty, store for a token store of one part, and window for one of several parts, which "
+        "cannot have store.",
         choices=("", "store", "window"),
     ),
     "corruption": Field(

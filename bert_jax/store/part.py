@@ -1,8 +1,11 @@
-"""A part of a token store: what one `SplitWriter` writes, memory-mapped."""
+"""The parts of a split of a token store. What one `SplitWriter` writes is a part."""
 
+import io
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -15,8 +18,11 @@ from bert_jax.store.checked_files import (
     open_index,
     read_checksums,
     sparse_copy,
+    write_checksums,
 )
 
+# Lists the parts of a split that has several.
+PARTS = "parts.json"
 WORD_STARTS = "word_starts.bin"
 TOKEN_COUNTS = "token_counts.npy"
 # The first is opened first and written last.
@@ -33,7 +39,7 @@ def shard_name(index: int) -> str:
 
 
 class Part:
-    """A run of documents. All positions count from its beginning.
+    """A run of documents, memory-mapped. All positions count from its beginning.
 
     Only the index of a part in object storage is copied when it is opened. Its tokens are fetched
     when they are first read, if not before (`fetch`), and its copy is deleted with the object.
@@ -135,3 +141,43 @@ def gather(
         inside = piece == number
         values[inside] = read(number, positions[inside] - starts[number])
     return values
+
+
+# The content of parts.json.
+_PARTS_JSON = {
+    "parts": [{"name": "", "documents": 0, "sentences": 0, "tokens": 0}],
+    "has_words": False,
+}
+
+
+def read_parts(directory: Path | epath.Path) -> dict[str, Any]:
+    """Returns the parts of a split.
+
+    Raises:
+      FileNotFoundError: The split has no list of parts: it is a single one.
+      UserError: The list is damaged.
+    """
+    return files.read_json(directory / PARTS, _PARTS_JSON)
+
+
+def write_parts(
+    directory: Path | epath.Path, counts: Mapping[str, Mapping[str, int]], *, has_words: bool
+) -> None:
+    """Joins finished parts to a split: writes the list of them and the sum of their token counts.
+
+    Args:
+      directory: The directory of the split; each part is a directory in it.
+      counts: The `SplitWriter.counts` of each part by its name, in the order of the text.
+      has_words: Whether the parts have word starts.
+    """
+
+    def token_counts(name: str) -> np.ndarray:
+        with files.open_input(directory / name / TOKEN_COUNTS) as file:
+            return np.load(io.BytesIO(file.read()), allow_pickle=False)
+
+    keys = ("documents", "sentences", "tokens")
+    parts = [{"name": name} | {key: size[key] for key in keys} for name, size in counts.items()]
+    with ThreadPoolExecutor() as threads, files.local_output(directory, last=(PARTS,)) as local:
+        np.save(local / TOKEN_COUNTS, sum(threads.map(token_counts, counts)))
+        write_checksums(local, {TOKEN_COUNTS: 1})
+        files.write_json(local / PARTS, {"parts": parts, "has_words": has_words})

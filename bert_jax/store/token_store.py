@@ -26,10 +26,9 @@ piece.
 """
 
 import functools
-import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -42,17 +41,18 @@ from bert_jax.base.errors import UserError, with_filename
 from bert_jax.store.checked_files import CHECKSUMS, open_index, read_checksums, write_checksums
 from bert_jax.store.part import (
     INDEX,
+    PARTS,
     TOKEN_COUNTS,
     WORD_STARTS,
     Part,
     gather,
+    read_parts,
     shard_name,
     token_dtype,
 )
 
 # The version of a store whose splits have one part each, and of one with several.
 FORMAT_VERSION, PARTS_VERSION = 1, 2
-PARTS = "parts.json"
 # Each open part holds about six file descriptors, of which a process often has 1024. A window of
 # rows has 16 parts or so, and two windows and an evaluation are read at a time.
 _OPEN_PARTS = 48
@@ -98,7 +98,7 @@ class TokenStore:
     def __init__(self, directory: str | os.PathLike):
         self.directory = store_path(directory)
         try:
-            parts = files.read_json(self.directory / PARTS, _PARTS_JSON)
+            parts = read_parts(self.directory)
         except FileNotFoundError:
             only = Part(self.directory)
             self.token_counts, self.has_words = only.token_counts, only.has_words
@@ -177,38 +177,6 @@ class TokenStore:
                 "remove the token store and prepare the corpus again"
             )
         return part
-
-
-_PARTS_JSON = {
-    "parts": [{"name": "", "documents": 0, "sentences": 0, "tokens": 0}],
-    "has_words": False,
-}
-
-
-def write_parts(
-    directory: str | os.PathLike, counts: Mapping[str, Mapping[str, int]], *, has_words: bool
-) -> None:
-    """Joins finished parts to a split: writes `parts.json`, and the sum of their token counts.
-
-    Args:
-      directory: The directory of the split; each part is a directory in it.
-      counts: The `SplitWriter.counts` of each part by its name, in the order of the text.
-      has_words: Whether the parts have word starts.
-    """
-    directory = store_path(directory)
-
-    def token_counts(name: str) -> np.ndarray:
-        with files.open_input(directory / name / TOKEN_COUNTS) as file:
-            return np.load(io.BytesIO(file.read()), allow_pickle=False)
-
-    with ThreadPoolExecutor() as pool, files.local_output(directory, last=(PARTS,)) as local:
-        np.save(local / TOKEN_COUNTS, sum(pool.map(token_counts, counts)))
-        write_checksums(local, {TOKEN_COUNTS: 1})
-        parts = [
-            {"name": name} | {key: sizes[key] for key in ("documents", "sentences", "tokens")}
-            for name, sizes in counts.items()
-        ]
-        files.write_json(local / PARTS, {"parts": parts, "has_words": has_words})
 
 
 class WordStarts:

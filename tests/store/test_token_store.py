@@ -19,13 +19,13 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.config import default_config
 from bert_jax.store import token_store
+from bert_jax.store.part import write_parts
 from bert_jax.store.preparation import prepare
 from bert_jax.store.token_store import (
     SplitWriter,
     TokenStore,
     read_metadata,
     write_metadata,
-    write_parts,
 )
 from bert_jax.text.corpus import Corpus
 from tests import fake_gcs

@@ -38,7 +38,7 @@ class WindowedRows(abc.ABC):
       fields: The arrays that `assemble` returns.
 
     Raises:
-      UserError: The store has several parts, which random documents cannot be drawn from.
+      UserError: `spec.random_document` is store, but the store has several parts.
     """
 
     fields: ClassVar[BatchFields] = ENCODER_FIELDS
