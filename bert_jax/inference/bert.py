@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from bert_jax.base.errors import UserError
-from bert_jax.inference import POOLINGS, compiled_forward, encode_text
-from bert_jax.inference.batches import run_in_batches
-from bert_jax.inference.compiled_forward import Inputs
+from bert_jax.inference import POOLINGS, encode_text, forward
 from bert_jax.inference.encode_text import SecondTexts, Text, Texts, as_texts, encode, one_or_all
+from bert_jax.inference.forward import Inputs, run_in_batches
 from bert_jax.inference.predictions import (
     Attention,
     Detection,
@@ -207,7 +206,7 @@ class Bert:
         """
         self._require("detect", REPLACED_TOKEN)
         rows = self.rows(as_texts(text, text_b))
-        program = partial(compiled_forward.replaced, self.config, self._params)
+        program = partial(forward.replaced, self.config, self._params)
         found = [
             [
                 Detection(self.tokenizer.piece_text(i), float(p), bool(p > 0.5))
@@ -243,7 +242,7 @@ class Bert:
         if num_missing:
             cause = missing or "beyond the maximum length"
             warnings.warn(f"no predictions for {num_missing} {MASK}: {cause}", stacklevel=2)
-        program = partial(compiled_forward.attention, self.config, self._params)
+        program = partial(forward.attention, self.config, self._params)
         (probabilities_NxAxLxL,) = self.run([row], program)
         length = len(row.input_ids_L)
         return Attention(
@@ -338,7 +337,7 @@ class Bert:
     ) -> list[np.ndarray]:
         """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
         program = partial(
-            compiled_forward.features, self.config, self._params, layers=layers, pooling=how.pooling
+            forward.features, self.config, self._params, layers=layers, pooling=how.pooling
         )
         if how.stride:
             windows = [encode_text.split_row(row, self.tokenizer, how) for row in rows]
@@ -364,7 +363,7 @@ class Bert:
 
     def _log_probs(self, inputs: Inputs, name: str, **fields: np.ndarray) -> jax.Array:
         (term,) = make_terms([name])
-        return compiled_forward.log_probs(self.config, self._params, inputs, term, **fields)
+        return forward.log_probs(self.config, self._params, inputs, term, **fields)
 
     def token_log_probs(self, inputs: Inputs, positions_BxM: np.ndarray) -> jax.Array:
         """Computes the log-probabilities of the tokens at some positions: float32 [B, M, W]."""

@@ -14,7 +14,6 @@ from scipy.special import expit, softmax
 from bert_jax.base.errors import UserError
 from bert_jax.config.finetuning import TASK_SECTIONS
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.compiled_forward import Inputs
 from bert_jax.inference.encode_text import (
     SecondTexts,
     Texts,
@@ -23,6 +22,7 @@ from bert_jax.inference.encode_text import (
     encode,
     one_or_all,
 )
+from bert_jax.inference.forward import Inputs
 from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.task_models import make_task_model

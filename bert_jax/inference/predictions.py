@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.base.errors import UserError
-from bert_jax.inference.compiled_forward import Inputs
+from bert_jax.inference.forward import Inputs
 from bert_jax.tokenizers import TokenRow
 
 if TYPE_CHECKING:

@@ -1,0 +1,224 @@
+"""The compiled forward passes of inference, and the batches of rows that they run on.
+
+Each forward pass is compiled once for every shape of its inputs, so batches have few shapes. It
+computes no more than its result needs: features of layer 3 run three layers. Heads may be absent
+from the parameters.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.base.errors import UserError
+from bert_jax.models import BertConfig
+from bert_jax.models.bert import BertEncoder
+from bert_jax.models.pretraining_model import PreTrainingModel
+from bert_jax.objectives.objective import apply
+from bert_jax.objectives.term import Term
+from bert_jax.objectives.terms.electra import ReplacedToken
+from bert_jax.tokenizers import TokenRow
+
+# Rows are padded to these lengths. Texts are sorted by length, which keeps the padding small.
+LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# The row counts of batches that are not full.
+_ROWS = (1, 4, 16)
+# Tokens in a full batch. On a CPU, their activations fit into the cache; an accelerator needs more
+# tokens.
+_CPU_BATCH_TOKENS, _ACCELERATOR_BATCH_TOKENS = 2**10, 2**15
+# Batches that are computed while the results of earlier ones are copied.
+_IN_FLIGHT = 2
+
+
+class Inputs(NamedTuple):
+    """A padded batch.
+
+    Attributes:
+      input_ids_BxL: int32 token ids.
+      token_type_ids_BxL: int32, 1 in segment B.
+      lengths_B: int32, the number of tokens that are not padding.
+    """
+
+    input_ids_BxL: np.ndarray
+    token_type_ids_BxL: np.ndarray
+    lengths_B: np.ndarray
+
+    def fields(self) -> dict[str, jax.Array]:
+        """Makes the batch fields that every model reads."""
+        positions_L = jnp.arange(self.input_ids_BxL.shape[1])
+        return {
+            "input_ids": self.input_ids_BxL,
+            "token_type_ids": self.token_type_ids_BxL,
+            "attention_mask": (positions_L < self.lengths_B[:, None]).astype(jnp.int32),
+        }
+
+
+@partial(jax.jit, static_argnames=("config", "layers", "pooling"))
+def features(
+    config: BertConfig, params: Any, inputs: Inputs, layers: tuple[int, ...], pooling: str
+) -> jax.Array:
+    """Computes float32 hidden states, [B, K, D], or [B, K, L, D] if pooling is "tokens".
+
+    Args:
+      layers: K layers; 0 is the embeddings' output, n the output of the n-th block.
+      pooling: "cls" for the first token's state, "mean" for the mean over all tokens with
+        [CLS] and [SEP], or "tokens" for every token's state.
+    """
+    states, _ = _hidden_states(config, params, inputs)
+    hidden_BxKxLxD = jnp.stack([states[layer] for layer in layers], axis=1)
+    if pooling == "cls":
+        return hidden_BxKxLxD[:, :, 0]
+    if pooling == "tokens":
+        return hidden_BxKxLxD
+    mask_Bx1xLx1 = inputs.fields()["attention_mask"][:, None, :, None] > 0
+    sums_BxKxD = jnp.sum(jnp.where(mask_Bx1xLx1, hidden_BxKxLxD, 0), axis=2)
+    return sums_BxKxD / jnp.maximum(inputs.lengths_B, 1)[:, None, None]
+
+
+@partial(jax.jit, static_argnames="config")
+def attention(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
+    """Computes the attention probabilities of all N layers, float32 [B, N, A, L, L]."""
+    _, sown = _hidden_states(config, params, inputs)
+    groups = [sown["encoder"][f"layer_{group}"] for group in range(config.num_groups)]
+    # A group sows once for each of its blocks.
+    probabilities = [p for group in groups for p in group["attention"]["probabilities"]]
+    return jnp.stack(probabilities, axis=1)
+
+
+@partial(jax.jit, static_argnames=("config", "term"))
+def log_probs(
+    config: BertConfig, params: Any, inputs: Inputs, term: Term, **fields: np.ndarray
+) -> jax.Array:
+    """Computes the log-probabilities that a term's head predicts, float32 [..., classes].
+
+    Args:
+      term: The term, whose head returns logits.
+      **fields: The batch fields that the head reads in addition to the inputs.
+    """
+    model = PreTrainingModel(config, (term,))
+    batch = inputs.fields() | fields
+    logits = apply(model, params, batch)[term.name]
+    # The tokens that pad the vocabulary have no probability.
+    return jax.nn.log_softmax(logits)
+
+
+@partial(jax.jit, static_argnames="config")
+def replaced(config: BertConfig, params: Any, inputs: Inputs) -> jax.Array:
+    """Computes the probability that each token is replaced, float32 [B, L] (ELECTRA)."""
+
+    def run(model: PreTrainingModel) -> jax.Array:
+        hidden_BxLxD, _ = model.bert(*inputs.fields().values(), deterministic=True)
+        return jax.nn.sigmoid(model.rtd(hidden_BxLxD))
+
+    model = PreTrainingModel(config, (ReplacedToken(),))
+    return model.apply({"params": params}, method=run)
+
+
+def _hidden_states(config, params, inputs):
+    """Computes the states of all layers, and the intermediates that the encoder sows."""
+    states, variables = BertEncoder(config, has_pooler=False).apply(
+        {"params": params["bert"]},
+        *inputs.fields().values(),
+        deterministic=True,
+        method="hidden_states",
+        mutable=["intermediates"],
+    )
+    return states, variables["intermediates"]
+
+
+class TextBatch(NamedTuple):
+    """The texts of a batch, and the shape of its arrays.
+
+    Attributes:
+      indices: The indices of the texts in the argument of `plan`.
+      rows: The number of rows, at least the number of texts.
+      length: The length to which rows are padded.
+    """
+
+    indices: list[int]
+    rows: int
+    length: int
+
+
+def run_in_batches(
+    rows: Sequence[TokenRow],
+    program: Callable[[Inputs], jax.Array],
+    *,
+    max_length: int,
+    source: str,
+) -> list[np.ndarray]:
+    """Runs all rows and returns the results of each row.
+
+    Args:
+      rows: Rows of at most `max_length` tokens.
+      program: Returns an array with a result for each row of a batch.
+      max_length: See `plan`.
+      source: The path of the model, for messages.
+
+    Raises:
+      UserError: A result is NaN.
+    """
+    lengths = [len(row.input_ids_L) for row in rows]
+    is_cpu = jax.default_backend() == "cpu"
+    batch_tokens = _CPU_BATCH_TOKENS if is_cpu else _ACCELERATOR_BATCH_TOKENS
+    batches = plan(lengths, max_length=max_length, batch_tokens=batch_tokens)
+    results = [np.zeros(0)] * len(rows)
+    running: deque[tuple[list[int], jax.Array]] = deque()
+
+    def copy_oldest():
+        indices, values = running.popleft()
+        for i, value in zip(indices, np.asarray(values), strict=False):
+            results[i] = value
+        if any(np.isnan(results[i]).any() for i in indices):
+            raise UserError(f"{source} computes NaN: its weights are damaged")
+
+    for batch in batches:
+        running.append((batch.indices, program(_padded(rows, batch))))
+        if len(running) > _IN_FLIGHT:
+            copy_oldest()
+    while running:
+        copy_oldest()
+    return results
+
+
+def plan(lengths: Sequence[int], *, max_length: int, batch_tokens: int) -> Iterator[TextBatch]:
+    """Splits texts into batches, the longest texts first.
+
+    Args:
+      lengths: The number of tokens in each text, at most `max_length`.
+      max_length: The length of the longest row.
+      batch_tokens: The number of tokens in a full batch, with padding.
+
+    Yields:
+      Batches, which together contain every text once.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    first = 0
+    while first < len(order):
+        length = bucket(lengths[order[first]], max_length)
+        full = max(1, batch_tokens // length)
+        indices = order[first : first + full]
+        first += full
+        fitting = (rows for rows in _ROWS if len(indices) <= rows < full)
+        yield TextBatch(indices, next(fitting, full), length)
+
+
+def bucket(length: int, max_length: int) -> int:
+    """Finds the shortest of LENGTHS for `length` tokens, at most `max_length`."""
+    return min(next((b for b in LENGTHS if length <= b), max_length), max_length)
+
+
+def _padded(rows: Sequence[TokenRow], batch: TextBatch) -> Inputs:
+    shape = (batch.rows, batch.length)
+    ids_BxL, types_BxL = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    lengths_B = np.zeros(batch.rows, np.int32)
+    for b, i in enumerate(batch.indices):
+        row = rows[i]
+        length = lengths_B[b] = len(row.input_ids_L)
+        ids_BxL[b, :length] = row.input_ids_L
+        types_BxL[b, row.num_first : length] = 1
+    return Inputs(ids_BxL, types_BxL, lengths_B)
