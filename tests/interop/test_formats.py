@@ -5,8 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
+from etils import epath
 from safetensors.numpy import load_file
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.interop import formats
 from tests.interop.small_bert import (
@@ -21,7 +23,13 @@ from tests.interop.small_bert import (
 )
 
 KINDS = tuple(formats.WRITERS)
-each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+    """An empty folder on a disk or in a bucket."""
+    is_local = request.param == "disk"
+    return tmp_path if is_local else epath.Path(f"gs://{request.getfixturevalue('bucket')}")
 
 
 def test_chain_of_conversions_keeps_every_bit(tmp_path):
@@ -115,19 +123,21 @@ def test_untrained_heads_are_remembered(tmp_path):
     assert "## Caveats" in cards[1] and "train before use" in cards[1]
 
 
-@each_kind
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_failed_conversion_leaves_nothing(tmp_path, kind, exists, monkeypatch):
+def test_a_failed_conversion_leaves_nothing(folder, kind, exists, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "no space left on device")
 
     pretrained = make_pretrained()
     if exists:
-        (tmp_path / "out").mkdir()
+        (folder / "out").mkdir()
+    before = list(folder.iterdir())
     monkeypatch.setattr(type(pretrained.tokenizer), "save_vocabulary", fail)
     with pytest.raises(OSError, match="no space"):
-        formats.write(pretrained, tmp_path / "out", kind)
-    assert list(tmp_path.rglob("*")) == ([tmp_path / "out"] if exists else [])
+        formats.write(pretrained, folder / "out", kind)
+    left = list(folder.iterdir())
+    assert left == before and not [path for out in left for path in out.iterdir()]
 
 
 @pytest.mark.parametrize("beside", ["", "unfinished_conversion", "unfinished_conversion/a"])
@@ -144,17 +154,22 @@ def test_files_are_not_overwritten(tmp_path, beside):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_unfinished_directory_is_replaced(tmp_path):
-    (tmp_path / "out" / "unfinished_conversion" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "out")
-    formats.write(make_pretrained(), tmp_path / "link", "google")
-    assert not (tmp_path / "out" / "unfinished_conversion").exists()
-    assert same_weights(formats.read(tmp_path / "out").weights, make_pretrained().weights)
+def test_an_unfinished_directory_is_replaced(folder):
+    unfinished = folder / "out" / "unfinished_conversion"
+    unfinished.mkdir(parents=True)
+    files.write_whole(unfinished / "model.safetensors", b"half")
+    output = folder / "out"
+    if not files.is_remote(folder):
+        output = folder / "link"
+        output.symlink_to(folder / "out")
+    formats.write(make_pretrained(), output, "google")
+    assert not unfinished.exists()
+    assert same_weights(formats.read(folder / "out").weights, make_pretrained().weights)
 
 
-def test_paths_of_files_inside_a_model_directory(tmp_path):
+def test_paths_of_files_inside_a_model_directory(folder):
     for kind in KINDS:
-        formats.write(make_pretrained(), tmp_path / kind, kind)
+        formats.write(make_pretrained(), folder / kind, kind)
     for name in (
         "huggingface/model.safetensors",
         "google/bert_model.ckpt",
@@ -162,7 +177,7 @@ def test_paths_of_files_inside_a_model_directory(tmp_path):
         "bert_jax/checkpoints",
         "bert_jax/checkpoints/0",
     ):
-        assert same_weights(formats.read(tmp_path / name).weights, make_pretrained().weights), name
+        assert same_weights(formats.read(folder / name).weights, make_pretrained().weights), name
 
 
 def test_other_directories(tmp_path):

@@ -30,30 +30,6 @@ def test_round_trip_through_a_bucket(kind, bucket):
         formats.write(make_pretrained(), path, kind)
 
 
-def test_a_single_checkpoint_of_google(bucket):
-    formats.write(make_pretrained(), f"gs://{bucket}/google", "google")
-    for name in ("bert_model.ckpt", "bert_model.ckpt.index"):
-        back = formats.read(f"gs://{bucket}/google/{name}")
-        assert same_weights(back.weights, make_pretrained().weights)
-
-
-def test_remains_of_a_killed_conversion_are_replaced(bucket):
-    files.write_whole(f"gs://{bucket}/m/unfinished_conversion/model.safetensors", b"half")
-    formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
-    assert same_weights(formats.read(f"gs://{bucket}/m").weights, make_pretrained().weights)
-
-
-def test_a_failed_conversion_leaves_nothing(bucket, monkeypatch):
-    def fail(pretrained, path):
-        (path / "vocab.txt").write_text("x")
-        raise UserError("cannot")
-
-    monkeypatch.setitem(WRITERS, "huggingface", fail)
-    with pytest.raises(UserError, match="cannot"):
-        formats.write(make_pretrained(), f"gs://{bucket}/m", "huggingface")
-    assert files.list_files(f"gs://{bucket}") == {}
-
-
 def test_messages_name_the_users_path(bucket):
     with pytest.raises(UserError, match=f"gs://{bucket}/none does not exist"):
         formats.read(f"gs://{bucket}/none")
