@@ -61,7 +61,8 @@ class SentencePieceTokenizer(Tokenizer):
         special_tokens: SpecialTokens = SPECIAL_TOKENS,
     ):
         self.model = model
-        self._lowercase, self._is_albert = lowercase, sentencepiece_rules == "albert"
+        self._lowercase, self._rules = lowercase, sentencepiece_rules
+        self._is_albert = sentencepiece_rules == "albert"
         self._backend = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [self._backend.id_to_piece(i) for i in range(self._backend.get_piece_size())]
         tokens = around_pieces(pieces, special_tokens)
@@ -153,16 +154,14 @@ class SentencePieceTokenizer(Tokenizer):
         return " ".join(filter(None, text))
 
     def _normalized(self, text: str) -> str:
-        if self._is_albert:
-            return normalize_albert(text, self._lowercase)
-        return fold(text) if self._lowercase else text
+        return normalize(text, self._lowercase, self._rules)
 
     def _normalized_aligned(self, text: str) -> tuple[str, Sequence[int]]:
         if self._is_albert:
             return self._normalized(text), _albert_sources(text, self._lowercase)
         if self._lowercase:
             # Context affects the form of sigma and the order of marks, never their number.
-            return fold(text), [i for i, character in enumerate(text) for _ in fold(character)]
+            return _fold(text), [i for i, character in enumerate(text) for _ in _fold(character)]
         return text, range(len(text))
 
     def _ids(self, pieces: Sequence[int]) -> np.ndarray:
@@ -198,22 +197,25 @@ def around_pieces(pieces: Sequence[str], special_tokens: SpecialTokens) -> list[
     return [*special_tokens.first, *kept, *special_tokens.last]
 
 
-def fold(text: str) -> str:
+def normalize(text: str, lowercase: bool, rules: str) -> str:
+    """Normalizes a text by the rules "plain" or "albert", before the model does.
+
+    ALBERT turns white space into single spaces, and decomposes compatibility characters (NFKD
+    without combining marks).
+    """
+    if rules == "albert":
+        text = " ".join(text.split()).replace("``", '"').replace("''", '"')
+        return _decomposed(text, lowercase)
+    return _fold(text) if lowercase else text
+
+
+def _fold(text: str) -> str:
     """Lower-cases and strips accents (NFD without its nonspacing marks), as BERT does."""
     text = text.lower()
     if text.isascii():
         return text
     text = unicodedata.normalize("NFD", text)
     return "".join(c for c in text if unicodedata.category(c) != "Mn")
-
-
-def normalize_albert(text: str, lowercase: bool) -> str:
-    """Normalizes a text as ALBERT does before it applies the model.
-
-    White space becomes single spaces, and compatibility characters are decomposed (NFKD without
-    combining marks).
-    """
-    return _decomposed(" ".join(text.split()).replace("``", '"').replace("''", '"'), lowercase)
 
 
 def _decomposed(text: str, lowercase: bool) -> str:
@@ -224,7 +226,7 @@ def _decomposed(text: str, lowercase: bool) -> str:
 
 
 def _albert_sources(text: str, lowercase: bool) -> list[int]:
-    """Returns the index in `text` of each character of `normalize_albert(text, lowercase)`."""
+    """Finds the index in `text` of each character of `normalize(text, lowercase, "albert")`."""
     characters: list[tuple[str, int]] = []
     for index, character in enumerate(text):
         last = characters[-1][0] if characters else " "

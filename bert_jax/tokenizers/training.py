@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SpecialTokens
 from bert_jax.tokenizers.byte_bpe import Merges
-from bert_jax.tokenizers.sentencepiece import fold, normalize_albert
+from bert_jax.tokenizers.sentencepiece import normalize
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 # A text with more characters may use half of the vocabulary for them, and what is left after
@@ -215,9 +215,6 @@ def train_sentencepiece(
 
 def _lines(texts: Iterable[str], lowercase: bool, rules: str) -> Iterator[str]:
     for line in chain.from_iterable(text.splitlines() for text in texts):
-        if rules == "albert":
-            line = normalize_albert(line, lowercase)
-        elif lowercase:
-            line = fold(line)
+        line = normalize(line, lowercase, rules)
         for start in range(0, len(line), _SENTENCEPIECE_LINE):
             yield line[start : start + _SENTENCEPIECE_LINE]
