@@ -287,15 +287,13 @@ class Bert:
         return max_length
 
     def layers(self, layers: Iterable[int]) -> tuple[int, ...]:
-        """Converts negative numbers of layers to positive ones; 0 is the embeddings.
+        """Converts layers to numbers from 0, the embeddings, to the last block's.
 
         Raises:
           UserError: There is no such layer.
         """
-        layers, count = (
-            [operator.index(layer) for layer in layers],
-            self.config.num_hidden_layers + 1,
-        )
+        layers = [operator.index(layer) for layer in layers]
+        count = self.config.num_hidden_layers + 1
         if not layers or not all(-count <= layer < count for layer in layers):
             raise UserError(
                 f"layers is {layers}; for {self.source} it must be one or more numbers from 0 "

@@ -243,8 +243,10 @@ def _drop_repeated(tensors: dict[str, Tensor], family: Family, file: Path) -> No
     for copy, original in family.tied.items():
         if copy not in tensors:
             continue
-        value = tensors.pop(copy)
-        if not np.array_equal(value.read(), tensors.setdefault(original, value).read()):
+        if original not in tensors:
+            # The tensor is saved only under its other name.
+            tensors[original] = tensors.pop(copy)
+        elif not np.array_equal(tensors.pop(copy).read(), tensors[original].read()):
             raise UserError(f"{file}: {copy} differs from {original}, to which it must be tied")
 
 
