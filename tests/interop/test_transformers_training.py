@@ -10,7 +10,7 @@ import pytest
 from bert_jax.config.finetuning import filled_in, finetune_config
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.example_order import ExampleOrder, training_batches
-from bert_jax.interop.weights import flatten, unflatten
+from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import TaskModel
 from tests.finetuning import small
 
@@ -42,8 +42,7 @@ def test_fine_tuning_steps_match_pytorch(tmp_path, monkeypatch):
     rows = setting.task.rows("train")
     num_steps = task_setup.make_stage(config, rows).num_steps
     trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
-    weights = task_setup.read_weights(config, trainer, setting)
-    state = trainer.state_of(unflatten(weights, trainer.model_config))
+    state = task_setup.first_state(config, trainer, setting)
     order = ExampleOrder(rows, batch_size=8, num_steps=num_steps, seed=config.seed)
 
     theirs = transformers.BertForSequenceClassification.from_pretrained(
