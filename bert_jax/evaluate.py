@@ -60,7 +60,7 @@ def main(_) -> None:
             for name in ("max_document_characters", "bad_documents", "max_sequences"):
                 if args[name].present:
                     raise UserError(f"--{name} is for pre-trained models, not for {args.workdir}")
-            from bert_jax.finetuning.scoring import score_file
+            from bert_jax.finetuning.predictions import score_file
 
             results = score_file(args.workdir, args.data, args.step)
             for name, value in results.items():

@@ -32,12 +32,12 @@ def main(_) -> None:
         raise UserError("--workdir is missing: the directory where the run is to be written")
     source = config_source()
     with cli.joined_hosts():
-        from bert_jax.finetuning import glue_table, run, sweep
+        from bert_jax.finetuning import run, sweep
         from bert_jax.pretraining import settings
 
         settings.describe(args.config, source)
         if args.config.get("task") == ALL:
-            glue_table.finetune_all(args.config, workdir, args.sweep)
+            sweep.finetune_all(args.config, workdir, args.sweep)
         elif args.sweep:
             sweep.sweep(args.config, workdir)
         else:

@@ -32,8 +32,8 @@ def keep_freed_memory() -> None:
 def wait_for_each_program() -> None:
     """Disables asynchronous dispatch of programs on the CPU.
 
-    Otherwise, the next step allocates its temporaries while those of the current step are still
-    in use: fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of 4.8.
+    Otherwise, the next step allocates its temporaries while the current step still uses its own:
+    fine-tuning MiniLM with 32 sequences of 256 tokens peaked at 16.0 GiB instead of 4.8.
     Waiting costs no time, because other threads make the batches: BERT-mini trained a sixth
     faster, with a fifth of the page faults. Programs over several devices are not affected.
 

@@ -199,7 +199,7 @@ def mismatch(value: Any, like: Any, name: str = "its content") -> str:
     Args:
       value: The value.
       like: A value of the right types. Objects may have other keys too; a key NAME? may be missing
-        or null. A list's only entry is an example of each entry.
+        or null. A list's only item is an example of each item.
       name: The name of the value in messages.
     """
     is_number = isinstance(like, float) and type(value) is int
@@ -207,7 +207,7 @@ def mismatch(value: Any, like: Any, name: str = "its content") -> str:
         return f"{name} should be {_JSON_TYPES[type(like)]}"
     parts = []
     if isinstance(like, list):
-        parts = [(f"{name}[{i}]", entry, like[0]) for i, entry in enumerate(value)]
+        parts = [(f"{name}[{i}]", item, like[0]) for i, item in enumerate(value)]
     elif isinstance(like, dict):
         for key, example in like.items():
             known = key.removesuffix("?")
@@ -215,7 +215,7 @@ def mismatch(value: Any, like: Any, name: str = "its content") -> str:
                 parts.append((f"{name}.{known}", value[known], example))
             elif known == key:
                 return f"{name} has no {key}"
-    return next(filter(None, (mismatch(entry, e, key) for key, entry, e in parts)), "")
+    return next(filter(None, (mismatch(*part[1:], part[0]) for part in parts)), "")
 
 
 def open_input(path: epath.PathLike) -> BinaryIO:

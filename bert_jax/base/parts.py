@@ -27,8 +27,8 @@ def trust(value: Any) -> None:
     elif isinstance(value, ConfigDict):
         trust(list(value.values()))
     elif isinstance(value, Sequence):
-        for entry in value:
-            trust(entry)
+        for item in value:
+            trust(item)
 
 
 def load_part(

@@ -156,7 +156,7 @@ def say_next(commands: Mapping[str, str]) -> None:
 
 
 def terminal(**options: Any) -> Console:
-    """Returns the console of standard output; `options` are those of rich.
+    """Returns the console of standard output; rich.console.Console takes the `options`.
 
     It shows text as it is. A path or a token such as [MASK] is not markup.
     """

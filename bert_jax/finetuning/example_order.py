@@ -21,7 +21,7 @@ class ExampleOrder:
     """Chooses the rows of each step, as a pure function of the arguments.
 
     Every epoch has each row once, in its own keyed order. A batch may span two epochs. With
-    `window` above 0, the examples of each `window` steps are sorted by length and divided over
+    `window` above 0, the examples of each `window` steps are sorted by length and divided among
     these steps, which then run in a keyed order.
     """
 
@@ -49,8 +49,8 @@ class ExampleOrder:
         row_N = self._rows_of_steps(first, end)
         by_length_N = row_N[np.argsort(self.length_R[row_N], kind="stable")]
         key = random_key(self.seed, first, self.window)
-        place_S = permuted(np.arange(end - first), end - first, key)
-        return by_length_N.reshape(-1, self.batch_size)[place_S]
+        order_S = permuted(np.arange(end - first), end - first, key)
+        return by_length_N.reshape(-1, self.batch_size)[order_S]
 
     def _rows_of_steps(self, first: int, end: int) -> np.ndarray:
         """Returns int64 [(end - first) * batch_size], before any sorting."""
@@ -71,7 +71,7 @@ def all_rows(rows: TokenRows) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _lengths(rows: TokenRows) -> np.ndarray:
-    """Returns the length of each row, int64 [R]; with choices, that of the longest choice."""
+    """Returns the length of each row, int64 [R]; with choices, of the longest choice."""
     parts = []
     for batch in all_rows(rows):
         length_Rx = batch["attention_mask"].sum(axis=-1)
@@ -112,7 +112,7 @@ def training_batches(
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for step in range(first_step, end_step):
-            # Every host reads the whole batch, because all hosts must cut it to one length.
+            # Every host reads the global batch, because all hosts must cut it to one length.
             batch = cut(rows.take(order.rows_of_step(step)), length_multiple)
             yield {name: array[row_R] for name, array in batch.items()}
 
@@ -130,13 +130,13 @@ def predict(
     """Returns the model's outputs for all rows, in order.
 
     Args:
-      params: Parameters, sharded like those of the trainer.
+      params: Parameters with the trainer's shardings.
       batch_size: Rows at a time; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.
       length_multiple: See `cut`; outputs of padding that was cut are NO_PROBABILITY.
 
     Returns:
-      The model's outputs by name, float32 with one entry for each row; None if stopped.
+      The model's outputs by name, float32, with one row for each input row; None if stopped.
 
     Raises:
       DivergedError: An output is not finite.

@@ -1,20 +1,24 @@
-"""Writes the predictions of the best checkpoint."""
+"""Predicts the splits of a finished run, and scores it on labeled files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
+from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.scoring import score_test
+from bert_jax.finetuning.example_order import predict
 from bert_jax.parallel import multihost
-from bert_jax.tasks.task import Task
+from bert_jax.tasks import make_task
+from bert_jax.tasks.task import Task, TfdsSplit
 from bert_jax.tasks.token_rows import TokenRows
+from bert_jax.text.bad_records import BadRecords
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 
@@ -97,3 +101,82 @@ def _predicted(directory: epath.Path) -> dict[str, str]:
     except (FileNotFoundError, UserError):
         # If the file is damaged, everything is predicted again.
         return {}
+
+
+def score_file(
+    directory: epath.PathLike, file: epath.PathLike, step: int | None = None
+) -> dict[str, Any]:
+    """Returns the official scores of a run on a file in the format of its validation split.
+
+    Args:
+      directory: The work directory of a fine-tuning run.
+      file: The labeled file.
+      step: The step of the checkpoint; None for the best.
+
+    Returns:
+      The scores of the task, `step`, and `num_rows`, the number of sequences.
+
+    Raises:
+      UserError: The directory has no such checkpoint, or a row cannot be used.
+    """
+    directory = epath.Path(directory)
+    config = workdir.load_config(directory)
+    path = files.checked_path(file, "--data")
+    if not path.is_file():
+        raise UserError(f"--data is {file}; it must be a labeled file that exists")
+    task, rows = _read_labeled(config, directory, path)
+    if text := rows.truncated():
+        say(f"warning: {text}")
+    with config.unlocked():
+        # The trainer needs a stage of at least one step.
+        config.train.num_epochs = float(config.train.batch_size)
+    trainer = task_setup.make_trainer(config, task_setup.make_stage(config, rows))
+    folder = workdir.checkpoint_folder(directory, step)
+    with closing(Checkpointer(folder, read_only=True)) as checkpoints:
+        restored = checkpoints.restore_params(trainer.abstract_state().params, step)
+    if restored is None:
+        raise UserError(f"{directory} has no checkpoint yet")
+    step, params = restored
+    outputs = predict(
+        trainer,
+        params,
+        rows,
+        batch_size=config.eval.batch_size,
+        length_multiple=config.data.length_multiple,
+    )
+    return {"step": step, "num_rows": len(rows), **task.score(rows, outputs)}
+
+
+def score_test(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    task: Task,
+    split: str,
+    outputs: Mapping[str, np.ndarray],
+) -> dict[str, float]:
+    """Returns the scores of a test split from its outputs; empty if it has no labels.
+
+    Args:
+      task: The task of the run, which does not read the labels of a test split.
+      outputs: The outputs for all of its rows.
+    """
+    if not split.startswith("test"):
+        return {}
+    try:
+        labeled, rows = _read_labeled(config, directory, task.sources[split])
+    except UserError as error:
+        say(f"the {split} split is not scored: {error}")
+        return {}
+    return labeled.score(rows, outputs) if len(rows) == len(task.rows(split)) else {}
+
+
+def _read_labeled(
+    config: ConfigDict, directory: epath.PathLike, source: epath.PathLike | TfdsSplit
+) -> tuple[Task, TokenRows]:
+    """Reads data in the format of a validation split; returns the task of the run too."""
+    # The file itself names the choices.
+    labels = () if config.head == "multiple_choice" else tuple(config.labels)
+    tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
+    task = make_task(config, "", tokenizer, labels)
+    # The advice to skip rows would name a key of fine-tuning.
+    return task, task.read(source, "validation", BadRecords(config.data.bad_rows, ""))

@@ -1,7 +1,4 @@
-"""A run of fine-tuning, from its config to its results.
-
-`finetune` and `_train` follow the same steps as `bert_jax.pretraining.run.train`.
-"""
+"""A run of fine-tuning: `finetune` shows it in the same steps as `pretraining.run.train`."""
 
 import math
 from collections.abc import Generator, Mapping
@@ -33,7 +30,7 @@ from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.loop import PreemptionGuard, train_loop
 from bert_jax.training.metrics import read_results
-from bert_jax.training.recorder import Recorder, recording
+from bert_jax.training.recorder import Recorder
 from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
@@ -63,106 +60,65 @@ def finetune(
     Raises:
       UserError: Any problem that the user can fix.
     """
+    path, is_first, is_in_sweep = epath.Path(directory), multihost.is_first(), setup is not None
+    source = source or ConfigSource("the given config", config, is_stored=True)
     with ExitStack() as stack:
-        # The directory stays locked until the results are written.
-        run = multihost.run_on_all(lambda: _open_run(config, directory, setup, stack))
-        if source:
-            run.warnings = settings.unasked(run.warnings, source)
+        validate(config)
+
+        # Lock the directory until the results are written.
+        multihost.run_on_all(lambda: stack.enter_context(workdir.lock(directory)))
+
+        # Open the input, and check everything that can be checked before any work is done.
+        setup = multihost.run_on_all(lambda: setup or task_setup.open_task_setup(config, directory))
+        run = multihost.run_on_all(lambda: FinetuningRun(config, path, setup, is_in_sweep))
         guard = stack.enter_context(PreemptionGuard())
+
         results = multihost.run_on_process_zero(lambda: _finished(run))
         if not results:
-            is_stored = source is None or source.is_stored
-            differences = None if is_stored else settings.differences(config, source)
-            results = _train(run, guard, differences)
-        if not results:
-            return None
+            # Start or continue.
+            checkpointer = stack.enter_context(closing(open_checkpoints(run.config, path)))
+            state, resume = checkpointer.restore_newest(run.trainer.abstract_state()) or (
+                task_setup.first_state(run.config, run.trainer, setup),
+                {},
+            )
+            step = int(state.step)
+            run.best = Best(path, keeps=True, state=resume.get("best", {}))
+            stack.enter_context(closing(run.best))
+            differences = settings.recorded(config, source)
+            multihost.run_on_process_zero(lambda: run.claim(differences))
+            warnings = settings.unasked(run.warnings, source)
+            announce(run.config, run.task, run.trainer, path, step, warnings)
+
+            # Train.
+            step, times = train_loop(run, state, resume, checkpointer, guard)
+            if guard.requested:
+                return None
+
+            # Write the results.
+            results = run.ending(step) | run.results | times
+            if is_first:
+                files.write_json(path / workdir.RESULTS, results)
+                write_pages(path)
+                run.summarize(results)
+
         scores = write_predictions(
             run.config,
-            run.directory,
+            path,
             run.task,
             run.trainer.abstract_state().params,
             lambda params, rows: run.predict(params, rows, guard),
         )
-        if scores and multihost.is_first():
+        if scores and is_first:
             # The report was written before the scores of the test split were known.
-            write_pages(run.directory)
+            write_pages(path)
         if guard.poll():
             say(f"Stopped by {guard.signal_name}: run the same command to continue.")
             return None
         return results | scores
 
 
-def _open_run(
-    config: ConfigDict, directory: epath.PathLike, setup: TaskSetup | None, stack: ExitStack
-) -> "FinetuningRun":
-    """Checks everything that can be checked before any work is done, and locks the directory."""
-    validate(config)
-    files.checked_path(directory, "--workdir")
-    stack.enter_context(workdir.lock(directory))
-    is_in_sweep = setup is not None
-    setup = setup or task_setup.open_task_setup(config, directory)
-    return FinetuningRun(config, directory, setup, is_in_sweep=is_in_sweep)
-
-
-def _train(
-    run: "FinetuningRun", guard: PreemptionGuard, differences: Mapping[str, Any] | None
-) -> dict[str, Any] | None:
-    """Trains and scores; returns None if the run was stopped."""
-    config, directory, trainer = run.config, run.directory, run.trainer
-    with ExitStack() as stack:
-        checkpointer = stack.enter_context(closing(open_checkpoints(config, directory)))
-
-        # Start or continue.
-        state, resume = checkpointer.restore_newest(trainer.abstract_state()) or (
-            task_setup.first_state(config, trainer, run.setup),
-            {},
-        )
-        step = int(state.step)
-
-        def claim() -> None:
-            run.claim_data()
-            workdir.claim(directory, config, differences)
-
-        multihost.run_on_process_zero(claim)
-        run.best = best = Best(directory, keeps=True, state=resume.get("best", {}))
-        stack.enter_context(closing(best))
-        announce(config, run.task, trainer, directory, step, run.warnings)
-
-        # Train.
-        with recording(*("finetune", config, trainer, directory, run.num_steps, step, resume)) as (
-            recorder,
-            profiler,
-        ):
-            train_loop(
-                run,
-                state,
-                recorder=recorder,
-                profiler=profiler,
-                checkpointer=checkpointer,
-                guard=guard,
-            )
-        if guard.requested:
-            return None
-
-        results = {
-            "task": run.task.name,
-            "metric": run.task.metric,
-            "score": best.score,
-            "best_step": best.step,
-            "step": run.num_steps,
-            **best.results,
-            **recorder.times(),
-        }
-        if multihost.is_first():
-            # The results are written last, because a run that has them is not started again.
-            files.write_json(directory / workdir.RESULTS, results)
-            write_pages(directory)
-            run.summarize(results)
-        return results
-
-
 class FinetuningRun:
-    """A run of fine-tuning; see `Run` for what the loop does with it.
+    """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them.
 
     Attributes:
       best: The best scores on the first validation split.
@@ -171,13 +127,16 @@ class FinetuningRun:
       UserError: The work directory belongs to another run, or the options do not fit.
     """
 
+    label, advice = "finetune", ""
+    best: Best
+
     def __init__(
-        self, config: ConfigDict, directory: epath.PathLike, setup: TaskSetup, is_in_sweep: bool
+        self, config: ConfigDict, directory: epath.Path, setup: TaskSetup, is_in_sweep: bool
     ):
         self.setup, self.task = setup, setup.task
         # A sweep prints the path of its own report and advice for its best run.
         self.is_in_sweep = is_in_sweep
-        self.directory = epath.Path(directory)
+        self.directory = directory
         self.config = filled_in(config, setup.model, self.task.head, self.task.labels, setup.family)
         self.warnings = workdir.check(directory, self.config)
         self.warnings += task_setup.read_rows(self.config, self.task)
@@ -205,6 +164,16 @@ class FinetuningRun:
         """Refuses data that differ from those at the beginning of the run."""
         identity = self.setup.data_identity
         workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
+
+    def claim(self, differences: Mapping[str, Any] | None) -> None:
+        """Records the data, the config and its differences from the file."""
+        self.claim_data()
+        workdir.claim(self.directory, self.config, differences)
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The scores at the best step by split; empty before the first evaluation."""
+        return self.best.results if self.best.step >= 0 else {}
 
     @property
     def splits(self) -> list[str]:
@@ -270,6 +239,16 @@ class FinetuningRun:
 
     def is_over(self) -> bool:
         return False
+
+    def ending(self, step: int) -> dict[str, Any]:
+        """Returns how the run ended, for results.json."""
+        return {
+            "task": self.task.name,
+            "metric": self.task.metric,
+            "score": self.best.score,
+            "best_step": self.best.step,
+            "step": step,
+        }
 
     def summarize(self, results: dict[str, Any]) -> None:
         """Prints the results and what to do next."""

@@ -1,4 +1,4 @@
-"""Runs a task over a grid of learning rates, batch sizes and seeds."""
+"""Several runs with one command: a grid of learning rates, batch sizes and seeds; all of GLUE."""
 
 import hashlib
 import itertools
@@ -16,19 +16,21 @@ from rich.table import Table
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say, terminal
-from bert_jax.config.finetuning import validate
+from bert_jax.config.finetuning import GLUE_TASKS, finetune_config, validate
 from bert_jax.finetuning import task_setup
 from bert_jax.finetuning.run import finetune
 from bert_jax.finetuning.summary import advise
 from bert_jax.parallel import multihost
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.reports.page import write_pages
+from bert_jax.tasks.glue import SPECS, find_splits
+from bert_jax.text.tfds import TFDS_PREFIX, open_downloaded
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
-from bert_jax.training.workdir import RUNS
 
 # The SHA-256 of the initial weights of all runs.
 WEIGHTS = "weights.sha256"
+TABLE = "glue.json"
 
 
 def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | None:
@@ -60,10 +62,9 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
     with ExitStack() as stack:
 
         def opened() -> task_setup.TaskSetup:
-            files.checked_path(directory, "--workdir")
             stack.enter_context(workdir.lock(directory))
             workdir.check_no_run(directory)
-            _check_runs(directory / RUNS, grid)
+            _check_runs(directory / workdir.RUNS, grid)
             setup = task_setup.open_task_setup(config)
             task_setup.read_rows(config, setup.task)
             mesh = make_mesh(config.mesh)
@@ -83,7 +84,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         for number, (name, values) in enumerate(grid, 1):
             say(f"run {number} of {len(grid)}: {name}")
             try:
-                results = finetune(_with(config, values), directory / RUNS / name, setup)
+                results = finetune(_with(config, values), directory / workdir.RUNS / name, setup)
             except DivergedError as error:
                 say(f"warning: {name}: {error}")
                 diverged.append({"name": name, **values, "error": str(error)})
@@ -91,7 +92,9 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
                 if results is None:
                     return None
                 runs.append({**results, **values, "name": name})
-                multihost.run_on_process_zero(lambda: _remove_checkpoints(directory / RUNS, runs))
+                multihost.run_on_process_zero(
+                    lambda: _remove_checkpoints(directory / workdir.RUNS, runs)
+                )
             # Compiled programs contain the learning rate of their run.
             jax.clear_caches()
     if not runs:
@@ -111,7 +114,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         files.write_json(directory / workdir.SWEEP, summary)
         write_pages(directory)
         terminal().print(sweep_table(summary))
-        best = directory / RUNS / summary["best_run"]
+        best = directory / workdir.RUNS / summary["best_run"]
         print(f"best run     {best}")
         print(f"report       {directory / workdir.REPORT}, {directory / workdir.SWEEP}")
         advise(config, setup.task.head, best)
@@ -226,3 +229,103 @@ def _remove_checkpoints(folder: epath.Path, runs: list[dict[str, Any]]) -> None:
         files.remove_directory(folder / run["name"] / workdir.CHECKPOINTS)
         if run["name"] != best:
             files.remove_directory(folder / run["name"] / workdir.BEST)
+
+
+def finetune_all(
+    config: ConfigDict, directory: epath.PathLike, is_sweep: bool
+) -> dict[str, Any] | None:
+    """Fine-tunes on every task of GLUE, one after another, each in a directory named after it.
+
+    Args:
+      config: The config of the task "all", whose values apply to every task. `data.input` is
+        the folder with the tasks' folders, or "tfds:glue".
+      directory: Receives TASK/ for each task, and glue.json.
+      is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
+
+    Returns:
+      The contents of glue.json: `scores`, 100 times the validation score of each task, and their
+      `average`. None if the run was stopped before its end.
+
+    Raises:
+      UserError: A task's data are missing, or as for `finetune`.
+    """
+    directory = epath.Path(directory)
+    if not config.data.input:
+        raise UserError(
+            "config.data.input is missing: the folder with all GLUE tasks (glue_data), or tfds:glue"
+        )
+    configs = {task: task_config(config, task) for task in GLUE_TASKS}
+    check_folders(configs)
+    if config.eval.predict and config.data.input.startswith(TFDS_PREFIX):
+        # A submission includes AX, which MNLI's model predicts.
+        open_downloaded(f"{config.data.input.rstrip('/')}/ax")
+    scores = {}
+    for task, run_config in configs.items():
+        say(f"=== {task} ===")
+        results = (sweep if is_sweep else finetune)(run_config, directory / task)
+        if results is None:
+            return None
+        results = best_of(results["runs"]) if is_sweep else results
+        scores[task] = {
+            split: 100 * values[results["metric"]]
+            for split, values in results.items()
+            if split.startswith("validation")
+        }
+    summary = {"scores": scores, "average": average(scores)}
+    if multihost.is_first():
+        files.write_json(directory / TABLE, summary)
+        terminal().print(glue_table(summary))
+        print(f"all scores   {directory / TABLE}")
+    return summary
+
+
+def task_config(config: ConfigDict, task: str) -> ConfigDict:
+    """Returns the config of one task, with the values of the config for all tasks."""
+    result = finetune_config(task)
+    values = {key: value for key, value in config.items() if key != "task"}
+    result.update(ConfigDict(values))
+    source = config.data.input
+    if source.startswith(TFDS_PREFIX):
+        result.data.input = f"{source.rstrip('/')}/{task}"
+    else:
+        result.data.input = str(epath.Path(source) / SPECS[task].folder)
+    if task == "qqp":
+        # Some rows of train.tsv lack a question.
+        result.data.bad_rows = "skip"
+    return result.lock()
+
+
+def check_folders(configs: dict[str, ConfigDict]) -> None:
+    """Refuses a folder that lacks a task's data, before hours of training."""
+    for task, config in configs.items():
+        if not config.data.input.startswith(TFDS_PREFIX):
+            found = find_splits(task, config.data.input)
+            if config.eval.predict == "test" and not any(s.startswith("test") for s in found):
+                raise UserError(
+                    f"config.eval.predict is test, but {config.data.input} has no test split"
+                )
+
+
+def average(scores: dict[str, dict[str, float]]) -> float:
+    """Returns the mean over all dev sets except WNLI's.
+
+    MNLI counts twice, with its two dev sets, as in table 1 of the paper.
+    """
+    counted = [
+        score for task, splits in scores.items() if task != "wnli" for score in splits.values()
+    ]
+    return sum(counted) / len(counted)
+
+
+def glue_table(summary: dict[str, Any]) -> Table:
+    """Returns a table with a row for each task and the average."""
+    table = Table(title="GLUE, dev sets", title_justify="left")
+    table.add_column("task")
+    table.add_column("metric")
+    table.add_column("score", justify="right")
+    for task, splits in summary["scores"].items():
+        cells = "/".join(f"{score:.1f}" for score in splits.values())
+        table.add_row(task, SPECS[task].metric, cells)
+    table.add_section()
+    table.add_row("average", "without WNLI", f"{summary['average']:.1f}")
+    return table

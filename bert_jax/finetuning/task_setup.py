@@ -18,7 +18,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.finetuning import feature_layers
 from bert_jax.finetuning.example_order import all_rows
-from bert_jax.interop import formats
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
@@ -26,7 +25,8 @@ from bert_jax.models import BertConfig
 from bert_jax.models.task_models import TaskModel, make_task_model
 from bert_jax.objectives.task_losses import make_task_loss
 from bert_jax.parallel.mesh import num_data_shards
-from bert_jax.tasks.factory import make_task
+from bert_jax.pretraining.build import read_pretrained
+from bert_jax.tasks import make_task
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.token_rows import TokenRows
 from bert_jax.tokenizers import Tokenizer
@@ -97,8 +97,7 @@ def open_task_setup(config: ConfigDict, directory: epath.PathLike | None = None)
 
 
 def _read_pretrained(config: ConfigDict) -> Pretrained:
-    pretrained = formats.read(config.init_from)
-    pretrained.cut_padding()
+    pretrained = read_pretrained(config.init_from)
     if pretrained.tokenizer is None:
         raise UserError(
             f"config.init_from: {config.init_from} has no tokenizer; python -m "

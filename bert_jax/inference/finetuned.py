@@ -28,10 +28,9 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.models.task_models import make_task_model
 from bert_jax.tasks import ner_tags
 from bert_jax.tasks.glue import SPECS
-from bert_jax.tasks.ner_rows import TaggedRows
+from bert_jax.tasks.ner import TaggedRows
 from bert_jax.tasks.squad_answers import Answer, rank_answers
-from bert_jax.tasks.squad_data import Context, Question
-from bert_jax.tasks.squad_windows import Windows
+from bert_jax.tasks.squad_data import Context, Question, Windows
 from bert_jax.tokenizers import TokenRow
 
 # The method for each head.

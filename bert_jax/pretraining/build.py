@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import teacher_layers
-from bert_jax.interop import formats
 from bert_jax.interop.families import load_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten
@@ -26,6 +25,20 @@ from bert_jax.training.state import abstract_params
 from bert_jax.training.trainer import Trainer
 
 
+def read_pretrained(path: str) -> Pretrained:
+    """Returns the model at a path, without rows that only pad its vocabulary.
+
+    Raises:
+      UserError: The path holds no model, or a damaged one.
+    """
+    # A run that begins with random weights loads no converter.
+    from bert_jax.interop import formats
+
+    pretrained = formats.read(path)
+    pretrained.cut_padding()
+    return pretrained
+
+
 def read_teacher(config: ConfigDict) -> Pretrained | None:
     """Returns the teacher of a config; None if no term needs one, or none is named.
 
@@ -36,11 +49,9 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
     if not (config.objective.teacher and any(term.needs_teacher for term in terms)):
         return None
     try:
-        teacher = formats.read(config.objective.teacher)
-        teacher.cut_padding()
+        return read_pretrained(config.objective.teacher)
     except UserError as error:
         raise UserError(f"config.objective.teacher: {error}") from error
-    return teacher
 
 
 def _check_teacher(config: ConfigDict, teacher: Pretrained, terms: Sequence[Term]) -> None:

@@ -1,7 +1,7 @@
 """Scores a model and baselines on held-out text.
 
 `config.eval.seed` fixes rows and masks, which are the same at every step. 15 % of the tokens are
-masked, even if training masks another share.
+masked, whatever fraction training masks.
 """
 
 import contextlib
@@ -24,8 +24,6 @@ from bert_jax.base.errors import UserError
 from bert_jax.base.progress import Progress, empty_table, say
 from bert_jax.batches.stream import evaluation_batches
 from bert_jax.config import check_vocabulary
-from bert_jax.interop import formats
-from bert_jax.interop.native import is_native
 from bert_jax.objectives.language_model import FILLED_TEXTS
 from bert_jax.objectives.term import Metric
 from bert_jax.parallel import multihost
@@ -201,7 +199,7 @@ def evaluate_workdir(
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     check_vocabulary(config, tokenizer.vocab_size, str(directory))
-    # The devices may differ from those of training.
+    # This machine may have other devices than the one that trained.
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
@@ -236,6 +234,10 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
       UserError: The path holds no known model, or is not a work directory and a step is given or
         there are several processes, which could not all read the conversion.
     """
+    # Only the command `evaluate` needs the converters.
+    from bert_jax.interop import formats
+    from bert_jax.interop.native import is_native
+
     path = epath.Path(files.checked_path(model, "--workdir"))
     if (path / workdir.CORPUS).exists() or is_native(path):
         yield path

@@ -16,14 +16,17 @@ from bert_jax.base.progress import say
 from bert_jax.batches.rows import records
 from bert_jax.batches.stream import Stream, StreamSpec
 from bert_jax.config import check_vocabulary
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
+from bert_jax.reports.corpus_report import DIVIDES_SENTENCES
 from bert_jax.store import record_store
 from bert_jax.store.manifest import check_metadata
 from bert_jax.store.preparation import prepare
 from bert_jax.store.record_store import RecordStore
 from bert_jax.store.token_store import METADATA, TokenStore, read_metadata
 from bert_jax.text.bad_records import skipped_texts
+from bert_jax.text.sources import BUILT_IN, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.stages import Stage, resolve_stages
 
@@ -87,7 +90,7 @@ class RunInput:
 
 
 def open_run_input(
-    config: ConfigDict, directory: epath.PathLike, *, may_cut: bool = True
+    config: ConfigDict, directory: epath.PathLike, source: ConfigSource | None = None
 ) -> RunInput:
     """Opens the token store or the rows of a run, and prepares them first if they are missing.
 
@@ -96,9 +99,10 @@ def open_run_input(
     match the config in every key. Process 0 does all the writing while the others wait.
 
     Args:
-      may_cut: If False, a text is refused before it is tokenized if much of it would be lost with
-        the ends of long sentences.
+      source: The file and the flags that the config comes from, if any. If they do not accept it, a
+        text is refused before it is tokenized if rows would cut much of it off long sentences.
     """
+    may_cut = source is None or _accepts_cuts(config, source)
     path = workdir.store_directory(directory, config)
     opened: list[RunInput] = []
     multihost.run_on_process_zero(lambda: opened.append(_prepare(config, directory, path, may_cut)))
@@ -134,13 +138,21 @@ def _prepare(
     return run_input
 
 
+def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
+    """Returns whether the user has accepted that rows cut long sentences."""
+    # The published results of the small recipes on the built-in corpus include the loss.
+    is_built_in = split_inputs(config.data.input) == [BUILT_IN]
+    # A run that continues has begun with them.
+    return is_built_in or source.is_stored or f"data.{DIVIDES_SENTENCES}" in source.flags
+
+
 def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.Tokenizer) -> None:
     """Refuses a text that would lose many tokens."""
     run_input = RunInput(sample, None, tokenizer, {"options": {"format": config.data.format}})
     if cut := corpus_report.cut_sentences(run_input.reports(config, resolve_stages(config))):
         raise UserError(
-            f"at the beginning of the text, {cut}, and --config.data.max_sentence_tokens="
-            f"{config.data.max_sentence_tokens} accepts the loss"
+            f"at the beginning of the text, {cut}, and --config.data.{DIVIDES_SENTENCES}="
+            f"{config.data[DIVIDES_SENTENCES]} accepts the loss"
         )
 
 

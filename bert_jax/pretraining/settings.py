@@ -1,4 +1,4 @@
-"""Completes the config of a pre-training run, prints it, and names the commands to run next."""
+"""Completes the config of a pre-training run, and tells what the user did not set."""
 
 import json
 import shlex
@@ -13,14 +13,12 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.config.command_line import ConfigSource, config_files
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.data import DATA
 from bert_jax.config.pretraining import PRETRAINING
 from bert_jax.config.schema import Change, flatten
-from bert_jax.interop import formats
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.parallel import multihost
-from bert_jax.pretraining.build import read_teacher
+from bert_jax.pretraining.build import read_pretrained, read_teacher
 from bert_jax.store.manifest import (
     check_case,
     given_tokenizer,
@@ -29,12 +27,12 @@ from bert_jax.store.manifest import (
     store_options,
 )
 from bert_jax.store.token_store import read_metadata
-from bert_jax.text.sources import BUILT_IN, join_inputs, split_inputs
+from bert_jax.text.sources import join_inputs
 from bert_jax.training import workdir
 
 _OF_WEIGHTS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
-# Keys that a config file sets on purpose. The keys of the text that only a store determines and
-# those of the model are a recipe's own proposals.
+# Keys that a config file sets on purpose. A recipe only proposes its model and the keys of the text
+# that a store determines.
 _CHOSEN = frozenset(
     f"data.{key}"
     for key, field in DATA.items()
@@ -68,8 +66,7 @@ def complete(
         stored = config_lib.flatten(workdir.load_config(directory))
         filled = {key: value for key, value in stored if key in _OF_WEIGHTS}
     elif config.init_from:
-        pretrained = formats.read(config.init_from)
-        pretrained.cut_padding()
+        pretrained = read_pretrained(config.init_from)
         values = _of_weights(config, directory, pretrained, config.init_from)
         filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
     elif teacher:
@@ -202,14 +199,17 @@ def _vocabulary(
 
 
 def differences(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys whose values differ from those of the config file, with both values."""
+    """Returns the keys that differ from the config file, with both values."""
     return config_lib.differences(config_lib.to_dict(source.values), config_lib.to_dict(config))
 
 
+def recorded(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, Any]] | None:
+    """Returns the differences to record; None if the config comes from a work directory."""
+    return None if source.is_stored else differences(config, source)
+
+
 def describe(config: ConfigDict, source: ConfigSource) -> None:
-    """Prints the differences of the config from its file; only process 0 prints."""
-    if not multihost.is_first():
-        return
+    """Prints the differences of the config from its file."""
     for key, (before, now) in differences(config, source).items():
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
 
@@ -218,28 +218,3 @@ def unasked(warnings: Iterable[str], source: ConfigSource) -> list[str]:
     """Returns the warnings whose subject is not a key that the user has just set by a flag."""
     subjects = tuple(f"config.{key} " for key in source.flags)
     return [warning for warning in warnings if not warning.startswith(subjects)]
-
-
-def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
-    """Returns what to do with the model of a finished run, as `progress.say_next` takes it."""
-    commands, path, terms = {}, shlex.quote(str(directory)), config.objective.terms
-    if "replaced_token" in terms:
-        use = "detect 'The chef cooked the weather.'"
-        commands["find replaced words"] = f"predict --model={path} {use}"
-    elif "masked_lm" in terms:
-        commands["fill in a masked word"] = f"predict --model={path} fill-mask 'It is [MASK].'"
-    commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
-    if split_inputs(config.data.input) == [BUILT_IN]:
-        has_recipe = config.family in config_files() and not config.objective.teacher
-        recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
-        keys = "--config.data.input='my_text/*.txt'"
-        commands["train on your own text"] = f"main --config={recipe} --workdir=DIR {keys}"
-    else:
-        keys = f"--config.init_from={path} --config.data.input=train=FILE,validation=FILE"
-        commands["fine-tune it on labeled rows"] = (
-            f"finetune --config=finetune/table --workdir=DIR {keys}"
-        )
-        commands["load it in transformers"] = (
-            f"convert --input={path} --output=DIR --to=huggingface"
-        )
-    return commands

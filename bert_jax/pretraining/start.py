@@ -16,6 +16,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config import teacher_layers, total_steps
+from bert_jax.config.command_line import ConfigSource
 from bert_jax.interop.pretrained import INITIAL_LENGTH, Pretrained
 from bert_jax.interop.weights import (
     Weights,
@@ -26,10 +27,12 @@ from bert_jax.interop.weights import (
     unflatten,
 )
 from bert_jax.parallel import multihost
+from bert_jax.pretraining import settings
 from bert_jax.store.manifest import given_tokenizer
 from bert_jax.tokenizers import Tokenizer
 from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.stages import stage_of
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
@@ -53,6 +56,7 @@ def first_state(
     """
     # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
+        _check_stage(config, trainer, int(restored[0].step), restored[1])
         return restored
     if config.resume_from:
         # It continues with another run's weights, optimizer, step and position in the data.
@@ -60,6 +64,7 @@ def first_state(
         folder = epath.Path(config.resume_from) / workdir.CHECKPOINTS
         with closing(Checkpointer(folder, read_only=True)) as others:
             state, resume = others.restore_newest(trainer.abstract_state())
+        _check_stage(config, trainer, int(state.step), resume)
         # Its best parameters are in its own directory.
         return state, {**resume, "best": {}}
     if pretrained:
@@ -83,6 +88,7 @@ def open_checkpoints(config: ConfigDict, directory: epath.PathLike) -> Checkpoin
 def check(
     config: ConfigDict,
     directory: epath.PathLike,
+    trainer: Trainer,
     pretrained: Pretrained | None,
     teacher: Pretrained | None,
 ) -> None:
@@ -96,9 +102,15 @@ def check(
       teacher: The teacher, if there is one.
 
     Raises:
-      UserError: The run of `config.resume_from` does not fit the config, or the config does not
-        name the vocabulary of the weights.
+      UserError: A teacher is missing, the run of `config.resume_from` does not fit the config, or
+        the config does not name the vocabulary of the weights.
     """
+    if trainer.objective.teacher and not teacher:
+        raise UserError(
+            "config.objective.terms needs a teacher: set --config.objective.teacher=DIR to a "
+            "trained model, such as the work directory of python -m bert_jax.main "
+            "--config=configs/tiny.py --workdir=DIR"
+        )
     if config.resume_from and not workdir.has_checkpoints(directory):
         workdir.check_same_run(config.resume_from, config)
         step = workdir.newest_checkpoint(config.resume_from)
@@ -131,10 +143,14 @@ def check(
         check_tokenizer(given, given_tokenizer(config.data), name)
 
 
-def record_length(
-    config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained | None
+def claim(
+    config: ConfigDict,
+    directory: epath.PathLike,
+    source: ConfigSource,
+    pretrained: Pretrained | None,
 ) -> None:
-    """Records how long the training sequences of the initial weights were, for exports."""
+    """Writes the config, and how long the training sequences of the initial weights were."""
+    workdir.claim(directory, config, settings.recorded(config, source))
     record = epath.Path(directory) / workdir.INITIAL_TRAINING
     other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
     if pretrained:
@@ -207,3 +223,21 @@ def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> 
     raise UserError(
         f"{name} has another vocabulary than the weights of {pretrained.source}: {difference}"
     )
+
+
+def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[str, Any]) -> None:
+    """Refuses a change of num_steps that would move the run to a different position in its data.
+
+    The examples of a stage are counted from its first step. If that step moved, examples would
+    be repeated or skipped.
+    """
+    if step > total_steps(config.train):
+        return
+    stage = stage_of(trainer.stages, step)
+    if (resume["stage"], resume["stage_first_step"]) != (stage.index, stage.first_step):
+        raise UserError(
+            f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
+            "of this run in a different stage or at a different position in it; keep the number "
+            "and train the finished run further with --config.train.extra.steps=N, or choose a "
+            "number with which the current stage stays the same and begins at the same step"
+        )

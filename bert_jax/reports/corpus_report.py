@@ -22,6 +22,8 @@ _PAIR_NAMES = {
     (_ORDER_LABELS, "1"): "swapped or random pairs",
     (_ORDER_LABELS, "2"): "random pairs",
 }
+# The key of config.data that divides long sentences, so that rows need not cut them.
+DIVIDES_SENTENCES = "max_sentence_tokens"
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
 _ROWS_AT_ONCE = 4096
@@ -52,7 +54,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
     """Measures the rows of a stage.
 
     Statistics of rows and sentences come from a sample of consecutive documents with about two
-    million tokens, or from the whole corpus if it is smaller. Random second segments count as seen
+    million tokens, or from all of a smaller corpus. Random second segments count as seen
     only if they lie in the sample.
 
     Args:
@@ -63,9 +65,9 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
     Returns:
       Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
       `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
-      `sentences_per_document` and `tokens_per_sentence` (median, largest); the shares `unknown`
+      `sentences_per_document` and `tokens_per_sentence` (median, largest); the fractions `unknown`
       of all tokens, `too_long` of the sentences that are longer than a row, `seen` of the tokens
-      that an epoch has in its rows, `padding` of the places in rows; `label_shares` for each
+      that an epoch has in its rows, `padding` of the positions in rows; `label_shares` for each
       field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`.
     """
     rows: WindowedRows = stream.examples.rows
@@ -95,10 +97,10 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
             inside = positions[(positions >= start) & (positions < start + len(is_seen_T))]
             is_seen_T[inside - start] = True
     seen = sum(int(is_seen_T.sum()) for _, is_seen_T in is_seen)
-    share = sampled_tokens / store.num_tokens
+    fraction = sampled_tokens / store.num_tokens
     room = spec.max_seq_length - rows.tokenizer.template.num_special(is_pair=False)
-    rows_per_epoch = max(1, round(num_rows / share))
-    places = max(1, num_rows * spec.max_seq_length)
+    rows_per_epoch = max(1, round(num_rows / fraction))
+    num_positions = max(1, num_rows * spec.max_seq_length)
     unknown = int(store.token_counts[rows.tokenizer.unk_id])
     guesses = metadata.get("report", {}).get("formats", [])
     return {
@@ -113,7 +115,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
         "too_long": float((sentence_S > room).mean()),
         "unknown": unknown / store.num_tokens,
         "seen": seen / sampled_tokens,
-        "padding": padding / places,
+        "padding": padding / num_positions,
         "label_shares": {
             name: {
                 str(label): float(count / num_rows)
@@ -124,7 +126,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
             for name, values in labels.items()
         },
         "rows_per_epoch": rows_per_epoch,
-        "tokens_per_epoch": round((places - padding) / share),
+        "tokens_per_epoch": round((num_positions - padding) / fraction),
         "epochs": num_steps * spec.batch_size / rows_per_epoch,
     }
 
@@ -144,7 +146,7 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     if report["unknown"] > 0.01:
         found.append(
             f"{report['unknown']:.1%} of the tokens are unknown to the vocabulary: train one on "
-            "this text, with more entries (config.model.vocab_size), or as "
+            "this text, with more tokens (config.model.vocab_size), or as "
             "config.data.tokenizer=byte_bpe, which knows every character"
         )
     if random_share > 0.7 and median < 10:
@@ -178,12 +180,12 @@ def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch, because "
         f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens and "
-        f"lose their end; --config.data.max_sentence_tokens={length // 2} divides such sentences"
+        f"lose their end; --config.data.{DIVIDES_SENTENCES}={length // 2} divides such sentences"
     )
 
 
 def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
-    """Returns a table of the reports of a run's stages, with all rows or those of these names."""
+    """Returns a table of the reports of a run's stages, with all rows or only these."""
     first = reports[0]
     lengths = (f"rows of {report['max_seq_length']}" for report in reports)
     result = empty_table("What the model sees of the corpus", "", *lengths)
@@ -210,8 +212,8 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
     add("sentences longer than a row", lambda report: f"{report['too_long']:.1%}")
     add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")
     add("padding", lambda report: f"{report['padding']:.1%}")
-    for name, shares in first["label_shares"].items():
-        for label in shares:
+    for name, labels in first["label_shares"].items():
+        for label in labels:
             add(
                 _PAIR_NAMES.get((name, label), f"{name} {label}"),
                 lambda report, name=name, label=label: (

@@ -238,7 +238,7 @@ def _filled(name: str, run: Run, text: str) -> str:
 def _masks(run: Run) -> str:
     """Returns held-out texts with the guesses of some evaluations, evenly spaced to the last one.
 
-    The texts, and with them the masks, depend on the sequence length; those of the last are shown.
+    The texts, and with them the masks, depend on the sequence length; the last are shown.
     """
     filled = {x["step"]: x[_MASKS] for x in run.lines if x.get(_MASKS)}
     if not filled:

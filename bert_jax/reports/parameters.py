@@ -1,4 +1,4 @@
-"""Prints the sharding of every parameter, at the start of a run that divides parameters."""
+"""Prints the sharding of every parameter, at the start of a run that shards parameters."""
 
 import dataclasses
 import math
@@ -23,9 +23,9 @@ class Row:
     """Parameters with the same name, shape and sharding in all layers.
 
     Attributes:
-      name: The path, with "layer_*" in place of the number of a layer.
+      name: The path, with "layer_*" for every layer.
       shape: The shape of each parameter.
-      spec: For each axis, the mesh axes that divide it, joined by "+"; "" for none.
+      spec: For each axis, the mesh axes that it is sharded over, joined by "+"; "" for none.
       dtype: The dtype of each parameter.
       count: The number of parameters.
       bytes_per_device: The bytes of all these parameters on one device.
@@ -58,12 +58,12 @@ def parameter_rows(params: Any) -> list[Row]:
 
 
 def divided_by(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
-    """Returns, for each axis of an array, the mesh axes of several devices that divide it."""
-    entries = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
+    """Returns the mesh axes of several devices that each axis of an array is sharded over."""
+    spec = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
     divides = set(mesh_axes(sharding))
     return tuple(
         "+".join(axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if axis in divides)
-        for axes in entries
+        for axes in spec
     )
 
 

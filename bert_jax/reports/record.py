@@ -22,7 +22,7 @@ class Run(NamedTuple):
 
     Attributes:
       values: The values of `metrics` and their baselines by name; before the end of a pre-training
-        run, those of its last evaluation.
+        run, from its last evaluation.
       metrics: The results to show by their labels, the most important first.
       panels: The quantities to plot by their titles.
     """
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 def read_runs(directory: epath.PathLike) -> list[Run]:
-    """Reads a work directory, or those of all runs of a sweep.
+    """Reads a work directory, or the work directories of all runs of a sweep.
 
     Raises:
       UserError: It holds no run.

@@ -1,1 +1,35 @@
 """The tasks of fine-tuning, from their data to their metrics."""
+
+from ml_collections import ConfigDict
+
+from bert_jax.config.finetuning import TASK_SECTIONS
+from bert_jax.tasks.glue import SPECS, GlueTask
+from bert_jax.tasks.multiple_choice import MultipleChoiceTask
+from bert_jax.tasks.ner import NerTask
+from bert_jax.tasks.squad import SquadTask
+from bert_jax.tasks.table import TableTask
+from bert_jax.tasks.task import Task
+from bert_jax.tokenizers import Tokenizer
+
+TASKS: dict[str, type[Task]] = {
+    **dict.fromkeys(SPECS, GlueTask),
+    "table": TableTask,
+    "squad": SquadTask,
+    "ner": NerTask,
+    "multiple_choice": MultipleChoiceTask,
+}
+
+
+def make_task(
+    config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
+) -> Task:
+    """Makes the task of a config of fine-tuning; see `Task` for the other arguments."""
+    return TASKS[config.task](
+        config.task,
+        source,
+        tokenizer,
+        config[config.task] if config.task in TASK_SECTIONS else {},
+        max_seq_length=config.data.max_seq_length,
+        bad_rows=config.data.bad_rows,
+        labels=labels,
+    )

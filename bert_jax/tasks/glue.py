@@ -14,7 +14,7 @@ from etils import epath
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.example_task import SentenceTask, sentence_example
-from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
+from bert_jax.tasks.task import Source, TfdsSplit, open_splits
 from bert_jax.tasks.token_rows import Example, ExampleRows
 from bert_jax.text import tfds
 from bert_jax.text.bad_records import BadRecord, BadRecords

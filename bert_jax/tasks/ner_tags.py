@@ -55,7 +55,7 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def parse(tag: str) -> str | None:
-    """Returns a tag with BILOU prefixes replaced by those of IOBES; None if it is not a tag."""
+    """Returns a tag with an IOBES prefix instead of a BILOU one; None if it is not a tag."""
     if tag == OUTSIDE:
         return tag
     prefix, _, type_ = tag.partition("-")

@@ -8,11 +8,10 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tasks import squad_data, squad_metrics
-from bert_jax.tasks.sources import Source, TfdsSplit, open_splits
-from bert_jax.tasks.squad_answers import Ranking, rank_answers
-from bert_jax.tasks.squad_windows import Windows
-from bert_jax.tasks.task import Task
+from bert_jax.tasks import squad_data
+from bert_jax.tasks.squad_answers import Ranking, rank_answers, score_1, score_2
+from bert_jax.tasks.squad_data import Windows
+from bert_jax.tasks.task import Source, Task, TfdsSplit, open_splits
 from bert_jax.text import tfds
 from bert_jax.text.bad_records import BadRecords
 
@@ -73,15 +72,15 @@ class SquadTask(Task):
         )
 
     def score(self, rows: Windows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Returns "exact_match" and "f1" for SQuAD 1.1; for 2.0 see `squad_metrics.score_2`."""
+        """Returns "exact_match" and "f1" for SQuAD 1.1; for 2.0 see `score_2`."""
         answers = {question.id: question.answers for question in rows.questions}
         rankings = self._rank(rows, outputs)
         # In 2.0 the best threshold is found among the spans of all questions.
         spans = {r.question: r.best_span.text if r.best_span else "" for r in rankings}
         if self._options["version"] == "1.1":
-            return squad_metrics.score_1(answers, spans)
+            return score_1(answers, spans)
         odds = {r.question: r.null_odds or 0.0 for r in rankings}
-        return squad_metrics.score_2(answers, spans, odds, self._options["null_threshold"])
+        return score_2(answers, spans, odds, self._options["null_threshold"])
 
     def write_predictions(
         self, rows: Windows, outputs: dict[str, np.ndarray], path: epath.PathLike
@@ -89,8 +88,8 @@ class SquadTask(Task):
         """Writes predictions.json for the leaderboard, and more files beside it.
 
         nbest_predictions.json holds the candidates for each question with their probabilities
-        and logits. For SQuAD 2.0, null_odds.json holds the score of no answer minus that of
-        the best span.
+        and logits. For SQuAD 2.0, null_odds.json holds the score of no answer minus the
+        score of the best span.
         """
         path = epath.Path(path)
         rankings = self._rank(rows, outputs)

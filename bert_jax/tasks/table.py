@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from bert_jax.tasks.example_task import SentenceTask, as_number
 from bert_jax.tasks.token_rows import ExampleRows
 from bert_jax.text.sources import split_inputs
 from bert_jax.text.tables import FORMATS, read_rows
-from bert_jax.tokenizers import Tokenizer
 
 _METRICS = ("accuracy", "f1", "f1_accuracy", "matthews")
 _REGRESSION_METRICS = ("pearson_spearman", "pearson", "spearman", "negative_mean_squared_error")
@@ -36,28 +35,28 @@ class TableTask(SentenceTask):
         )
     }
 
-    def __init__(
-        self,
-        name: str,
-        source: str,
-        tokenizer: Tokenizer,
-        options: Mapping[str, Any],
-        **kwargs: Any,
-    ):
-        columns = (options["text_column"], options["text_b_column"])
-        self.text_columns = [column for column in columns if column]
-        self.label_column = options["label_column"]
-        super().__init__(name, source, tokenizer, options, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
         self.label_values = self.labels
         known: Sequence[str] = _REGRESSION_METRICS
         if self.labels:
             known = _METRICS if len(self.labels) == 2 else _METRICS[:1]
-        self.metric = options["metric"] or known[0]
+        self.metric = self._options["metric"] or known[0]
         if self.metric not in known:
             raise UserError(
                 f"config.table.metric is {self.metric!r}; with these labels it must be one of "
                 + ", ".join(known)
             )
+
+    @property
+    def text_columns(self) -> list[str]:
+        return [
+            self._options[key] for key in ("text_column", "text_b_column") if self._options[key]
+        ]
+
+    @property
+    def label_column(self) -> str:
+        return self._options["label_column"]
 
     def find_labels(self) -> tuple[str, ...]:
         labels = tuple(split_inputs(self._options["labels"]))

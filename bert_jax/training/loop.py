@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Generator
+from contextlib import ExitStack, closing
 from typing import Any, Protocol, Self
 
 import jax
@@ -11,9 +12,12 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.base.progress import Progress
 from bert_jax.parallel import multihost
+from bert_jax.training import workdir
 from bert_jax.training.best import Best
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.recorder import NonFiniteError, Recorder
 from bert_jax.training.stages import Stage
@@ -84,18 +88,24 @@ class Run(Protocol):
     """What differs between a run of pre-training and one of fine-tuning.
 
     Attributes:
-      config: The config of the run; the loop reads `log` and `checkpoint`.
+      label: The label of the progress bar, such as "train".
+      advice: What the user can change if the run takes days; see `Progress`.
+      config: The config of the run; the loop reads `log`, `checkpoint` and `profile`.
       directory: The work directory.
       trainer: Supplies the train step.
       num_steps: The last step of the run.
       best: The best evaluation so far.
+      results: The results of the run so far; empty if the run must be evaluated for them.
     """
 
+    label: str
+    advice: str
     config: ConfigDict
     directory: epath.Path
     trainer: Trainer
     num_steps: int
     best: Best
+    results: dict[str, Any]
 
     def batches(self, step: int) -> Generator[tuple[Stage, dict[str, jax.Array]]]:
         """Yields the stage and the batch, on the devices, of every step after `step`."""
@@ -129,34 +139,66 @@ class DivergedError(UserError):
 def train_loop(
     run: Run,
     state: TrainState,
-    *,
-    recorder: Recorder,
-    profiler: StepProfiler,
+    resume: dict[str, Any],
     checkpointer: Checkpointer,
     guard: PreemptionGuard,
-) -> TrainState:
-    """Trains until the run ends or must stop.
+) -> tuple[int, dict[str, float | None]]:
+    """Trains until the run ends or must stop. Only process 0 writes metrics and prints.
 
     Args:
       run: The run.
       state: The state to begin with; its buffers are donated.
-      recorder: Turns metrics into log lines and progress.
-      profiler: Traces steps.
+      resume: What the checkpoint of this state stores beside it; empty for a new run.
       checkpointer: Saves states.
       guard: Tells whether a signal asks the run to stop.
 
     Returns:
-      The state after the last step, which is saved.
+      The last step, whose state is saved, and the result of `Recorder.times`.
 
     Raises:
       DivergedError: The loss, the gradient or the update of a step is not finite.
       UserError: A checkpoint could not be written.
     """
+    trainer, step, is_first = run.trainer, int(state.step), multihost.is_first()
+    with ExitStack() as stack:
+        progress = stack.enter_context(
+            Progress(
+                *(run.label, run.num_steps, "steps"),
+                done=step,
+                enabled=is_first,
+                # Steps of later stages may take longer.
+                cost=trainer.flops_until,
+                advice=run.advice,
+            )
+        )
+        writer = MetricsWriter(run.directory, step, run.best.last_step, enabled=is_first)
+        stack.enter_context(closing(writer))
+        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
+        profiler = StepProfiler(
+            run.directory / workdir.PROFILE,
+            **run.config.profile,
+            done=step,
+            say=progress.message,
+            paused=recorder.paused,
+            enabled=is_first,
+        )
+        last_step = _take_steps(run, state, recorder, profiler, checkpointer, guard)
+    return last_step, recorder.times()
+
+
+def _take_steps(
+    run: Run,
+    state: TrainState,
+    recorder: Recorder,
+    profiler: StepProfiler,
+    checkpointer: Checkpointer,
+    guard: PreemptionGuard,
+) -> int:
     config, trainer, best = run.config, run.trainer, run.best
     step, line_steps = int(state.step), steps_between_lines(config, run.num_steps)
-    is_lost = step == run.num_steps and best.step < 0
-    if run.is_evaluated(step) and (best.last_step < step or is_lost):
-        # The run was stopped between this step and its evaluation.
+    is_finished = step == run.num_steps or run.is_over()
+    if run.is_evaluated(step) and (best.last_step < step or is_finished and not run.results):
+        # The run was stopped before this evaluation, or before its results were written.
         run.evaluate(state, recorder, guard)
     is_over = guard.poll() or run.is_over()
     compiled: set[tuple[tuple[int, ...], ...]] = set()
@@ -200,7 +242,7 @@ def train_loop(
             f"Stopped by {guard.signal_name}: the checkpoint of step {step:,} is saved; run the "
             "same command to continue."
         )
-    return state
+    return step
 
 
 def _diverged(error: NonFiniteError, run: Run, checkpointer: Checkpointer) -> DivergedError:

@@ -4,18 +4,13 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-from etils import epath
-from ml_collections import ConfigDict
 
 from bert_jax.base.progress import Progress
-from bert_jax.parallel import multihost
-from bert_jax.training import workdir
 from bert_jax.training.metrics import EVALUATION_PREFIX, Meter, MetricsWriter
-from bert_jax.training.profiler import StepProfiler
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
@@ -170,48 +165,3 @@ class Recorder:
         if line["mfu"]:
             parts.append(f"MFU {line['mfu']:.1%}")
         return ", ".join(parts)
-
-
-@contextlib.contextmanager
-def recording(
-    task: str,
-    config: ConfigDict,
-    trainer: Trainer,
-    directory: epath.PathLike,
-    num_steps: int,
-    step: int,
-    resume: Mapping[str, Any],
-    *,
-    cost: Callable[[float], float] = float,
-    advice: str = "",
-) -> Iterator[tuple[Recorder, StepProfiler]]:
-    """Yields the recorder and the profiler of a run; only process 0 writes and prints.
-
-    Args:
-      task: The label of the progress bar, such as "train".
-      config: The config of the run; `profile` is used.
-      num_steps: The last step of the run.
-      step: The number of steps already taken.
-      resume: The data that the checkpoint of that step stores beside the state.
-      cost, advice: As for `Progress`; `cost` takes a number of steps.
-    """
-    is_first = multihost.is_first()
-    with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(
-            Progress(
-                task, num_steps, "steps", done=step, enabled=is_first, cost=cost, advice=advice
-            )
-        )
-        evaluated_step = resume.get("best", {}).get("last_step", -1)
-        writer = MetricsWriter(directory, step, evaluated_step, enabled=is_first)
-        stack.enter_context(contextlib.closing(writer))
-        recorder = Recorder(trainer, writer, progress, resume.get("meter", {}))
-        profiler = StepProfiler(
-            epath.Path(directory) / workdir.PROFILE,
-            **config.profile,
-            done=step,
-            say=progress.message,
-            paused=recorder.paused,
-            enabled=is_first,
-        )
-        yield recorder, profiler

@@ -213,7 +213,7 @@ def lock(workdir: epath.PathLike) -> Iterator[None]:
     Raises:
       UserError: The path is a file, or another process is training in the directory.
     """
-    path = epath.Path(workdir)
+    path = epath.Path(files.checked_path(workdir, "--workdir"))
     _check_directory(path)
     is_new = not path.exists()
     files.make_directory(path, "--workdir")

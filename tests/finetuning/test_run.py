@@ -18,8 +18,8 @@ from bert_jax import config as config_lib
 from bert_jax import convert
 from bert_jax.base.errors import UserError
 from bert_jax.finetuning import run, task_setup
+from bert_jax.finetuning.predictions import score_file
 from bert_jax.finetuning.run import finetune
-from bert_jax.finetuning.scoring import score_file
 from bert_jax.interop import formats
 from bert_jax.pretraining import evaluation
 from bert_jax.training import workdir

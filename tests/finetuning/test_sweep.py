@@ -7,8 +7,14 @@ import pytest
 
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
-from bert_jax.finetuning import glue_table
-from bert_jax.finetuning.sweep import best_of, summarized, sweep
+from bert_jax.finetuning.sweep import (
+    average,
+    best_of,
+    finetune_all,
+    summarized,
+    sweep,
+    task_config,
+)
 from bert_jax.training import workdir
 from tests import runs
 from tests.finetuning import small
@@ -133,16 +139,16 @@ class TestAllOfGlue:
                 )
             },
         }
-        assert glue_table.average(scores) == pytest.approx(79.6, abs=0.01)
+        assert average(scores) == pytest.approx(79.6, abs=0.01)
 
     def test_task_config_has_the_shared_values_and_the_tasks_folder(self):
         config = finetune_config("all")
         config.data.input, config.train.num_epochs = "glue_data", 2.0
-        own = glue_table.task_config(config, "stsb")
+        own = task_config(config, "stsb")
         assert (own.task, own.data.input, own.train.num_epochs) == ("stsb", "glue_data/STS-B", 2.0)
-        assert glue_table.task_config(config, "qqp").data.bad_rows == "skip"
+        assert task_config(config, "qqp").data.bad_rows == "skip"
         config.data.input = "tfds:glue"
-        assert glue_table.task_config(config, "sst2").data.input == "tfds:glue/sst2"
+        assert task_config(config, "sst2").data.input == "tfds:glue/sst2"
 
     def test_a_missing_task_is_refused_before_any_work(self, tmp_path):
         config = finetune_config("all")
@@ -151,16 +157,16 @@ class TestAllOfGlue:
             (tmp_path / "glue" / "CoLA" / f"{name}.tsv").touch()
         config.data.input, config.init_from = str(tmp_path / "glue"), str(tmp_path)
         with pytest.raises(UserError, match="SST-2, but there is no such folder"):
-            glue_table.finetune_all(config, tmp_path / "out", False)
+            finetune_all(config, tmp_path / "out", False)
         config.data.input = ""
         with pytest.raises(UserError, match="config.data.input is missing"):
-            glue_table.finetune_all(config, tmp_path / "out", False)
+            finetune_all(config, tmp_path / "out", False)
         for name in ("SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"):
             (tmp_path / "glue" / name).mkdir()
         (tmp_path / "glue" / "SST-2" / "dev.tsv").touch()
         config.data.input = str(tmp_path / "glue")
         with pytest.raises(UserError, match=r"SST-2, which has no train split \(train.tsv\)"):
-            glue_table.finetune_all(config, tmp_path / "out", False)
+            finetune_all(config, tmp_path / "out", False)
         assert not (tmp_path / "out").exists()
 
 

@@ -1,6 +1,6 @@
 """Records results of google-research/bert's run_squad.py and SQuAD's official scripts.
 
-tests/tasks/test_squad_parity.py and test_squad_metrics.py compare ours with these. To record
+tests/tasks/test_squad_parity.py and test_squad_answers.py compare ours with these. To record
 again, where evaluate-v1.1.py and evaluate-v2.0.py are from rajpurkar.github.io/SQuAD-explorer:
 
     git clone https://github.com/google-research/bert ../original  # outside this checkout

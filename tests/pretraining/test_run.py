@@ -19,6 +19,7 @@ from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import evaluation, settings
 from bert_jax.pretraining import run as pretrain
 from bert_jax.pretraining.build import make_trainer
+from bert_jax.pretraining.start import _check_stage
 from bert_jax.training import workdir
 from bert_jax.training.loop import DivergedError
 from bert_jax.training.metrics import read_metrics
@@ -201,7 +202,7 @@ def test_num_steps_may_change_within_a_stage(num_steps, step, stage, first_step,
         contextlib.nullcontext() if allowed else pytest.raises(UserError, match="a different")
     )
     with expected:
-        pretrain._check_stage(config, make_trainer(config), step, resume)
+        _check_stage(config, make_trainer(config), step, resume)
 
 
 @pytest.mark.parametrize(

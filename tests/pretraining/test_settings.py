@@ -1,7 +1,5 @@
 """What a run prints about its config."""
 
-import pytest
-
 import bert_jax
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import settings
@@ -25,23 +23,3 @@ def test_a_flag_gives_no_warning_about_its_own_key():
         "the run repeats the text ...",
     ]
     assert settings.unasked(warnings, source) == warnings[1:]
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "expected"),
-    [
-        ("tiny", "sotu", ["predict fill-mask", "evaluate", "main --config=mini_laptop"]),
-        ("tiny", "a/*.txt", ["predict fill-mask", "evaluate", "finetune", "convert"]),
-        ("electra:tiny", "sotu", ["predict detect", "evaluate", "main --config=electra:tiny"]),
-        ("electra:tiny", "a/*.txt", ["predict detect", "evaluate", "finetune", "convert"]),
-        ("ablations:ltr_tiny", "a/*.txt", ["evaluate", "finetune", "convert"]),
-    ],
-)
-def test_the_next_commands_fit_the_run(name, data, expected):
-    config = bert_jax.load_config(name)
-    config.data.input = (data,)
-    found = settings.next_commands(config, "my runs/one").values()
-    assert len(found) == len(expected)
-    for command, words in zip(found, expected, strict=True):
-        assert all(word in command.split() for word in words.split()), command
-    assert all("'my runs/one'" in command or "main " in command for command in found)

@@ -11,9 +11,8 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.config import finetune_config
 from bert_jax.config.finetuning import filled_in
-from bert_jax.finetuning.scoring import score_test
-from bert_jax.tasks.ner import read_file
-from bert_jax.tasks.ner_rows import TaggedRows
+from bert_jax.finetuning.predictions import score_test
+from bert_jax.tasks.ner import TaggedRows, read_file
 from tests.tasks.conftest import open_task
 
 TRAIN = """-DOCSTART- -X- O O

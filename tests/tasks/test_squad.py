@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.tasks.squad_answers import rank_answers
-from bert_jax.tasks.squad_data import Context, Question
-from bert_jax.tasks.squad_windows import Windows
+from bert_jax.tasks.squad_data import Context, Question, Windows
 from tests.tasks.conftest import both, open_task
 
 SIZES = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
@@ -123,7 +122,7 @@ def test_windows_contain_the_answers(tokenizer, first, number, length, stride, m
     holding = np.flatnonzero(batch["start_positions"])
     for row in holding:
         tokens = (batch[f"{side}_positions"][row] - rows.prefix_N[row] for side in ("start", "end"))
-        a, b = rows.place(row, *tokens)
+        a, b = rows.characters(row, *tokens)
         assert context[a:b] == answer
     if stride + span[1] - span[0] < rows.num_tokens_N.max():
         assert len(holding)

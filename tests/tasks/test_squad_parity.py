@@ -95,7 +95,7 @@ def test_rows_of_roberta(tmp_path):
         assert rows.prefix_N[n] == expected["context_at"]
         for t, (start, end) in enumerate(expected["places"]):
             # transformers gives no character to a token that is a space alone.
-            assert rows.place(n, t, t) == (start - (start == end), end)
+            assert rows.characters(n, t, t) == (start - (start == end), end)
         assert t + 1 == rows.num_tokens_N[n]
         label = [batch["start_positions"][n], batch["end_positions"][n]]
         assert label == expected["label"]

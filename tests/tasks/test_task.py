@@ -1,10 +1,15 @@
-"""What all tasks share: the validation part of the training file, and truncated rows."""
+"""What all tasks share: names, the validation part of the training file, and truncated rows."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from bert_jax.base.errors import UserError
+from bert_jax.config.finetuning import TASKS as NAMES
+from bert_jax.tasks import TASKS
 from tests.tasks.conftest import both, open_task
 
 NUMBER = 25
@@ -93,3 +98,14 @@ def test_truncated_rows_are_counted(write, tmp_path, tokenizer, name, options, s
     task = open_task(name, both(tmp_path / file), tokenizer, **options)
     found = task.rows("train").truncated()
     assert found.startswith(sentence) and bool(found) == bool(sentence)
+
+
+def test_every_task_of_the_config_can_be_made():
+    assert set(TASKS) == set(NAMES)
+
+
+def test_tensorflow_is_not_imported():
+    code = "import sys, bert_jax.tasks; print(any('tensorflow' in m for m in sys.modules))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks.scores import class_scores, regression_scores
+from bert_jax.tasks.example_task import class_scores, regression_scores
 
 
 def test_two_classes_by_hand():

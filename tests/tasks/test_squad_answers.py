@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bert_jax.tasks import squad_metrics
+from bert_jax.tasks import squad_answers
 from tests.golden.record_squad import CORNERS
 from tests.tokenizers.test_parity import GOLDEN
 
@@ -17,7 +17,7 @@ def golden():
 
 
 def test_normalization(golden):
-    assert [squad_metrics.normalize(text) for text in CORNERS] == golden["normalized"]
+    assert [squad_answers.normalize(text) for text in CORNERS] == golden["normalized"]
 
 
 def test_every_pair_of_corner_cases(golden):
@@ -26,9 +26,9 @@ def test_every_pair_of_corner_cases(golden):
     differ = 0
     for (answer, prediction), expected in zip(pairs, golden["pairs"], strict=True):
         ours = [
-            squad_metrics.exact_match(prediction, answer),
-            squad_metrics.f1(prediction, answer),
-            squad_metrics.f1(prediction, answer, empty_agree=True),
+            squad_answers.exact_match(prediction, answer),
+            squad_answers.f1(prediction, answer),
+            squad_answers.f1(prediction, answer, empty_agree=True),
         ]
         assert ours == pytest.approx(expected, abs=1e-12), (answer, prediction)
         differ += expected[1] != expected[2]
@@ -39,10 +39,10 @@ def test_scores_match_the_official_script(golden):
     versions = {"1.1": 0, "2.0": 0}
     for case in golden["cases"]:
         if "1.1" in case:
-            ours = squad_metrics.score_1(case["answers"], case["predictions"])
+            ours = squad_answers.score_1(case["answers"], case["predictions"])
             assert ours == pytest.approx(case["1.1"], abs=1e-9)
             versions["1.1"] += 1
-        ours = squad_metrics.score_2(
+        ours = squad_answers.score_2(
             case["answers"], case["predictions"], case["odds"], case["threshold"]
         )
         assert ours == pytest.approx(case["2.0"], abs=1e-9)
@@ -56,7 +56,7 @@ def test_scores_match_the_official_script(golden):
 def test_the_best_threshold_of_negative_odds_leaves_all_unanswered():
     answers = {"a": [], "b": ["cat"]}
     predictions, odds = {"a": "dog", "b": "dog"}, {"a": -3.0, "b": -2.0}
-    scores = squad_metrics.score_2(answers, predictions, odds, 0.0)
+    scores = squad_answers.score_2(answers, predictions, odds, 0.0)
     assert scores["exact"] == 0 and scores["best_exact"] == 50
-    again = squad_metrics.score_2(answers, predictions, odds, scores["best_exact_thresh"])
+    again = squad_answers.score_2(answers, predictions, odds, scores["best_exact_thresh"])
     assert again["exact"] == again["best_exact"] == 50

@@ -1,0 +1,112 @@
+"""Prints what a run of pre-training begins with, its results, and the commands to run next."""
+
+import shlex
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bert_jax.base.progress import say, say_next, terminal
+from bert_jax.config.command_line import ConfigSource, config_files
+from bert_jax.pretraining import evaluation, settings
+from bert_jax.pretraining.input import RunInput
+from bert_jax.reports import corpus_report
+from bert_jax.reports.parameters import print_parameters
+from bert_jax.text.sources import BUILT_IN, split_inputs
+from bert_jax.training import workdir
+from bert_jax.training.schedule import warmup_warnings
+from bert_jax.training.trainer import Trainer
+
+
+def announce(
+    config: ConfigDict,
+    trainer: Trainer,
+    run_input: RunInput,
+    directory: epath.PathLike,
+    step: int,
+    warnings: list[str],
+    reports: list[dict[str, Any]],
+    source: ConfigSource,
+) -> None:
+    """Prints a summary of the run and its corpus, before the first compilation."""
+    devices = trainer.mesh.devices
+    terms = " + ".join(term.label for term in trainer.objective.terms)
+    say(
+        f"{terms}: {trainer.num_parameters():,} parameters ({config.dtype}) on {devices.size} x "
+        f"{devices.flat[0].device_kind}"
+    )
+    say(run_input.describe())
+    if devices.size > 1:
+        print_parameters(trainer.abstract_state(), trainer.mesh, config.sharding)
+    for stage in trainer.stages:
+        say(
+            f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
+            f"of {stage.max_seq_length} tokens per step"
+        )
+    if run_input.heldout and "masked_lm_positions" in trainer.fields:
+        say("evaluation masks 15 % of the tokens, in all runs alike; training has its own masks")
+    if not step:
+        warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
+    if reports and not step:
+        terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
+        warnings = [*warnings, *corpus_report.warnings(reports)]
+    for warning in settings.unasked(warnings, source):
+        say(f"warning: {warning}")
+    if step:
+        beginning = f"continuing from step {step:,}"
+    else:
+        weights = f" with the weights of {config.init_from}" if config.init_from else ""
+        beginning = f"starting{weights}"
+    say(f"{beginning} in {directory}; its {workdir.CONFIG} has all values")
+
+
+def summarize(
+    config: ConfigDict, trainer: Trainer, results: dict[str, Any], path: epath.Path
+) -> None:
+    """Prints the results of a finished run and what to do next."""
+    print()
+    if "num_sequences" in results:
+        title = f"Step {results['step']:,} on held-out documents"
+        terminal().print(evaluation.results_table(title, trainer.objective.metrics, results))
+    else:
+        say(
+            f"Step {results['step']:,} is not evaluated: no document was held out (the corpus is "
+            "too small or consists of TFRecord files, or config.data.heldout_fraction is 0)"
+        )
+    if results.get("stopped_early"):
+        print("ended early: the latest evaluations brought no lower held-out loss")
+    if speed := results.get("train_sequences_per_second"):
+        compiling = f"{results.get('compile_seconds', 0):,.0f} s of compilation"
+        print(f"speed        {speed:,.0f} sequences/s, after {compiling}")
+    print(f"checkpoint   {path / workdir.CHECKPOINTS / str(results['step'])}")
+    best = path / workdir.BEST / str(results.get("best_step"))
+    if best.exists():
+        print(f"best         {best} (held-out loss {results['best_loss']:.3f})")
+    print(f"report       {path / workdir.REPORT}")
+    print(f"curves       {path / workdir.CURVES}, {path / 'metrics.jsonl'}, {path / 'tensorboard'}")
+    say_next(next_commands(config, path))
+
+
+def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
+    """Returns what to do with the model of a finished run, as `progress.say_next` takes it."""
+    commands, path, terms = {}, shlex.quote(str(directory)), config.objective.terms
+    if "replaced_token" in terms:
+        use = "detect 'The chef cooked the weather.'"
+        commands["find replaced words"] = f"predict --model={path} {use}"
+    elif "masked_lm" in terms:
+        commands["fill in a masked word"] = f"predict --model={path} fill-mask 'It is [MASK].'"
+    commands["evaluate it on other text"] = f"evaluate --workdir={path} --data='my_text/*.txt'"
+    if split_inputs(config.data.input) == [BUILT_IN]:
+        has_recipe = config.family in config_files() and not config.objective.teacher
+        recipe = f"{config.family}:tiny" if has_recipe else "mini_laptop"
+        keys = "--config.data.input='my_text/*.txt'"
+        commands["train on your own text"] = f"main --config={recipe} --workdir=DIR {keys}"
+    else:
+        keys = f"--config.init_from={path} --config.data.input=train=FILE,validation=FILE"
+        commands["fine-tune it on labeled rows"] = (
+            f"finetune --config=finetune/table --workdir=DIR {keys}"
+        )
+        commands["load it in transformers"] = (
+            f"convert --input={path} --output=DIR --to=huggingface"
+        )
+    return commands
