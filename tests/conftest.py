@@ -60,6 +60,51 @@ def texts(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
+def finished(texts, tmp_path_factory) -> Path:
+    """Returns the work directory of a finished run of six steps, which tests must not change."""
+    from bert_jax.pretraining.run import train
+    from tests.small_run import small_run
+
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    assert train(small_run(texts), directory)["step"] == 6
+    return directory
+
+
+@pytest.fixture(scope="module")
+def speeches(tmp_path_factory) -> str:
+    """Writes the beginnings of 60 speeches; returns their glob."""
+    from tests.stores import write_speeches
+
+    return write_speeches(tmp_path_factory.mktemp("corpus") / "texts", 60)
+
+
+@pytest.fixture(scope="module")
+def store(speeches, tmp_path_factory):
+    """Returns the metadata and the directory of a token store of the speeches."""
+    from tests.stores import make, options
+
+    output = tmp_path_factory.mktemp("stores") / "store"
+    return make(options(speeches), output), output
+
+
+@pytest.fixture
+def refusal(monkeypatch, capfd):
+    """Returns a function that runs an action like a command and returns its error message."""
+    from bert_jax.config import cli
+    from tests.refusals import one_sentence
+
+    def run(action) -> str:
+        monkeypatch.setattr(sys, "argv", ["command"])
+        monkeypatch.setattr(os, "_exit", sys.exit)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.run(lambda _: action() and None)
+        return one_sentence(stopped.value.code, capfd.readouterr().err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Browser:
     """Returns a real browser; skips the test if there is none."""
     program = find_browser()

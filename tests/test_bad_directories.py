@@ -21,13 +21,8 @@ from bert_jax.training import workdir
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from tests import runs
-from tests.refusals import command, in_process, one_sentence
+from tests.refusals import command, one_sentence
 from tests.small_run import compiled_once, small_run, write_documents  # noqa: F401
-
-
-@pytest.fixture
-def refusal(monkeypatch, capfd):
-    return in_process(monkeypatch, capfd)
 
 
 def test_failed_start_does_not_claim_the_directory(tmp_path, refusal):
@@ -94,12 +89,6 @@ def test_a_failed_save_ends_the_process(texts, tmp_path):
 
 class TestOthersDirectories:
     """Missing, damaged and wrong files in the directory of a finished run."""
-
-    @pytest.fixture(scope="class")
-    def finished(self, texts, tmp_path_factory):
-        directory = tmp_path_factory.mktemp("finished") / "run"
-        assert pretrain.train(small_run(texts), directory)["step"] == 6
-        return directory
 
     @pytest.fixture
     def copy(self, finished, tmp_path):

@@ -12,13 +12,8 @@ from bert_jax.config.command_line import ConfigSource
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import run as pretrain
 from tests import runs
-from tests.refusals import command, in_process
+from tests.refusals import command
 from tests.small_run import TEXT, compiled_once, small_run, write_documents  # noqa: F401
-
-
-@pytest.fixture
-def refusal(monkeypatch, capfd):
-    return in_process(monkeypatch, capfd)
 
 
 def test_a_refused_run_leaves_no_directory(tmp_path):

@@ -23,17 +23,6 @@ from bert_jax.text.sources import built_in_files
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
 
-@pytest.fixture(scope="module")
-def speeches(tmp_path_factory):
-    return write_speeches(tmp_path_factory.mktemp("corpus") / "texts", 60)
-
-
-@pytest.fixture(scope="module")
-def store(speeches, tmp_path_factory):
-    output = tmp_path_factory.mktemp("stores") / "store"
-    return make(options(speeches), output), output
-
-
 def decode_all(split, tokenizer):
     bounds = itertools.pairwise(split.part(0).sentence_starts)
     return [tokenizer.decode(split.tokens_at(np.arange(a, b))) for a, b in bounds]

@@ -14,17 +14,6 @@ from tests.refusals import command
 from tests.stores import VOCAB_SIZE, make, options, write_speeches
 
 
-@pytest.fixture(scope="module")
-def speeches(tmp_path_factory):
-    return write_speeches(tmp_path_factory.mktemp("corpus") / "texts", 60)
-
-
-@pytest.fixture(scope="module")
-def store(speeches, tmp_path_factory):
-    output = tmp_path_factory.mktemp("stores") / "store"
-    return make(options(speeches), output), output
-
-
 def test_foreign_files_are_not_touched(speeches, tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "tokens-00000.bin").write_text("unfinished")

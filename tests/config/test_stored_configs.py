@@ -10,8 +10,7 @@ import bert_jax
 from bert_jax.config import cli, validate
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining import run as pretrain
-from tests.refusals import command, in_process
-from tests.small_run import compiled_once, small_run  # noqa: F401
+from tests.refusals import command
 
 WRONG = {
     "model": [1, None],
@@ -42,18 +41,6 @@ WRONG = {
 }
 CASES = [(key, value) for key, values in WRONG.items() for value in values]
 assert len(CASES) >= 40
-
-
-@pytest.fixture(scope="module")
-def finished(texts, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("finished") / "run"
-    pretrain.train(small_run(texts), directory)
-    return directory
-
-
-@pytest.fixture
-def refusal(monkeypatch, capfd):
-    return in_process(monkeypatch, capfd)
 
 
 def edited(finished, directory, key, value):
