@@ -31,30 +31,6 @@ from bert_jax.config.pretraining import (
 )
 from bert_jax.config.schema import Field, differences, flatten, to_dict
 
-__all__ = [
-    "check_argument",
-    "check_batch",
-    "check_profile",
-    "check_vocabulary",
-    "default_config",
-    "derived_predictions",
-    "differences",
-    "fields",
-    "finetune_config",
-    "flatten",
-    "from_dict",
-    "from_stored",
-    "lamb_stages",
-    "max_predictions",
-    "prediction_warnings",
-    "stage",
-    "teacher_layers",
-    "to_dict",
-    "total_steps",
-    "validate",
-    "validate_data",
-]
-
 
 def from_stored(values: Mapping[str, Any]) -> ConfigDict:
     """Returns the config of a run of pre-training or fine-tuning from plain dicts and lists.

@@ -19,7 +19,7 @@ from bert_jax.models.pretraining_model import PreTrainingModel
 from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import Layout
-from bert_jax.reports.parameters import parameter_rows
+from bert_jax.pretraining.summary import parameter_rows
 from bert_jax.training.state import init_params
 from configs import base, large
 from tests.parallel.fakes import slices

@@ -18,7 +18,7 @@ from bert_jax.objectives.terms import make_terms
 from bert_jax.parallel.mesh import make_mesh
 from bert_jax.parallel.sharding import ACTIVATION_AXES, PARAMETER_AXES, PRESETS, Layout, mesh_axes
 from bert_jax.pretraining.build import make_trainer
-from bert_jax.reports.parameters import parameter_rows, parameter_table
+from bert_jax.pretraining.summary import parameter_rows, parameter_table
 from bert_jax.training.state import init_params
 from tests.golden import record_sharding
 from tests.parallel.fakes import slices
@@ -210,7 +210,7 @@ class TestReport:
         assert lines[0] == "Parameters under 'tp' on the mesh data 4, fsdp 1, model 2"
         assert f"{TABLE} 128x24 model, - 6,144" in lines
         assert "bert/encoder/layer_*/attention/query_bias 2 x 4x6 model, - 96" in lines
-        assert "bert/pooler/dense/kernel 24x24 whole 2,304" in lines
+        assert "bert/pooler/dense/kernel 24x24 replicated 2,304" in lines
         params = jax.tree.leaves(state.params)
         here = sum(np.prod(p.sharding.shard_shape(p.shape)) * 4 for p in params)
         everything = sum(p.size * 4 for p in params)
