@@ -73,6 +73,7 @@ def finetune(
         run = multihost.run_on_all(lambda: FinetuningRun(config, path, setup, is_in_sweep))
         guard = stack.enter_context(PreemptionGuard())
 
+        # The results of a finished run are shown again; only its predictions may be missing.
         results = multihost.run_on_process_zero(lambda: _finished(run))
         if not results:
             # Start or continue.
@@ -101,6 +102,7 @@ def finetune(
                 write_pages(path)
                 run.summarize(results)
 
+        # Predict with the best checkpoint.
         scores = write_predictions(
             run.config,
             path,
