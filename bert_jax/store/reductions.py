@@ -17,9 +17,9 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.store import preparation_report
-from bert_jax.store.checked_files import write_checksums
 from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import given_tokenizer, tokenizer_options
+from bert_jax.store.part import Part, write_parts
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
@@ -30,14 +30,12 @@ from bert_jax.store.plan import (
     written,
 )
 from bert_jax.store.stages import SPLITS, heldout_text, part_directory, part_name
-from bert_jax.store.token_store import SplitWriter, TokenStore, write_metadata
+from bert_jax.store.token_store import PARTS_VERSION, SplitWriter, write_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess
 from bert_jax.text.sources import Source
 
-# The format of a store of several parts.
-_FORMAT_OF_PARTS = 2
 # The most text that a vocabulary is trained on. Frequencies hardly change with more text, but
 # the trainers need more memory.
 VOCABULARY_SAMPLE_BYTES = {"wordpiece": 2**26, "sentencepiece": 2**24, "byte_bpe": 2**26}
@@ -208,9 +206,11 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
         "report": report,
     }
     if len(plan.parts) > 1:
-        metadata = {"format_version": _FORMAT_OF_PARTS, **metadata}
-        for name in splits:
-            _describe_parts(output, plan, parts, name)
+        metadata = {"format_version": PARTS_VERSION, **metadata}
+        has_words = data.word_boundaries == "spaces"
+        for split in splits:
+            counts = {part_name(i): part[split] for i, part in enumerate(parts) if split in part}
+            write_parts(output / split, counts, has_words=has_words)
     with files.local_output(output) as local:
         write_metadata(local, metadata)
 
@@ -218,25 +218,6 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
 def _sum(parts: list[dict[str, dict[str, int]]], split: str) -> dict[str, int]:
     keys = ("documents", "sentences", "tokens", "bytes_of_text")
     return {key: sum(part[split][key] for part in parts if split in part) for key in keys}
-
-
-def _describe_parts(
-    output: Directory, plan: Plan, parts: list[dict[str, dict[str, int]]], split: str
-) -> None:
-    """Writes parts.json and the sum of the token counts of a split of several parts."""
-    entries, counts_V = [], 0
-    for number, part in enumerate(parts):
-        if split in part:
-            directory = part_directory(output, split, plan, number)
-            with files.open_input(directory / "token_counts.npy") as file:
-                counts_V = counts_V + np.load(file)
-            sizes = {key: part[split][key] for key in ("documents", "sentences", "tokens")}
-            entries.append({"name": part_name(number), **sizes})
-    has_words = plan.data["word_boundaries"] == "spaces"
-    with files.local_output(output / split) as local:
-        np.save(local / "token_counts.npy", counts_V)
-        write_checksums(local, {"token_counts.npy": 1})
-        files.write_json(local / "parts.json", {"parts": entries, "has_words": has_words})
 
 
 def _join_single_document(
@@ -278,15 +259,15 @@ def _join_single_document(
 
 def _join(directories: list[Directory], output: Path) -> dict[str, int]:
     """Writes the documents of several splits as one split; returns its counts."""
-    stores = [TokenStore(directory) for directory in directories]
-    with SplitWriter(output, len(stores[0].token_counts)) as writer:
-        for store in stores:
-            for document in range(store.num_documents):
-                first, stop = store.document_starts[document : document + 2]
-                starts = store.sentence_starts[first : stop + 1]
+    parts = [Part(directory) for directory in directories]
+    with SplitWriter(output, len(parts[0].token_counts)) as writer:
+        for part in parts:
+            for document in range(part.num_documents):
+                first, stop = part.document_starts[document : document + 2]
+                starts = part.sentence_starts[first : stop + 1]
                 positions = np.arange(starts[0], starts[-1])
-                words = store.word_starts_at(positions) if store.has_words else None
-                tokens = store.tokens_at(positions)
+                words = part.word_starts_at(positions) if part.has_words else None
+                tokens = part.tokens_at(positions)
                 writer.append(tokens, np.diff(starts), begins_word=words)
     return writer.counts
 

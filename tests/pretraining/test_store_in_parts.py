@@ -23,12 +23,13 @@ from tests.small_run import (  # noqa: F401
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Returns a store of one part, and a copy with parts of five documents."""
+    """Returns a store of one part, and a store of the same texts in several."""
     directory = tmp_path_factory.mktemp("stores")
     texts = write_documents(directory / "texts", 40)
-    one = directory / "one"
-    stores.make(stores.options(texts, heldout_fraction=0.2), one, 200)
-    return one, stores.divide(one, directory / "parts", 5)
+    for name, part_bytes in (("one", 2**27), ("parts", 4000)):
+        options = stores.options(texts, heldout_fraction=0.2, part_bytes=part_bytes)
+        stores.make(options, directory / name, 200)
+    return directory / "one", directory / "parts"
 
 
 def config_for(store, **changes):

@@ -11,8 +11,8 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.store import engines, stages
 from bert_jax.store.engines import LocalProcesses, Task
+from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
-from bert_jax.store.token_store import TokenStore
 from bert_jax.store.vocabulary_sample import DocumentSample
 from tests.stores import VOCAB_SIZE, digest, options, write_speeches
 
@@ -45,7 +45,7 @@ def store(texts, tmp_path_factory):
 
 def arrays(directories):
     """Returns the tokens, and the lengths of sentences and documents, of splits joined."""
-    splits = [TokenStore(directory) for directory in directories]
+    splits = [Part(directory) for directory in directories]
     return [
         np.concatenate([s.tokens_at(np.arange(s.num_tokens)) for s in splits]),
         np.concatenate([np.diff(s.sentence_starts) for s in splits]),
@@ -63,7 +63,7 @@ def check_equal_to_one_part(output, whole, splits=("train", "heldout")):
         ):
             np.testing.assert_array_equal(ours, theirs)
         for entry in entries:
-            part = TokenStore(output / split / entry["name"])
+            part = Part(output / split / entry["name"])
             assert [entry[key] for key in SIZES] == [getattr(part, f"num_{key}") for key in SIZES]
         name = "token_counts.npy"
         np.testing.assert_array_equal(np.load(output / split / name), np.load(whole / split / name))
@@ -164,7 +164,7 @@ def test_a_single_held_out_document_is_trained_on(part_bytes, tmp_path):
     size = sum(len(text) for i, text in enumerate(texts) if i != heldout[0])
     assert metadata["splits"]["train"]["bytes_of_text"] == size
     last = sorted((tmp_path / "store" / "train").glob("0*"))[-1:]
-    train = TokenStore((last or [tmp_path / "store" / "train"])[0])
+    train = Part((last or [tmp_path / "store" / "train"])[0])
     tokens = train.tokens_at(np.arange(train.sentence_starts[-2], train.num_tokens))
     tokenizer = tokenizers.load(tmp_path / "store" / "tokenizer")
     assert tokenizer.decode(tokens).replace(" ", "") == "soitwasso."
