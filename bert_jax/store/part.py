@@ -41,8 +41,8 @@ def shard_name(index: int) -> str:
 class Part:
     """A run of documents, memory-mapped. All positions count from its beginning.
 
-    Only the index of a part in object storage is copied when it is opened. Its tokens are fetched
-    when they are first read, if not before (`fetch`), and its copy is deleted with the object.
+    A part in object storage is copied to the disk: its index when it is opened, and its tokens when
+    they are first read, or earlier by `fetch`. The copy is deleted when the part is closed.
 
     Attributes:
       directory: The directory of its files.
@@ -154,7 +154,7 @@ def read_parts(directory: Path | epath.Path) -> dict[str, Any]:
     """Returns the parts of a split.
 
     Raises:
-      FileNotFoundError: The split has no list of parts: it is a single one.
+      FileNotFoundError: The split has a single part, or does not exist.
       UserError: The list is damaged.
     """
     return files.read_json(directory / PARTS, _PARTS_JSON)
@@ -163,7 +163,7 @@ def read_parts(directory: Path | epath.Path) -> dict[str, Any]:
 def write_parts(
     directory: Path | epath.Path, counts: Mapping[str, Mapping[str, int]], *, has_words: bool
 ) -> None:
-    """Joins finished parts to a split: writes the list of them and the sum of their token counts.
+    """Makes finished parts a split: writes their list and the sum of their token counts.
 
     Args:
       directory: The directory of the split; each part is a directory in it.
