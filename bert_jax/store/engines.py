@@ -137,7 +137,9 @@ def shared_directory(output: Directory, plan: Plan) -> Iterator[None]:
       UserError: The directory holds other files, or an unfinished store with another plan.
     """
     output.mkdir(parents=True, exist_ok=True)
-    manifest.our_files(output, manifest.STORE_FILES)
+    # What has no plan is not continued. With a plan, the files below change at any time.
+    if read_plan(output) is None:
+        manifest.our_files(output, f"{UNFINISHED}/.*")
     join_plan(output, plan)
     forget_errors(output)
     yield

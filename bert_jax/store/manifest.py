@@ -268,7 +268,8 @@ def locked_directory(
         found = our_files(directory, ours)
 
         def remove_files() -> None:
-            for name in found:
+            # Without its plan, what is unfinished is not continued.
+            for name in sorted(found, key=lambda name: name.endswith("plan.json")):
                 if str(directory / name) not in kept:
                     (directory / name).unlink()
 

@@ -90,6 +90,8 @@ def prepare(
     if (output / "metadata.json").exists():
         metadata = read_metadata(output)
         check_metadata(metadata, output, data, vocab_size)
+        # A process may have been killed after it had finished the store.
+        files.remove_directory(output / UNFINISHED)
         return metadata
     if data.language and data.language not in LANGUAGES:
         say(

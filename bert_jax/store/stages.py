@@ -112,7 +112,7 @@ def run_part(
         write_error(output, name, str(error))
     except FileNotFoundError as error:
         # A file of the input has been removed.
-        write_error(output, name, f"{error.filename}: {error.strerror}")
+        write_error(output, name, f"{error.filename or error}: {os.strerror(errno.ENOENT)}")
 
 
 def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:

@@ -1,15 +1,18 @@
 """Stores of several parts: the same bytes from any number of processes and tasks."""
 
 import functools
+import gzip
 import json
 import threading
 
 import numpy as np
 import pytest
+from etils import epath
 
 from bert_jax import tokenizers
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store import engines, stages
+from bert_jax.store import engines, plan, preparation, stages
 from bert_jax.store.engines import LocalProcesses, Task
 from bert_jax.store.part import Part
 from bert_jax.store.preparation import prepare
@@ -194,7 +197,7 @@ def test_other_settings_or_texts_in_one_directory_are_refused(texts, tmp_path, m
     monkeypatch.setattr(engines, "run_part", lambda *_: None)
     monkeypatch.setattr(engines, "_POLL_SECONDS", 0)
     monkeypatch.setattr(engines, "raise_error", raise_waiting)
-    output = tmp_path / "store"
+    output = tmp_path / "deep" / "store"
     with pytest.raises(Waiting):
         make(texts, output, Task(1, 2, 1))
     for change, words in (
@@ -204,9 +207,9 @@ def test_other_settings_or_texts_in_one_directory_are_refused(texts, tmp_path, m
     ):
         with pytest.raises(UserError, match=words):
             make(texts, output, Task(0, 2, 1), **change)
-    (output / "thesis.tex").write_text("mine")
+    (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(UserError, match="holds thesis.tex"):
-        make(texts, output, Task(0, 2, 1))
+        make(texts, tmp_path, Task(0, 2, 1))
 
 
 class Waiting(Exception):
@@ -215,6 +218,70 @@ class Waiting(Exception):
 
 def raise_waiting(_):
     raise Waiting
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda path: path.unlink(), r"b.jsonl.gz: No such file or directory"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "b.jsonl.gz had .* bytes when the"),
+        (lambda path: None, "b.jsonl.gz is not a complete .gz file"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_damage_while_a_store_is_prepared(damage, words, workers, tmp_path, monkeypatch):
+    """Nothing that is done is lost."""
+    lines = [json.dumps({"text": f"It is {n}. So it is."}) + "\n" for n in range(300)]
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in "abcd":
+        (texts / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    path = texts / "b.jsonl.gz"
+    whole = path.read_bytes()
+    if "complete" in words:
+        path.write_bytes(whole[:-9])
+    plans = make_plan_then(damage, path, monkeypatch)
+    with pytest.raises(UserError, match=words):
+        make(texts, tmp_path / "store", LocalProcesses(workers), part_bytes=1)
+    monkeypatch.undo()
+    assert (tmp_path / "store" / "unfinished" / "count-00000.json").exists() and plans
+    path.write_bytes(whole)
+    assert make(texts, tmp_path / "store", LocalProcesses(workers), part_bytes=1)
+    assert len(list((tmp_path / "store" / "train").glob("0*"))) == 4
+
+
+def make_plan_then(damage, path, monkeypatch):
+    """Damages a file after it was listed; returns the calls so far."""
+    plans = []
+
+    def make_plan(*arguments):
+        plans.append(plan.make_plan(*arguments))
+        damage(path)
+        return plans[-1]
+
+    monkeypatch.setattr(preparation, "make_plan", make_plan)
+    return plans
+
+
+def test_parts_in_a_bucket(bucket, tmp_path):
+    lines = [json.dumps({"text": f"It is {n}. So it is, and so on."}) + "\n" for n in range(90)]
+    made = {}
+    for root in (epath.Path(tmp_path), epath.Path(f"gs://{bucket}")):
+        (root / "texts").mkdir(parents=True, exist_ok=True)
+        (root / "texts" / "a.jsonl").write_text("".join(lines))
+        engines = [LocalProcesses(2)]
+        if files.is_remote(root):
+            engines = [Task(0, 2, 1), Task(1, 2, 1)]
+        for engine in engines:
+            made[root] = make(f"{root}/texts/*", root / "store", engine, part_bytes=1500)
+    disk, remote = made
+    assert made[disk]["splits"] == made[remote]["splits"]
+    written = {
+        p.relative_to(tmp_path / "store").as_posix() for p in (tmp_path / "store").rglob("*.*")
+    }
+    assert written == set(files.list_files(remote / "store"))
+    for name in written - {"metadata.json"}:
+        assert (remote / "store" / name).read_bytes() == (disk / "store" / name).read_bytes(), name
 
 
 def test_the_sample_is_chosen_by_sizes_alone():
