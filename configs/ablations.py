@@ -53,11 +53,11 @@ ABLATIONS = {
         "data.corruption": "none",
         "model.causal": True,
     },
-    "mask_100_0_0": {"data.mask_shares": (1.0, 0.0, 0.0)},
-    "mask_80_0_20": {"data.mask_shares": (0.8, 0.0, 0.2)},
-    "mask_80_20_0": {"data.mask_shares": (0.8, 0.2, 0.0)},
-    "mask_0_20_80": {"data.mask_shares": (0.0, 0.2, 0.8)},
-    "mask_0_0_100": {"data.mask_shares": (0.0, 0.0, 1.0)},
+    "mask_100_0_0": {"data.mask_fractions": (1.0, 0.0, 0.0)},
+    "mask_80_0_20": {"data.mask_fractions": (0.8, 0.0, 0.2)},
+    "mask_80_20_0": {"data.mask_fractions": (0.8, 0.2, 0.0)},
+    "mask_0_20_80": {"data.mask_fractions": (0.0, 0.2, 0.8)},
+    "mask_0_0_100": {"data.mask_fractions": (0.0, 0.0, 1.0)},
 }
 _TINY = "_tiny"
 

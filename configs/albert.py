@@ -85,5 +85,5 @@ def get_config(arg: str = "base"):
     # Google's program means this form by "gelu".
     c.model.hidden_act = "gelu_new"
     # tp never shards the pooler, which is 5 % of the parameters if the blocks share theirs.
-    c.max_replicated_share = 0.1
+    c.max_replicated_fraction = 0.1
     return c

@@ -51,7 +51,7 @@ def get_config(arg: str = ""):
     c.data.short_seq_prob = 0.1
     c.data.corruption = "masked_lm"
     c.data.masked_lm_prob = 0.15
-    c.data.mask_shares = (0.8, 0.1, 0.1)
+    c.data.mask_fractions = (0.8, 0.1, 0.1)
     c.data.whole_word_masking = False
     # Ours: the paper names no held-out fraction, and BERT truncates long sentences.
     c.data.heldout_fraction = 0.05

@@ -32,7 +32,7 @@ Batch = dict[str, np.ndarray]
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
 # Evaluation always uses these masks, and as many predictions as they need, so that runs trained
 # with different masks are comparable.
-EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_shares": (0.8, 0.1, 0.1), "held_out": True}
+EVALUATION_MASKS = {"masked_lm_prob": 0.15, "mask_fractions": (0.8, 0.1, 0.1), "held_out": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,8 @@ class StreamSpec:
       rows: The row builder, as `config.data.rows` names it.
       pair_labels: The labels of the row builder "pairs", as in `config.data.pair_labels`.
       corruption: The corruption, as `config.data.corruption` names it.
-      mask_shares: The fractions of chosen tokens that become [MASK], are kept, and become random.
+      mask_fractions: The fractions of chosen tokens that become [MASK], are kept, and become
+        random.
       random_document: Where a random document comes from, as in `config.data.random_document`.
       held_out: Whether the masks are for evaluation: [CLS] and [SEP] are never chosen, and rare
         tokens are not preferred.
@@ -59,7 +60,7 @@ class StreamSpec:
     pair_labels: str = DATA["pair_labels"].default
     corruption: str = DATA["corruption"].default
     masked_lm_prob: float = DATA["masked_lm_prob"].default
-    mask_shares: tuple[float, float, float] = DATA["mask_shares"].default
+    mask_fractions: tuple[float, float, float] = DATA["mask_fractions"].default
     whole_word_masking: bool = DATA["whole_word_masking"].default
     held_out: bool = False
     short_seq_prob: float = DATA["short_seq_prob"].default

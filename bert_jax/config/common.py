@@ -74,7 +74,7 @@ COMMON: Section = {
         "axis replicates it. bert_jax/parallel/sharding.py lists the names. Separate rules with "
         "commas on the command line.",
     ),
-    "max_replicated_share": free_field(
+    "max_replicated_fraction": free_field(
         0.05,
         "Largest fraction of the parameter bytes that may stay replicated along a mesh axis that "
         "config.sharding shards parameters over. A run that exceeds this is refused. "

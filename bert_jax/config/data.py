@@ -206,7 +206,7 @@ DATA: Section = {
         above=0,
         below=1,
     ),
-    "mask_shares": Field(
+    "mask_fractions": Field(
         (0.8, 0.1, 0.1),
         "Fractions of the chosen tokens that become [MASK], stay unchanged, and become a random "
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
@@ -256,10 +256,10 @@ def check_data(data: ConfigDict) -> None:
                 f"config.data.{key} is {data[key]}, but config.data.rows is {data.rows}; it is for "
                 "pairs only"
             )
-    if len(data.mask_shares) != 3 or not math.isclose(sum(data.mask_shares), 1, abs_tol=1e-6):
+    if len(data.mask_fractions) != 3 or not math.isclose(sum(data.mask_fractions), 1, abs_tol=1e-6):
         raise UserError(
-            f"config.data.mask_shares is {data.mask_shares!r}; it must be three shares that add up "
-            "to 1"
+            f"config.data.mask_fractions is {data.mask_fractions!r}; it must be three fractions "
+            "that add up to 1"
         )
     try:
         # Python has codecs that are not text encodings, such as rot13; `encode` refuses them.

@@ -61,14 +61,14 @@ class Layout:
       mesh: The devices.
       preset: A key of `PRESETS`.
       rules: Pairs of a logical name and mesh axes; the first match wins.
-      max_replicated_share: The largest fraction of the parameters' bytes, from 0 to 1, that may be
-        left replicated along an axis that the preset shards parameters over.
+      max_replicated_fraction: The largest fraction of the parameters' bytes, from 0 to 1, that may
+        be left replicated along an axis that the preset shards parameters over.
     """
 
     mesh: Mesh
     preset: str
     rules: Rules
-    max_replicated_share: float
+    max_replicated_fraction: float
 
     @classmethod
     def create(
@@ -76,7 +76,7 @@ class Layout:
         mesh: Mesh,
         preset: str,
         prepended: Sequence[str] = (),
-        max_replicated_share: float = 1.0,
+        max_replicated_fraction: float = 1.0,
     ) -> Self:
         """Builds the layout of a preset, with the user's own rules first.
 
@@ -88,7 +88,7 @@ class Layout:
             that shards something, or several devices along an axis that shards nothing.
         """
         own = tuple(_parse_rule(rule, tuple(mesh.shape)) for rule in prepended if rule)
-        layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_share)
+        layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_fraction)
         needed = {axis: f"config.sharding is {preset!r}" for axis in layout.promised_axes}
         needed |= {axis: f"config.sharding_rules has {name}={axis}" for name, axis in own if axis}
         for axis, reason in needed.items():
@@ -173,13 +173,14 @@ class Layout:
             if axis not in mesh_axes(sharding)
         ]
         fraction = sum(size for size, _ in replicated) / sum(size for size, _ in sizes)
-        if fraction > self.max_replicated_share:
+        if fraction > self.max_replicated_fraction:
             largest, name = max(replicated)
             raise UserError(
                 f"config.sharding is {self.preset!r}, but {fraction:.1%} of the parameters' bytes "
                 f"are not sharded over config.mesh.{axis} (the largest: {name}, {largest:,} "
-                f"bytes), more than config.max_replicated_share, {self.max_replicated_share:g}: "
-                "raise that limit, or change config.sharding_rules"
+                "bytes), more than config.max_replicated_fraction, "
+                f"{self.max_replicated_fraction:g}: raise that limit, or change "
+                "config.sharding_rules"
             )
 
 

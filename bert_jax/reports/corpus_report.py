@@ -67,7 +67,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
       `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
       `sentences_per_document` and `tokens_per_sentence` (median, largest); the fractions `unknown`
       of all tokens, `too_long` of the sentences that are longer than a row, `seen` of the tokens
-      that an epoch has in its rows, `padding` of the positions in rows; `label_shares` for each
+      that an epoch has in its rows, `padding` of the positions in rows; `label_fractions` for each
       field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`.
     """
     rows: WindowedRows = stream.examples.rows
@@ -116,7 +116,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
         "unknown": unknown / store.num_tokens,
         "seen": seen / sampled_tokens,
         "padding": padding / num_positions,
-        "label_shares": {
+        "label_fractions": {
             name: {
                 str(label): float(count / num_rows)
                 for label, count in zip(
@@ -139,7 +139,7 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     report = max(reports, key=lambda report: report["max_seq_length"])
     epochs = sum(report["epochs"] for report in reports)
     median = report["sentences_per_document"]["median"]
-    random_share = report["label_shares"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
+    random_fraction = report["label_fractions"].get(_RANDOM_PAIR_LABELS, {}).get("1", 0)
     found = []
     if cut := cut_sentences(reports):
         found.append(f"{cut}; begin again in another directory with this flag")
@@ -149,9 +149,9 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             "this text, with more tokens (config.model.vocab_size), or as "
             "config.data.tokenizer=byte_bpe, which knows every character"
         )
-    if random_share > 0.7 and median < 10:
+    if random_fraction > 0.7 and median < 10:
         found.append(
-            f"{random_share:.0%} of the pairs are random, because half of the documents have at "
+            f"{random_fraction:.0%} of the pairs are random, because half of the documents have at "
             f"most {median:g} sentence{'s' * (median > 1)}: join them to longer documents, or use "
             "config.data.rows=full_sentences without next-sentence prediction"
         )
@@ -212,12 +212,12 @@ def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> T
     add("sentences longer than a row", lambda report: f"{report['too_long']:.1%}")
     add("tokens seen in an epoch", lambda report: f"{report['seen']:.1%}")
     add("padding", lambda report: f"{report['padding']:.1%}")
-    for name, labels in first["label_shares"].items():
+    for name, labels in first["label_fractions"].items():
         for label in labels:
             add(
                 _PAIR_NAMES.get((name, label), f"{name} {label}"),
                 lambda report, name=name, label=label: (
-                    f"{report['label_shares'][name].get(label, 0):.1%}"
+                    f"{report['label_fractions'][name].get(label, 0):.1%}"
                 ),
             )
     add("tokens in the rows of an epoch", lambda report: f"{report['tokens_per_epoch']:,}")

@@ -79,9 +79,9 @@ def read_run(directory: epath.PathLike) -> Run:
         values, metrics = {}, []
         for split, scores in splits.items():
             for name in sorted(scores, key=lambda name: name != main):
-                is_share = not any(word in name for word in ("error", "thresh", "total"))
-                metrics.append(Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_share]))
-                values[metrics[-1].name] = scores[name] / (full if is_share else 1.0)
+                is_fraction = not any(word in name for word in ("error", "thresh", "total"))
+                metrics.append(Metric(f"{split} {name}", f"{split} {name}", _KINDS[is_fraction]))
+                values[metrics[-1].name] = scores[name] / (full if is_fraction else 1.0)
         validation = [split for split in splits if split.startswith("validation")]
         panels = finetuning_panels(main, validation, full)
     else:

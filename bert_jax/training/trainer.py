@@ -114,7 +114,7 @@ class Trainer:
         )
         model = make_model(model_config)
         layout = Layout.create(
-            mesh, config.sharding, config.sharding_rules, config.max_replicated_share
+            mesh, config.sharding, config.sharding_rules, config.max_replicated_fraction
         )
         schedule = make_schedule(config.schedule, stages)
         optimizer = make_optimizer(config.optimizer, schedule, rates.scaling() if rates else None)

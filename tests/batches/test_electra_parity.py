@@ -58,7 +58,7 @@ def test_row_lengths_match_the_original():
     assert not far
 
 
-def test_mask_shares_match_the_original():
+def test_mask_fractions_match_the_original():
     length, num_rows = original.LENGTH, 4000
     ids = np.array([[CLS, *range(5, 34), SEP, *range(34, 62), SEP, *[PAD] * 4]] * num_rows)
     batch = {"input_ids": ids.astype(np.int32), "attention_mask": (ids != PAD).astype(np.int32)}

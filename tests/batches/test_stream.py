@@ -198,7 +198,11 @@ def test_evaluation_is_one_fixed_epoch(uninterrupted, max_sequences):
 
 
 def test_evaluation_does_not_depend_on_the_masks_of_training():
-    changes = {"masked_lm_prob": 0.05, "mask_shares": (1.0, 0.0, 0.0), "max_predictions_per_seq": 2}
+    changes = {
+        "masked_lm_prob": 0.05,
+        "mask_fractions": (1.0, 0.0, 0.0),
+        "max_predictions_per_seq": 2,
+    }
     for batch, other in zip(evaluate(), evaluate(**changes), strict=True):
         assert equal(batch, other)
 

@@ -101,8 +101,8 @@ FASTBPE = {
         ({"objective__terms": ("masked_lm", "masked_lm")}, "each term must be named once"),
         ({"objective__weights": (0.0, 0.0)}, "(0.0, 0.0); at least one must be above 0"),
         ({"data__masked_lm_prob": 1e-9}, "so small that no token of a sequence of 128"),
-        ({"data__mask_shares": (0.8, 0.1, 0.2)}, "three shares that add up to 1"),
-        ({"data__mask_shares": (0.9, 0.1)}, "three shares that add up to 1"),
+        ({"data__mask_fractions": (0.8, 0.1, 0.2)}, "three fractions that add up to 1"),
+        ({"data__mask_fractions": (0.9, 0.1)}, "three fractions that add up to 1"),
         ({"data__pair_labels": "order", "data__rows": "segments"}, "it is for pairs only"),
         (
             {"data__random_document": "window", "data__rows": "halves"},
@@ -128,7 +128,7 @@ def test_inconsistent_values_are_refused(values, words):
 def test_consistent_values_are_accepted():
     validate(changed(model__type_vocab_size=1, data__rows="segments"))
     validate(changed(objective__terms=("my.module:Term", "b"), objective__weights=(2, 1.0)))
-    validate(changed(data__mask_shares=(1, 0, 0)))
+    validate(changed(data__mask_fractions=(1, 0, 0)))
     validate(changed(train__num_steps=12, profile__num_steps=3))
 
 

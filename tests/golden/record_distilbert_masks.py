@@ -35,9 +35,9 @@ def token_counts() -> np.ndarray:
 def rows() -> tuple[np.ndarray, np.ndarray]:
     """Returns ids and lengths of padded rows of different lengths; some tokens are [UNK]."""
     rng = np.random.RandomState(0)
-    share_V = np.maximum(token_counts(), [UNK == i for i in range(VOCABULARY)]) + 20.0
-    share_V[[PAD, CLS, SEP, MASK]] = 0
-    ids_BxL = rng.choice(VOCABULARY, (ROWS, LENGTH), p=share_V / share_V.sum()).astype(np.int32)
+    weight_V = np.maximum(token_counts(), [UNK == i for i in range(VOCABULARY)]) + 20.0
+    weight_V[[PAD, CLS, SEP, MASK]] = 0
+    ids_BxL = rng.choice(VOCABULARY, (ROWS, LENGTH), p=weight_V / weight_V.sum()).astype(np.int32)
     lengths_B = rng.randint(12, LENGTH + 1, ROWS)
     at_L = np.arange(LENGTH)
     ids_BxL[:, 0] = CLS
@@ -56,7 +56,7 @@ def statistics(draws: list[tuple[np.ndarray, np.ndarray]]) -> dict:
     ids_BxL, lengths_B = rows()
     chosen_DxBxL = np.array([chosen for _, chosen in draws])
     masked_DxBxL = np.array([masked for masked, _ in draws])
-    share_DxB = chosen_DxBxL.sum(axis=2) / lengths_B
+    fraction_DxB = chosen_DxBxL.sum(axis=2) / lengths_B
     became = masked_DxBxL[chosen_DxBxL]
     was = np.broadcast_to(ids_BxL, chosen_DxBxL.shape)[chosen_DxBxL]
     return {
@@ -66,7 +66,7 @@ def statistics(draws: list[tuple[np.ndarray, np.ndarray]]) -> dict:
             chosen_DxBxL[:, (ids_BxL >= low) & (ids_BxL < high)].mean()
             for low, high in zip(CLASSES, CLASSES[1:], strict=False)
         ],
-        "row_deviation": math.sqrt(np.mean((share_DxB - 0.15) ** 2)),
+        "row_deviation": math.sqrt(np.mean((fraction_DxB - 0.15) ** 2)),
         "became": {"mask": (became == MASK).mean(), "same": (became == was).mean()},
     }
 

@@ -87,7 +87,7 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
         "predictions": MAX_PREDICTIONS + 1,
         "predictions_less_the_rule": 3,
         "masked_position": bins,
-        "masked_share_of_length": 20,
+        "masked_fraction_of_length": 20,
         # [MASK], the token itself, another token.
         "masked_outcome": 3,
         # The first piece of a word, or a later one.
@@ -123,7 +123,7 @@ def summarize(batches: Iterable[dict[str, np.ndarray]]) -> dict[str, list[int]]:
         count("predictions_less_the_rule", np.clip(predictions - rule + 1, 0, 2).astype(int))
         positions = batch["masked_lm_positions"]
         count("masked_position", positions[real] // BIN)
-        count("masked_share_of_length", (20 * positions // total[:, None])[real])
+        count("masked_fraction_of_length", (20 * positions // total[:, None])[real])
         shown = np.take_along_axis(batch["input_ids"], positions, axis=1)[real]
         same = shown == batch["masked_lm_ids"][real]
         count("masked_piece", is_piece[batch["masked_lm_ids"][real]].astype(int))

@@ -41,7 +41,7 @@ def sharding(name: str, preset: str) -> dict[str, Any]:
     """Returns the contents of the file for the present code."""
     mesh = make_mesh(MESHES[preset], slices())
     config = CONFIGS[name]()
-    layout = Layout.create(mesh, preset, max_replicated_share=config.max_replicated_share)
+    layout = Layout.create(mesh, preset, max_replicated_fraction=config.max_replicated_fraction)
     boxed = _abstract_params(name)
     params = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),

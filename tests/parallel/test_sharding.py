@@ -151,7 +151,7 @@ class TestReplicatedFraction:
             assert str(error.value).startswith(
                 f"config.sharding is {preset!r}, but 100.0% of the parameters' bytes are not "
                 f"sharded over config.mesh.{axis} (the largest: {TABLE}, 12,288 bytes), more than "
-                "config.max_replicated_share, 0.5:"
+                "config.max_replicated_fraction, 0.5:"
             )
 
     def test_the_fraction_is_counted_in_bytes(self):

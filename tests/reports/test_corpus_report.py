@@ -41,13 +41,13 @@ def test_shares_are_those_counted_by_hand():
     assert report["rows_per_epoch"] == 3 and report["tokens_per_epoch"] == 35
     assert report["epochs"] == 4
     assert report["tokens_per_sentence"] == {"median": 5, "largest": 40}
-    assert report["label_shares"] == {}
+    assert report["label_fractions"] == {}
 
 
 def test_labels_of_pairs():
     report = report_of([[4] * 200, [4] * 200])
-    shares = report["label_shares"]["next_sentence_labels"]
-    assert shares["0"] + shares["1"] == pytest.approx(1) and 0.3 < shares["1"] < 0.7
+    fractions = report["label_fractions"]["next_sentence_labels"]
+    assert fractions["0"] + fractions["1"] == pytest.approx(1) and 0.3 < fractions["1"] < 0.7
     assert report["seen"] > 0.8
 
 

@@ -182,7 +182,7 @@ def test_corpus_report_and_its_warnings(tmp_path):
         shares
         | numbers
         | {"sentences_per_document": quantiles, "tokens_per_sentence": quantiles}
-        | {"label_shares": {}, "rows_per_epoch": 10, "tokens_per_epoch": 11}
+        | {"label_fractions": {}, "rows_per_epoch": 10, "tokens_per_epoch": 11}
         | {"formats": ["jsonl"], "language": ""}
     ]
     run = read_run(write_run(tmp_path / "a", RESULTS | {"corpus": corpus}))

@@ -40,7 +40,7 @@ def test_a_text_without_tokens():
     assert rows.take(np.arange(2))["attention_mask"].sum(1).tolist() == [3, 2]
 
 
-def test_share_of_unknown_tokens():
+def test_fraction_of_unknown_tokens():
     rows = ExampleRows([example("a b ж"), example("c", "ж")], TOKENIZER, 8)
     assert rows.unknown_fraction == 2 / 5
     assert ExampleRows([], TOKENIZER, 8).unknown_fraction == 0

@@ -42,7 +42,7 @@ class MaskingRules:
       choose: Chooses the tokens; called like `choose_groups`.
       choice_draws: The number of random numbers that `choose` takes for each position.
       shares: The fractions of the chosen tokens that become [MASK], are kept, and become random;
-        None for `config.data.mask_shares`.
+        None for `config.data.mask_fractions`.
       coin: The unit that is masked, kept or replaced as a whole: "token", "group", or "span" (a
         run of chosen tokens).
       random_ids: The distribution of random tokens: "all" (uniform over all ids), "no_specials"
@@ -78,8 +78,8 @@ class MaskedTokens:
       tokenizer: Has `vocab_size`, the ids of the special tokens and `is_word_start_V` (bool by
         id). [UNK] may be predicted.
       spec: A `StreamSpec`: `max_predictions_per_seq`, `masked_lm_prob`, `whole_word_masking`,
-        `mask_shares` and `held_out` are used. Rows never have more than `max_predictions_per_seq`
-        predictions.
+        `mask_fractions` and `held_out` are used. Rows never have more than
+        `max_predictions_per_seq` predictions.
       store: Has `token_counts`; used only by rules that depend on the corpus.
       rules: See `MaskingRules`.
     """
@@ -89,7 +89,7 @@ class MaskedTokens:
         self._max_predictions = spec.max_predictions_per_seq
         self._masked_lm_prob = spec.masked_lm_prob
         self._whole_words = spec.whole_word_masking or rules.whole_words
-        self._shares = rules.shares or spec.mask_shares
+        self._shares = rules.shares or spec.mask_fractions
         self._mask_id = tokenizer.mask_id
         self._is_word_start_V = np.asarray(tokenizer.is_word_start_V, dtype=bool)
         ends = [tokenizer.cls_id, tokenizer.sep_id]

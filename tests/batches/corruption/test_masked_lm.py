@@ -36,7 +36,7 @@ def rules_for(vocab_size, *, whole=False, most=20, prob=0.15, fractions=(0.8, 0.
         max_predictions_per_seq=most,
         masked_lm_prob=prob,
         whole_word_masking=whole,
-        mask_shares=fractions,
+        mask_fractions=fractions,
     )
     return SimpleNamespace(
         corruption=MaskedTokens(tokenizer, spec),
