@@ -11,18 +11,11 @@ Expected: the results of base.py. Not reproduced with this code.
 """
 
 from bert_jax import load_config
-from bert_jax.config import check_argument, lamb_stages
+from bert_jax.config import check_argument
 
 
 def get_config(arg: str = ""):
     check_argument(arg)
-    c = load_config("base")
-    c.optimizer.name = "lamb"
-    # Algorithm 2 of the paper divides moments by 1 - b^t; BERT's Adam does not.
-    c.optimizer.bias_correction = True
-    c.schedule.decay_power = 0.5
-    c.train.num_steps = 7038 + 1563
-    c.train.stages = lamb_stages()
-    c.checkpoint.every_steps = 200
-    c.eval.every_steps = 500
+    c = load_config("large_lamb")
+    c.model = load_config("base").model
     return c

@@ -1,7 +1,8 @@
 """Runs a command: parses its flags and reports a user's mistake in one sentence.
 
-Exit status: 0 on success; 1 for a mistake in values or data, or for a bug, which is shown with its
-traceback; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for a bug in one of several processes.
+Exit status: 0 on success and after --help; 1 for a mistake in values or data, or for a bug, which
+is shown with its traceback; 2 for a mistake in the flags; 130 after Ctrl-C; 70 for a bug in one of
+several processes.
 """
 
 import contextlib
@@ -63,7 +64,11 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
     )
 
     def parse_flags(argv: list[str]) -> list[str]:
-        remaining = parse(argv, words=words, load_stored=stored_config)
+        try:
+            remaining = parse(argv, words=words, load_stored=stored_config)
+        except SystemExit:
+            # absl exits with status 1 after --help.
+            sys.exit(0)
         trust_flags()
         return remaining
 
@@ -212,8 +217,8 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             return (
                 f"error: the device ran out of memory ({cause[:200]}); try a smaller "
                 "config.train.batch_size or config.eval.batch_size, a larger "
-                "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
-                "divides the parameters",
+                "config.train.gradient_accumulation_steps, config.remat=full, or "
+                "config.sharding=fsdp",
                 1,
             )
         case MemoryError():

@@ -86,7 +86,7 @@ def parse(
     except flags.Error as e:
         if "must have a value other than None" in str(e):
             name = str(e).partition("=")[0].removeprefix("flag --")
-            raise UsageError(f"--{name} is missing") from e
+            raise UsageError(f"--{name} is missing: {values[name].help.rstrip('.')}") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
     except (LookupError, TypeError) as e:
         # One flag replaced a section by a value, as train.stages=5 does.
@@ -96,8 +96,8 @@ def parse(
     for name in config_names:
         if values[name].value is None:
             raise UsageError(
-                f"--{name} is missing: a config file, such as configs/tiny.py, unless --workdir is "
-                "that of a run to continue"
+                f"--{name} is missing: a config file, such as configs/tiny.py, unless --workdir "
+                "names a run to continue"
             )
     return remaining
 

@@ -21,8 +21,9 @@ TOKENIZER: Section = {
         "",
         "A vocab.txt (wordpiece); a .model file or a tokenizer.json (sentencepiece); a "
         "vocab.json with merges.txt beside it or a tokenizer.json (byte_bpe); a vocab.txt with "
-        "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a "
-        "vocabulary of model.vocab_size tokens is trained on the training documents.",
+        "bpe.codes beside it (fastbpe); or a directory with these files. If empty, a vocabulary is "
+        "trained on the training documents; model.vocab_size, or --vocab_size of prepare, is its "
+        "number of tokens.",
         change=Change.WITH_STORE,
         is_path=True,
     ),

@@ -52,7 +52,8 @@ def announce(
         train, validation = task.parts
         say(
             f"config.data.input has no validation split: {len(task.rows(validation)):,} of its "
-            f"{len(task.rows(train)) + len(task.rows(validation)):,} examples are held out as one"
+            f"{len(task.rows(train)) + len(task.rows(validation)):,} examples are held out for "
+            "validation"
         )
     if counts := task.class_counts():
         for line in describe_classes(counts):

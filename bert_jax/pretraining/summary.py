@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from bert_jax.base.progress import say, say_next, terminal
+from bert_jax.batches.stream import EVALUATION_MASKS
 from bert_jax.config.command_line import ConfigSource, config_files
 from bert_jax.parallel.sharding import mesh_axes
 from bert_jax.pretraining import evaluation, settings
@@ -54,8 +55,12 @@ def announce(
             f"steps {stage.first_step + 1:,} to {stage.end_step:,}: {stage.batch_size:,} sequences "
             f"of {stage.max_seq_length} tokens per step"
         )
-    if run_input.heldout and "masked_lm_positions" in trainer.fields:
-        say("evaluation masks 15 % of the tokens, in all runs alike; training has its own masks")
+    rate, fixed = config.data.masked_lm_prob, EVALUATION_MASKS["masked_lm_prob"]
+    if run_input.heldout and "masked_lm_positions" in trainer.fields and rate != fixed:
+        say(
+            f"training predicts {rate:.1%} of the tokens; evaluation always predicts {fixed:.0%}, "
+            "so that runs can be compared"
+        )
     if not step:
         warnings = [*warnings, *warmup_warnings(config.schedule, trainer.stages)]
     if reports and not step:

@@ -67,7 +67,7 @@ def check(
             f"{results['batch_size_per_chip']:g} sequences of {stage.max_seq_length} tokens per "
             f"chip need {gib(compiled.total_bytes)} of memory, {gib(excess)} more than a "
             f"{topology.chip.name} has; use a smaller batch (--batch_size_per_chip=auto finds "
-            "the largest), --config.remat=full, or a sharding that shards the parameters"
+            "the largest), --config.remat=full, or --config.sharding=fsdp"
         )
 
 

@@ -204,9 +204,8 @@ def test_the_config_of_a_work_directory(tmp_path):
 
 def test_required_flags():
     values = flags.FlagValues()
-    flags.DEFINE_string("output", None, "", flag_values=values)
-    flags.mark_flag_as_required("output", values)
-    with pytest.raises(cli.UsageError, match="^--output is missing$"):
+    flags.DEFINE_enum("to", None, ["a", "b"], "The output.", required=True, flag_values=values)
+    with pytest.raises(cli.UsageError, match=r"^--to is missing: <a\|b>: The output$"):
         cli.parse(["program"], values)
 
 
@@ -248,8 +247,8 @@ def run(body, *arguments, **options):
                 1,
                 f"error: the device ran out of memory ({cause}); try a smaller "
                 "config.train.batch_size or config.eval.batch_size, a larger "
-                "config.train.gradient_accumulation_steps, config.remat='full', or a sharding that "
-                "divides the parameters\n",
+                "config.train.gradient_accumulation_steps, config.remat=full, or "
+                "config.sharding=fsdp\n",
             )
             for text, cause in (
                 ("INTERNAL: RESOURCE_EXHAUSTED: Out, 9 GiB.\\nlist", "Out, 9 GiB"),
@@ -272,7 +271,7 @@ def test_bugs_keep_their_traceback():
 
 def test_help_and_verbosity():
     result = run("print('not reached')", "--help")
-    assert result.returncode in (0, 1)
+    assert result.returncode == 0
     assert "--help" in result.stdout and "not reached" not in result.stdout
     assert "chatter" in run("pass", "--verbosity=0").stderr
 
