@@ -29,7 +29,7 @@ of memory for tiny, which takes five minutes.
 Expected: GLUE test averages of 77.4 (small) and 82.7 (base) in the authors' README; not reproduced
 here. tiny: the discriminator's held-out loss is 0.27 to 0.30 nats (a constant has 0.39), and it
 finds 40 to 47 % of the replaced tokens; the generator's masked-LM loss is 4.6 to 4.8 nats (unigram
-frequencies have 6.02). Reproduced with two seeds.
+frequencies have 5.99). Reproduced with two seeds.
 """
 
 from bert_jax import load_config
