@@ -117,9 +117,9 @@ def _engine(options: list[str]) -> Engine | None:
         if values.num_tasks or values.task is not None:
             raise UsageError("--runner and --task exclude each other: give one of them")
         # This import takes seconds.
-        from bert_jax.store.beam import BeamRunner
+        from bert_jax.store.beam import beam_runner
 
-        return BeamRunner(values.runner, options)
+        return beam_runner(values.runner, options)
     if (values.num_tasks is None) != (values.task is None):
         raise UsageError("--num_tasks=N and --task=I must be given together")
     if values.task is None:

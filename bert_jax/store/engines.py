@@ -1,15 +1,16 @@
-"""Runs the stages of a preparation: by the processes of this machine, or by tasks of a cluster.
+"""Runs the stages of a preparation by processes of this machine, by a cluster, or by tasks.
 
 An engine maps `run_part` over the numbers of the parts. All state is in the directory of the store:
 an engine may be killed at any time, and another one may continue.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -44,11 +45,23 @@ TITLES = {
 _POLL_SECONDS = 1.0
 
 
-class Engine(Protocol):
-    """Maps stages over parts."""
+class Engine:
+    """Maps stages over parts. The directory of the store is shared, and not locked."""
 
-    def opened(self, output: Directory, plan: Plan) -> AbstractContextManager[None]:
-        """Returns the context in which the directory holds the plan."""
+    @contextmanager
+    def opened(self, output: Directory, plan: Plan) -> Iterator[None]:
+        """Makes sure that the directory holds the plan during the block.
+
+        Raises:
+          UserError: The directory holds other files, or an unfinished store with another plan.
+        """
+        output.mkdir(parents=True, exist_ok=True)
+        # What has no plan is not continued. With a plan, the files below change at any time.
+        if read_plan(output) is None:
+            manifest.our_files(output, f"{UNFINISHED}/.*")
+        join_plan(output, plan)
+        forget_errors(output)
+        yield
 
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         """Runs a stage for those of the parts that lack its result.
@@ -56,12 +69,14 @@ class Engine(Protocol):
         Raises:
           UserError: A part has an error.
         """
+        raise NotImplementedError
 
     def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
         """Returns what one process computes from the results of all parts; see `computed_once`."""
+        return computed_once(output, name, compute)
 
 
-class LocalProcesses:
+class LocalProcesses(Engine):
     """Processes of this machine. They lock the directory, unless it is in a bucket.
 
     An unfinished store with the same plan is continued, and one with another plan is replaced.
@@ -83,18 +98,18 @@ class LocalProcesses:
             forget_errors(output)
             yield
 
-    def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
-        return computed_once(output, name, compute)
-
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         numbers = missing(output, stage, numbers)
         workers = min(len(numbers), self._num_processes)
         # One part alone is tokenized by all processes.
         inside = max(1, self._num_processes // max(1, workers))
-        if workers <= 1:
-            run_here(output, plan, stage, numbers, inside)
-        else:
-            self._run(output, plan, stage, numbers, workers, inside)
+        try:
+            if workers <= 1:
+                run_here(output, plan, stage, numbers, inside)
+            else:
+                self._run(output, plan, stage, numbers, workers, inside)
+        except BrokenProcessPool:
+            raise UserError(KILLED) from None
         raise_error(output)
 
     @staticmethod
@@ -107,11 +122,10 @@ class LocalProcesses:
         inside: int,
     ) -> None:
         total = sum(map(plan.megabytes, numbers))
+        running: dict[Future, int] = {}
+        waiting = list(reversed(numbers))
         with Progress(TITLES[stage], total, "MB") as bar, worker_processes(workers) as pool:
-            running: dict[Future, int] = {}
-            waiting = list(reversed(numbers))
             while running or waiting:
-                # After an error, the parts before it still end; one of them may have an error too.
                 while waiting and len(running) < workers:
                     number = waiting.pop()
                     # Another task may have been faster.
@@ -119,33 +133,39 @@ class LocalProcesses:
                         future = pool.submit(run_part, str(output), stage, number, inside)
                         running[future] = number
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    try:
-                        future.result()
-                    except BrokenProcessPool:
-                        raise UserError(KILLED) from None
+                    future.result()
                     number = running.pop(future)
                     bar.advance(plan.megabytes(number))
                     if not is_written(output, result_name(stage, number)):
+                        # The parts before it still end; one of them may have an error too.
                         waiting.clear()
 
 
-@contextmanager
-def shared_directory(output: Directory, plan: Plan) -> Iterator[None]:
-    """Joins the processes that write a store together, without a lock.
+class Cluster(Engine):
+    """An engine of a cluster, all of whose workers see the directory of the store.
 
-    Raises:
-      UserError: The directory holds other files, or an unfinished store with another plan.
+    Only the numbers of parts travel through it, never text or tokens.
+
+    Args:
+      run: Calls a function with each of some numbers: anywhere, in any order, at least once.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    # What has no plan is not continued. With a plan, the files below change at any time.
-    if read_plan(output) is None:
-        manifest.our_files(output, f"{UNFINISHED}/.*")
-    join_plan(output, plan)
-    forget_errors(output)
-    yield
+
+    def __init__(self, run: Callable[[Callable[[int], None], Sequence[int]], None]):
+        self._run = run
+
+    def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
+        if numbers := missing(output, stage, numbers):
+            say(f"{TITLES[stage]}: {len(numbers)} of {len(plan.parts)} parts")
+            self._run(functools.partial(run_part, str(output), stage), numbers)
+        raise_error(output)
+        if left := missing(output, stage, numbers):
+            raise UserError(
+                f"the workers of the cluster have ended, but {output} lacks part {left[0]}: all of "
+                "them must see this directory"
+            )
 
 
-class Task:
+class Task(Engine):
     """One of several tasks of a cluster, which meet in the directory of the store.
 
     Task I does the parts I, I + N, ... Task 0 also does what is missing of the stages before the
@@ -156,9 +176,6 @@ class Task:
     def __init__(self, number: int, num_tasks: int, num_processes: int):
         self._number, self._num_tasks = number, num_tasks
         self._local = LocalProcesses(num_processes)
-
-    def opened(self, output: Directory, plan: Plan) -> AbstractContextManager[None]:
-        return shared_directory(output, plan)
 
     def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
         if self._number and not is_written(output, name):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bert_jax.base.errors import UserError
-from bert_jax.store.beam import BeamRunner
+from bert_jax.store.beam import beam_runner
 from bert_jax.store.preparation import prepare
 from tests.stores import VOCAB_SIZE, digest, make, options, write_speeches
 
@@ -15,7 +15,7 @@ def test_the_same_bytes_and_errors(tmp_path):
     pytest.importorskip("apache_beam")
     data = options(write_speeches(tmp_path / "texts", 40), part_bytes=8000)
     make(data, tmp_path / "local")
-    runner = BeamRunner("FnApiRunner", [])
+    runner = beam_runner("FnApiRunner", [])
     metadata = prepare(data, VOCAB_SIZE, tmp_path / "beam", engine=runner)
     assert metadata["format_version"] == 2
     assert digest(tmp_path / "beam") == digest(tmp_path / "local")
@@ -26,10 +26,10 @@ def test_the_same_bytes_and_errors(tmp_path):
         prepare(data, VOCAB_SIZE, tmp_path / "bad", engine=runner)
     data.bad_documents = "skip"
     with pytest.raises(UserError, match="FastRunner of Apache Beam failed .Unexpected pipeline"):
-        prepare(data, VOCAB_SIZE, tmp_path / "other", engine=BeamRunner("FastRunner", []))
+        prepare(data, VOCAB_SIZE, tmp_path / "other", engine=beam_runner("FastRunner", []))
 
 
 def test_beam_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"--runner needs Apache Beam: pip install -e '.\[beam\]'"):
-        BeamRunner("FnApiRunner", [])
+        beam_runner("FnApiRunner", [])
