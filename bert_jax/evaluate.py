@@ -21,7 +21,7 @@ def define_flags() -> None:
     """Defines the flags of the command line."""
     flags.DEFINE_string("workdir", "", "Work directory, or any model with --data.")
     flags.DEFINE_string(
-        "data", "", "Globs of text, or the labeled file of a task; by default held-out documents."
+        "data", "", "Globs of texts, or a labeled file of the task; by default held-out documents."
     )
     flags.DEFINE_integer(
         "step", None, "Step of the checkpoint; by default the best, if it was kept, or the newest."

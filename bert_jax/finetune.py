@@ -35,7 +35,7 @@ def main(_) -> None:
         from bert_jax.finetuning import run, sweep
         from bert_jax.pretraining import settings
 
-        settings.describe(args.config, source)
+        settings.print_differences(args.config, source)
         if args.config.get("task") == ALL:
             sweep.finetune_all(args.config, workdir, args.sweep)
         elif args.sweep:

@@ -65,7 +65,7 @@ def test_a_text_that_loses_much_is_refused_before_it_is_tokenized(tmp_path, refu
         source = ConfigSource("tiny", config)
         message = refusal(lambda: pretrain.train(config, tmp_path / "run", source))  # noqa: B023
         assert "of the tokens are in no row of an epoch, because" in message
-        assert "--config.data.max_sentence_tokens=8 divides such sentences" in message
+        assert "--config.data.max_sentence_tokens=8 splits such sentences" in message
         assert f"--config.data.max_sentence_tokens={default} accepts the loss" in message
         assert not (tmp_path / "run" / "data" / "metadata.json").exists()
     typed = ConfigSource("tiny", config, frozenset({"data.max_sentence_tokens"}))

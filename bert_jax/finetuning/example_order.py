@@ -71,7 +71,7 @@ def all_rows(rows: TokenRows) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _lengths(rows: TokenRows) -> np.ndarray:
-    """Returns the length of each row, int64 [R]; with choices, of the longest choice."""
+    """Computes the length of each row, int64 [R]; with choices, of the longest choice."""
     parts = []
     for batch in all_rows(rows):
         length_Rx = batch["attention_mask"].sum(axis=-1)
@@ -83,8 +83,8 @@ def cut(batch: dict[str, np.ndarray], multiple: int) -> dict[str, np.ndarray]:
     """Removes columns in which all sequences of a batch are padded.
 
     Args:
-      multiple: The batch is cut to its longest sequence, rounded up to a multiple of this. 0
-        disables this.
+      multiple: The batch is cut to the length of its longest sequence, rounded up to a multiple of
+        this; 0 cuts nothing.
     """
     mask = batch["attention_mask"]
     if not multiple:
@@ -127,13 +127,13 @@ def predict(
     stop: Callable[[], bool] = lambda: False,
     length_multiple: int = 0,
 ) -> dict[str, np.ndarray] | None:
-    """Returns the model's outputs for all rows, in order.
+    """Computes the model's outputs for all rows, in order.
 
     Args:
       params: Parameters with the trainer's shardings.
-      batch_size: Rows at a time; rounded up to a multiple of the data shards.
+      batch_size: The rows of a batch; rounded up to a multiple of the data shards.
       stop: Called after every batch; True ends the prediction without results.
-      length_multiple: See `cut`; outputs of padding that was cut are NO_PROBABILITY.
+      length_multiple: See `cut`; outputs for padding that was cut are NO_PROBABILITY.
 
     Returns:
       The model's outputs by name, float32, with one row for each input row; None if stopped.

@@ -40,7 +40,7 @@ def write_predictions(
     Adds the scores of test splits with labels to results.json.
 
     Args:
-      abstract_params: Shapes, dtypes and shardings of the parameters.
+      abstract_params: The shapes, dtypes and shardings of the parameters.
       predict: (params, rows) -> outputs, or None if the run must stop.
 
     Returns:
@@ -106,7 +106,7 @@ def _predicted(directory: epath.Path) -> dict[str, str]:
 def score_file(
     directory: epath.PathLike, file: epath.PathLike, step: int | None = None
 ) -> dict[str, Any]:
-    """Returns the official scores of a run on a file in the format of its validation split.
+    """Scores a run on a labeled file in the format of its validation split.
 
     Args:
       directory: The work directory of a fine-tuning run.
@@ -154,11 +154,11 @@ def score_test(
     split: str,
     outputs: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-    """Returns the scores of a test split from its outputs; empty if it has no labels.
+    """Scores a test split; the result is empty if its file has no labels.
 
     Args:
       task: The task of the run, which does not read the labels of a test split.
-      outputs: The outputs for all of its rows.
+      outputs: The model's outputs for all rows of the split.
     """
     if not split.startswith("test"):
         return {}
@@ -173,10 +173,10 @@ def score_test(
 def _read_labeled(
     config: ConfigDict, directory: epath.PathLike, source: epath.PathLike | TfdsSplit
 ) -> tuple[Task, TokenRows]:
-    """Reads data in the format of a validation split; returns the task of the run too."""
+    """Returns the task of a run, and the rows of a source with labels."""
     # The file itself names the choices.
     labels = () if config.head == "multiple_choice" else tuple(config.labels)
     tokenizer = tokenizers.load(epath.Path(directory) / workdir.TOKENIZER)
     task = make_task(config, "", tokenizer, labels)
-    # The advice to skip rows would name a key of fine-tuning.
+    # `evaluate` has no flag that skips bad rows, so the key is empty.
     return task, task.read(source, "validation", BadRecords(config.data.bad_rows, ""))

@@ -1,4 +1,4 @@
-"""A run of fine-tuning: `finetune` shows it in the same steps as `pretraining.run.train`."""
+"""A run of fine-tuning: `finetune` has the same steps as `bert_jax.pretraining.run.train`."""
 
 import math
 from collections.abc import Generator, Mapping
@@ -35,8 +35,8 @@ from bert_jax.training.schedule import warmup_warnings
 from bert_jax.training.stages import Stage
 from bert_jax.training.state import TrainState
 
-# A run with a larger fraction of unknown tokens gets a warning.
-_MOST_UNKNOWN = 0.1
+# A larger fraction of unknown tokens gives a warning.
+_MAX_UNKNOWN_FRACTION = 0.1
 
 
 def finetune(
@@ -49,9 +49,9 @@ def finetune(
 
     Args:
       config: A config like those of configs/finetune/.
-      directory: The work directory. It receives config.json, tokenizer/, checkpoints/, best/,
+      directory: The work directory. It gets config.json, tokenizer/, checkpoints/, best/,
         metrics.jsonl, tensorboard/, and at the end curves.png, results.json and report.html.
-      setup: The result of `task_setup.open_task_setup`, if several runs share it.
+      setup: The result of `task_setup.open_task_setup`, if several runs share it (a sweep).
       source: The file and the flags that the config comes from, if any.
 
     Returns:
@@ -73,7 +73,7 @@ def finetune(
         run = multihost.run_on_all(lambda: FinetuningRun(config, path, setup, is_in_sweep))
         guard = stack.enter_context(PreemptionGuard())
 
-        # The results of a finished run are shown again; only its predictions may be missing.
+        # The results of a finished run are printed again; only its predictions may be missing.
         results = multihost.run_on_process_zero(lambda: _finished(run))
         if not results:
             # Start or continue.
@@ -87,7 +87,7 @@ def finetune(
             stack.enter_context(closing(run.best))
             differences = settings.recorded(config, source)
             multihost.run_on_process_zero(lambda: run.claim(differences))
-            warnings = settings.unasked(run.warnings, source)
+            warnings = settings.without_flags(run.warnings, source)
             announce(run.config, run.task, run.trainer, path, step, warnings)
 
             # Train.
@@ -123,7 +123,7 @@ class FinetuningRun:
     """The batches and evaluations of fine-tuning; see `Run` for what the loop does with them.
 
     Attributes:
-      best: The best scores on the first validation split.
+      best: The best scores on the first validation split; `finetune` sets it.
 
     Raises:
       UserError: The work directory belongs to another run, or the options do not fit.
@@ -149,7 +149,7 @@ class FinetuningRun:
         check_profile(self.config.profile, self.num_steps)
         self.trainer = task_setup.make_trainer(self.config, self.stage)
         self.warnings += warmup_warnings(self.config.schedule, [self.stage])
-        if self.rows.unknown_fraction > _MOST_UNKNOWN:
+        if self.rows.unknown_fraction > _MAX_UNKNOWN_FRACTION:
             self.warnings.append(
                 f"{self.rows.unknown_fraction:.0%} of the tokens of the training examples are "
                 f"unknown to the vocabulary of {config.init_from}; take a model for this language"
@@ -163,12 +163,12 @@ class FinetuningRun:
         )
 
     def claim_data(self) -> None:
-        """Refuses data that differ from those at the beginning of the run."""
+        """Refuses data that have changed since the beginning of the run."""
         identity = self.setup.data_identity
         workdir.claim_corpus(self.directory, identity, self.setup.tokenizer, None)
 
     def claim(self, differences: Mapping[str, Any] | None) -> None:
-        """Records the data, the config and its differences from the file."""
+        """Records the data, the config, and how the config differs from its file."""
         self.claim_data()
         workdir.claim(self.directory, self.config, differences)
 
@@ -204,7 +204,7 @@ class FinetuningRun:
             return step > 0
         if self.config.eval.every_steps:
             return step % self.config.eval.every_steps == 0
-        # The steps that hold the last example of an epoch.
+        # The step has the last example of an epoch.
         num_rows, size = len(self.rows), self.config.train.batch_size
         return math.floor(step * size / num_rows) > math.floor((step - 1) * size / num_rows)
 
@@ -229,7 +229,7 @@ class FinetuningRun:
     def predict(
         self, params: Any, rows: TokenRows, guard: PreemptionGuard
     ) -> dict[str, Any] | None:
-        """Returns the model's outputs for all rows; None if the run must stop."""
+        """Computes the model's outputs for all rows; None if the run must stop."""
         return predict(
             self.trainer,
             params,
@@ -272,7 +272,7 @@ def _finished(run: FinetuningRun) -> dict[str, Any] | None:
             return None
         say(f"This run is finished: step {run.num_steps:,} is done.")
         if not (run.directory / workdir.REPORT).exists():
-            # The process was killed before it wrote it.
+            # The process was killed before it wrote the pages.
             write_pages(run.directory)
         run.summarize(results)
     except (UserError, KeyError):

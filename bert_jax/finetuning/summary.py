@@ -21,10 +21,10 @@ _TEXTS = {
     "token_classification": "'Ada lives in London.'",
     "multiple_choice": "'Where do fish live?' 'in trees' 'in water'",
 }
-# The most classes to print.
-_MOST_CLASSES = 20
-# A class is rare if it has less than this fraction of the mean number of examples.
-_RARE = 0.02
+# The number of classes to print.
+_MAX_CLASSES = 20
+# A class with less than this fraction of the mean number of examples is rare.
+_RARE_FRACTION = 0.02
 
 
 def announce(
@@ -70,15 +70,15 @@ def announce(
 
 
 def describe_classes(counts: Mapping[str, int]) -> list[str]:
-    """Returns a line with the most frequent classes, and a warning about rare ones."""
+    """Describes the most frequent classes in a line, and warns about rare ones in another."""
     ranked = sorted(counts, key=lambda name: -counts[name])
-    shown = ", ".join(f"{name!r} {counts[name]:,}" for name in ranked[:_MOST_CLASSES])
-    more = len(ranked) - _MOST_CLASSES
+    shown = ", ".join(f"{name!r} {counts[name]:,}" for name in ranked[:_MAX_CLASSES])
+    more = len(ranked) - _MAX_CLASSES
     shown += f" and {more:,} more classes" if more > 0 else ""
     lines = [f"training examples by class: {shown}"]
     mean = sum(counts.values()) / len(counts)
-    if rare := [name for name in ranked if counts[name] < _RARE * mean]:
-        names = ", ".join(map(repr, rare[-_MOST_CLASSES:]))
+    if rare := [name for name in ranked if counts[name] < _RARE_FRACTION * mean]:
+        names = ", ".join(map(repr, rare[-_MAX_CLASSES:]))
         lines.append(f"warning: classes with hardly any training examples ({len(rare):,}): {names}")
     return lines
 

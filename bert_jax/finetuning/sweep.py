@@ -43,8 +43,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
     Args:
       config: As for `finetune`; each run gets its own learning rate, batch size and seed.
-      directory: Receives a work directory runs/NAME/ for each run, weights.sha256, sweep.json and
-        report.html.
+      directory: The directory of the sweep. It gets a work directory runs/NAME/ for each run,
+        weights.sha256, sweep.json and report.html.
 
     Returns:
       The contents of sweep.json: `runs` with their results; `diverged`, the runs whose loss was
@@ -70,7 +70,7 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
             mesh = make_mesh(config.mesh)
             for _, values in grid:
                 # Checked now, because a wrong batch size would end the sweep hours later.
-                run_config = _with(config, values)
+                run_config = _run_config(config, values)
                 task_setup.make_stage(run_config, setup.task.rows("train"))
                 task_setup.check_batch(run_config, mesh)
             if multihost.is_first() and not config.from_scratch:
@@ -84,7 +84,8 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
         for number, (name, values) in enumerate(grid, 1):
             say(f"run {number} of {len(grid)}: {name}")
             try:
-                results = finetune(_with(config, values), directory / workdir.RUNS / name, setup)
+                run_config = _run_config(config, values)
+                results = finetune(run_config, directory / workdir.RUNS / name, setup)
             except DivergedError as error:
                 say(f"warning: {name}: {error}")
                 diverged.append({"name": name, **values, "error": str(error)})
@@ -122,16 +123,16 @@ def sweep(config: ConfigDict, directory: epath.PathLike) -> dict[str, Any] | Non
 
 
 def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the run with the highest score; the first of them if several are equal."""
+    """Finds the run with the highest score; the first of them if several are equal."""
     return max(runs, key=lambda run: run["score"])
 
 
 def summarized(
     runs: list[dict[str, Any]], diverged: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Returns statistics over the seeds for each learning rate and batch size.
+    """Computes statistics over the seeds for each learning rate and batch size.
 
-    The settings are sorted by the number of diverged seeds, then by the median, best first.
+    They are sorted by the number of diverged seeds, then by the median, best first.
     """
 
     def setting_of(run: dict[str, Any]) -> tuple[float, int]:
@@ -157,7 +158,7 @@ def summarized(
 
 
 def sweep_table(summary: dict[str, Any]) -> Table:
-    """Returns a table of medians and spreads, the best setting first."""
+    """Makes a table of medians and spreads, the best setting first."""
     table = Table(title=f"{summary['task']}: {summary['metric']}", title_justify="left")
     columns = ("rate", "batch", "seeds", "diverged", "median", "lowest", "highest", "deviation")
     for column in columns:
@@ -185,8 +186,8 @@ def _runs(grid: ConfigDict) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def _with(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
-    """Returns the config of one run, which does not depend on the rest of the grid."""
+def _run_config(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
+    """Makes the config of one run, whose own grid is a single point."""
     config = config.copy_and_resolve_references()
     with config.unlocked():
         config.update_from_flattened_dict(values)
@@ -217,8 +218,8 @@ def _claim_weights(path: epath.Path, config: ConfigDict, weights: dict[str, np.n
         files.write_whole(path, found)
     elif path.read_bytes() != found:
         raise UserError(
-            f"the sweep in {path.parent} began with weights that differ from those of "
-            f"config.init_from, {config.init_from}; choose another --workdir"
+            f"the sweep in {path.parent} began with other weights than config.init_from, "
+            f"{config.init_from}, has now; choose another --workdir"
         )
 
 
@@ -239,7 +240,7 @@ def finetune_all(
     Args:
       config: The config of the task "all", whose values apply to every task. `data.input` is
         the folder with the tasks' folders, or "tfds:glue".
-      directory: Receives TASK/ for each task, and glue.json.
+      directory: It gets TASK/ for each task, and glue.json.
       is_sweep: Whether to run a sweep for each task; the best run of the sweep counts.
 
     Returns:
@@ -280,7 +281,7 @@ def finetune_all(
 
 
 def task_config(config: ConfigDict, task: str) -> ConfigDict:
-    """Returns the config of one task, with the values of the config for all tasks."""
+    """Makes the config of one task, with the values of the config for all tasks."""
     result = finetune_config(task)
     values = {key: value for key, value in config.items() if key != "task"}
     result.update(ConfigDict(values))
@@ -307,7 +308,7 @@ def check_folders(configs: dict[str, ConfigDict]) -> None:
 
 
 def average(scores: dict[str, dict[str, float]]) -> float:
-    """Returns the mean over all dev sets except WNLI's.
+    """Averages the scores over all dev sets except WNLI's.
 
     MNLI counts twice, with its two dev sets, as in table 1 of the paper.
     """
@@ -318,7 +319,7 @@ def average(scores: dict[str, dict[str, float]]) -> float:
 
 
 def glue_table(summary: dict[str, Any]) -> Table:
-    """Returns a table with a row for each task and the average."""
+    """Makes a table with a row for each task and the average."""
     table = Table(title="GLUE, dev sets", title_justify="left")
     table.add_column("task")
     table.add_column("metric")

@@ -38,7 +38,7 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.trainer import Trainer
 
 # Steps are counted in an int32.
-_MOST_STEPS = 2**31 - 1
+_MAX_STEPS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _read_pretrained(config: ConfigDict) -> Pretrained:
 
 
 def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
-    """Refuses lengths and layers that the weights do not have."""
+    """Refuses positions and layers that the weights do not have."""
     positions, layers = model["max_position_embeddings"], model["num_hidden_layers"]
     if config.data.max_seq_length > positions:
         raise UserError(
@@ -131,7 +131,7 @@ def _check_model(config: ConfigDict, model: dict[str, Any]) -> None:
 
 
 def predicted_splits(config: ConfigDict, task: Task) -> list[str]:
-    """Returns the splits that `config.eval.predict` selects for prediction.
+    """Selects the splits of `config.eval.predict`.
 
     Raises:
       UserError: The data have none of these splits.
@@ -161,7 +161,7 @@ def read_rows(config: ConfigDict, task: Task) -> list[str]:
 def check_segments(config: ConfigDict, rows: TokenRows) -> None:
     """Refuses sentence pairs if the weights have only one token type.
 
-    A model without token types, such as DistilBERT, tells the sentences apart by [SEP] alone.
+    A model without any token type, such as DistilBERT, accepts pairs: only [SEP] separates them.
     """
     # Either all examples of a task are pairs or none is.
     if config.model.type_vocab_size == 1 and rows.take(np.arange(1))["token_type_ids"].any():
@@ -172,7 +172,7 @@ def check_segments(config: ConfigDict, rows: TokenRows) -> None:
 
 
 def make_trainer(config: ConfigDict, stage: Stage) -> Trainer:
-    """Returns the trainer of a filled-in config.
+    """Builds the trainer of a filled-in config.
 
     Raises:
       UserError: As for `Trainer.create`, or the batch cannot be split over the devices.
@@ -211,16 +211,16 @@ def check_batch(config: ConfigDict, mesh: Mesh) -> None:
 
 
 def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
-    """Returns the only stage of the run. Each choice of an example counts as a sequence.
+    """Makes the only stage of the run. Each choice of an example counts as a sequence.
 
     Raises:
       UserError: The epochs have less than one batch, or too many steps.
     """
     num_steps = len(rows) * config.train.num_epochs / config.train.batch_size
-    if num_steps > _MOST_STEPS:
+    if num_steps > _MAX_STEPS:
         raise UserError(
             f"config.train.num_epochs is {config.train.num_epochs:g}, which gives {num_steps:.3g} "
-            f"steps; at most {_MOST_STEPS:,} are possible"
+            f"steps; at most {_MAX_STEPS:,} are possible"
         )
     num_steps = int(num_steps)
     if not num_steps:
@@ -242,7 +242,7 @@ def make_stage(config: ConfigDict, rows: TokenRows) -> Stage:
 
 
 def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> TrainState:
-    """Returns step 0 with the encoder's weights and a new head drawn from the seed."""
+    """Creates the state of step 0, with the encoder's weights and a head drawn from the seed."""
     if config.from_scratch:
         return trainer.init_state()
     # The weights are read here if all checkpoints of the run are damaged.
@@ -266,7 +266,7 @@ def first_state(config: ConfigDict, trainer: Trainer, setup: TaskSetup) -> Train
 
 
 def rows_fingerprint(rows: TokenRows) -> str:
-    """Returns the SHA-256 of all arrays and texts of `rows`."""
+    """Computes the SHA-256 of all arrays and texts of `rows`."""
     digest = hashlib.sha256()
     for batch in all_rows(rows):
         for name in sorted(batch):

@@ -31,7 +31,7 @@ def read_pretrained(path: str) -> Pretrained:
     Raises:
       UserError: The path holds no model, or a damaged one.
     """
-    # A run that begins with random weights loads no converter.
+    # A run that begins with random weights must not load the converters.
     from bert_jax.interop import formats
 
     pretrained = formats.read(path)
@@ -55,13 +55,13 @@ def read_teacher(config: ConfigDict) -> Pretrained | None:
 
 
 def _check_teacher(config: ConfigDict, teacher: Pretrained, terms: Sequence[Term]) -> None:
-    """Refuses a teacher that has no masked-LM head or does not fit the config."""
+    """Refuses a teacher that has no trained masked-LM head or does not fit the config."""
     model = teacher.model
     length = max(stage.max_seq_length for stage in resolve_stages(config))
     problem = teacher.missing_head("masked_lm")
     if model["vocab_size"] != config.model.vocab_size:
         problem = (
-            f"its vocabulary has {model['vocab_size']} entries, but config.model.vocab_size is "
+            f"its vocabulary has {model['vocab_size']} tokens, but config.model.vocab_size is "
             f"{config.model.vocab_size}"
         )
     elif model["max_position_embeddings"] < length:
@@ -89,21 +89,21 @@ def make_trainer(
 
     Args:
       teacher: The teacher; by default the one that the config names. If the config names none,
-        the teacher's weights are zeros of the student's shape, with the layers that
-        config.objective.teacher_layers needs. That is enough to compile or time the step.
+        the teacher is a model of zeros with the student's shape and the layers that
+        config.objective.teacher_layers names, which is enough to compile or time the step.
 
     Raises:
       UserError: The family is unknown, the teacher does not fit, or as for `make_objective`,
         `read_teacher` and `Trainer.create`.
     """
-    # Only exports need the family, but an unknown one must not be noticed after the training.
+    # Only exports need the family, but an unknown one is refused before the training.
     load_family(config.family)
     objective = make_objective(config)
     if any(term.needs_teacher for term in objective.terms):
         teacher = teacher or read_teacher(config)
         if teacher:
             _check_teacher(config, teacher, objective.terms)
-        shape = BertConfig(**(teacher.model if teacher else _stand_in(config)))
+        shape = BertConfig(**(teacher.model if teacher else _default_teacher(config)))
         objective = dataclasses.replace(objective, teacher=shape)
 
     def frozen(model_config: BertConfig) -> Any:
@@ -112,8 +112,8 @@ def make_trainer(
         model = objective.teacher_model(model_config)
         if teacher:
             return unflatten(complete_weights(model, teacher.weights, seed=0)[0], model.config)
-        drawn = nn.unbox(abstract_params(model))
-        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), drawn)
+        abstract = nn.unbox(abstract_params(model))
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
 
     layers = config.model.num_hidden_layers
     return Trainer.create(
@@ -135,7 +135,7 @@ def make_trainer(
     )
 
 
-def _stand_in(config: ConfigDict) -> dict[str, Any]:
-    """Returns the shape of a teacher that the config does not name."""
+def _default_teacher(config: ConfigDict) -> dict[str, Any]:
+    """Returns the model keys of the teacher if the config names none; see `make_trainer`."""
     depth = 1 + max(teacher_layers(config), default=config.model.num_hidden_layers - 1)
     return {**config.model, "num_hidden_layers": depth}

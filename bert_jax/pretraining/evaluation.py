@@ -1,7 +1,7 @@
 """Scores a model and baselines on held-out text.
 
-`config.eval.seed` fixes rows and masks, which are the same at every step. 15 % of the tokens are
-masked, whatever fraction training masks.
+The rows and masks depend only on `config.eval.seed`, so they are the same at every step. 15 % of
+the tokens are predicted, whatever fraction training predicts.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from bert_jax.training.loop import DivergedError
 from bert_jax.training.stages import Stage
 from bert_jax.training.trainer import Trainer
 
-# The examples of filled masks: how many rows, and their most tokens.
+# The number of rows that are shown with filled masks, and about how many tokens of each.
 _NUM_FILLED_TEXTS = 4
 _FILLED_TOKENS = 48
 
@@ -113,7 +113,7 @@ def evaluate(
 def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Returns the beginnings of a few rows, with the guess for every mask.
 
-    Each has `texts`, the text before, between and after its masks, and `masks` with the `original`
+    Each has `texts`, the texts before, between and after its masks, and `masks` with the `original`
     token, the `guess` and its `probability`.
 
     Args:
@@ -160,7 +160,7 @@ def filled_texts(guesses: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> lis
 
 
 def unigram_log_probs(token_counts_V: np.ndarray) -> np.ndarray:
-    """Returns float32 log p(token) from counts. One is added to each, to avoid -inf."""
+    """Computes float32 log p(token) from counts. One is added to each count, to avoid -inf."""
     counts = np.asarray(token_counts_V, np.float64) + 1.0
     return np.log(counts / counts.sum()).astype(np.float32)
 
@@ -176,10 +176,10 @@ def evaluate_workdir(
 
     Args:
       directory: The work directory.
-      data: Globs of other text; if empty, the run's held-out documents are used.
+      data: Globs of other texts; if empty, the run's held-out documents are used.
       max_sequences: Overrides `config.eval.max_sequences`.
       step: The step of the checkpoint; None for the best if it was kept, otherwise the newest.
-      data_options: Values of `config.data` for `data`, instead of the run's; None changes nothing.
+      data_options: Values of `config.data` that replace the run's; None keeps a value.
 
     Returns:
       The results of `evaluate`, and `step`.
@@ -199,7 +199,7 @@ def evaluate_workdir(
     config.data.update({key: value for key, value in data_options.items() if value is not None})
     tokenizer, token_counts_V = workdir.load_vocabulary(directory)
     check_vocabulary(config, tokenizer.vocab_size, str(directory))
-    # This machine may have other devices than the one that trained.
+    # This machine may have fewer or other devices than the one that trained.
     config.sharding, config.sharding_rules = "dp", ()
     config.mesh.update(data=-1, fsdp=1, model=1)
     trainer = make_trainer(config)
@@ -228,11 +228,11 @@ def evaluate_workdir(
 
 @contextlib.contextmanager
 def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath.Path]:
-    """Yields a work directory of a model: its own, or a temporary conversion.
+    """Yields the work directory of a model, or a temporary one for a model of another format.
 
     Raises:
-      UserError: The path holds no known model, or is not a work directory and a step is given or
-        there are several processes, which could not all read the conversion.
+      UserError: The path holds no known model. Or it is not a work directory, but a step is given
+        or there are several processes, which could not all read the temporary directory.
     """
     # Only the command `evaluate` needs the converters.
     from bert_jax.interop import formats
@@ -257,7 +257,7 @@ def as_workdir(model: epath.PathLike, step: int | None = None) -> Iterator[epath
 
 
 def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, float]) -> Table:
-    """Returns a table of the results, each beside its baseline."""
+    """Makes a table of the results, each beside its baseline."""
     table = empty_table(title, "", "this model", "baseline")
     for metric in metrics:
         if metric.name in results:
@@ -272,7 +272,7 @@ def results_table(title: str, metrics: Sequence[Metric], results: Mapping[str, f
 
 
 def progress_text(metrics: Sequence[Metric], results: Mapping[str, float]) -> str:
-    """Returns a line with the main results, to be shown during training."""
+    """Makes a line of the main results, which is shown during training."""
     parts = []
     for metric in metrics:
         if metric.in_progress:

@@ -19,7 +19,7 @@ from bert_jax.config import check_vocabulary
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.parallel import multihost
 from bert_jax.reports import corpus_report
-from bert_jax.reports.corpus_report import DIVIDES_SENTENCES
+from bert_jax.reports.corpus_report import SPLITTING_KEY
 from bert_jax.store import record_store
 from bert_jax.store.manifest import check_metadata
 from bert_jax.store.preparation import prepare
@@ -30,7 +30,7 @@ from bert_jax.text.sources import BUILT_IN, split_inputs
 from bert_jax.training import workdir
 from bert_jax.training.stages import Stage, resolve_stages
 
-# A network file system may show another machine's new files some seconds late.
+# On a network file system, another machine's new files may appear some seconds late.
 _VISIBLE_WITHIN_SECONDS = 10
 
 
@@ -59,9 +59,9 @@ class RunInput:
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)
 
     def reports(self, config: ConfigDict, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-        """Returns what each stage sees of the text; see `corpus_report.measure`.
+        """Measures what each stage sees of the text; see `corpus_report.measure`.
 
-        The list is empty for rows that were converted from TFRecord files.
+        Rows that were converted from TFRecord files are not measured: the list is empty.
         """
         if isinstance(self.train, RecordStore):
             return []
@@ -73,7 +73,7 @@ class RunInput:
         ]
 
     def describe(self) -> str:
-        """Returns a sentence on the size of the input."""
+        """Describes the size of the input in a sentence."""
         if isinstance(self.train, RecordStore):
             return (
                 f"{self.train.num_rows:,} records of TFRecord files to train on, with the pairs "
@@ -99,8 +99,9 @@ def open_run_input(
     match the config in every key. Process 0 does all the writing while the others wait.
 
     Args:
-      source: The file and the flags that the config comes from, if any. If they do not accept it, a
-        text is refused before it is tokenized if rows would cut much of it off long sentences.
+      source: The file and the flags that the config comes from. If given, the beginning of a text
+        is measured before it is tokenized, and a text whose long sentences would lose many tokens
+        is refused, unless a flag accepts this.
     """
     may_cut = source is None or _accepts_cuts(config, source)
     path = workdir.store_directory(directory, config)
@@ -119,7 +120,7 @@ def _prepare(
     else:
         corpus = epath.Path(directory) / workdir.CORPUS
         if corpus.exists() and not (path / "metadata.json").exists():
-            # The store was removed. Other texts are refused before they are prepared.
+            # The store was removed. Another text is refused before it is prepared.
             known = files.read_json(corpus, METADATA)
             check_metadata(known, path, config.data, config.model.vocab_size)
         check = None if may_cut else functools.partial(_check_sample, config)
@@ -139,11 +140,11 @@ def _prepare(
 
 
 def _accepts_cuts(config: ConfigDict, source: ConfigSource) -> bool:
-    """Returns whether the user has accepted that rows cut long sentences."""
-    # The published results of the small recipes on the built-in corpus include the loss.
+    """Returns whether rows may cut long sentences off, however many tokens that loses."""
+    # The published results on the built-in corpus were measured with cut sentences.
     is_built_in = split_inputs(config.data.input) == [BUILT_IN]
-    # A run that continues has begun with them.
-    return is_built_in or source.is_stored or f"data.{DIVIDES_SENTENCES}" in source.flags
+    # A run that continues was not refused at its start.
+    return is_built_in or source.is_stored or f"data.{SPLITTING_KEY}" in source.flags
 
 
 def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.Tokenizer) -> None:
@@ -151,8 +152,8 @@ def _check_sample(config: ConfigDict, sample: TokenStore, tokenizer: tokenizers.
     run_input = RunInput(sample, None, tokenizer, {"options": {"format": config.data.format}})
     if cut := corpus_report.cut_sentences(run_input.reports(config, resolve_stages(config))):
         raise UserError(
-            f"at the beginning of the text, {cut}, and --config.data.{DIVIDES_SENTENCES}="
-            f"{config.data[DIVIDES_SENTENCES]} accepts the loss"
+            f"at the beginning of the text, {cut}, and --config.data.{SPLITTING_KEY}="
+            f"{config.data[SPLITTING_KEY]} accepts the loss"
         )
 
 
@@ -185,16 +186,16 @@ def _open_store(config: ConfigDict, path: epath.Path) -> RunInput:
 
 
 def stream_spec(config: ConfigDict, stage: Stage) -> StreamSpec:
-    """Returns the specification of a stage's batches."""
+    """Makes the specification of a stage's batches from the config."""
     names = {field.name for field in dataclasses.fields(StreamSpec)}
     values = {**config.data, **vars(stage), "seed": config.seed, "stage": stage.index}
     return StreamSpec(**{name: value for name, value in values.items() if name in names})
 
 
 def evaluation_spec(config: ConfigDict, stage: Stage, num_data_shards: int) -> StreamSpec:
-    """Returns the specification of the held-out batches at the lengths of a stage.
+    """Makes the specification of the held-out batches at the sequence length of a stage.
 
-    A batch is not larger than the evaluation. Its size is rounded up to a multiple of the data
+    A batch has at most `eval.max_sequences` rows. Its size is rounded up to a multiple of the data
     shards.
     """
     batch_size = min(config.eval.batch_size, config.eval.max_sequences or config.eval.batch_size)

@@ -1,4 +1,7 @@
-"""A run of pre-training: `train` shows it from top to bottom, and `finetune` follows it."""
+"""A run of pre-training: `train` is the run from top to bottom.
+
+A run of fine-tuning has the same steps (`bert_jax.finetuning.run.finetune`).
+"""
 
 import itertools
 from collections.abc import Generator
@@ -37,7 +40,7 @@ def train(
     """Runs or resumes pre-training, up to the last step of the config.
 
     Args:
-      config: A validated config. Values that a given token store or the weights of
+      config: A validated config. Values that a given token store, a teacher or the weights of
         config.init_from determine are filled in.
       directory: The work directory. It gets config.json, tokenizer/, data/ (unless
         config.data.store is elsewhere), checkpoints/, metrics.jsonl, tensorboard/, and at
@@ -52,12 +55,12 @@ def train(
       UserError: Any problem that the user can fix.
     """
     path, is_first = epath.Path(directory), multihost.is_first()
-    given = source or ConfigSource("the given config", config)
+    origin = source or ConfigSource("the given config", config)
     with ExitStack() as stack:
-        # Check everything that can be checked before any work is done. The initial weights, the
-        # teacher and a given store complete the config.
+        # Complete the config with the values that the initial weights, the teacher or a given store
+        # determine, and check everything that can be checked before any work is done.
         config, pretrained, teacher = multihost.run_on_all(
-            lambda: settings.complete(config, directory, given)
+            lambda: settings.complete(config, directory, origin)
         )
         trainer = multihost.run_on_all(lambda: make_trainer(config, teacher=teacher))
         warnings = multihost.run_on_all(lambda: _check(config, directory, trainer))
@@ -65,7 +68,7 @@ def train(
         # Lock the directory until the results are written.
         multihost.run_on_all(lambda: stack.enter_context(workdir.lock(directory)))
         multihost.run_on_all(lambda: start.check(config, directory, trainer, pretrained, teacher))
-        settings.describe(config, given)
+        settings.print_differences(config, origin)
 
         # Open the input, which may take hours to prepare.
         run_input = open_run_input(config, directory, source)
@@ -81,10 +84,10 @@ def train(
         stack.enter_context(closing(run.best))
         if results := multihost.run_on_process_zero(lambda: _finished(run, step)):
             return results
-        # The directory is claimed only now, because opening the input may fail.
-        multihost.run_on_process_zero(lambda: start.claim(config, directory, given, pretrained))
+        # The config is written only now, because opening the input may fail.
+        multihost.run_on_process_zero(lambda: start.claim(config, directory, origin, pretrained))
         reports = run_input.reports(config, trainer.stages) if is_first else []
-        announce(config, trainer, run_input, directory, step, warnings, reports, given)
+        announce(config, trainer, run_input, directory, step, warnings, reports, origin)
 
         # Train.
         step, times = train_loop(run, state, resume, checkpointer, guard)
@@ -104,7 +107,8 @@ class PretrainingRun:
     """The batches and evaluations of pre-training; see `Run` for what the loop does with them.
 
     Args:
-      resume: What the checkpoint that the run continues from stores beside the state; may be empty.
+      resume: What the checkpoint that the run continues from stores beside the state; empty for a
+        new run.
 
     Attributes:
       results: The results of the latest evaluation; empty if there was none since the start.
@@ -171,14 +175,14 @@ class PretrainingRun:
 
     def is_evaluated(self, step: int) -> bool:
         every_steps = self.config.eval.every_steps
-        # Step 0 finds out before training if a batch of evaluation does not fit into memory.
+        # The evaluation at step 0 shows before training whether its batches fit into memory.
         is_due = step in (0, self.num_steps) or (every_steps and step % every_steps == 0)
         return self._input.heldout is not None and bool(is_due or self.is_over())
 
     def evaluate(self, state: TrainState, recorder: Recorder, guard: PreemptionGuard) -> None:
         step, trainer = int(state.step), self.trainer
         stage = stage_of(trainer.stages, step) if step else trainer.stages[-1]
-        # At step 0, one batch is enough unless there are given weights to score.
+        # At step 0, random weights need no score: one batch is enough.
         is_trial = not step and not self.config.init_from
         results = evaluation.evaluate(
             trainer,
@@ -217,7 +221,7 @@ def _check(config: ConfigDict, directory: epath.PathLike, trainer: Trainer) -> l
     """Checks the batch size, the memory and the work directory; returns warnings."""
     check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     if not workdir.has_checkpoints(directory):
-        # A run that has begun did fit, and a finished one only shows its results.
+        # A run with checkpoints has fitted into memory before, or only prints its results.
         check_memory(trainer, config.train.gradient_accumulation_steps)
     return [*workdir.check(directory, config), *prediction_warnings(config)]
 
@@ -235,7 +239,7 @@ def _finished(run: PretrainingRun, step: int) -> dict[str, Any] | None:
     except UserError:
         # The file is damaged; evaluating again rewrites it.
         return None
-    # A process may have been killed before it wrote them.
+    # A process may have been killed before it wrote the pages.
     if not (directory / workdir.REPORT).exists():
         write_pages(directory)
     further = "--config.train.extra.steps=N"

@@ -1,4 +1,4 @@
-"""Completes the config of a pre-training run, and tells what the user did not set."""
+"""Completes the config of a pre-training run, and prints how it differs from the user's file."""
 
 import json
 import shlex
@@ -30,10 +30,10 @@ from bert_jax.store.token_store import read_metadata
 from bert_jax.text.sources import join_inputs
 from bert_jax.training import workdir
 
-_OF_WEIGHTS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
-# Keys that a config file sets on purpose. A recipe only proposes its model and the keys of the text
-# that a store determines.
-_CHOSEN = frozenset(
+_WEIGHT_KEYS = frozenset(key for key, field in flatten(PRETRAINING) if field.of_weights)
+# The keys whose values in a config file count as the user's. The model in a config file and the
+# keys that only a store determines are part of a recipe, and weights or a store may replace them.
+_FILE_KEYS = frozenset(
     f"data.{key}"
     for key, field in DATA.items()
     if field.of_weights or field.change is not Change.WITH_STORE
@@ -47,8 +47,8 @@ def complete(
 
     The weights determine the model, its family, the tokenizer and the vocabulary. The teacher
     determines the tokenizer and the vocabulary. A store determines these and the keys of the text.
-    What the user gave is never replaced: flags and, for the text and the tokenizer, values of the
-    config file.
+    Values that the user gave are never replaced: those of flags and, for `data.input` and the
+    tokenizer, those of the config file.
 
     Returns:
       The completed config, the model of `config.init_from` if the run begins with it, and the
@@ -64,14 +64,18 @@ def complete(
         # The run continues without the initial weights, which may no longer exist. If a flag
         # contradicts its config, `workdir.check` says so.
         stored = config_lib.flatten(workdir.load_config(directory))
-        filled = {key: value for key, value in stored if key in _OF_WEIGHTS}
+        filled = {key: value for key, value in stored if key in _WEIGHT_KEYS}
     elif config.init_from:
         pretrained = read_pretrained(config.init_from)
         values = _of_weights(config, directory, pretrained, config.init_from)
         filled = _accepted(config, source, f"the weights of {config.init_from} have", values)
     elif teacher:
         values = _of_weights(config, directory, teacher, config.objective.teacher)
-        values = {k: v for k, v in values.items() if k[:5] == "data." or k == "model.vocab_size"}
+        values = {
+            key: value
+            for key, value in values.items()
+            if key.startswith("data.") or key == "model.vocab_size"
+        }
         filled = _accepted(config, source, f"the teacher {config.objective.teacher} has", values)
     if config.data.store:
         path = workdir.store_directory(directory, config)
@@ -88,12 +92,12 @@ def complete(
 
 
 def _given_keys(source: ConfigSource) -> frozenset[str]:
-    """Returns the keys that the user has set: by flags, or on purpose in the config file."""
+    """Returns the keys that the user has set, by flags or in the config file; see `_FILE_KEYS`."""
     if source.is_stored:
         return source.flags
     defaults = config_lib.to_dict(config_lib.default_config())
     changed = config_lib.differences(defaults, config_lib.to_dict(source.values))
-    return source.flags | (_CHOSEN & changed.keys())
+    return source.flags | (_FILE_KEYS & changed.keys())
 
 
 def _accepted(
@@ -103,7 +107,7 @@ def _accepted(
 
     Args:
       config: The user's config.
-      source: Where it comes from.
+      source: The file and the flags that the config comes from.
       owner: What determines the values, with a verb: "the weights of PATH have".
       values: The values by key.
 
@@ -134,7 +138,8 @@ def _of_store(
 ) -> dict[str, Any]:
     """Returns the keys and values that a given token store determines.
 
-    The texts and the vocabulary that the user gave may be the store's own, at another path.
+    `data.input` and `data.vocab` are left out if the user gave the store's own texts or vocabulary
+    under another path.
     """
     options = recorded_options(metadata)
     values = {f"data.{key}": value for key, value in options.items() if key in config.data}
@@ -164,7 +169,7 @@ def _of_weights(
                 values[f"data.{key}"] = value
         if not config.data.vocab:
             values["data.vocab"] = _vocabulary(config, directory, pretrained, source, values)
-    return {key: value for key, value in values.items() if key in _OF_WEIGHTS}
+    return {key: value for key, value in values.items() if key in _WEIGHT_KEYS}
 
 
 def _vocabulary(
@@ -176,8 +181,8 @@ def _vocabulary(
 ) -> str:
     """Returns the path of the vocabulary of initial weights.
 
-    If the files beside the weights are of another format, it is a copy in the work directory,
-    which `start.check` writes.
+    If the files beside the weights have another format, this is the path of a copy in the work
+    directory, which `start.check` writes.
     """
     tokenizer = pretrained.tokenizer
     path = files.checked_path(source, "the weights")
@@ -188,7 +193,8 @@ def _vocabulary(
         path = tokenizers.vocabulary_files(tokenizer.kind, folder)[0]
         if path.is_file():
             data = config.data.copy_and_resolve_references()
-            data.update({k.removeprefix("data."): v for k, v in values.items() if k[:5] == "data."})
+            keys = [key.removeprefix("data.") for key in values if key.startswith("data.")]
+            data.update({key: values[f"data.{key}"] for key in keys})
             data.vocab = str(path)
             try:
                 if given_tokenizer(data).fingerprint == tokenizer.fingerprint:
@@ -208,13 +214,13 @@ def recorded(config: ConfigDict, source: ConfigSource) -> dict[str, tuple[Any, A
     return None if source.is_stored else differences(config, source)
 
 
-def describe(config: ConfigDict, source: ConfigSource) -> None:
-    """Prints the differences of the config from its file."""
+def print_differences(config: ConfigDict, source: ConfigSource) -> None:
+    """Prints how the config differs from its file."""
     for key, (before, now) in differences(config, source).items():
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
 
 
-def unasked(warnings: Iterable[str], source: ConfigSource) -> list[str]:
-    """Returns the warnings whose subject is not a key that the user has just set by a flag."""
+def without_flags(warnings: Iterable[str], source: ConfigSource) -> list[str]:
+    """Drops the warnings about keys that the user has just set by a flag."""
     subjects = tuple(f"config.{key} " for key in source.flags)
     return [warning for warning in warnings if not warning.startswith(subjects)]

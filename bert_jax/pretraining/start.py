@@ -45,27 +45,30 @@ def first_state(
     pretrained: Pretrained | None,
     teacher: Pretrained | None,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Returns the first state of a run of pre-training, and what its checkpoint stores beside it.
+    """Creates or restores the first state of a run of pre-training.
 
     Args:
       pretrained: The model of `config.init_from`, if the run begins with it.
       teacher: The teacher, if there is one.
 
+    Returns:
+      The state, and what the checkpoint of this state stores beside it; empty for a new run.
+
     Raises:
-      UserError: Other weights or another run do not fit, or no checkpoint can be read.
+      UserError: The weights or the other run do not fit, or no checkpoint can be read.
     """
     # The run continues from its own newest checkpoint, even if the config names another source.
     if restored := checkpointer.restore_newest(trainer.abstract_state()):
         _check_stage(config, trainer, int(restored[0].step), restored[1])
         return restored
     if config.resume_from:
-        # It continues with another run's weights, optimizer, step and position in the data.
+        # The state of another run: weights, optimizer, step and position in the data.
         workdir.check_same_corpus(config.resume_from, directory)
         folder = epath.Path(config.resume_from) / workdir.CHECKPOINTS
-        with closing(Checkpointer(folder, read_only=True)) as others:
-            state, resume = others.restore_newest(trainer.abstract_state())
+        with closing(Checkpointer(folder, read_only=True)) as checkpoints:
+            state, resume = checkpoints.restore_newest(trainer.abstract_state())
         _check_stage(config, trainer, int(state.step), resume)
-        # Its best parameters are in its own directory.
+        # The best parameters of the other run are in that run's directory.
         return state, {**resume, "best": {}}
     if pretrained:
         weights = take_weights(config, pretrained)
@@ -125,12 +128,11 @@ def check(
     if not given:
         return
     if config.data.store:
-        # Before the run claims the store.
         store = workdir.store_directory(directory, config)
         check_tokenizer(given, tokenizers.load(store / "tokenizer"), f"the token store {store}")
         return
     if pretrained and not config.data.vocab:
-        # In a vocabulary trained on the run's own text, every id would have another meaning.
+        # In a vocabulary trained on the run's own text, every id would mean another token.
         raise UserError(
             f"config.init_from: {config.init_from} has no vocabulary; set --config.data.vocab to "
             "the one that its weights were trained with"
@@ -149,7 +151,7 @@ def claim(
     source: ConfigSource,
     pretrained: Pretrained | None,
 ) -> None:
-    """Writes the config, and how long the training sequences of the initial weights were."""
+    """Writes the config, and the length of the sequences that initial weights were trained with."""
     workdir.claim(directory, config, settings.recorded(config, source))
     record = epath.Path(directory) / workdir.INITIAL_TRAINING
     other = epath.Path(config.resume_from) / workdir.INITIAL_TRAINING
@@ -160,7 +162,7 @@ def claim(
 
 
 def take_weights(config: ConfigDict, pretrained: Pretrained) -> Weights:
-    """Takes the weights for pre-training from the model that `check` returned.
+    """Completes the model of `config.init_from` for pre-training and takes its weights.
 
     Missing heads are initialized from the seed, with a warning.
     """
@@ -172,14 +174,14 @@ def take_weights(config: ConfigDict, pretrained: Pretrained) -> Weights:
 
 
 def take_layers(config: ConfigDict, teacher: Pretrained, model: nn.Module) -> Weights:
-    """Returns the weights of a student that begins with layers of its teacher.
+    """Makes the weights of a student that begins with layers of its teacher.
 
     As in extract_distilbert.py of transformers' distillation project, the embeddings and the
-    decoder's bias are the teacher's too. The rest of the heads is drawn from the seed, unless
-    `config.objective.teacher_head` is set.
+    decoder's bias are the teacher's too. All other weights of the heads are drawn from the seed,
+    unless `config.objective.teacher_head` is set.
 
     Raises:
-      UserError: The teacher lacks a layer or has layers of another shape.
+      UserError: The teacher lacks a layer, or its layers have another shape.
     """
     layers, depth = teacher_layers(config), teacher.model["num_hidden_layers"]
     if len(layers) != config.model.num_hidden_layers or not set(layers) <= set(range(depth)):
@@ -207,21 +209,21 @@ def check_tokenizer(pretrained: Pretrained, tokenizer: Tokenizer, name: str) -> 
     """Refuses a vocabulary other than the one that the weights were trained with.
 
     Args:
-      name: What has the vocabulary, for the message.
+      name: The name of the vocabulary in messages.
     """
     theirs, rows = pretrained.tokenizer, pretrained.model["vocab_size"]
     if theirs is not None and theirs.fingerprint == tokenizer.fingerprint:
         return
     if rows != tokenizer.vocab_size:
-        difference = f"it has {tokenizer.vocab_size} entries, not {rows}"
+        difference = f"it has {tokenizer.vocab_size} tokens, not {rows}"
     elif theirs is None:
         return
     elif theirs.options != tokenizer.options:
         difference = f"its options are {tokenizer.options}, not {theirs.options}"
     else:
-        difference = "the entries differ"
+        difference = "the tokens differ"
     raise UserError(
-        f"{name} has another vocabulary than the weights of {pretrained.source}: {difference}"
+        f"{name} has a different vocabulary from the weights of {pretrained.source}: {difference}"
     )
 
 
@@ -239,5 +241,5 @@ def _check_stage(config: ConfigDict, trainer: Trainer, step: int, resume: dict[s
             f"config.train.num_steps is {config.train.num_steps:,}, which would put step {step:,} "
             "of this run in a different stage or at a different position in it; keep the number "
             "and train the finished run further with --config.train.extra.steps=N, or choose a "
-            "number with which the current stage stays the same and begins at the same step"
+            "number with which the current stage begins at the same step as before"
         )

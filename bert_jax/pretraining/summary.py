@@ -1,4 +1,4 @@
-"""Prints what a run of pre-training begins with, its results, and the commands to run next."""
+"""Prints the description of a run of pre-training, its results, and the commands to run next."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ def announce(
     reports: list[dict[str, Any]],
     source: ConfigSource,
 ) -> None:
-    """Prints a summary of the run and its corpus, before the first compilation."""
+    """Describes the run and its corpus before the first compilation, which takes a while."""
     devices = trainer.mesh.devices
     terms = " + ".join(term.label for term in trainer.objective.terms)
     say(
@@ -66,7 +66,7 @@ def announce(
     if reports and not step:
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         warnings = [*warnings, *corpus_report.warnings(reports)]
-    for warning in settings.unasked(warnings, source):
+    for warning in settings.without_flags(warnings, source):
         say(f"warning: {warning}")
     if step:
         beginning = f"continuing from step {step:,}"
@@ -104,7 +104,7 @@ def summarize(
 
 
 def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
-    """Returns what to do with the model of a finished run, as `progress.say_next` takes it."""
+    """Returns commands that use the model of a finished run, by purpose; see `say_next`."""
     commands, path, terms = {}, shlex.quote(str(directory)), config.objective.terms
     if "replaced_token" in terms:
         use = "detect 'The chef cooked the weather.'"
@@ -130,7 +130,7 @@ def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, st
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Parameters with the same name, shape and sharding in all layers.
+    """A row of the table: parameters with the same name, shape and sharding in all layers.
 
     Attributes:
       name: The path, with "layer_*" for every layer.
@@ -150,7 +150,7 @@ class Row:
 
 
 def parameter_rows(params: Any) -> list[Row]:
-    """Returns the rows of the table, in the order of the tree.
+    """Groups parameters into the rows of the table, in the order of the tree.
 
     Args:
       params: A pytree of arrays, or of abstract arrays with shardings.
@@ -168,11 +168,11 @@ def parameter_rows(params: Any) -> list[Row]:
 
 
 def sharded_over(sharding: NamedSharding, ndim: int) -> tuple[str, ...]:
-    """Returns the mesh axes of several devices that each axis of an array is sharded over."""
+    """Returns the mesh axes that each axis of an array is sharded over; see `Row.spec`."""
     spec = [*sharding.spec, *[None] * (ndim - len(sharding.spec))]
-    divides = set(mesh_axes(sharding))
+    used = mesh_axes(sharding)
     return tuple(
-        "+".join(axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if axis in divides)
+        "+".join(axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if axis in used)
         for axes in spec
     )
 
@@ -193,7 +193,7 @@ def print_parameters(state: Any, mesh: Mesh, preset: str) -> None:
 
 
 def parameter_table(state: Any, mesh: Mesh, preset: str) -> Table:
-    """Returns the table of a train state's shardings, with totals; the state may be abstract."""
+    """Makes the table of a train state's shardings, with totals; the state may be abstract."""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     title = f"Parameters under {preset!r} on the mesh {axes}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

@@ -22,8 +22,8 @@ _PAIR_NAMES = {
     (_ORDER_LABELS, "1"): "swapped or random pairs",
     (_ORDER_LABELS, "2"): "random pairs",
 }
-# The key of config.data that divides long sentences, so that rows need not cut them.
-DIVIDES_SENTENCES = "max_sentence_tokens"
+# The key of config.data that splits long sentences, so that rows need not cut them off.
+SPLITTING_KEY = "max_sentence_tokens"
 # Blocks are measured until they have this many tokens.
 _SAMPLE_TOKENS = 2_000_000
 _ROWS_AT_ONCE = 4096
@@ -180,7 +180,7 @@ def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{1 - report['seen']:.0%} of the tokens are in no row of an epoch, because "
         f"{report['too_long']:.1%} of the sentences are longer than a row of {length} tokens and "
-        f"lose their end; --config.data.{DIVIDES_SENTENCES}={length // 2} divides such sentences"
+        f"lose their end; --config.data.{SPLITTING_KEY}={length // 2} splits such sentences"
     )
 
 

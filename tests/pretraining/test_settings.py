@@ -8,9 +8,9 @@ from bert_jax.pretraining import settings
 def test_only_differences_from_the_file_are_printed(capsys):
     config = bert_jax.load_config("tiny")
     source = ConfigSource("tiny", config.copy_and_resolve_references())
-    settings.describe(config, source)
+    settings.print_differences(config, source)
     config.train.num_steps = 7
-    settings.describe(config, source)
+    settings.print_differences(config, source)
     expected = "config.train.num_steps is 7, not 2500 as in tiny\n"
     assert capsys.readouterr().out == expected
 
@@ -22,4 +22,4 @@ def test_a_flag_gives_no_warning_about_its_own_key():
         "config.schedule.warmup_steps is 10: in 9 steps ...",
         "the run repeats the text ...",
     ]
-    assert settings.unasked(warnings, source) == warnings[1:]
+    assert settings.without_flags(warnings, source) == warnings[1:]

@@ -159,10 +159,10 @@ class TestRefusedWeights:
         other = tmp_path / "store"
         prepare.prepare(small_run(texts).data, 150, other)
         for overrides, message in (
-            ({"data.vocab": str(swapped)}, "another vocabulary than .*: the entries differ"),
+            ({"data.vocab": str(swapped)}, "a different vocabulary from .*: the tokens differ"),
             (
                 {"data.vocab": str(shorter)},
-                "another vocabulary than .*: it has 199 entries, not 200",
+                "a different vocabulary from .*: it has 199 tokens, not 200",
             ),
             ({"data.lowercase": False}, "lowercase is False, but the weights of .* have True: set"),
             (
@@ -172,7 +172,7 @@ class TestRefusedWeights:
             ({"init_from": str(tmp_path / "nothing")}, "nothing does not exist"),
             (
                 {"data.vocab": "", "data.store": str(other)},
-                f"the token store {other} has another vocabulary than the weights of",
+                f"the token store {other} has a different vocabulary from the weights of",
             ),
         ):
             config = run_from(huggingface, texts, **overrides)
