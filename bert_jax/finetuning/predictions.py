@@ -13,7 +13,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.example_order import predict
+from bert_jax.finetuning.batches import predict
 from bert_jax.parallel import multihost
 from bert_jax.tasks import make_task
 from bert_jax.tasks.task import Task, TfdsSplit

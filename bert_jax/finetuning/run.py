@@ -16,7 +16,7 @@ from bert_jax.config import check_profile
 from bert_jax.config.command_line import ConfigSource
 from bert_jax.config.finetuning import filled_in, validate
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.example_order import ExampleOrder, predict, training_batches
+from bert_jax.finetuning.batches import ExampleOrder, predict, training_batches
 from bert_jax.finetuning.predictions import write_predictions
 from bert_jax.finetuning.summary import advise, announce, summarize
 from bert_jax.finetuning.task_setup import TaskSetup

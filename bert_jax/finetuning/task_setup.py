@@ -17,7 +17,7 @@ from bert_jax import tokenizers
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
 from bert_jax.config.finetuning import feature_layers
-from bert_jax.finetuning.example_order import all_rows
+from bert_jax.finetuning.batches import all_rows
 from bert_jax.interop.model_keys import MODEL_KEYS
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.weights import complete_weights, unflatten

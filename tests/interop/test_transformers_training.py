@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.config.finetuning import filled_in, finetune_config
 from bert_jax.finetuning import task_setup
-from bert_jax.finetuning.example_order import ExampleOrder, training_batches
+from bert_jax.finetuning.batches import ExampleOrder, training_batches
 from bert_jax.interop.weights import flatten
 from bert_jax.models.task_models import TaskModel
 from tests.finetuning import small

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.example_order import ExampleOrder, cut, predict, training_batches
+from bert_jax.finetuning.batches import ExampleOrder, cut, predict, training_batches
 from bert_jax.models.task_models import make_task_model
 from bert_jax.objectives.task_losses import Labels
 from bert_jax.training.loop import DivergedError

@@ -1,4 +1,4 @@
-"""The batches of fine-tuning, and predictions for all rows of a split."""
+"""The batches of fine-tuning, and a model's outputs for all rows of a split."""
 
 import functools
 from collections.abc import Callable, Iterator
