@@ -29,7 +29,7 @@ def main(_) -> None:
     args = flags.FLAGS
     workdir = args.workdir or args.config.workdir
     if not workdir:
-        raise UserError("--workdir is missing: the directory where the run is to be written")
+        raise UserError("--workdir is missing: the directory that the run is written to")
     source = config_source()
     with cli.joined_hosts():
         from bert_jax.finetuning import run, sweep

@@ -22,7 +22,7 @@ def main(_) -> None:
     args = flags.FLAGS
     workdir = args.workdir or args.config.workdir
     if not workdir:
-        raise UserError("--workdir is missing: the directory where the run is to be written")
+        raise UserError("--workdir is missing: the directory that the run is written to")
     # Reports wrong values before waiting for other hosts and before importing JAX and TensorFlow.
     validate(args.config)
     with cli.joined_hosts():

@@ -49,7 +49,7 @@ def test_a_single_document_is_refused_with_the_keys_to_set(tmp_path):
 def test_batch_and_mesh_must_fit_the_devices(texts, tmp_path, refusal):
     run = small_run(texts, train__gradient_accumulation_steps=3)
     message = refusal(lambda: pretrain.train(run, tmp_path / "run"))
-    assert "config.train.batch_size is 4" in message and "the nearest that does is 3" in message
+    assert "config.train.batch_size is 4" in message and "the nearest size that can is 3" in message
     devices = jax.device_count()
     run = small_run(texts, mesh__data=devices + 1)
     message = refusal(lambda: pretrain.train(run, tmp_path / "run"))

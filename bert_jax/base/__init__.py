@@ -1,1 +1,1 @@
-"""What every other part uses: errors, files, progress, parts by name."""
+"""What all other folders use: errors, files, progress, parts by name."""

@@ -2,7 +2,7 @@
 
 Row builders, corruptions and objective terms each declare the fields that they produce or
 need. Compiled shapes, the tf.data signature, static records and synthetic benchmark batches
-are all derived from these declarations. The fields of BERT itself are declared below.
+are all derived from these declarations. This module declares the fields of the built-in parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,8 +53,8 @@ MASKED_LM_FIELDS: BatchFields = {
     "masked_lm_ids": BatchField("BM", "int32"),
     "masked_lm_weights": BatchField("BM", "float32", low=1, high=2),
 }
-# A longer span has boundary targets for its first tokens only (SpanBERT's pre-training command,
-# --max-pair-targets).
+# Only this many first tokens of a span have boundary targets (--max-pair-targets in SpanBERT's
+# pre-training command).
 MAX_SPAN_TARGETS = 15
 # For each prediction: the tokens beside its span, and its distance from the span's first token.
 SPAN_BOUNDARY_FIELDS: BatchFields = {
@@ -71,12 +71,12 @@ THREE_WAY_FIELDS: BatchFields = {"sentence_order_labels": BatchField("B", "int32
 
 
 def host_rows(batch_size: int, shards: Sequence[int], num_shards: int) -> np.ndarray:
-    """Returns the rows of a global batch that belong to some of its equal parts, int64 [R].
+    """Returns the row numbers of some shards of a global batch, int64 [R].
 
     Args:
-      batch_size: The rows of a global batch, a multiple of `num_shards`.
-      shards: Ascending numbers of the parts; they need not be adjacent.
-      num_shards: The number of parts that the batch is cut into.
+      batch_size: The number of rows of a global batch, a multiple of `num_shards`.
+      shards: The numbers of the shards in ascending order; they need not be adjacent.
+      num_shards: The number of equal shards of the batch.
     """
     size = batch_size // num_shards
     return np.concatenate([np.arange(s * size, (s + 1) * size) for s in shards])

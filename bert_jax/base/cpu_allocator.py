@@ -16,8 +16,8 @@ def keep_freed_memory() -> None:
 
     XLA allocates a program's temporaries at every call. By default glibc returns freed blocks
     of that size to the kernel, which zeroes new ones page by page. This took a third of the CPU
-    time of training BERT-mini in a virtual machine. The drawback is that freed memory stays with
-    this process.
+    time of training BERT-mini in a virtual machine. The drawback is that this process keeps freed
+    memory.
 
     Call this before threads start. It does nothing with an accelerator, with another C library,
     or if the user has set `MALLOC_...` or `GLIBC_TUNABLES`.

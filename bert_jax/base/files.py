@@ -139,7 +139,7 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
 
 
 def _remove_remains(path: Path) -> None:
-    """Removes the files of `new_file` whose process was killed: nobody holds their lock."""
+    """Removes the files of killed processes that were in `new_file`: their locks are free."""
     ours = re.compile(re.escape(path.name) + PARTIAL)
     for file in path.parent.glob("*.partial"):
         if ours.fullmatch(file.name) and file.is_file() and not file.is_symlink():
@@ -194,7 +194,7 @@ def read_json(
 
 
 def mismatch(value: Any, like: Any, name: str = "its content") -> str:
-    """Returns how a JSON value differs in type from an example; empty if it does not.
+    """Describes how a JSON value differs in type from an example; empty if it does not.
 
     Args:
       value: The value.
@@ -291,7 +291,7 @@ def check_no_pattern(directory: epath.PathLike) -> None:
 
 
 def make_directory(folder: epath.PathLike, what: str) -> epath.Path:
-    """Creates a directory and its parents, unless they exist; `what` gave it, for the message."""
+    """Creates a directory and its parents, unless they exist; `what` is as in `checked_path`."""
     path = epath.Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -340,7 +340,7 @@ def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
 
 
 def storage_problem(error: BaseException | None) -> str:
-    """Returns the message of an error from object storage or the network; "" for other errors."""
+    """Describes an error from object storage or the network; "" for other errors."""
     while error is not None:
         text = first_line(error)
         # gcsfs raises plain OSErrors, tensorstore plain ValueErrors.

@@ -13,11 +13,11 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # variable selects the old Keras, a separate package that few have installed; if it is missing,
 # TensorFlow continues without Keras. Removing the variable afterwards keeps the user's `tf.keras`.
 _KERAS = "TF_USE_LEGACY_KERAS"
-_keras_is_asked_for = _KERAS in os.environ
+_user_chose_keras = _KERAS in os.environ
 os.environ.setdefault(_KERAS, "1")
 import tensorflow as tf  # noqa: E402
 
-if not _keras_is_asked_for:
+if not _user_chose_keras:
     del os.environ[_KERAS]
 
 __all__ = ["tf"]

@@ -1,6 +1,6 @@
 """Finds the parts of a variant (terms, row builders, corruptions, families) by name.
 
-A directory is data: to open it must run no code from outside this package, even if a file in it
+A directory is data: opening it must not run code from outside this package, even if a file in it
 names a part. A part from outside is imported only if the user named it in this process.
 """
 
@@ -64,7 +64,7 @@ def load_part(
         raise UserError(f"{key} is {name!r}, which cannot be imported: {error}") from error
     if missing := [member for member in members if not hasattr(part, member)]:
         raise UserError(
-            f"{key} is {name!r}, which is no part for this key: it has no "
+            f"{key} is {name!r}, which is not a part for this key: it has no "
             f"{' and no '.join(missing)}"
         )
     return part

@@ -32,7 +32,7 @@ def worker_processes(
         yield pool
     finally:
         sys.modules["__main__"] = main
-        # A worker that still starts may need files that the caller removes next.
+        # A worker that is still starting may need files that the caller removes next.
         pool.shutdown(cancel_futures=True)
 
 

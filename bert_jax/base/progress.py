@@ -11,8 +11,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column, Table
 
 LINE_EVERY_SECONDS = 10.0
-# Seconds before the first estimate of the remaining time.
-_JUDGED_SECONDS = 20.0
+# Seconds before the remaining time is estimated, for `advice`.
+_ADVICE_SECONDS = 20.0
 _DAY = timedelta(days=1)
 
 
@@ -97,7 +97,7 @@ class Progress:
             self._bar.update(self._task, completed=completed, note=note)
         elif self._enabled and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
             self._print_line()
-        if self._advice and self.seconds() >= _JUDGED_SECONDS:
+        if self._advice and self.seconds() >= _ADVICE_SECONDS:
             if (left := timedelta(seconds=self.seconds_left() or 0)) > _DAY:
                 self.message(
                     f"warning: at this speed, the rest takes about {left / _DAY:.1f} days; "
@@ -148,7 +148,7 @@ def say(text: str, console: Console | None = None) -> None:
 
 
 def say_next(commands: Mapping[str, str]) -> None:
-    """Prints what to do next: purposes, each with its `python -m bert_jax.COMMAND` to copy."""
+    """Prints what to do next: a `python -m bert_jax.COMMAND` for each purpose."""
     heading = "what next"
     for purpose, command in commands.items():
         print(f"{heading:13}{purpose}:\n{'':13}python -m bert_jax.{command}")

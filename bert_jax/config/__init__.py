@@ -42,7 +42,7 @@ def from_stored(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def fields(config: Mapping[str, Any] | ConfigDict) -> dict[str, Field]:
-    """Returns the fields of the keys of a run by path, such as "train.num_steps"."""
+    """Returns the fields of a config by the paths of their keys, such as "train.num_steps"."""
     if "task" not in config:
         return dict(flatten(pretraining.PRETRAINING))
     sections = finetuning.FINETUNING, finetuning.TASK_SECTIONS, finetuning.FILLED_IN

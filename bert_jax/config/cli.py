@@ -37,7 +37,7 @@ _USER_ERRNOS = frozenset(
 # another process died, and a restart continues the run; status 1 would mean a mistake.
 CRASHED = 70
 
-# --help shows the flags of the main module. The flags defined here belong to the module that calls.
+# --help shows the flags of the main module. Flags that this module defines count as the caller's.
 flags.disclaim_key_flags()
 
 
@@ -81,7 +81,7 @@ def run(main: Callable[[list[str]], int | None], *, words: bool = False) -> NoRe
 
 
 def stored_config(directory: str) -> ConfigDict | None:
-    """Returns the config that a work directory was started with; None if it has none.
+    """Reads the config that a work directory was started with; None if it has none.
 
     `workdir.load_config` would load JAX.
     """
@@ -176,7 +176,7 @@ def joined_hosts(values: flags.FlagValues = flags.FLAGS) -> Iterator[None]:
 
 
 def _same_on_all(values: flags.FlagValues) -> dict[str, Any]:
-    """Returns everything that must not differ between processes: the version and the flags."""
+    """Collects what must not differ between processes: the version and the flags."""
     same = {"version": bert_jax.__version__}
     for name in values:
         value = values[name].value
@@ -208,7 +208,7 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         case SystemExit(code=int(status)):
             return "", status
         case BrokenPipeError():
-            # The reader of stdout (`| head`) has ended. Python's own flush would fail again.
+            # The reader of stdout (`| head`) has ended. Python's flush at exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return "", 1
         # XLA raises a RuntimeError with a list of buffers that fills pages.

@@ -44,7 +44,7 @@ class ConfigSource:
 
 
 class _Loaded(flags.ArgumentParser):
-    """Stands in for the parser of a config flag whose file has been loaded already."""
+    """The parser of a config flag whose file has already been loaded."""
 
     def __init__(self, config: ConfigDict, source: ConfigSource):
         self._config, self.source = config, source
@@ -89,7 +89,7 @@ def parse(
             raise UsageError(f"--{name} is missing: {values[name].help.rstrip('.')}") from e
         raise UsageError(str(e).strip().splitlines()[0]) from e
     except (LookupError, TypeError) as e:
-        # One flag replaced a section by a value, as train.stages=5 does.
+        # One flag replaced a section by a value, for example train.stages=5.
         raise UsageError(f"two of the flags --config.KEY contradict each other: {e.args[0]}") from e
     if len(remaining) > 1 and not words:
         raise UsageError(f"unexpected argument {remaining[1]!r}: flags are written --NAME=VALUE")
@@ -190,7 +190,7 @@ def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
 
 
 def load_config_file(path: str) -> ConfigDict:
-    """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT, locked.
+    """Returns get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked.
 
     Raises:
       UserError: There is no such file or config, or it cannot be loaded.
@@ -233,7 +233,7 @@ def config_files() -> dict[str, Path]:
 
 
 def _where(error: BaseException, file: str) -> str:
-    """Returns FILE:LINE of the config file's own line that led to the error."""
+    """Returns FILE:LINE of the line in the config file that led to the error."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

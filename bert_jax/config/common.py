@@ -17,8 +17,8 @@ MODEL: Section = {
 
 GRADIENT_ACCUMULATION_STEPS = Field(
     1,
-    "Number of parts that each batch is divided into, to save memory. The gradients of the parts "
-    "are summed, so the update is the same as without this.",
+    "Number of microbatches that each batch is split into, to save memory. Their gradients are "
+    "summed, so the update is the same as without this.",
     above=0,
 )
 EVAL_BATCH_SIZE = free_field(
@@ -76,7 +76,7 @@ COMMON: Section = {
     ),
     "max_replicated_fraction": free_field(
         0.05,
-        "Largest fraction of the parameter bytes that may stay replicated along a mesh axis that "
+        "Largest fraction of the parameter bytes that may be replicated along a mesh axis that "
         "config.sharding shards parameters over. A run that exceeds this is refused. "
         "Parameters that are never sharded (LayerNorm, most biases; with tp also the pooler and "
         "the position table) make up 1.5 % of BERT-base.",
@@ -152,7 +152,7 @@ COMMON: Section = {
         "warmup_steps": steering_field(
             10_000.0,
             "Steps of linear warm-up from 0. A value below 1 is a fraction of all steps, rounded "
-            "down to whole steps.",
+            "down.",
             at_least=0,
         ),
         "decay_power": steering_field(
@@ -230,7 +230,7 @@ def layer_numbers(text: str, key: str) -> tuple[int, ...]:
 
 
 def check_mesh(mesh: ConfigDict) -> None:
-    """Refuses a mesh with several sizes to infer."""
+    """Refuses a mesh with more than one size to infer."""
     if sum(size == -1 for size in mesh.values()) > 1:
         raise UserError("config.mesh has more than one axis of size -1; only one can be inferred")
 
@@ -276,7 +276,7 @@ def check_vocabulary(config: ConfigDict, vocab_size: int, source: str) -> None:
     if config.model.vocab_size != vocab_size:
         raise UserError(
             f"config.model.vocab_size is {config.model.vocab_size} but the vocabulary of "
-            f"{source} has {vocab_size} entries; set --config.model.vocab_size={vocab_size}"
+            f"{source} has {vocab_size} tokens; set --config.model.vocab_size={vocab_size}"
         )
 
 
@@ -285,8 +285,8 @@ def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> Non
 
     Args:
       config: A validated config of pre-training or fine-tuning.
-      data_shards: Product of the mesh axes that the batch is sharded over.
-      num_processes: Number of hosts; each reads its own part of the batch.
+      data_shards: The product of the mesh axes that the batch is sharded over.
+      num_processes: The number of processes; each reads its own part of the batch.
     """
     accumulation = config.train.gradient_accumulation_steps
     parts = math.lcm(data_shards, num_processes) * accumulation
@@ -298,7 +298,7 @@ def check_batch(config: ConfigDict, data_shards: int, num_processes: int) -> Non
     for path, size in sizes.items():
         if size % parts:
             raise UserError(
-                f"config.{path} is {size}, which does not divide over {data_shards} data shards "
-                f"on {num_processes} host(s) times {accumulation} gradient accumulation step(s); "
-                f"the nearest that does is {max(1, round(size / parts)) * parts}"
+                f"config.{path} is {size}, which cannot be split evenly over {data_shards} data "
+                f"shards on {num_processes} host(s) times {accumulation} gradient accumulation "
+                f"step(s); the nearest size that can is {max(1, round(size / parts)) * parts}"
             )

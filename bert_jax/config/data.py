@@ -1,4 +1,4 @@
-"""The keys of `config.data`: the text, its division into sentences, the rows and the masks."""
+"""The keys of `config.data`: the text, how it is split into sentences, the rows and the masks."""
 
 import functools
 import math
@@ -128,17 +128,17 @@ DATA: Section = {
     ),
     "max_document_characters": _text_field(
         0,
-        "Documents with more characters, such as books, are divided into parts of at most "
-        "this size: at blank lines, else at the ends of lines, sentences or words. 0 divides none.",
+        "Documents with more characters, such as books, are split into parts of at most this size: "
+        "at blank lines, else at the ends of lines, sentences or words. 0 splits none.",
         at_least=0,
         omitted=0,
     ),
     "part_bytes": _text_field(
         2**27,
-        "Size of the parts of a large token store, in bytes of the input as it is stored: whole "
-        "files in order up to this size, or ranges of a larger file of JSON lines or of a sentence "
-        "per line that is not compressed. Each part is prepared by one worker; an input that fits "
-        "in one part gives a store without parts.",
+        "Largest size of the parts of a large token store, in bytes of the input as it is stored. "
+        "A part has consecutive files, or a range of a larger file if it is not compressed and has "
+        "JSON lines or a sentence per line. One worker prepares each part. An input that fits in "
+        "one part gives a store without parts.",
         above=0,
         omitted=2**27,
     ),
@@ -193,23 +193,23 @@ DATA: Section = {
     "corruption": Field(
         "masked_lm",
         "How tokens are chosen for prediction and replaced: masked_lm (BERT's rules), roberta "
-        "(any position, special tokens too; with whole_word_masking, a word is masked, kept or "
-        "replaced as a whole), spans (SpanBERT's spans of 1 to 10 words, each masked, kept or "
-        "replaced as a whole), ngrams (ALBERT's n-grams of up to 3 words), electra (85 % of "
-        "the chosen tokens become [MASK], the others stay), distilbert (rare tokens are chosen "
-        "more often), none (no token is replaced), or your own.",
+        "(any position, special tokens too; with whole_word_masking, all tokens of a word are "
+        "masked, kept or replaced together), spans (SpanBERT's spans of 1 to 10 words; all tokens "
+        "of a span are masked, kept or replaced together), ngrams (ALBERT's n-grams of up to 3 "
+        "words), electra (85 % of the chosen tokens become [MASK], the others are kept), "
+        "distilbert (rare tokens are chosen more often), none (no token is replaced), or your own.",
     ),
     "masked_lm_prob": Field(
         0.15,
-        "Fraction that is chosen for prediction: of all tokens with [CLS] and [SEP]; with "
-        "corruption=roberta of the tokens or whole words, with spans of the tokens of text. "
-        "Evaluation always uses 0.15.",
+        "Fraction of the tokens that is chosen for prediction. All tokens count, with [CLS] and "
+        "[SEP]; with corruption=roberta and whole_word_masking, words count instead, and with "
+        "corruption=spans only the tokens of text. Evaluation always uses 0.15.",
         above=0,
         below=1,
     ),
     "mask_fractions": Field(
         (0.8, 0.1, 0.1),
-        "Fractions of the chosen tokens that become [MASK], stay unchanged, and become a random "
+        "Fractions of the chosen tokens that become [MASK], are kept, and become a random "
         "token. They must add up to 1. Evaluation always uses 0.8, 0.1 and 0.1. "
         "corruption=electra always uses its own fractions.",
         at_least=0,
@@ -218,8 +218,8 @@ DATA: Section = {
     "word_boundaries": Field(
         "vocabulary",
         "Where words begin when whole words are chosen. vocabulary: at the tokens that begin "
-        "a word. spaces: after each space of the text, for example in Chinese text that a "
-        "segmenter has divided; the token store then holds one more bit for each token.",
+        "a word. spaces: after each space of the text, for example in Chinese text that was "
+        "segmented into words; the token store then has one more bit for each token.",
         choices=("vocabulary", "spaces"),
         in_store=True,
         omitted="vocabulary",
@@ -281,7 +281,7 @@ def check_data(data: ConfigDict) -> None:
     for key, field in DATA.items():
         if key == "format" or field.of_weights or field.change is Change.ALWAYS:
             continue
-        # It has no held-out documents, no sentences and no shortened rows: 0 is right too.
+        # Records have no held-out documents, sentences or shortened rows, so 0 is allowed too.
         if data[key] not in (field.default, 0):
             raise UserError(
                 f"config.data.{key} is {data[key]}, but it has no effect on google_tfrecord, whose "

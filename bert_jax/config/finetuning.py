@@ -71,7 +71,7 @@ TASK_SECTIONS: dict[str, Section] = {
         "doc_stride": Field(
             128,
             "Tokens from the start of one window to the start of the next. A context that is too "
-            "long for one sequence is divided into windows.",
+            "long for one sequence is split into windows.",
             above=0,
         ),
         "max_query_length": Field(
@@ -131,12 +131,12 @@ FINETUNING: Section = {
             "",
             "Data of the task: its folder (glue_data/MRPC in the standard GLUE download), its "
             'files as "train=FILE,validation=FILE,test=FILE", "tfds:glue/mrpc", or one file. '
-            "Without a validation split, a tenth of the training examples becomes one.",
+            "Without a validation split, a tenth of the training examples is held out for it.",
         ),
         "max_seq_length": Field(
             128,
             "Largest number of tokens in a sequence, including [CLS] and [SEP]. Longer texts are "
-            "truncated; SQuAD and NER divide them into several sequences.",
+            "truncated; SQuAD and NER split them into several sequences.",
             at_least=5,
         ),
         "length_multiple": Field(
@@ -156,9 +156,9 @@ FINETUNING: Section = {
             "refuse",
             "What to do with a row that cannot be used (missing columns, an unknown label, an "
             "empty sentence, an answer that is not in its context). refuse ends the run with an "
-            "error that names the file and line; skip counts such rows and reports the number. "
-            "skip also repairs NER tags that must not follow the tag before them. Rows of a test "
-            "set are never skipped.",
+            "error that names the file and line; skip leaves such rows out, reports their number, "
+            "and repairs NER tags that must not follow the tag before them. Rows of a test set are "
+            "never skipped.",
             choices=("refuse", "skip"),
         ),
     },
@@ -231,7 +231,7 @@ FINETUNING: Section = {
         ),
     },
     "eval": {
-        # The result is the best of these steps, so they must not change.
+        # The result is the best score at these steps, so they must not change in a run.
         "every_steps": Field(
             0,
             "Steps between evaluations on the validation split. 0 evaluates after each epoch.",
@@ -318,7 +318,7 @@ def filled_in(
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """Inverts `to_dict` for a filled-in config.
+    """Converts the stored form of a filled-in config back; inverts `to_dict`.
 
     Raises:
       UserError: There is an unknown key, or a value of the wrong type or out of range.
@@ -336,7 +336,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def user_config(filled: ConfigDict) -> ConfigDict:
-    """Returns the user's config of a filled-in config."""
+    """Removes what `filled_in` added: returns the config that the user gave."""
     section, values = _section(filled.task), to_dict(filled)
     own = {key: value for key, value in values.items() if key in section}
     own["model"] = {key: own["model"][key] for key in FINETUNING["model"]}
@@ -396,5 +396,5 @@ def _check_features(config: ConfigDict) -> None:
     if size and config.task not in _TOKEN_TASKS:
         raise UserError(
             f"config.train.bilstm_size is {size}, but config.task is {config.task}; a BiLSTM is "
-            f"for {' and '.join(_TOKEN_TASKS)}, where every token's state is read"
+            f"for {' and '.join(_TOKEN_TASKS)}, whose heads read the state of every token"
         )

@@ -105,7 +105,7 @@ PRETRAINING: Section = {
         "batch_size": Field(256, "Sequences in each step, over all devices.", above=0),
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
         "freeze_positions": Field(
-            False, "Whether the position table stays as it is at the start of the run."
+            False, "Whether the position table is not trained and keeps its initial values."
         ),
         "stages": Field(
             (
@@ -114,7 +114,7 @@ PRETRAINING: Section = {
             ),
             "Parts of the run, each made by `stage()`. Their fractions must add up to 1. A stage "
             "with fraction 0 is skipped.",
-            entries=STAGE,
+            elements=STAGE,
         ),
         "early_stopping_patience": free_field(
             0,
@@ -190,7 +190,7 @@ def teacher_layers(config: ConfigDict) -> tuple[int, ...]:
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """Inverts `to_dict`; missing keys get their defaults.
+    """Converts the stored form of a config back (inverts `to_dict`); missing keys get defaults.
 
     Raises:
       UserError: There is an unknown key, or a value of the wrong type.
@@ -254,7 +254,7 @@ def validate_data(data: ConfigDict) -> None:
 
 
 def check_model_and_steps(config: ConfigDict) -> None:
-    """Checks what also holds for the configs of finished runs and of converted weights.
+    """Checks the rules that the configs of old runs and of converted weights must follow too.
 
     Raises:
       UserError: The message names the key, its value and the allowed values.
@@ -273,7 +273,7 @@ def _check_objective(config: ConfigDict) -> None:
     if "generator" in terms and not generator_width:
         raise UserError(
             f"config.model.generator_size is {model.generator_size}; the term generator needs a "
-            "share of config.model.hidden_size above 0"
+            "fraction of config.model.hidden_size above 0"
         )
     if generator_width % max(1, generator_width // 64):
         raise UserError(
@@ -299,10 +299,10 @@ def stage(**values: Any) -> ConfigDict:
     return build(STAGE, values, "train.stages[].")
 
 
-def max_predictions(entry: ConfigDict, masked_lm_prob: float) -> int:
+def max_predictions(stage: ConfigDict, masked_lm_prob: float) -> int:
     """Returns the largest number of predictions in a sequence of a stage."""
-    return entry.max_predictions_per_seq or derived_predictions(
-        entry.max_seq_length, masked_lm_prob
+    return stage.max_predictions_per_seq or derived_predictions(
+        stage.max_seq_length, masked_lm_prob
     )
 
 
@@ -314,16 +314,16 @@ def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
 
 
 def prediction_warnings(config: ConfigDict) -> list[str]:
-    """Returns a sentence for each stage that predicts fewer tokens than data.masked_lm_prob."""
+    """Warns of each stage that predicts fewer tokens than data.masked_lm_prob."""
     if config.data.corruption == "none" or config.data.format == "google_tfrecord":
         return []
     rate, warnings = config.data.masked_lm_prob, []
-    for i, entry in enumerate(config.train.stages):
-        most, length = max_predictions(entry, rate), entry.max_seq_length
-        if entry.fraction and most < 0.9 * rate * length:
+    for i, stage in enumerate(config.train.stages):
+        limit, length = max_predictions(stage, rate), stage.max_seq_length
+        if stage.fraction and limit < 0.9 * rate * length:
             warnings.append(
-                f"config.train.stages[{i}].max_predictions_per_seq is {most}, so only "
-                f"{most / length:.1%} of the tokens in full rows of {length} are predicted, not "
+                f"config.train.stages[{i}].max_predictions_per_seq is {limit}, so only "
+                f"{limit / length:.1%} of the tokens in full rows of {length} are predicted, not "
                 f"config.data.masked_lm_prob={rate:g}; 0 derives the number from the length"
             )
     return warnings
@@ -353,7 +353,7 @@ def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
 
 
 def total_steps(train: ConfigDict) -> int:
-    """Returns the steps of a run, including `train.extra`."""
+    """Returns the number of steps of a run, including `train.extra`."""
     return train.num_steps + sum(train.extra.steps)
 
 
@@ -361,23 +361,23 @@ def _check_stages(
     stages: Sequence[ConfigDict], max_position_embeddings: int, masked_lm_prob: float
 ) -> None:
     """Refuses stages whose fractions do not add up to 1, or with impossible sequences."""
-    total = sum(entry.fraction for entry in stages)
+    total = sum(stage.fraction for stage in stages)
     if not math.isclose(total, 1, abs_tol=1e-6):
         raise UserError(f"the fractions of config.train.stages add up to {total:g}, not to 1")
-    for i, entry in enumerate(stages):
-        path, length = f"config.train.stages[{i}]", entry.max_seq_length
+    for i, stage in enumerate(stages):
+        path, length = f"config.train.stages[{i}]", stage.max_seq_length
         if length > max_position_embeddings:
             raise UserError(
                 f"{path}.max_seq_length is {length}, longer than the "
                 f"{max_position_embeddings} positions of config.model.max_position_embeddings"
             )
-        # [CLS] and both [SEP] tokens are not counted as predictable.
-        if entry.max_predictions_per_seq > length - 3:
+        # [CLS] and both [SEP] tokens are never predicted.
+        if stage.max_predictions_per_seq > length - 3:
             raise UserError(
-                f"{path}.max_predictions_per_seq is {entry.max_predictions_per_seq}; a sequence "
+                f"{path}.max_predictions_per_seq is {stage.max_predictions_per_seq}; a sequence "
                 f"of {length} has at most {length - 3} tokens to predict"
             )
-        if not max_predictions(entry, masked_lm_prob):
+        if not max_predictions(stage, masked_lm_prob):
             raise UserError(
                 f"config.data.masked_lm_prob is {masked_lm_prob:g}, so small that no token of a "
                 f"sequence of {length} is predicted; BERT's is 0.15"

@@ -21,17 +21,17 @@ Section = Mapping[str, "Field | Section"]
 
 
 class Change(enum.Enum):
-    """When a run may continue with another value of a key than it began with.
+    """Whether a run may continue after the value of a key was changed.
 
     Attributes:
-      NEVER: The key determines the model or its training.
-      IN_ANOTHER_RUN: A run may differ from the run that it continues (`config.resume_from`). The
-        key affects only later steps.
-      WITH_STORE: If `config.data.store` is given. The store determines the key, and the work
-        directory identifies the store.
-      WITH_WARNING: Always, but later steps follow the new value.
-      ALWAYS: The key affects where and how a run is computed, stored or monitored, or when it ends,
-        or it names data that the work directory identifies.
+      NEVER: No: the key determines the model or its training.
+      IN_ANOTHER_RUN: Only a run that continues another one (`config.resume_from`) may have its own
+        value, because the key affects only later steps.
+      WITH_STORE: Yes, if `config.data.store` is given: the store determines the key, and the work
+        directory records which store it is.
+      WITH_WARNING: Yes, with a warning, because later steps follow the new value.
+      ALWAYS: Yes: the key affects where and how a run is computed, stored or monitored, or when it
+        ends, or it names data that the work directory records.
     """
 
     NEVER = enum.auto()
@@ -57,12 +57,12 @@ class Field:
       or_equal: A value that is allowed outside the bounds too.
       choices: The only values allowed.
       is_path: Whether the value is a path, local or gs://BUCKET/NAME.
-      change: When a run may continue with another value of the key.
+      change: Whether the value may be changed during a run.
       of_weights: Whether initial weights determine the key.
       in_store: Whether a token store records the key, and so determines it.
-      omitted: A value that a store does not record.
+      omitted: The value that a store leaves out of its record.
       only_with: The kind of tokenizer that needs the key; empty for all kinds.
-      entries: The section of each element if the value is a tuple of ConfigDicts. The default is
+      elements: The section of each element if the value is a tuple of ConfigDicts. The default is
         then a tuple of dicts.
     """
 
@@ -81,7 +81,7 @@ class Field:
     in_store: bool = False
     omitted: Any = None
     only_with: str = ""
-    entries: Section | None = None
+    elements: Section | None = None
 
     def check(self, path: str, value: Any) -> None:
         """Refuses a value of another type or out of range.
@@ -90,9 +90,9 @@ class Field:
           UserError: The message names the key, its value and the allowed values.
         """
         self.check_type(path, value)
-        if self.entries is not None:
-            for i, entry in enumerate(value):
-                check(entry, self.entries, f"{path}[{i}].")
+        if self.elements is not None:
+            for i, element in enumerate(value):
+                check(element, self.elements, f"{path}[{i}].")
             return
         is_tuple = isinstance(value, tuple)
         for element in value if is_tuple else (value,):
@@ -182,8 +182,8 @@ def build(section: Section, values: Mapping[str, Any], prefix: str = "") -> Conf
         if isinstance(field.default, tuple) and isinstance(value, list):
             value = tuple(value)
         field.check_type(f"config.{path}", value)
-        if field.entries is not None:
-            value = tuple(build(field.entries, v, f"{path}[{i}].") for i, v in enumerate(value))
+        if field.elements is not None:
+            value = tuple(build(field.elements, v, f"{path}[{i}].") for i, v in enumerate(value))
         config[key] = float(value) if isinstance(field.default, float) else value
     return config
 

@@ -124,7 +124,7 @@ def test_what_is_no_part_is_refused(load, key):
     parts.trust(["os:system", ".evil:X"])
     with pytest.raises(UserError, match=f"config.{key} is '.evil:X', which cannot be imported"):
         load(".evil:X")
-    with pytest.raises(UserError, match=f"config.{key} is 'os:system', which is no part for"):
+    with pytest.raises(UserError, match=f"config.{key} is 'os:system', which is not a part for"):
         load("os:system")
 
 

@@ -55,7 +55,7 @@ def as_tuple(value):
 CASES = [
     pytest.param(name, path, value, rule, id=f"{name}.{path}={value}")
     for (name, path), field in FIELDS.items()
-    if field.entries is None
+    if field.elements is None
     for value, rule in wrong_values(field)
 ]
 
@@ -93,7 +93,7 @@ def test_the_elements_of_a_tuple_have_a_type(value):
 SECTION = {
     "steps": Field(1, "Steps.", above=0),
     "model": {"hidden_size": Field(8, "Width."), "rate": Field(1.0, "Rate.")},
-    "stages": Field(({},), "Stages.", entries={"length": Field(5, "Length.", at_least=3)}),
+    "stages": Field(({},), "Stages.", elements={"length": Field(5, "Length.", at_least=3)}),
 }
 
 
