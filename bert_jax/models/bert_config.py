@@ -35,7 +35,7 @@ class BertConfig:
 
     vocab_size: int = _key(
         30522,
-        "Rows of the word embedding. Must equal the size of the vocabulary.",
+        "Rows of the word embeddings. This must equal the size of the vocabulary.",
         is_required=True,
         above=0,
         at_most=_MAX_ROWS,
@@ -48,7 +48,7 @@ class BertConfig:
     )
     num_attention_heads: int = _key(
         12,
-        "Attention heads in each block (A). Must divide hidden_size.",
+        "Attention heads in each block (A). hidden_size must be a multiple of this.",
         is_required=True,
         above=0,
     )

@@ -42,8 +42,8 @@ class BertEmbeddings(nn.Module):
         """Returns embedded_BxLxE in `config.dtype`; L is at most max_position_embeddings."""
         length = input_ids_BxL.shape[-1]
         # If the width of the table is sharded over devices, the table is gathered first. Each
-        # device then looks up the rows of its own tokens; otherwise the hidden states of the
-        # whole batch would have to move.
+        # device then looks up the rows of its own tokens; otherwise the hidden states of all rows
+        # of the batch would have to move.
         table_WxE = nn.with_logical_constraint(self.word_embeddings, ("vocab", None))
         embedded_BxLxE = table_WxE[input_ids_BxL]
         embedded_BxLxE += self.position_embeddings[None, :length]

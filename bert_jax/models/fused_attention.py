@@ -32,10 +32,10 @@ _ROWS, _COLUMNS = (0,), (1,)
 
 
 def fits(config: BertConfig, length: int) -> bool:
-    """Returns whether the kernel supports each device's heads of a model at a sequence length."""
+    """Returns whether the kernel supports a sequence length and the heads on each device."""
     heads, rest = divmod(config.num_attention_heads, _num_shards(_spec()[2]))
-    whole_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
-    return not rest and whole_lanes and length % LANES == 0 and length <= MAX_LENGTH
+    fills_lanes = LANES % config.head_depth == 0 and heads * config.head_depth % LANES == 0
+    return not rest and fills_lanes and length % LANES == 0 and length <= MAX_LENGTH
 
 
 def fused_attention(

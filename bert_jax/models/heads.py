@@ -42,7 +42,7 @@ class Pooler(nn.Module):
 def pooled_token(
     config: BertConfig, hidden_BxLxD: jax.Array, attention_mask_BxL: jax.Array
 ) -> jax.Array:
-    """Returns the state that stands for the whole sequence, [B, D]; see `Pooler`."""
+    """Returns the state that represents the sequence, [B, D]; see `Pooler`."""
     if not config.causal:
         return hidden_BxLxD[:, 0]
     last_B = jnp.sum(attention_mask_BxL.astype(jnp.int32), axis=1) - 1

@@ -81,7 +81,7 @@ class Term(abc.ABC):
     def prepare(
         self, model: Any, batch: Mapping[str, jax.Array], *, deterministic: bool
     ) -> Mapping[str, jax.Array]:
-        """Returns the batch that the encoder and all terms read; called inside the model.
+        """Makes the batch that the encoder and all terms read; called inside the model.
 
         A term may replace the encoder's inputs or add fields of its own, for example with the
         predictions of another network. `sums` gets the original batch.
@@ -148,9 +148,9 @@ class Term(abc.ABC):
         return {}
 
     def encoders(self, config: BertConfig) -> tuple[BertConfig, ...]:
-        """Returns the configs of further encoders that `prepare` runs on whole rows.
+        """Returns the configs of other encoders that `prepare` runs on the rows.
 
-        Only the count of FLOPs uses them.
+        They are used only to count FLOPs.
         """
         return ()
 

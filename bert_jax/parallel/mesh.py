@@ -50,7 +50,7 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
 
 
 def num_data_shards(mesh: Mesh) -> int:
-    """Returns the number of parts that the batch is cut into."""
+    """Returns the number of shards of the batch."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 

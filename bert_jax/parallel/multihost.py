@@ -25,13 +25,13 @@ from bert_jax.parallel.mesh import num_data_shards
 
 T = TypeVar("T")
 
-# The runtime ends all other processes when one has been silent for this long. A process that
-# dies is noticed within seconds, because its connections close; this limit is for machines
-# and networks that vanish.
+# The runtime ends all other processes if one sends nothing for this long. If a process dies, its
+# connections close, which is noticed within seconds; this limit is for machines and networks that
+# fail.
 HEARTBEAT_SECONDS = 50
-# All processes must have started within this time.
+# All processes must start within this time.
 JOIN_SECONDS = 300
-# After that, their values are compared within this time.
+# They must then exchange their values within this time.
 _COMPARE_MILLISECONDS = 30_000
 # A process that fails waits this long for the others, which may have failed the same way.
 _LEAVE_SECONDS = 5
@@ -113,8 +113,8 @@ def _give_up() -> NoReturn:
 def check_equal(values: Mapping[str, Any]) -> None:
     """Checks that all processes were started with the same values.
 
-    The processes exchange them through the coordinator: with different values, a collective
-    function could give a result that belongs to none of them, or not end.
+    The processes exchange them through the coordinator. A collective function could give a wrong
+    result, or not end, if the values differ.
 
     Args:
       values: Values that JSON can hold, by the name that a message shows.
@@ -211,15 +211,15 @@ def vote(value: int) -> jax.Array:
 
 
 def batch_shards(sharding: NamedSharding) -> dict[str, Any]:
-    """Returns which parts of each global batch this process's devices need.
+    """Finds the shards of each global batch that this process's devices need.
 
     Args:
       sharding: The sharding of a batch.
 
     Returns:
-      `num_shards`, the number of parts of a batch, and `shards`, the ascending numbers of
-      this process's parts. They need not be contiguous, because a mesh follows the wiring of
-      the devices. Two processes may need the same part.
+      `num_shards`, the number of shards of a batch, and `shards`, the ascending numbers of
+      this process's shards. They need not be contiguous, because a mesh follows the wiring of
+      the devices. Two processes may need the same shard.
     """
     parts = num_data_shards(sharding.mesh)
     indices = sharding.addressable_devices_indices_map((parts,))
@@ -250,7 +250,7 @@ def _raise(error: Exception | None, process: int) -> NoReturn:
 
 
 def _text_of(process: int, text: str) -> str:
-    """Returns one process's text on every process."""
+    """Sends a process's text to every process."""
     is_source = jax.process_index() == process
     data = np.frombuffer(text.encode(), np.uint8)
     size = multihost_utils.broadcast_one_to_all(np.array(data.size, np.int32), is_source)

@@ -89,7 +89,7 @@ class Layout:
         """
         own = tuple(_parse_rule(rule, tuple(mesh.shape)) for rule in prepended if rule)
         layout = cls(mesh, preset, own + PRESETS[preset], max_replicated_fraction)
-        needed = {axis: f"config.sharding is {preset!r}" for axis in layout.promised_axes}
+        needed = {axis: f"config.sharding is {preset!r}" for axis in layout.preset_axes}
         needed |= {axis: f"config.sharding_rules has {name}={axis}" for name, axis in own if axis}
         for axis, reason in needed.items():
             if mesh.devices.size > 1 and mesh.shape[axis] == 1:
@@ -108,7 +108,7 @@ class Layout:
         return layout
 
     @property
-    def promised_axes(self) -> tuple[str, ...]:
+    def preset_axes(self) -> tuple[str, ...]:
         """The mesh axes that the preset shards parameters over."""
         axes = {axis for name, axis in PRESETS[self.preset] if name in PARAMETER_AXES}
         return tuple(sorted(axes))
@@ -129,17 +129,17 @@ class Layout:
         shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), self.mesh, self.rules)
         abstract = nn.unbox(boxed)
         jax.tree_util.tree_map_with_path(
-            lambda path, leaf, sharding: _check_divides(path, leaf.shape, sharding),
+            lambda path, leaf, sharding: _check_shape(path, leaf.shape, sharding),
             abstract,
             shardings,
         )
-        for axis in self.promised_axes:
-            self._check_promise(axis, abstract, shardings)
+        for axis in self.preset_axes:
+            self._check_replicated(axis, abstract, shardings)
         return shardings
 
     @contextlib.contextmanager
     def in_scope(self) -> Iterator[None]:
-        """A context, and a decorator, in which traced functions use this layout's constraints."""
+        """Makes functions that are traced in this context, or decorated by it, use the layout."""
         mesh = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
         with mesh, nn.logical_axis_rules(self.rules):
             yield
@@ -155,13 +155,13 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def put_batch(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Makes global arrays, to which each host contributes its own rows."""
+        """Makes global arrays from the rows of each host."""
         return {
             name: jax.make_array_from_process_local_data(self.batch, rows)
             for name, rows in batch.items()
         }
 
-    def _check_promise(self, axis: str, abstract: Any, shardings: Any) -> None:
+    def _check_replicated(self, axis: str, abstract: Any, shardings: Any) -> None:
         """Refuses a layout that leaves too many parameters replicated along an axis."""
         if self.mesh.shape[axis] == 1:
             return
@@ -211,13 +211,14 @@ def _parse_rule(rule: str, axes: tuple[str, ...]) -> tuple[str, str | None]:
     return name, axis or None
 
 
-def _check_divides(path: tuple, shape: tuple[int, ...], sharding: NamedSharding) -> None:
+def _check_shape(path: tuple, shape: tuple[int, ...], sharding: NamedSharding) -> None:
+    """Refuses an axis whose size is not a multiple of its devices."""
     for size, axes in zip(shape, sharding.spec, strict=False):
         parts = math.prod(sharding.mesh.shape[axis] for axis in _names(axes))
         if size % parts:
             raise UserError(
-                f"{_name(path)} of shape {shape} does not divide over the {parts} devices of "
-                f"config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or use fewer "
+                f"{_name(path)} of shape {shape} cannot be split evenly over the {parts} devices "
+                f"of config.mesh.{_names(axes)[0]}; make {size} a multiple of {parts} or use fewer "
                 "devices"
             )
 

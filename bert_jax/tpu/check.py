@@ -38,7 +38,7 @@ def check(
     Raises:
       UserError: The step does not fit, or cannot be sharded over the slice.
     """
-    # Refuses a missing stage before minutes of compiling.
+    # A missing stage is refused before minutes of compiling.
     numbered_stage(config, stage_number)
     # Only the TPU's compiler is used, even on a machine with a TPU.
     jax.config.update("jax_platforms", "cpu")
@@ -76,8 +76,8 @@ def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) 
     # A ConfigDict's own copy would share the stages.
     config = config_lib.from_dict(config_lib.to_dict(config))
     config.train.batch_size = size * topology.num_chips
-    for entry in config.train.stages:
-        entry.batch_size = 0
+    for stage in config.train.stages:
+        stage.batch_size = 0
     return config
 
 
@@ -107,12 +107,12 @@ def largest_that_fits(
     length = numbered_stage(config, stage_number).max_seq_length
     aim = 8192 / length * limit / 2**34
     while high - low > 1:
-        at = max((i for i, size in enumerate(sizes) if size <= aim), default=0)
-        at = min(max(at, low + 1), high - 1)
-        size = sizes[at]
+        index = max((i for i, size in enumerate(sizes) if size <= aim), default=0)
+        index = min(max(index, low + 1), high - 1)
+        size = sizes[index]
         sized = with_batch_size_per_chip(config, size, topology)
         step = tried[size] = compile_step(sized, topology, devices, stage_number)
-        low, high = (at, high) if step.fits else (low, at)
+        low, high = (index, high) if step.fits else (low, index)
         verdict = "fits" if step.fits else "does not fit"
         print(f"{size} per chip: {gib(step.total_bytes)}, {verdict}", flush=True)
         aim = _aim(tried, limit)
@@ -120,7 +120,7 @@ def largest_that_fits(
 
 
 def _aim(tried: dict[int, Compiled], limit: int) -> float:
-    """Returns the batch size that would fill the memory, on a line through tried sizes."""
+    """Predicts the batch size that fills the memory, from a line through tried sizes."""
     near = sorted(tried, key=lambda size: abs(tried[size].total_bytes - limit))[:2]
     if len(near) == 1:
         base, slope = tried[near[0]].argument_bytes, tried[near[0]].temporary_bytes / near[0]
@@ -128,5 +128,5 @@ def _aim(tried: dict[int, Compiled], limit: int) -> float:
         first, second = (tried[size].total_bytes for size in near)
         slope = (second - first) / (near[1] - near[0])
         base = first - slope * near[0]
-    # A line that does not rise predicts nothing: aims at twice the largest size tried.
+    # A line that does not rise predicts nothing: try twice the largest size so far.
     return (limit - base) / slope if slope > 0 else max(tried) * 2

@@ -126,9 +126,9 @@ def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
     for operation in operations:
         for collective in operation.collectives:
             if collective.phase != "done":
-                entry = totals.setdefault(collective.kind, {"count": 0, "bytes": 0})
-                entry["count"] += operation.executions
-                entry["bytes"] += collective.output_bytes * operation.executions
+                total = totals.setdefault(collective.kind, {"count": 0, "bytes": 0})
+                total["count"] += operation.executions
+                total["bytes"] += collective.output_bytes * operation.executions
     return totals
 
 

@@ -15,8 +15,8 @@ from bert_jax.training.state import TrainState
 class Best:
     """The best evaluation of a run.
 
-    Each checkpoint of the run stores `state()`, so that a run that was killed takes the same
-    decisions as an uninterrupted one.
+    Each checkpoint of the run stores `state()`, so that an interrupted run finds the same best
+    step as an uninterrupted one.
 
     Args:
       directory: The work directory.
@@ -41,7 +41,7 @@ class Best:
         saved = multihost.run_on_process_zero(self._saved)
         self._keeps, self._checkpoints = keeps, None
         if keeps and self.step not in saved:
-            # A killed process had replaced it by a better one, or it was not kept.
+            # A killed process replaced it by a better one, or the run did not keep it.
             self.step = -1
 
     def update(self, state: TrainState, score: float, results: Any = None, group: Any = None):
@@ -51,8 +51,8 @@ class Best:
           state: The state that was evaluated.
           score: Its score; higher is better.
           results: JSON-able values to remember with it.
-          group: Only evaluations with the same value, such as a sequence length, are compared. A
-            new value starts anew.
+          group: Only evaluations with the same value, such as a sequence length, are compared. An
+            evaluation with a new value is the best so far.
         """
         self.last_step = int(state.step)
         if self.step >= 0 and group == self.group and score <= self.score:

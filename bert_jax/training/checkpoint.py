@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Damage(Exception):
-    """A checkpoint cannot be restored as it was saved; the message completes a sentence."""
+    """A checkpoint cannot be restored as it was saved; the message says why, as a clause."""
 
 
 class Checkpointer:
@@ -164,8 +164,8 @@ class Checkpointer:
             self._manager.reload()
             return step, *restored
         if damaged:
-            # Damaged checkpoints are left here: with an empty folder, the next start would begin at
-            # step 0.
+            # Damaged checkpoints are not moved: with an empty folder, the next start would begin
+            # at step 0.
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read (the newest: "
                 f"{damaged[0][1]}); start again in another work directory"

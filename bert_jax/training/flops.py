@@ -57,7 +57,7 @@ def task_flops_per_sequence(
     """Returns the FLOPs of forward and backward for one sequence of a task.
 
     Blocks above the highest layer of `model.features` do not run. Frozen weights have no backward
-    pass; the backward pass of all others counts twice the forward pass.
+    pass. For all other weights, the backward pass counts twice the forward pass.
 
     Args:
       model: The encoder and the head.

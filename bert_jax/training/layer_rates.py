@@ -48,8 +48,8 @@ class LayerRates:
         def stopped(factor: np.ndarray, leaf: jax.Array) -> jax.Array:
             if factor.all():
                 return leaf
-            still = jax.lax.stop_gradient(leaf)
-            return jax.numpy.where(factor > 0, leaf, still) if factor.any() else still
+            constant = jax.lax.stop_gradient(leaf)
+            return jax.numpy.where(factor > 0, leaf, constant) if factor.any() else constant
 
         return jax.tree.map(stopped, self.factors(params), params)
 

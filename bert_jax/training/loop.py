@@ -26,7 +26,7 @@ from bert_jax.training.trainer import Trainer
 
 
 def steps_between_lines(config: ConfigDict, num_steps: int) -> int:
-    """Returns the number of steps of a line of metrics; see `config.log.every_steps`."""
+    """Returns the number of steps between lines of metrics; see `config.log.every_steps`."""
     return config.log.every_steps or max(1, min(50, num_steps // 20))
 
 
@@ -34,8 +34,8 @@ class PreemptionGuard:
     """A context manager under which SIGTERM stops the run at the next step.
 
     Cloud TPU, Kubernetes and Slurm send SIGTERM. A first SIGINT (Ctrl-C) has the same effect;
-    a second one ends the process at once. A signal to any one of several processes stops all of
-    them at the same step.
+    a second one ends the process at once. If there are several processes, a signal to one of them
+    stops all at the same step.
     """
 
     def __init__(self):
@@ -85,7 +85,7 @@ class PreemptionGuard:
 
 
 class Run(Protocol):
-    """What differs between a run of pre-training and one of fine-tuning.
+    """What the loop needs from a run of pre-training or fine-tuning.
 
     Attributes:
       label: The label of the progress bar, such as "train".
@@ -112,7 +112,7 @@ class Run(Protocol):
         ...
 
     def describe_batch(self, step: int) -> dict[str, Any]:
-        """Describes the rows of the batch of `step`, the latest, as values that JSON can hold."""
+        """Describes the rows of the latest batch, for step `step`, as values that JSON can hold."""
         ...
 
     def resume_point(self, step: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class MetricsWriter:
     Args:
       workdir: The work directory.
       resumed_step: Lines after this step are removed first, because their steps run again.
-      evaluated_step: Evaluations after this step are removed too.
+      evaluated_step: Lines of evaluations after this step are removed too.
       enabled: False writes nothing, for processes other than the first.
     """
 
@@ -56,7 +56,7 @@ class MetricsWriter:
         self._enabled = enabled
         if not enabled:
             return
-        # A run that begins again also evaluates step 0 again.
+        # A run that begins anew evaluates step 0 again.
         first_step = resumed_step + 1 if resumed_step else 0
         lines = [
             line
@@ -140,7 +140,7 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_results(directory: epath.PathLike, metrics: Sequence[Metric] = ()) -> dict[str, Any]:
-    """Returns the contents of the results.json of a run whose terms have these metrics.
+    """Reads the results.json of a run whose terms have these metrics.
 
     Raises:
       UserError: The file is damaged.
@@ -252,7 +252,7 @@ class Meter:
         return self._run_sequences / self._run_seconds if self._run_seconds else None
 
     def state(self) -> dict[str, Any]:
-        """Returns the arguments with which `Meter(averaged, **state)` continues."""
+        """Returns the state of the averages: `Meter(averaged, **state)` continues them."""
         return {"sums": dict(self._sums), "count": self._count}
 
     def _clear_times(self) -> None:

@@ -63,7 +63,7 @@ class Recorder:
         self._compile_seconds += time.monotonic() - started
 
     def dispatched(self, step: int, stage: Stage, metrics: Any, length: int) -> None:
-        """Holds the metrics of a step just dispatched, and reads those of the previous step.
+        """Keeps the metrics of a step just dispatched, and reads the previous step's.
 
         Args:
           step: The number of the step, from 1.
@@ -130,7 +130,7 @@ class Recorder:
         """Stops the clock of training time during the block.
 
         Args:
-          step, state: The last step and the state after it, which the block will use, if any.
+          step, state: The last step and the state after it, if the block uses the state.
 
         Raises:
           NonFiniteError: The step's update made the state not finite, or as `dispatched`.
@@ -152,7 +152,7 @@ class Recorder:
         }
 
     def state(self) -> dict[str, Any]:
-        """Returns the JSON-able state from which the recorder of a resumed run continues."""
+        """Returns the state that the recorder of a resumed run continues from, for JSON."""
         return self._meter.state()
 
     def _note(self, step: int) -> str:

@@ -1,4 +1,4 @@
-"""Splits the steps of a run into stages of one sequence length each (paper, section A.2)."""
+"""Splits the steps of a run into stages, each with one sequence length (paper, section A.2)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from bert_jax.config import max_predictions
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Consecutive steps of one sequence length: `first_step` <= step < `end_step`.
+    """Consecutive steps with one sequence length: `first_step` <= step < `end_step`.
 
     The last steps may be split into parts of `extra_steps` steps, each with its own schedule, whose
     peak is `extra_peak_learning_rate`, or the peak of the stage if this is 0.

@@ -30,9 +30,9 @@ def make_train_step(
 
     `frozen` holds parameters that the objective reads but that are not trained.
 
-    With `accumulation_steps` above 1 the batch is cut into that many microbatches, which run
-    one after another. The loss of each is divided by the total of the whole batch, so the
-    gradients of the microbatches add up to the gradient of the whole batch.
+    With `accumulation_steps` above 1 the batch is split into that many microbatches, which run
+    one after another. The loss of each is divided by the total of the batch, so the gradients of
+    the microbatches add up to the gradient of the batch.
 
     Dropout and sampling depend only on (seed, step, microbatch).
     """

@@ -34,8 +34,8 @@ from bert_jax.training.step import make_train_step
 DEVICE_PREFETCH = 2
 # The limit of a container.
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-# More bytes per token and hidden unit of a layer than a usual step needs. Only a step that might
-# need all of the memory by this rule is compiled in advance, which takes seconds.
+# A usual step needs fewer bytes than this per token and hidden unit of each layer. A step is
+# compiled in advance, which takes seconds, only if by this estimate it might not fit.
 _MAX_BYTES = 400
 
 
@@ -51,7 +51,7 @@ class Trainer:
       stages: The stages of the run.
       optimizer: The optimizer, with its schedule.
       shardings: The shardings of the state.
-      flops_per_sequence: Returns the analytic FLOPs of training on one sequence of a stage.
+      flops_per_sequence: Computes the analytic FLOPs of training on one sequence of a stage.
       seed: The seed of weights, dropout and sampling.
       compiled_train_step, compiled_eval_step: The jitted steps; see `train_step`.
       fields: The declared fields of a training batch.
@@ -118,7 +118,7 @@ class Trainer:
         )
         schedule = make_schedule(config.schedule, stages)
         optimizer = make_optimizer(config.optimizer, schedule, rates.scaling() if rates else None)
-        rows, everywhere = layout.batch, layout.replicated
+        rows, replicated = layout.batch, layout.replicated
         shardings = state_shardings(model, optimizer, layout)
         train_step = make_train_step(
             model,
@@ -146,8 +146,8 @@ class Trainer:
             # jax.jit with shardings was formerly called pjit.
             compiled_train_step=jax.jit(
                 layout.in_scope()(train_step),
-                in_shardings=(shardings, rows, everywhere),
-                out_shardings=(shardings, everywhere),
+                in_shardings=(shardings, rows, replicated),
+                out_shardings=(shardings, replicated),
                 donate_argnums=0,
             ),
             compiled_eval_step=jax.jit(
@@ -155,10 +155,10 @@ class Trainer:
                 in_shardings=(
                     shardings.params,
                     rows,
-                    everywhere,
-                    *[everywhere] * objective.eval_operands,
+                    replicated,
+                    *[replicated] * objective.eval_operands,
                 ),
-                out_shardings=everywhere,
+                out_shardings=replicated,
             ),
             fields=fields or {},
             frozen=frozen(model_config),
@@ -198,7 +198,7 @@ class Trainer:
         return self.layout.mesh
 
     def init_state(self) -> TrainState:
-        """Returns step 0 with new weights from the seed, each created on its devices."""
+        """Creates the state of step 0, with weights from the seed, each on its devices."""
 
         def create() -> TrainState:
             return self._create_state(nn.unbox(init_params(self.model, self.seed)))
@@ -206,7 +206,7 @@ class Trainer:
         return jax.jit(create, out_shardings=self.shardings)()
 
     def state_of(self, params: Any) -> TrainState:
-        """Returns step 0 with given weights (arrays of the host) and zero moments."""
+        """Creates the state of step 0 from given weights (host arrays), with zero moments."""
         placed = jax.device_put(params, self.shardings.params)
         return jax.jit(self._create_state, out_shardings=self.shardings)(placed)
 
@@ -221,9 +221,9 @@ class Trainer:
 
     def abstract_frozen(self) -> Any:
         """Returns shapes, dtypes and shardings of the frozen parameters."""
-        everywhere = self.layout.replicated
+        replicated = self.layout.replicated
         return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), self.frozen
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), self.frozen
         )
 
     def _create_state(self, params: Any) -> TrainState:
@@ -297,7 +297,7 @@ def check_memory(trainer: Trainer, accumulation_steps: int) -> None:
             fitting = max(int(stage.batch_size * (limit / devices - held) / temporary), 0)
             refused.append((fitting, needed, stage))
     if refused:
-        fitting, needed, stage = min(refused, key=lambda entry: entry[0])
+        fitting, needed, stage = min(refused, key=lambda item: item[0])
         raise UserError(
             f"a step of {stage.batch_size:,} sequences of {stage.max_seq_length} tokens needs "
             f"{needed / 2**30:.1f} GiB of memory, but this machine has {limit / 2**30:.1f} GiB, "

@@ -115,7 +115,7 @@ def _fixed_key(config: ConfigDict, changed: Iterable[str], *also: Change) -> str
     allowed = {Change.ALWAYS, Change.WITH_WARNING, *also}
     if config.data.get("store"):
         allowed.add(Change.WITH_STORE)
-    # The other run may be of fine-tuning, with other keys.
+    # The other run may be a fine-tuning run, whose config has other keys.
     wrong = (key for key in changed if key not in fields or fields[key].change not in allowed)
     return next(wrong, None)
 
@@ -143,7 +143,7 @@ def has_checkpoints(workdir: epath.PathLike) -> bool:
 
 
 def checkpoint_folder(workdir: epath.PathLike, step: int | None = None) -> epath.Path:
-    """Returns the folder of the best checkpoints if the run keeps them, or else of its own.
+    """Returns the folder of the best checkpoint if the run kept it, or else of all checkpoints.
 
     With `step`, the folder of the best is returned only if it has this step.
     """
@@ -194,7 +194,7 @@ def check_same_run(other: epath.PathLike, config: ConfigDict) -> None:
 
 
 def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
-    """Refuses to continue from a run that was trained on another corpus."""
+    """Refuses to continue another run if it was trained on a different corpus."""
     corpora = (read_corpus(path) for path in (other, workdir))
     if difference := _difference(*corpora):
         key, old, new = difference
@@ -206,7 +206,7 @@ def check_same_corpus(other: epath.PathLike, workdir: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def lock(workdir: epath.PathLike) -> Iterator[None]:
-    """Creates the work directory and keeps other training processes of this machine out of it.
+    """Creates the work directory and locks out other training processes on this machine.
 
     A new directory in which nothing was written is removed again. Object storage has no locks.
 
@@ -327,11 +327,11 @@ def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | No
 
 
 def _comparable(config: ConfigDict) -> dict[str, Any]:
-    """Returns the values of a config, with the number of predictions that 0 stands for."""
+    """Returns the values of a config, with the number of predictions instead of 0."""
     values = config_lib.to_dict(config)
     if not is_finetuning(config):
-        for entry, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
-            entry["max_predictions_per_seq"] = config_lib.max_predictions(
+        for plain, stage in zip(values["train"]["stages"], config.train.stages, strict=True):
+            plain["max_predictions_per_seq"] = config_lib.max_predictions(
                 stage, config.data.masked_lm_prob
             )
     return values
@@ -346,7 +346,7 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
     """Returns the first key that differs and its two values; for lists, one differing item."""
-    # They follow from the rest, and the paths of skipped documents move with the files.
+    # The other keys determine the report, and the paths of skipped documents change with a move.
     ignored = ("report", "first_dropped")
     before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
     if _without_directories(before) == _without_directories(now):

@@ -180,8 +180,8 @@ class TestReplicatedFraction:
         with pytest.raises(UserError) as error:
             sharded_trainer("fsdp", **{"mesh.data": 1, "mesh.fsdp": 8, "model.hidden_size": 20})
         assert str(error.value).startswith(
-            "bert/embeddings/position_embeddings of shape (32, 20) does not divide over the 8 "
-            "devices of config.mesh.fsdp; make 20 a multiple of 8"
+            "bert/embeddings/position_embeddings of shape (32, 20) cannot be split evenly over "
+            "the 8 devices of config.mesh.fsdp; make 20 a multiple of 8"
         )
         with pytest.raises(UserError, match="8 devices of config.mesh.model"):
             sharded_trainer("tp", **{"mesh.model": 8})
