@@ -54,8 +54,8 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
     """Measures the rows of a stage.
 
     Statistics of rows and sentences come from a sample of consecutive documents with about two
-    million tokens, or from all of a smaller corpus. Random second segments count as seen
-    only if they lie in the sample.
+    million tokens, or from all of a smaller corpus. Random second segments count as seen only if
+    they are in the sample.
 
     Args:
       stream: The stream of the stage. Its rows must be made from a token store.
@@ -65,9 +65,10 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
     Returns:
       Values that JSON can hold: `formats` of the files; `language`, as in `config.data`;
       `max_seq_length`, `documents`, `sentences`, `tokens`; quantiles
-      `sentences_per_document` and `tokens_per_sentence` (median, largest); the fractions `unknown`
-      of all tokens, `too_long` of the sentences that are longer than a row, `seen` of the tokens
-      that an epoch has in its rows, `padding` of the positions in rows; `label_fractions` for each
+      `sentences_per_document` and `tokens_per_sentence` (median, largest); `unknown`, the fraction
+      of tokens that are unknown; `too_long`, the fraction of sentences that are longer than a row;
+      `seen`, the fraction of tokens that are in a row of an epoch; `padding`, the fraction of
+      positions in rows that are padding; `label_fractions`, the fraction of each value of each
       field with one value per row; `rows_per_epoch`, `tokens_per_epoch` and `epochs`.
     """
     rows: WindowedRows = stream.examples.rows
@@ -134,7 +135,7 @@ def measure(stream: Stream, num_steps: int, metadata: Mapping[str, Any]) -> dict
 def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the most important problems of a run, each with its remedy; at most three.
 
-    The longest rows are checked, because shorter ones of an early stage are meant to save time.
+    Only the stage with the longest rows is checked, because shorter rows are meant to save time.
     """
     report = max(reports, key=lambda report: report["max_seq_length"])
     epochs = sum(report["epochs"] for report in reports)
@@ -152,8 +153,8 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     if random_fraction > 0.7 and median < 10:
         found.append(
             f"{random_fraction:.0%} of the pairs are random, because half of the documents have at "
-            f"most {median:g} sentence{'s' * (median > 1)}: join them to longer documents, or use "
-            "config.data.rows=full_sentences without next-sentence prediction"
+            f"most {median:g} sentence{'s' * (median > 1)}: join them into longer documents, or "
+            "use config.data.rows=full_sentences without next-sentence prediction"
         )
     if report["padding"] > 0.4:
         found.append(
@@ -169,9 +170,9 @@ def warnings(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a sentence on the tokens that are lost with the ends of long sentences.
+    """Describes the tokens that are lost with the ends of long sentences, and the remedy.
 
-    It is empty if these are less than 30 % of the tokens.
+    The text is empty if these are less than 30 % of the tokens.
     """
     report = max(reports, key=lambda report: report["max_seq_length"])
     if report["seen"] >= 0.7 or report["too_long"] <= 0.05:
@@ -185,7 +186,7 @@ def cut_sentences(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(reports: Sequence[Mapping[str, Any]], rows: Collection[str] = ()) -> Table:
-    """Returns a table of the reports of a run's stages, with all rows or only these."""
+    """Makes a table of the reports of a run's stages, with all rows or only `rows`."""
     first = reports[0]
     lengths = (f"rows of {report['max_seq_length']}" for report in reports)
     result = empty_table("What the model sees of the corpus", "", *lengths)

@@ -16,7 +16,7 @@ _NOTE = (
 )
 # Also the symbols of the report.
 _MARKERS = "osD^vPX*"
-_MOST_MARKERS, _MOST_POINTS = 20, 1000
+_MAX_MARKERS, _MAX_POINTS = 20, 1000
 # A panel's width and height in inches, at 72 points each.
 _PANEL = (5.6, 3.0)
 
@@ -47,7 +47,7 @@ _OF_ANY_RUN = (
 
 
 def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
-    """Returns a panel for each training metric, and for learning rate, gradient norm and speed."""
+    """Makes a panel for each training metric, and for learning rate, gradient norm and speed."""
     metrics = [metric for term in terms for metric in term.metrics if metric.in_training]
     return (
         *(Panel(m.label, m.name, m.baseline, float(m.kind == "accuracy")) for m in metrics),
@@ -56,7 +56,7 @@ def pretraining_panels(terms: Sequence[Term]) -> tuple[Panel, ...]:
 
 
 def finetuning_panels(metric: str, splits: Sequence[str], full: float) -> tuple[Panel, ...]:
-    """Returns the panels of a fine-tuning run.
+    """Makes the panels of a fine-tuning run.
 
     Args:
       metric: The metric that decides which checkpoint is best.
@@ -106,7 +106,7 @@ def write_curves(
 
 
 def panel_svg(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """Returns an SVG of the panel for a page, which colors the curves.
+    """Draws the panel as an SVG for a page, whose variables color the curves.
 
     Each curve is a group with the classes "run" and "training", "held-out" or "baseline", and with
     the number of its run in `data-run`. `data-frame` has the left, right, bottom and top of the
@@ -162,17 +162,17 @@ def _draw(
             "baseline": _points(EVALUATION_PREFIX + panel.baseline, lines),
         }
         marker = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 5}
-        marker["markevery"] = -(-len(curves["held-out"]) // _MOST_MARKERS) or 1
+        marker["markevery"] = -(-len(curves["held-out"]) // _MAX_MARKERS) or 1
         styles = {
             "training": {"linewidth": 1.0, "alpha": 0.3 if len(runs) > 1 else 0.6}
             if curves["held-out"]
             else {},
             "held-out": {"linewidth": 1.8, **marker},
-            # It changes with the length of the rows, between two evaluations.
+            # The baseline changes with the length of the rows, between two evaluations.
             "baseline": {"linestyle": ":", "drawstyle": "steps-pre"},
         }
         if curves["baseline"]:
-            # It is also known before the first evaluation.
+            # The baseline also holds before the first evaluation.
             curves["baseline"].insert(0, (lines[0]["step"], curves["baseline"][0][1]))
         for kind, points in curves.items():
             if points:
@@ -191,7 +191,7 @@ def _draw(
 
 
 def _points(name: str, lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """Returns steps and values, evenly thinned to the last one if there are too many to see."""
+    """Returns steps and values; if there are too many to see, every nth up to the last."""
     points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-    stride = -(-len(points) // _MOST_POINTS) or 1
+    stride = -(-len(points) // _MAX_POINTS) or 1
     return points[::-stride][::-1]

@@ -28,10 +28,10 @@ _MASK_STEPS = 3
 # The values of a setting in sweep.json that are not scores.
 _GRID = ("learning_rate", "batch_size", "seeds", "diverged")
 _MASKS = EVALUATION_PREFIX + FILLED_TEXTS
-# Those of the curves; see `curves.py`.
+# The same symbols as the markers in `curves.py`.
 _SYMBOLS = "●■◆▲▼✚✖★"
 _CURVES_NOTE = """<p class=note>Thin: training, averaged over the steps since the last point, with
-the run's own {}dropout. With symbols: {}. At equal skill the two may differ. Dotted: a baseline
+the run's own {}dropout. With symbols: {}. Both may differ for the same model. Dotted: a baseline
 without context. Point at a curve to read its values.</p>"""
 _HELD_OUT = "held-out text, with the same masks in all runs (15 % of the tokens)"
 _MASKS_NOTE = """<p class=note>Each mask shows the guess. A wrong guess is struck out, and the
@@ -39,7 +39,7 @@ original follows. Some other words are replaced at random, as in training.</p>""
 
 
 class Html(str):
-    """Text that is HTML already; all other text is escaped."""
+    """Text that is already HTML; all other text is escaped."""
 
 
 def write_pages(directory: epath.PathLike) -> None:
@@ -51,7 +51,7 @@ def write_pages(directory: epath.PathLike) -> None:
 
 
 def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
-    """Returns the HTML of a page about these runs, the best first.
+    """Writes the HTML of a page about these runs, the best first.
 
     Args:
       runs: The runs.
@@ -60,7 +60,7 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
     main, runs = _ranked(runs)
     names, is_one = _names(runs), len(runs) == 1
     named = list(zip(names, runs, strict=True))
-    # The picture of the main result is the first.
+    # The figure of the main result comes first.
     titles = dict.fromkeys(title for run in runs for title in run.panels)
     plots = [_plot(title, runs) for title in sorted(titles, key=lambda title: title != main)]
     plots, num_top = list(filter(None, plots)), 1 if is_one else 2
@@ -103,7 +103,7 @@ def page(runs: Sequence[Run], mask_texts: Sequence[str] = ()) -> str:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Returns the last parts of the directories; if two are equal, all parts that differ."""
+    """Names runs by the last parts of their directories, or if two are equal, by more parts."""
     names = [run.directory.name for run in runs]
     if len(set(names)) == len(names):
         return names
@@ -113,7 +113,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
-    """Returns the label of the main result, and the runs: the best first, those without it last."""
+    """Returns the label of the main result, and the runs, the best first.
+
+    Runs without this result come last.
+    """
     counts = Counter(label for run in runs for label in run.metrics)
     # The main metric is the first one among those that most runs have.
     main = max(counts, key=counts.__getitem__, default="")
@@ -124,7 +127,7 @@ def _ranked(runs: Sequence[Run]) -> tuple[str, list[Run]]:
 
 
 def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
-    """Returns the main result of the page in a sentence or two."""
+    """Describes the main result of the page in a sentence or two."""
     scored = [run for run in runs if main in run.metrics]
     if not scored:
         return "There is no evaluation yet."
@@ -151,7 +154,7 @@ def _lead(names: Sequence[str], runs: Sequence[Run], main: str) -> str:
 
 
 def _settings(runs: Sequence[Run], main: str) -> list[str]:
-    """Returns the tables of sweeps: the spread of their main score over the seeds."""
+    """Makes a table for each sweep, with the spread of the main score over the seeds."""
     parts = []
     # A run of a sweep is in SWEEP/runs/NAME.
     for path in dict.fromkeys(run.directory.parent.parent / workdir.SWEEP for run in runs):
@@ -181,7 +184,7 @@ def _name(names: Sequence[str], number: int) -> Html:
 
 
 def _plot(title: str, runs: Sequence[Run]) -> str:
-    """Returns a figure of the runs that plot this quantity; "" if none has a value."""
+    """Draws a figure of the runs that have a panel of this title; "" if none has a value."""
     panel = next(run.panels[title] for run in runs if title in run.panels)
     lines = [run.lines if title in run.panels else [] for run in runs]
     if not any(has_points(panel, of_run) for of_run in lines):
@@ -191,7 +194,7 @@ def _plot(title: str, runs: Sequence[Run]) -> str:
 
 
 def _runs_table(names: Sequence[str], runs: Sequence[Run]) -> str:
-    """Returns a table with a row for each run, or of one run with a row for each value."""
+    """Makes a table with a row for each run; for a single run, with a row for each value."""
     facts = [_facts(run, runs) for run in runs]
     labels = dict.fromkeys(label for run in runs for label in run.metrics)
     labels |= dict.fromkeys(label for of_run in facts for label in of_run)
@@ -223,7 +226,7 @@ def _facts(run: Run, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _filled(name: str, run: Run, text: str) -> str:
-    """Returns a table of the predictions of each kept checkpoint for the first mask of a text."""
+    """Makes a table of each kept checkpoint's predictions for the first mask of a text."""
     # The package's inference loads slowly, and most pages need none.
     import bert_jax
 
@@ -236,9 +239,9 @@ def _filled(name: str, run: Run, text: str) -> str:
 
 
 def _masks(run: Run) -> str:
-    """Returns held-out texts with the guesses of some evaluations, evenly spaced to the last one.
+    """Shows held-out texts with the guesses of a few evaluations, the last one among them.
 
-    The texts, and with them the masks, depend on the sequence length; the last are shown.
+    The texts and their masks depend on the sequence length; the last evaluation's are shown.
     """
     filled = {x["step"]: x[_MASKS] for x in run.lines if x.get(_MASKS)}
     if not filled:
@@ -299,7 +302,7 @@ def _differences(names: Sequence[str], runs: Sequence[Run]) -> str:
 def _each(
     title: str, named: Sequence[tuple[str, Run]], content: Callable[[Run], str], *, folded: bool
 ) -> list[str]:
-    """Returns a section with the content of each run; [] if no run has any."""
+    """Makes a section with the content of each run; [] if no run has any."""
     blocks = [(escape(name), block) for name, run in named if (block := content(run))]
     if folded:
         fold = "<details><summary>{}</summary>{}</details>"

@@ -74,7 +74,7 @@ def read_run(directory: epath.PathLike) -> Run:
         results = read_results(path, () if is_finetuning else make_objective(config).metrics)
     if workdir.is_finetuning(config):
         splits = {name: scores for name, scores in results.items() if isinstance(scores, dict)}
-        # The score that decides comes first.
+        # The score that selects the best checkpoint comes first.
         main, full = results.get("metric", ""), 100.0 if config.task.startswith("squad") else 1.0
         values, metrics = {}, []
         for split, scores in splits.items():
@@ -89,7 +89,7 @@ def read_run(directory: epath.PathLike) -> Run:
         panels = pretraining_panels(objective.terms)
         pairs = zip(objective.weights, objective.terms, strict=True)
         terms = [term for _, term in sorted(pairs, key=lambda pair: -pair[0])]
-        # A value beside a baseline says more than one without.
+        # Metrics with a baseline come first.
         metrics = [metric for term in terms for metric in term.metrics]
         metrics.sort(key=lambda metric: not metric.baseline)
         values = {
@@ -105,12 +105,12 @@ def read_run(directory: epath.PathLike) -> Run:
 
 
 def best_of(metric: Metric) -> Callable[..., float]:
-    """Returns `max` or `min`, which picks the best of several values."""
+    """Returns the function that picks the best of several values, `max` or `min`."""
     return max if metric.kind in _KINDS else min
 
 
 def cost(run: Run) -> dict[str, str]:
-    """Adds up the logged lines. Lines after an interruption count the time of their steps only."""
+    """Adds up training time, sequences and FLOPs over the log lines, and formats them by label."""
     lines = [line for line in run.lines if "loss" in line]
     steps = [line["step"] for line in lines]
     # A run that continues another one begins at its step.

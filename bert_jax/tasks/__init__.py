@@ -23,7 +23,7 @@ TASKS: dict[str, type[Task]] = {
 def make_task(
     config: ConfigDict, source: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
 ) -> Task:
-    """Makes the task of a config of fine-tuning; see `Task` for the other arguments."""
+    """Makes the task of a fine-tuning config; see `Task` for the other arguments."""
     return TASKS[config.task](
         config.task,
         source,

@@ -57,7 +57,7 @@ class SentenceTask(ExampleTask):
       text_columns: The columns of the one or two sentences.
       label_column: The column of the label or the number.
       label_values: The spelling of the labels in the file, in the order of `labels`.
-      limits: The lowest and highest number allowed; None for no limits.
+      limits: The lowest and the highest number that are allowed; None for no limits.
     """
 
     head = "sequence_classification"
@@ -79,7 +79,7 @@ class SentenceTask(ExampleTask):
                 yield sentence_example(self.id_of(row, split), texts, label, is_test)
 
     def header(self, split: str) -> Sequence[str]:
-        """Returns the names of the columns if the file does not have them."""
+        """Returns the names of the columns if the file has no header; otherwise nothing."""
         return ()
 
     def id_of(self, row: TableRow, split: str) -> str:
@@ -117,7 +117,7 @@ def sentence_example(
 
 
 def as_number(text: str) -> float | None:
-    """Returns a number that is finite in float32; None if the text is not one."""
+    """Parses a number that is finite in float32; None if the text is not one."""
     try:
         # Python reads 1_000 as a number; in a table it is more likely something else.
         number = float("" if "_" in text else text)
@@ -129,7 +129,7 @@ def as_number(text: str) -> float | None:
 def class_scores(
     labels_N: np.ndarray, predictions_N: np.ndarray, num_labels: int
 ) -> dict[str, float]:
-    """Returns "accuracy" and, for two classes, "f1", "f1_accuracy" (their mean), "matthews"."""
+    """Computes "accuracy" and, for two classes, "f1", "f1_accuracy" (their mean), "matthews"."""
     accuracy = float(np.mean(labels_N == predictions_N))
     if num_labels != 2:
         return {"accuracy": accuracy}
@@ -144,7 +144,7 @@ def class_scores(
 
 
 def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[str, float]:
-    """Returns "pearson", "spearman", their mean, and "negative_mean_squared_error"."""
+    """Computes "pearson", "spearman", their mean, and "negative_mean_squared_error"."""
     pearson = _correlation("pearsonr", labels_N, predictions_N)
     spearman = _correlation("spearmanr", labels_N, predictions_N)
     errors_N = predictions_N.astype(np.float64) - labels_N
@@ -157,13 +157,13 @@ def regression_scores(labels_N: np.ndarray, predictions_N: np.ndarray) -> dict[s
 
 
 def _f1(is_right_N: np.ndarray, is_predicted_N: np.ndarray) -> float:
-    """Returns F1 of the positive class; 0 if there is none and none is predicted."""
+    """Computes F1 of the positive class; 0 if it neither occurs nor is predicted."""
     total = np.sum(is_right_N) + np.sum(is_predicted_N)
     return float(2 * np.sum(is_right_N & is_predicted_N) / total) if total else 0.0
 
 
 def _correlation(name: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
-    """Returns a correlation; 0 where it is not defined because one side is constant.
+    """Computes a correlation; 0 if it is undefined because one side is constant.
 
     The Matthews coefficient of two classes is the Pearson correlation of their indicators.
     """

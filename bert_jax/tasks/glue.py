@@ -26,12 +26,12 @@ class Spec:
     """The definition of one of GLUE's tasks.
 
     Attributes:
-      folder: The name of its folder in the standard download, and of its submission.
+      folder: The name of the task's folder in the standard download, and of its submission.
       texts: The columns of the one or two sentences.
       label: The column of the label.
       labels: The label names in the order of the logits; empty for a number from 0 to 5.
       values: The spelling of the labels in files and submissions, in the same order.
-      metric: The score on the leaderboard; the mean of two if there are two.
+      metric: The score on the leaderboard; if it has two, their mean.
       header: The columns of train.tsv and dev.tsv if these files do not name them.
       tfds: The columns of the sentences in TensorFlow Datasets if they differ.
     """
@@ -94,7 +94,7 @@ SPECS = {
     "ax": _MNLI,
 }
 _FILES = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
-# The diagnostic set may lie beside MNLI's folder.
+# The diagnostic set may be beside MNLI's folder.
 _MNLI_FILES = {
     "train": ("train.tsv",),
     "validation_matched": ("dev_matched.tsv",),
@@ -113,7 +113,7 @@ class GlueTask(SentenceTask):
     """One of GLUE's tasks; see `Task`.
 
     Args:
-      name: A key of SPECS. "ax" is "mnli" and requires the diagnostic set.
+      name: A key of SPECS. "ax" has the data of "mnli", and the diagnostic set must exist.
       source: The task's folder, its files as "train=FILE,validation=FILE,test=FILE", or
         "tfds:glue/NAME".
     """

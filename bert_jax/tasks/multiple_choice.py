@@ -37,8 +37,9 @@ class MultipleChoiceTask(ExampleTask):
     A .csv file is in SWAG's format: columns sent1 (the context), sent2 (the beginning of the next
     sentence), ending0 to ending3, and label, 0 to 3. A .jsonl file is in CommonsenseQA's format:
     each line has an `id`, `question`, `choices` with their `label`s and `text`s, and `answerKey`.
-    The first version of that format, with `question.stem` and `question.choices`, is read too. All
-    questions must have the same labels of choices as the first question of the training split.
+    The first version of that format, with `question.stem` and `question.choices`, is read too. The
+    choices of all questions must have the same labels as in the first question of the training
+    split.
     """
 
     head = "multiple_choice"
@@ -99,7 +100,7 @@ class MultipleChoiceTask(ExampleTask):
     def _example(
         self, id: str, context: str, choices: dict[str, str], answer: Any, is_test: bool
     ) -> Example:
-        """Returns an example whose choices are checked and named by the keys of `choices`."""
+        """Checks and makes an example; the keys of `choices` are the labels of its choices."""
         names = tuple(choices)
         for text in (id, context, *names, *choices.values()):
             check_unicode(text, "a text")
@@ -140,10 +141,10 @@ def commonsense_qa(values: Mapping[str, Any]) -> tuple[str, dict[str, str], Any]
             choices = {key: [choice[key] for choice in choices] for key in ("label", "text")}
         labels, texts = choices["label"], choices["text"]
         choices = dict(zip(labels, texts, strict=True))
-        is_whole = all(isinstance(text, str) for text in (values["id"], question, *labels, *texts))
+        is_valid = all(isinstance(text, str) for text in (values["id"], question, *labels, *texts))
     except (KeyError, TypeError, ValueError):
-        is_whole = False
-    if not is_whole:
+        is_valid = False
+    if not is_valid:
         raise BadRecord(
             "missing field",
             "it must have an `id`, a `question` and `choices`, with a `label` and a `text` each",

@@ -52,13 +52,13 @@ class TaggedSentence(NamedTuple):
 class TaggedRows(TokenRows):
     """Rows of `[CLS] pieces of the words [SEP]`; see `TokenRows`.
 
-    A sentence that is too long is cut into windows that overlap by half or more, each starting
-    at a word. A word has its label only in the window with the most context on its shorter
-    side.
+    A sentence that is too long is split into windows that overlap by half or more, each starting
+    at a word. A word has its label only in the window where the shorter of its left and right
+    contexts is longest.
 
     Args:
       sentences: The words of each sentence; a word without pieces becomes [UNK].
-      labels: The label of every word of all sentences; None if they are not known.
+      labels: The labels of all words of all sentences in one sequence; None if not known.
       tags: The tags of each sentence; None if they are not known or not needed.
 
     Attributes:
@@ -126,7 +126,7 @@ def _pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.
 
 
 def _window_starts(first_pieces_W: np.ndarray, room: int) -> np.ndarray:
-    """Returns the pieces at which windows start. Each word's first piece is in a window."""
+    """Chooses the pieces at which windows start. Each word's first piece is in a window."""
     starts = [0]
     while starts[-1] + room <= first_pieces_W[-1]:
         # The last word within half a window, or else the next word.
@@ -139,7 +139,7 @@ def _window_starts(first_pieces_W: np.ndarray, room: int) -> np.ndarray:
 def _best_window(
     first_pieces_W: np.ndarray, starts_R: np.ndarray, stops_R: np.ndarray
 ) -> np.ndarray:
-    """Returns the window for each word; the first of equally good ones."""
+    """Chooses the window of each word, the first of equally good ones; see `TaggedRows`."""
     left_WxR = first_pieces_W[:, None] - starts_R
     right_WxR = stops_R - 1 - first_pieces_W[:, None]
     return np.argmax(np.minimum(left_WxR, right_WxR), axis=1)
@@ -164,7 +164,7 @@ class NerTask(Task):
     metric = "f1"
     file_names = _FILES
 
-    # With the scheme "auto", the first split that is read determines it.
+    # With config.ner.scheme=auto, the first split that is read determines the scheme.
     _scheme = ""
 
     def find_labels(self) -> tuple[str, ...]:
@@ -225,9 +225,9 @@ class NerTask(Task):
         return [tags[a:b] for a, b in pairwise(ends)]
 
     def sentences(self, source: Source, split: str, bad_rows: BadRecords) -> list[TaggedSentence]:
-        """Returns sentences with their tags in IOB2; see `read` for the arguments."""
+        """Reads sentences and converts their tags to IOB2; see `read` for the arguments."""
         is_test = split.startswith("test")
-        # Unless the options name the types, the training data give them.
+        # Unless the options name the types, any type of the training data is valid.
         gives_types = not self._options["types"] and split in (self.parts or ("train",))
         read = _read_tfds(source) if isinstance(source, TfdsSplit) else read_file(source)
         sentences = []
@@ -285,7 +285,7 @@ class NerTask(Task):
 
 
 def read_file(path: Any) -> Iterator[TaggedSentence]:
-    """Yields the sentences of a CoNLL file as they are spelled; tags are not checked."""
+    """Yields the sentences of a CoNLL file, with the tags as the file spells them."""
     where: list[str] = []
     cells: list[list[str]] = []
     for number, line in enumerate([*read_text(path).split("\n"), ""], 1):

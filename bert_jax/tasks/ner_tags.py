@@ -55,7 +55,7 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def parse(tag: str) -> str | None:
-    """Returns a tag with an IOBES prefix instead of a BILOU one; None if it is not a tag."""
+    """Replaces a BILOU prefix of a tag by its equivalent in IOBES; None if it is not a tag."""
     if tag == OUTSIDE:
         return tag
     prefix, _, type_ = tag.partition("-")
@@ -64,10 +64,10 @@ def parse(tag: str) -> str | None:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """Returns the scheme of these tags, which `parse` returned.
+    """Finds the scheme of tags that `parse` returned.
 
-    It is IOBES if any prefix is E or S. It is IOB1 if entities that stand alone begin with I and
-    never with B. Otherwise it is IOB2.
+    It is IOBES if any prefix is E or S. It is IOB1 if entities after another type or O begin with I
+    and never with B. Otherwise it is IOB2.
     """
     begins: Counter[str] = Counter()
     for tags in sentences:
@@ -82,7 +82,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def score(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Returns the scores of seqeval over all sentences, from 0 to 1.
+    """Computes the scores of seqeval over all sentences, from 0 to 1.
 
     Returns:
       "precision", "recall" and "f1" over all entities ("micro"); the same for each type

@@ -29,12 +29,12 @@ class SquadTask(Task):
     metric = "f1"
 
     def open_sources(self, source: str) -> dict[str, Source]:
-        version, most = self._options["version"], self._options["max_query_length"]
-        if self._max_seq_length < most + 4:
+        version, query_length = self._options["version"], self._options["max_query_length"]
+        if self._max_seq_length < query_length + 4:
             raise UserError(
                 f"config.data.max_seq_length is {self._max_seq_length}; with "
-                f"config.squad.max_query_length={most} it must be at least {most + 4}, for special "
-                "tokens and a context"
+                f"config.squad.max_query_length={query_length} it must be at least "
+                f"{query_length + 4}, for special tokens and a context"
             )
         names = {
             "train": (f"train-v{version}.json", "train.json"),

@@ -91,9 +91,9 @@ def rank_answers(
       start_logits, end_logits: Floats [L] for each row, or [N, L]. L is at least the row's length.
       n_best: The number of starts and ends per window that are combined, and of answers that
         are kept.
-      max_answer_length: The most tokens that an answer may have.
-      with_no_answer: Whether "no answer" is a candidate, as in SQuAD 2.0. Its logits are those
-        of [CLS] in the window where they are lowest.
+      max_answer_length: The largest number of tokens in an answer.
+      with_no_answer: Whether "no answer" is a candidate, as in SQuAD 2.0. It gets the logits of
+        [CLS] from the window where their sum is lowest.
     """
     for index, question in enumerate(windows.questions):
         rows = windows.rows_of(index)
@@ -163,7 +163,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """Returns the words of an answer that count in comparisons, with single spaces."""
+    """Reduces an answer to the words that count in comparisons, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -173,7 +173,7 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def f1(prediction: str, answer: str, *, empty_agree: bool = False) -> float:
-    """Returns the harmonic mean of precision and recall over words.
+    """Computes the harmonic mean of precision and recall over words.
 
     Args:
       empty_agree: Whether two texts without words score 1.0, as in SQuAD 2.0, or 0.0.
@@ -261,14 +261,14 @@ def _best_threshold(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Returns the best score in percent, and the least threshold that gives it.
+    """Finds the best score in percent, and the lowest threshold that gives it.
 
     If it is best to answer nothing, the threshold is 0 as in the official script, whose odds are
-    probabilities. If odds are negative, it is 1 less than the lowest of them.
+    probabilities; if there are negative odds, it is 1 less than the lowest.
     """
     total = best = sum(not right for right in answers.values())
-    least = min(null_odds[question] for question in score)
-    threshold = 0.0 if least >= 0 else least - 1
+    lowest = min(null_odds[question] for question in score)
+    threshold = 0.0 if lowest >= 0 else lowest - 1
     for question in sorted(score, key=null_odds.__getitem__):
         if answers[question]:
             total += score[question]

@@ -54,10 +54,9 @@ def read_file(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yields the position, the context and the JSON of each question of a file, not yet checked.
 
-    The file must be of `version`, unless that is None.
-
     Raises:
-      UserError: The file is not in the format of train-v1.1.json, or of another version.
+      UserError: The file does not have the format of train-v1.1.json, or `version` is given and
+        the file has another version.
     """
     try:
         content = json.loads(read_text(path))
@@ -107,10 +106,10 @@ def read_tfds(split: TfdsSplit) -> Iterator[tuple[str, Any, Any]]:
 
 
 def check_version(source: Any, found: str, version: str) -> None:
-    """Refuses data of another version than `config.squad.version`."""
+    """Refuses data whose version is not `config.squad.version`."""
     if found != version:
         raise UserError(
-            f"{source} is of SQuAD {found}, but config.squad.version is {version} "
+            f"{source} is SQuAD {found}, but config.squad.version is {version} "
             f"(--config=configs/finetune/squad.py:{found})"
         )
 
@@ -181,10 +180,10 @@ def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
     """Returns the text and the `answer_start` of each answer."""
     try:
         answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
-        is_whole = all(text.strip() for text, _ in answers)
+        is_valid = all(text.strip() for text, _ in answers)
     except (KeyError, TypeError, AttributeError):
-        is_whole = False
-    if not is_whole:
+        is_valid = False
+    if not is_valid:
         raise BadRecord("missing field", "it must have a list `answers`, with a `text` each")
     if not answers and version != "2.0":
         detail = 'it has no answer, which only SQuAD 2.0 ("version": "v2.0") allows'
@@ -202,7 +201,7 @@ def _check_impossible(question: dict[str, Any]) -> None:
 
 
 def _find(context: str, text: str, start: Any) -> tuple[int, int]:
-    """Returns the first character of an answer and the character after it.
+    """Finds an answer in its context: its first character, and the character after its last.
 
     An answer that is not at `start` is used where it occurs, if it occurs once. Any white space
     matches any other.
@@ -221,7 +220,7 @@ def _find(context: str, text: str, start: Any) -> tuple[int, int]:
 
 
 def _span(context: Context, start: int, end: int) -> tuple[int, int]:
-    """Returns the first and last token that hold any of some characters."""
+    """Finds the first and the last token with a character from `start` to `end`."""
     first = int(np.searchsorted(context.characters_Tx2[:, 1], start, side="right"))
     last = int(np.searchsorted(context.characters_Tx2[:, 0], end)) - 1
     if last < first:
@@ -238,7 +237,7 @@ class Windows(TokenRows):
       max_seq_length: The length of a row; at least `max_query_length` plus the special
         tokens plus one.
       doc_stride: The number of tokens from the start of one window to the start of the next.
-      max_query_length: Questions lose the tokens beyond this number.
+      max_query_length: Longer questions are truncated to this number of tokens.
 
     Attributes:
       questions: As given.
@@ -289,8 +288,8 @@ class Windows(TokenRows):
     def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """See `TokenRows.take`.
 
-        The labels are the positions of the first answer, or 0 ([CLS]) if the row does not hold
-        all of it. They are absent if any answer is not known.
+        The labels are the positions of the first answer, or 0 ([CLS]) if the row does not contain
+        all of it. They are absent if the answers of any question are not known.
         """
         batch = super().take(indices)
         if self._has_labels:

@@ -94,7 +94,7 @@ class TableTask(SentenceTask):
         return f"{split}.csv"
 
     def _inferred_labels(self) -> tuple[str, ...]:
-        """Returns the labels of the training file, sorted; numbers by their values."""
+        """Sorts the labels in the training file; numbers are sorted by their values."""
         path, column = self.sources["train"], self.label_column
         rows = read_rows(path, [*self.text_columns, column], self.new_bad_rows())
         names = {name for row in rows if (name := row.values[column].strip())}

@@ -41,9 +41,10 @@ Source = Path | epath.Path | TfdsSplit
 def open_splits(
     source: str, names: Mapping[str, Sequence[str]], *, in_tfds: bool = True
 ) -> dict[str, Source]:
-    """Returns the source of each split, in the order of `names`.
+    """Finds the source of each split, in the order of `names`.
 
-    Without a validation split, its source is the training split, which `Task` then divides.
+    If there is no validation split, it gets the source of the training split, and `Task` gives each
+    split a part of the examples.
 
     Args:
       source: The value of `data.input`: a folder, "SPLIT=FILE,SPLIT=FILE", "tfds:NAME", or the
@@ -91,7 +92,7 @@ def _folder_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, 
     found: dict[str, Source] = {}
     for split, choices in names.items():
         existing = [folder / name for name in choices if (folder / name).exists()]
-        # The diagnostic set of GLUE may lie in several folders; those are copies.
+        # The diagnostic set of GLUE may be in several folders; those are copies.
         if len(existing) > 1 and existing[0].parent == existing[1].parent:
             raise UserError(
                 f"config.data.input is {source}, in which both {existing[0].name} and "
@@ -119,7 +120,7 @@ def _named_files(source: str, names: Mapping[str, Sequence[str]]) -> dict[str, S
     return found
 
 
-# The part of the training examples that data without a validation split get as one.
+# The fraction of the training examples that is held out if there is no validation split.
 _VALIDATION_FRACTION = 0.1
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class Task(abc.ABC):
     Args:
       name: The value of `config.task`.
       source: The value of `config.data.input`; see `open_splits`. Empty for a task that only
-        reads and scores data of its own choice.
+        reads and scores other sources.
       options: The task's section of the config, such as `config.squad`; empty if it has none.
       max_seq_length: The length of rows.
       bad_rows: "refuse" or "skip"; what to do with examples that cannot be used.
@@ -149,8 +150,8 @@ class Task(abc.ABC):
       splits: The names that `rows` accepts: "train", "validation", "test" or variants such as
         "validation_mismatched". Splits that begin with "validation" are scored; those that
         begin with "test" are predicted.
-      parts: "train" and the validation split if the data have none of their own: a tenth of the
-        examples of the training file.
+      parts: "train" and the validation split if both come from the training file, of whose
+        examples a tenth are held out; otherwise empty.
 
     Raises:
       UserError: The data do not exist, or an option does not fit them.
@@ -191,7 +192,7 @@ class Task(abc.ABC):
         return open_splits(source, self.file_names, in_tfds=self.in_tfds)
 
     def find_labels(self) -> tuple[str, ...]:
-        """Returns the labels that the task, its options or its training data give."""
+        """Finds the labels in the task's definition, its options or its training data."""
         return ()
 
     @property
@@ -200,7 +201,7 @@ class Task(abc.ABC):
         return {split: bad.dropped for split, bad in self._bad_rows.items() if bad.dropped}
 
     def new_bad_rows(self) -> BadRecords:
-        """Returns what handles the bad examples of a split."""
+        """Makes the object that handles the bad examples of a split."""
         advice = {INVALID_UTF8: "save the file as UTF-8 if it has another encoding"}
         return BadRecords(self._bad_rows_policy, "config.data.bad_rows", advice)
 
@@ -225,11 +226,11 @@ class Task(abc.ABC):
         examples: Iterable[T],
         group: Callable[[T], Any] = lambda example: object(),
     ) -> Iterator[T]:
-        """Yields those examples of a file that belong to a split; all unless it has `parts`.
+        """Yields the examples of a file that belong to a split: all, unless it is in `parts`.
 
         Args:
-          group: Maps neighbors that must be in the same split to equal values. By default, there
-            are none.
+          group: Returns equal values for neighbors that must be in the same split. By default,
+            neighbors may be in different splits.
         """
         heldout, number, last = HeldOut(_VALIDATION_FRACTION), -1, None
         for example in examples:
@@ -260,7 +261,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def score(self, rows: TokenRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Returns the official metrics of rows whose labels are known.
+        """Computes the official metrics of rows whose labels are known.
 
         Args:
           rows: The result of `read`.

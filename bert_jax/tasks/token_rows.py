@@ -44,7 +44,7 @@ class TokenRows(abc.ABC):
         return len(self._num_first_N)
 
     def truncated(self) -> str:
-        """Returns a sentence on the sequences that lost tokens; empty if there are none."""
+        """Says how many sequences lost tokens; empty if none did."""
         if not self.num_cut:
             return ""
         return (
@@ -75,9 +75,9 @@ class TokenRows(abc.ABC):
         starts_N, stops_N = self._starts[indices], self._starts[indices + 1]
         mask_NxL = at_L < (stops_N - starts_N)[:, None]
         second_NxL = mask_NxL & (at_L >= self._num_first_N[indices][:, None])
-        place_NxL = np.minimum(starts_N[:, None] + at_L, len(self._ids) - 1)
+        index_NxL = np.minimum(starts_N[:, None] + at_L, len(self._ids) - 1)
         return {
-            "input_ids": np.where(mask_NxL, self._ids[place_NxL], np.int32(self._pad_id)),
+            "input_ids": np.where(mask_NxL, self._ids[index_NxL], np.int32(self._pad_id)),
             "token_type_ids": second_NxL.astype(np.int32),
             "attention_mask": mask_NxL.astype(np.int32),
         }

@@ -251,7 +251,7 @@ def test_real_files_have_other_ids_and_wrong_offsets(make, tmp_path):
         # The version must match the config.
         (
             squad(question(answers=(), is_impossible=True), version=None),
-            r"dev.json is of SQuAD 2.0, but .* 1.1 .*squad.py:2.0\)",
+            r"dev.json is SQuAD 2.0, but .* 1.1 .*squad.py:2.0\)",
         ),
     ],
 )
@@ -265,7 +265,7 @@ def test_bad_files(make, content, words):
 def test_a_file_whose_questions_all_have_answers_fits_both_versions(make, declared, version):
     content = squad(question(is_impossible=False), version=declared)
     assert len(make(content, version=version).rows("validation")) == 1
-    with pytest.raises(UserError, match="is of SQuAD 1.1, but config.squad.version is 2.0"):
+    with pytest.raises(UserError, match="is SQuAD 1.1, but config.squad.version is 2.0"):
         make(squad(question()), version="2.0").rows("validation")
 
 
@@ -307,7 +307,7 @@ def test_tfds(data_set, tokenizer):
         return open_task("squad", "tfds:squad/v2.0", tokenizer, max_seq_length=96, **options)
 
     info = data_set("squad/v2.0/3.0.0", splits["train"][0], splits)
-    with pytest.raises(UserError, match="squad/v2.0/3.0.0 is of SQuAD 2.0, but config.squad.vers"):
+    with pytest.raises(UserError, match="squad/v2.0/3.0.0 is SQuAD 2.0, but config.squad.vers"):
         make()
     task = make(version="2.0")
     assert task.splits == ("train", "validation")
