@@ -109,11 +109,11 @@ def run_ours(model: str, texts: str, output: str) -> None:
     from bert_jax.inference.features import write_features
 
     bert = bert_jax.load(model)
-    how = bert.embedding_with("mean", None, None)
+    embedding = bert.embedding_with("mean", None, None)
     rates = {}
     for phase in ("first", "warm"):
         cpu = time.process_time()
-        count = write_features(bert, texts, output, layers=(-1,), how=how)
+        count = write_features(bert, texts, output, layers=(-1,), embedding=embedding)
         rates[phase] = count / (time.perf_counter() - started)
         rates["cpu"] = count / (time.process_time() - cpu)
         started = time.perf_counter()

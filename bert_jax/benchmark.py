@@ -37,8 +37,8 @@ WARMUP_STEPS = 3
 def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dict[str, Any]:
     """Times the train step of one stage.
 
-    Step n+1 is dispatched before step n is finished, as in training. The time of a step is the
-    time between two completions.
+    Step n+1 is dispatched before step n is finished, as in training. A step is timed from the end
+    of the step before it to its own end.
 
     Returns:
       The result of `figures`, and the `loss` of the last step.
@@ -47,8 +47,8 @@ def benchmark_step(config: ConfigDict, stage_number: int, num_steps: int) -> dic
     config_lib.check_batch(config, num_data_shards(trainer.mesh), jax.process_count())
     stage = numbered_stage(config, stage_number)
     state = trainer.init_state()
-    ours = multihost.batch_shards(trainer.layout.batch)
-    rows = stage.batch_size * len(ours["shards"]) // ours["num_shards"]
+    local = multihost.batch_shards(trainer.layout.batch)
+    rows = stage.batch_size * len(local["shards"]) // local["num_shards"]
     batches = trainer.put(synthetic_batches(trainer, stage, rows))
     pending, finished = None, []
     for _ in range(WARMUP_STEPS + num_steps + 1):
@@ -101,7 +101,7 @@ def benchmark_input(
 
 
 def figures(trainer: Trainer, stage: Stage, step_seconds: list[float]) -> dict[str, Any]:
-    """Returns rates at the median step time; `mfu` is None if the peak is unknown."""
+    """Computes rates from the median step time; `mfu` is None if the peak is unknown."""
     median = statistics.median(step_seconds)
     flops_per_second = trainer.flops_per_step(stage) / median
     peak = trainer.peak_flops_per_second()

@@ -32,7 +32,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "batch_size_per_chip",
         "",
-        "Sequences per chip, or `auto` for the most that fit. By default, the config's batch.",
+        "Sequences per chip, or `auto` for the largest that fits. By default, the config's batch.",
     )
     flags.DEFINE_string("output", "", "Also write the results to this JSON file.")
     flags.DEFINE_string("hlo_output", "", "Write the compiled program's text to this file.")

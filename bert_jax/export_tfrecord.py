@@ -29,7 +29,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_predictions_per_seq",
         0,
-        "Most masked tokens in a sequence; 0 derives it from --max_seq_length and "
+        "Largest number of masked tokens in a sequence; 0 derives it from --max_seq_length and "
         "--masked_lm_prob.",
         lower_bound=0,
     )

@@ -32,7 +32,7 @@ STYLES = {"masked": "bold red", "random": "bold yellow", "kept": "bold green"}
 def read_batch(
     config: ConfigDict, step: int, directory: str = "", source: ConfigSource | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], Tokenizer]:
-    """Returns the global batch of a training step.
+    """Makes the global batch of a training step.
 
     Args:
       config: A validated config.
@@ -63,7 +63,7 @@ def read_batch(
 
 
 def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> list[Text]:
-    """Returns one line for each segment of a row; padding is left out.
+    """Formats a row, with a line for each segment; padding is left out.
 
     A token to be predicted is shown as ORIGINAL→INPUT. A dot joins the pieces of a word.
     """
@@ -90,7 +90,7 @@ def row_lines(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -
 
 
 def batch_table(batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Table:
-    """Returns a table of fractions of the global batch."""
+    """Makes a table of statistics of the global batch."""
     table = empty_table("", "in the global batch", "")
     mask = batch["attention_mask"]
     table.add_row("sequences x tokens", f"{mask.shape[0]:,} x {mask.shape[1]:,}")

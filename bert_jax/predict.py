@@ -39,7 +39,7 @@ from bert_jax.inference.verbs import TEXT_OR_PAIR, VERBS, Item, Verb, predict_fi
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
 
-# An attention page with more tokens is too large, and too dense to read.
+# A page with the attention of more tokens is too large and too dense to read.
 _ATTENTION_LENGTH = 128
 
 
@@ -56,12 +56,17 @@ def features(bert: "Bert") -> None:
     # Arguments are checked before the file is read.
     files.check_output(args.output, SUFFIXES, args.input)
     bert.layers(layers)
-    how = bert.embedding_with(args.pooling, args.normalize, args.max_length, args.stride)
+    embedding = bert.embedding_with(args.pooling, args.normalize, args.max_length, args.stride)
     with Progress("features", count_texts(bert, args.input), "texts") as progress:
         count = write_features(
-            bert, args.input, args.output, layers=layers, how=how, advance=progress.advance
+            bert,
+            args.input,
+            args.output,
+            layers=layers,
+            embedding=embedding,
+            advance=progress.advance,
         )
-    kind = f"{how.pooling}, {'normalized' if how.normalize else 'not normalized'}"
+    kind = f"{embedding.pooling}, {'normalized' if embedding.normalize else 'not normalized'}"
     print(f"features ({kind}) of {count:,} texts are in {args.output}")
 
 
@@ -135,7 +140,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_length",
         None,
-        "Most tokens in a text; by default the model's limit for features, and "
+        "Largest number of tokens in a text; by default the model's limit for features, and "
         f"{_ATTENTION_LENGTH} for attention.",
     )
 

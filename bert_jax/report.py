@@ -5,7 +5,7 @@
 
 The page begins with the main result beside its baseline, or with the best of several runs, and has
 scores, cost, curves, filled masks of held-out text, the corpus report and the config of each run.
-The directory of a sweep stands for all its runs. With --fill_mask, the page shows what each kept
+For a sweep, the page shows all its runs. With --fill_mask, the page shows what each kept
 checkpoint predicts for your own mask. Every run and sweep writes such a page at its end.
 """
 

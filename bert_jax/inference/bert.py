@@ -26,8 +26,8 @@ from bert_jax.interop.weights import unflatten
 from bert_jax.objectives.terms import make_terms
 from bert_jax.tokenizers import MASK, TokenRow
 
-# A pair of tokens: [CLS] a [SEP] b [SEP].
-_LEAST_LENGTH = 5
+# The length of a pair of single tokens: [CLS] a [SEP] b [SEP].
+_MIN_LENGTH = 5
 MASKED_LM, NEXT_SENTENCE = "masked_lm", "next_sentence"
 GENERATOR, REPLACED_TOKEN = "generator", "replaced_token"
 
@@ -42,7 +42,7 @@ class Bert:
       source: The path that the model was read from.
       config: The model's hyperparameters.
       tokenizer: The model's tokenizer.
-      max_length: The most tokens of a text; longer texts are truncated with a warning.
+      max_length: The largest number of tokens in a text; longer texts are truncated with a warning.
       embedding: How `encode` turns a text into a vector by default: mean pooling, or the settings
         of a directory of sentence-transformers.
       notes: Warnings from reading the model, a sentence each.
@@ -102,7 +102,7 @@ class Bert:
             num_masks = self._count_masks(text_or_pair)
             if not num_masks:
                 shown = text_or_pair if isinstance(text_or_pair, str) else text_or_pair[0]
-                raise UserError(f"{shown[:40]!r} has no {MASK}; put one in the place of a word")
+                raise UserError(f"{shown[:40]!r} has no {MASK}; write it instead of a word")
             if len(guesses) < num_masks:
                 raise UserError(
                     f"the text is longer than {self.max_length} tokens, and "
@@ -163,20 +163,20 @@ class Bert:
         """
         one_layer = not isinstance(layers, Iterable)
         chosen = self.layers([layers] if one_layer else layers)
-        how = self.embedding_with(pooling, normalize, max_length, stride)
+        embedding = self.embedding_with(pooling, normalize, max_length, stride)
         several = [texts] if isinstance(texts, str) else list(texts)
         blank: list[str] = []
         if stride:
             rows = encode(self.tokenizer, several, None, pairs_allowed=False, blank=blank)
         else:
-            rows = self.rows(several, how.max_length, blank=blank)
-        encode_text.warn_of_blank(blank, len(rows))
-        features = self.features(rows, chosen, how)
+            rows = self.rows(several, embedding.max_length, blank=blank)
+        encode_text.warn_about_blank(blank, len(rows))
+        features = self.features(rows, chosen, embedding)
         if one_layer:
             features = [x[..., 0, :] for x in features]
         if isinstance(texts, str):
             return features[0]
-        if how.pooling == "tokens":
+        if embedding.pooling == "tokens":
             return features
         if not features:
             width = () if one_layer else (len(chosen),)
@@ -184,7 +184,7 @@ class Bert:
         return np.stack(features)
 
     def score(self, text: str | Sequence[str]) -> Score | list[Score]:
-        """Scores each token of a text given all others; a list gives a list of results.
+        """Scores each token of a text given all others; a list of texts gives a list of scores.
 
         Raises:
           UserError: The text is empty, or the model has no trained masked-LM head.
@@ -268,7 +268,7 @@ class Bert:
         if cut := sum(row.num_cut > 0 for row in rows):
             which = "the text is" if len(rows) == 1 else f"{cut:,} of {len(rows):,} texts are"
             warnings.warn(f"{which} truncated to {length} tokens", stacklevel=3)
-        encode_text.warn_of_unknown(self.tokenizer, rows, self.source)
+        encode_text.warn_about_unknown(self.tokenizer, rows, self.source)
         return rows
 
     def require_segments(self) -> None:
@@ -279,9 +279,9 @@ class Bert:
     def _length(self, max_length: int | None) -> int:
         if max_length is None:
             return self.max_length
-        if not _LEAST_LENGTH <= max_length <= self.max_length:
+        if not _MIN_LENGTH <= max_length <= self.max_length:
             raise UserError(
-                f"max_length is {max_length}; for {self.source} it must be from {_LEAST_LENGTH} "
+                f"max_length is {max_length}; for {self.source} it must be from {_MIN_LENGTH} "
                 f"to {self.max_length}"
             )
         return max_length
@@ -308,7 +308,7 @@ class Bert:
         max_length: int | None,
         stride: int | None = None,
     ) -> Embedding:
-        """Replaces the values of `embedding` by the arguments that are not None.
+        """Returns `embedding` with the arguments that are not None instead of its own values.
 
         Raises:
           UserError: There is no such pooling, or the length or the stride is out of range.
@@ -331,21 +331,21 @@ class Bert:
         return Embedding(pooling, normalize, length, stride)
 
     def features(
-        self, rows: Sequence[TokenRow], layers: tuple[int, ...], how: Embedding
+        self, rows: Sequence[TokenRow], layers: tuple[int, ...], embedding: Embedding
     ) -> list[np.ndarray]:
         """Computes the features of each row: float32 [K, D], or [L, K, D] for "tokens"."""
         program = partial(
-            forward.features, self.config, self._params, layers=layers, pooling=how.pooling
+            forward.features, self.config, self._params, layers=layers, pooling=embedding.pooling
         )
-        if how.stride:
-            windows = [encode_text.split_row(row, self.tokenizer, how) for row in rows]
+        if embedding.stride:
+            windows = [encode_text.split_row(row, self.tokenizer, embedding) for row in rows]
             vectors = iter(self.run([window for group in windows for window in group], program))
             features = [np.mean([next(vectors) for _ in group], axis=0) for group in windows]
         else:
             features = self.run(rows, program)
-        if how.normalize:
+        if embedding.normalize:
             features = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in features]
-        if how.pooling != "tokens":
+        if embedding.pooling != "tokens":
             return features
         return [
             states_KxLxD.swapaxes(0, 1)[: len(row.input_ids_L)]

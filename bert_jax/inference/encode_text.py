@@ -32,12 +32,12 @@ def encode(
 
     Args:
       texts: Sentences or pairs.
-      max_length: The most tokens of a row; see `SequenceTemplate.join`.
+      max_length: The largest number of tokens in a row; see `SequenceTemplate.join`.
       masks: Whether "[MASK]" in a text is the mask token. Otherwise it is plain text.
-      names: How messages call each text, such as FILE:LINE.
+      names: The name of each text in messages, such as FILE:LINE.
       pairs_allowed: Whether a text may be a pair.
-      blank: Receives the names of texts with a sentence without tokens, whose rows then have only
-        the special tokens there. None refuses such texts.
+      blank: A list that gets the names of texts with a sentence without tokens. Their rows have
+        only special tokens there. None refuses such texts.
 
     Raises:
       UserError: A text is neither a sentence nor an allowed pair, or a sentence is not Unicode, or
@@ -70,16 +70,16 @@ def encode(
     return rows
 
 
-def split_row(row: TokenRow, tokenizer: Tokenizer, how: Embedding) -> list[TokenRow]:
+def split_row(row: TokenRow, tokenizer: Tokenizer, embedding: Embedding) -> list[TokenRow]:
     """Splits the row of a text into windows; see `Embedding.stride`."""
     template = tokenizer.template
     ids = row.input_ids_L[len(template.before) : len(row.input_ids_L) - len(template.after)]
-    size = how.max_length - template.num_special(is_pair=False)
-    starts = range(0, max(len(ids) - size, 0) + how.stride, how.stride)
+    size = embedding.max_length - template.num_special(is_pair=False)
+    starts = range(0, max(len(ids) - size, 0) + embedding.stride, embedding.stride)
     return [tokenizer.join(ids[start : start + size]) for start in starts]
 
 
-def warn_of_unknown(tokenizer: Tokenizer, rows: Sequence[TokenRow], source: str) -> None:
+def warn_about_unknown(tokenizer: Tokenizer, rows: Sequence[TokenRow], source: str) -> None:
     """Warns if half of the tokens are unknown."""
     fraction = tokenizer.unknown_fraction(np.concatenate([row.input_ids_L for row in rows] or [[]]))
     if fraction >= 0.5:
@@ -88,7 +88,7 @@ def warn_of_unknown(tokenizer: Tokenizer, rows: Sequence[TokenRow], source: str)
         )
 
 
-def warn_of_blank(blank: Sequence[str], number: int) -> None:
+def warn_about_blank(blank: Sequence[str], number: int) -> None:
     """Warns if some of `number` texts are blank; `blank` names these."""
     if blank:
         count = f"{len(blank):,} of {number:,} texts are blank, with the features of [CLS] [SEP]"

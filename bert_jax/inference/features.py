@@ -21,7 +21,13 @@ import numpy as np
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.inference.bert import Bert
-from bert_jax.inference.encode_text import Text, check_text, encode, warn_of_blank, warn_of_unknown
+from bert_jax.inference.encode_text import (
+    Text,
+    check_text,
+    encode,
+    warn_about_blank,
+    warn_about_unknown,
+)
 from bert_jax.inference.verbs import read_examples, texts_of
 from bert_jax.interop.sentence_transformers import Embedding
 from bert_jax.tokenizers import TokenRow
@@ -38,7 +44,7 @@ _DECIMALS = 6
 
 
 def count_texts(bert: Bert, source: str | os.PathLike) -> int | None:
-    """Counts the texts of a file and checks every line, before hours of computing begin.
+    """Counts the texts of a file and checks every line, before hours of computation.
 
     Args:
       bert: The model that will read them.
@@ -61,7 +67,7 @@ def write_features(
     output: str | os.PathLike,
     *,
     layers: tuple[int, ...],
-    how: Embedding,
+    embedding: Embedding,
     advance: Callable[[int], None] = lambda texts: None,
 ) -> int:
     """Writes the features of every line of a file, in the same order.
@@ -77,7 +83,7 @@ def write_features(
         [N, D]; with "tokens" [T, D] for the T tokens of all texts, their `input_ids` int32 [T], and
         the `offsets` int64 [N + 1] at which texts begin. Several layers add an axis before D.
       layers: See `Bert.encode`.
-      how: From `Bert.embedding_with`.
+      embedding: From `Bert.embedding_with`.
       advance: Called with the number of texts just written.
 
     Returns:
@@ -93,13 +99,13 @@ def write_features(
     num_texts = num_cut = 0
     first_cut = ""
     with files.new_file(output) as stream:
-        writer = _WRITERS[Path(output).suffix](stream, bert, vector, how.pooling)
+        writer = _WRITERS[Path(output).suffix](stream, bert, vector, embedding.pooling)
         blank: list[str] = []
-        for window in _windows(bert, source, how, math.prod(vector), blank):
+        for window in _windows(bert, source, embedding, math.prod(vector), blank):
             rows = [row for _, row in window]
             if not num_texts:
-                warn_of_unknown(bert.tokenizer, rows, bert.source)
-            features = bert.features(rows, chosen, how)
+                warn_about_unknown(bert.tokenizer, rows, bert.source)
+            features = bert.features(rows, chosen, embedding)
             for row, x in zip(rows, features, strict=True):
                 writer.write(row, x[..., 0, :] if len(chosen) == 1 else x)
             cut = [where for where, row in window if row.num_cut]
@@ -108,14 +114,14 @@ def write_features(
             advance(len(rows))
         writer.finish()
     if num_cut:
-        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {how.max_length} tokens"
+        count = f"{num_cut:,} of {num_texts:,} texts are truncated to {embedding.max_length} tokens"
         warnings.warn(f"{count}; the first is {first_cut}", stacklevel=2)
-    warn_of_blank(blank, num_texts)
+    warn_about_blank(blank, num_texts)
     return num_texts
 
 
 def _windows(
-    bert: Bert, source: str | os.PathLike, how: Embedding, vector_size: int, blank: list[str]
+    bert: Bert, source: str | os.PathLike, embedding: Embedding, vector_size: int, blank: list[str]
 ) -> Iterator[list[tuple[str, TokenRow]]]:
     """Yields windows of FILE:LINE and tokens; adds the FILE:LINE of blank texts to `blank`."""
     texts = _texts(bert, source)
@@ -126,14 +132,16 @@ def _windows(
         rows = encode(
             bert.tokenizer,
             [text for _, text in chunk],
-            None if how.stride else how.max_length,
+            None if embedding.stride else embedding.max_length,
             names=names,
-            pairs_allowed=not how.stride,
+            pairs_allowed=not embedding.stride,
             blank=blank,
         )
         for where, row in zip(names, rows, strict=True):
             window.append((where, row))
-            num_bytes += 4 * vector_size * (len(row.input_ids_L) if how.pooling == "tokens" else 1)
+            num_bytes += (
+                4 * vector_size * (len(row.input_ids_L) if embedding.pooling == "tokens" else 1)
+            )
             if num_bytes >= _WINDOW_FEATURE_BYTES or len(window) >= _WINDOW_TEXTS:
                 yield window
                 window, num_bytes = [], 0

@@ -45,7 +45,7 @@ METHODS = {
 class Label(NamedTuple):
     """A class of a text and its probability.
 
-    The probabilities of all classes add up to 1, unless the model is `multi_label`.
+    The probabilities of all classes add up to 1, unless the model has `multi_label`.
     """
 
     label: str
@@ -130,8 +130,8 @@ class FineTuned(Bert):
     def classify(self, text: Texts, text_b: SecondTexts = None) -> Any:
         """Ranks the classes of a sentence or a pair, the likeliest first: a list of `Label`.
 
-        For a model with one output (regression), returns that number. For a list of sentences or
-        pairs, returns a list of such results.
+        A model with one output (regression) gives that number instead. A list of sentences or pairs
+        gives a list of such results.
 
         Raises:
           UserError: A sentence is empty, or the model has another head.
@@ -168,7 +168,7 @@ class FineTuned(Bert):
           question: The question, truncated to the length of questions in training; or a list.
           context: The text; for a list of questions, a list with the text of each. The result is
             then a list of lists.
-          n_best: The most answers to return.
+          n_best: The largest number of answers to return.
           with_no_answer: Whether the answer may be empty, for a model of SQuAD 2.0. An empty one
             comes first if its score is above the best span's by `config.squad.null_threshold`. None
             means True if the weights record that they were fine-tuned on SQuAD 2.0.
@@ -198,9 +198,9 @@ class FineTuned(Bert):
             unique = list(dict.fromkeys(texts))
             encode(self.tokenizer, unique, None, names=[name] * len(unique))
         ids = self.tokenizer.encode_batch([asked for asked, _ in pairs])
-        most = self._answering["max_query_length"]
-        if any(len(ids_Q) > most for ids_Q in ids):
-            warnings.warn(f"the question is truncated to {most} tokens", stacklevel=2)
+        limit = self._answering["max_query_length"]
+        if any(len(ids_Q) > limit for ids_Q in ids):
+            warnings.warn(f"the question is truncated to {limit} tokens", stacklevel=2)
         texts = dict.fromkeys(text for _, text in pairs)
         contexts = {text: Context(text, *self.tokenizer.encode_aligned(text)) for text in texts}
         queries = [
@@ -269,7 +269,7 @@ class FineTuned(Bert):
         ]
 
     def entities_of(self, text: str, words: Sequence[TaggedWord]) -> list[Entity]:
-        """Joins the tagged words of a text to entities."""
+        """Joins the tagged words of a text into entities."""
         # A label without B or I is a type.
         tags = [ner_tags.parse(word.tag) or f"I-{word.tag}" for word in words]
         found = []
@@ -304,8 +304,9 @@ class FineTuned(Bert):
 
         Args:
           context: The question, or the text that the choices continue; or a list of them.
-          choices: Two or more. SWAG's endings begin with `sent2`, as in training. For a list of
-            contexts, a list with the choices of each; the result is then a list of lists.
+          choices: Two or more texts. For a model of SWAG they begin with `sent2`, as in training.
+            For a list of contexts, a list with the choices of each; the result is then a list of
+            lists.
 
         Raises:
           UserError: A text is empty, there are fewer than two choices, or the model has

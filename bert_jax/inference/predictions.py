@@ -1,4 +1,4 @@
-"""The predictions of a model about a text."""
+"""What a model predicts about a text: masked words, scores, replaced tokens and attention."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from bert_jax.tokenizers import TokenRow
 if TYPE_CHECKING:
     from bert_jax.inference.bert import Bert
 
-# The rows that are predicted together. Each mask needs an array as long as the vocabulary.
+# The number of rows that are predicted together. Each mask needs an array of the vocabulary's size.
 _CHUNK_ROWS = 64
 
 
@@ -121,12 +121,12 @@ def guess_masks(bert: "Bert", rows: Sequence[TokenRow], top_k: int) -> list[dict
     for first in range(0, len(rows), _CHUNK_ROWS):
         chunk = rows[first : first + _CHUNK_ROWS]
         positions = [masks(row.input_ids_L).tolist() for row in chunk]
-        most = max(map(len, positions))
-        if not most:
+        num_masks = max(map(len, positions))
+        if not num_masks:
             guesses += [{} for _ in chunk]
             continue
         # Padding the number of masks keeps the number of compiled shapes small.
-        padded = 1 << (most - 1).bit_length()
+        padded = 1 << (num_masks - 1).bit_length()
 
         def program(inputs: Inputs, padded: int = padded) -> jax.Array:
             positions_BxM = np.zeros((len(inputs.input_ids_BxL), padded), np.int32)

@@ -1,7 +1,7 @@
 """The verbs of `predict`, each a function from examples to results.
 
-An example is the words of a command line or a line of a file, by the names of their fields. A
-result is a JSON object, with the same keys for both.
+An example is a dict of fields: the words of a command line, or a line of a file. A result is a JSON
+object with the same keys for both.
 """
 
 import inspect
@@ -25,7 +25,7 @@ Item = dict[str, Any]
 
 
 class Verb(NamedTuple):
-    """What a command of `predict` does. The model has a method of the same name.
+    """A command of `predict`. The model has a method of the same name.
 
     Attributes:
       predict: (model, examples, **options) -> results, one for each example.
@@ -151,12 +151,12 @@ def _values(items: list[Item], name: str) -> list[str]:
 def texts_of(bert: Any, items: list[Item]) -> list[str | tuple[str, ...]]:
     """Finds the text or pair of each example.
 
-    It is in the columns that the model was trained on, or in `text` and `text_b`.
+    They are in the columns that the model was trained on, or in `text` and `text_b`.
     """
     texts = []
     for item in items:
         columns = getattr(bert, "text_columns", ())
-        # Every file and command line may have `text`, whatever the columns in training.
+        # Files and command lines may always use `text`, whatever the columns in training.
         own = set(columns) - {"text"}
         if not columns or "text" in item and not (own and own <= item.keys()):
             # Tables without a second sentence often have a null for it.

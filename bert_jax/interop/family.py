@@ -106,7 +106,7 @@ def task_classes(
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Everything specific to a model family in the files of other programs.
+    """How a model family is stored in the files of other programs.
 
     Attributes:
       title: The name of the family in a model card.
@@ -133,11 +133,11 @@ class Family:
         the first of `encoder_prefixes`.
       renamed: Maps spellings of older files to the current ones.
       required_weights: Flat names of weights that all classes of the family have.
-      tied: Maps each tensor that is a copy of another tensor to the original.
+      tied: Maps each tensor that is a copy of another one to the name of the original.
       zero_tables: Maps keys of `config.model` that count the rows of a table to its tensor. A
         missing table is written as one row of zeros, and a single row of zeros means no table.
       buffers: Tensors that are constants, not weights.
-      google_values: Keys of `config.model` with the values that Google's program supports;
+      google_values: Keys of `config.model` with the values that google-research/bert supports;
         empty if it does not support the family.
     """
 

@@ -23,7 +23,7 @@ _MOVED = {"generator/mlm/": "mlm/", "generator/": "bert/"}
 
 
 def split(pretrained: Pretrained) -> dict[str, Pretrained]:
-    """Splits a model into its discriminator and its generator, by directory."""
+    """Splits a model into its discriminator and its generator, by the names of PARTS."""
     own = {n: x for n, x in pretrained.weights.items() if not n.startswith(_HEAD)}
     generator = {name: x for name, x in own.items() if name.startswith(_SHARED)}
     for name, value in pretrained.weights.items():

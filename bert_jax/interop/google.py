@@ -22,11 +22,11 @@ from bert_jax.models import BertConfig
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
 # Variables of run_pretraining.py that do not belong to the model: Adam's moments and the step.
-_OF_TRAINING = ("/adam_m", "/adam_v", "global_step")
+_TRAINING_VARIABLES = ("/adam_m", "/adam_v", "global_step")
 
 
 def is_google(path: Path) -> bool:
-    """Whether a path is a checkpoint's prefix, or a directory with a bert_config.json."""
+    """Returns whether a path is a checkpoint's prefix or a directory with a bert_config.json."""
     return _index(path).is_file() or (path / CONFIG).is_file()
 
 
@@ -95,7 +95,7 @@ def _google_family(name: str) -> Family:
 
 
 def _differences(pretrained: Pretrained, family: Family) -> list[str]:
-    """Returns a warning for each setting that Google's scripts lack."""
+    """Warns of each setting that Google's scripts do not have."""
     model, tokenizer = pretrained.model, pretrained.tokenizer
     warnings = [
         f"{key} is {model[key]}: Google's program has only {' and '.join(map(str, values))}"
@@ -117,7 +117,7 @@ def _checkpoint_tensors(prefix: Path) -> Iterator[dict[str, Tensor]]:
         yield {
             name: Tensor(tuple(shape), partial(reader.get_tensor, name))
             for name, shape in sorted(reader.get_variable_to_shape_map().items())
-            if not name.endswith(_OF_TRAINING)
+            if not name.endswith(_TRAINING_VARIABLES)
         }
     # TensorFlow raises some of its errors as Python's own types.
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:

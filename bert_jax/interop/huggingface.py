@@ -39,7 +39,7 @@ _EXAMPLE = {"model_type?": "", "architectures?": [""], "tokenizer_class?": "", "
 
 
 def is_huggingface(path: Path) -> bool:
-    """Whether a directory has weights under a name that `save_pretrained` gives."""
+    """Returns whether a directory has weights under a name that `save_pretrained` gives."""
     return any((path / name).exists() for name in _WEIGHT_FILES)
 
 
@@ -229,7 +229,7 @@ def _labels(config: Mapping[str, Any], head: str, num_labels: int) -> dict[str, 
 
 
 def _current_name(name: str, family: Family) -> str:
-    """Updates the name of a tensor to today's `transformers`, with its prefix."""
+    """Converts a tensor's name in an older or bare file to its current name, with its prefix."""
     for old, new in family.renamed.items():
         name = name.replace(old, new)
     is_bare = name.startswith(family.base_prefixes)

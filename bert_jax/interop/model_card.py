@@ -54,7 +54,7 @@ def model_card(pretrained: Pretrained, family: Family, class_name: str, pipeline
         *_table("Model", described),
     ]
     if tokenizer := pretrained.tokenizer:
-        lines += _table("Tokenizer", tokenizer.options | {"entries": tokenizer.vocab_size})
+        lines += _table("Tokenizer", tokenizer.options | {"tokens": tokenizer.vocab_size})
     lines += [*_training(training), *results]
     if pretrained.warnings:
         lines += ["## Caveats", "", *(f"- {warning}" for warning in pretrained.warnings), ""]

@@ -26,8 +26,8 @@ class Tensor(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
-# The layouts of weights in other programs: a function from our shape to theirs before any
-# transposition, and the programs that store the transpose.
+# The layouts of weights in other programs: a function from our shape to the other program's before
+# any transposition, and the programs that store the transpose.
 LAYOUTS: dict[str, tuple[Callable[[Shape], Shape], tuple[str, ...]]] = {
     "table": (lambda s: s, ()),
     "vector": (lambda s: s, ()),

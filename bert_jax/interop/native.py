@@ -33,7 +33,7 @@ _CHECKPOINTS = (workdir.BEST, workdir.CHECKPOINTS)
 
 
 def is_native(path: Path | epath.Path) -> bool:
-    """Whether a path is a work directory with checkpoints, or one of its checkpoints."""
+    """Returns whether a path is a work directory with checkpoints, or one of its checkpoints."""
     directory = _split(path)[0]
     return any((directory / name).is_dir() for name in _CHECKPOINTS)
 

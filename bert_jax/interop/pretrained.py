@@ -82,7 +82,7 @@ class Pretrained:
         """Turns this into a model for pre-training, without padding in the vocabulary.
 
         The model gets the heads of `terms` (by default its own terms). Missing heads are
-        initialized from the seed; other heads are dropped, also fine-tuned ones.
+        initialized from the seed. All other heads are dropped, including a fine-tuned one.
         """
         if self.head:
             self.drop_head()
@@ -110,11 +110,11 @@ class Pretrained:
     def distil(self, layers: str) -> None:
         """Turns a BERT into a DistilBERT that has the layers in a text such as "0,2,4,7,9,11".
 
-        As extract_distilbert.py in transformers' distillation project, this drops the token types,
-        the pooler and the next-sentence head. The masked-LM head is kept.
+        Like extract_distilbert.py in transformers' distillation project, this drops the token
+        types, the pooler and the next-sentence head. The masked-LM head is kept.
 
         Raises:
-          UserError: This is no BERT with a masked-LM head, or it lacks a layer.
+          UserError: This is not a BERT with a trained masked-LM head, or it lacks a layer.
         """
         kept, depth = layer_numbers(layers, "--distil_layers"), self.model["num_hidden_layers"]
         problem = self.missing_head("masked_lm")
@@ -142,7 +142,7 @@ class Pretrained:
         """Drops the weights that have no name in another program, with a warning."""
         unnamed = [name for name in self.weights if name not in names]
         if unnamed:
-            self.warnings.append(f"{target} has no place for {', '.join(unnamed)}: left out")
+            self.warnings.append(f"{target} has no tensor for {', '.join(unnamed)}: left out")
             for name in unnamed:
                 del self.weights[name]
 
@@ -193,7 +193,7 @@ class Pretrained:
         return self.training.get(UNTRAINED, [])
 
     def missing_head(self, term: str) -> str:
-        """Explains why the heads of a term cannot predict; empty if they can."""
+        """Explains why the heads of a term are missing or untrained; empty if they can predict."""
         labels = weights_lib.head_labels(self.model_config, [term])
         present = {weights_lib.head_of(name) for name in self.weights}
         if term not in self.terms:

@@ -19,8 +19,8 @@ class Embedding(NamedTuple):
     Attributes:
       pooling: "cls" or "mean"; None if a file that would name it is missing.
       normalize: Whether vectors are scaled to length 1.
-      max_length: The most tokens of a text; None for the limit of the model, which is also the
-        limit of this number.
+      max_length: The largest number of tokens in a text; None for the model's limit. A larger
+        number than that limit has no effect.
       stride: If given, longer texts are split into windows of `max_length` that begin this many
         tokens apart, and their vectors are averaged. None cuts longer texts.
     """
@@ -61,7 +61,8 @@ def _read(path: Path) -> tuple[Embedding, list[str]]:
             config = path / module["path"] / "config.json"
             mode = _pooling_mode(files.read_json(config)) if config.exists() else None
             if mode is None:
-                # People copy the files at the top; training does not need this one.
+                # Copies of a model often have only the top-level files. Training does not need
+                # this one.
                 embedding = embedding._replace(pooling=None)
                 name = f"{module['path']}/config.json"
                 warnings.append(f"it has no {name}: name the pooling of sentence embeddings")

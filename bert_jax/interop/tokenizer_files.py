@@ -71,7 +71,7 @@ class TokenizerClass:
     exact: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
 
     def fits(self, tokenizer: Tokenizer) -> bool:
-        """Whether the class supports the vocabulary and the options of a tokenizer."""
+        """Returns whether the class supports the vocabulary and the options of a tokenizer."""
         return not self.kind or (
             tokenizer.kind == self.kind
             and tokenizer.special_tokens == CONVENTIONS[self.special_tokens]
@@ -79,7 +79,7 @@ class TokenizerClass:
         )
 
     def keeps_ids(self, tokenizer: Tokenizer) -> bool:
-        """Whether `transformers` 4 and 5 both give the ids of a tokenizer that fits."""
+        """Returns whether `transformers` 4 and 5 both give the ids of a tokenizer that fits."""
         return self.exact is not None and self.exact.items() <= tokenizer.options.items()
 
 

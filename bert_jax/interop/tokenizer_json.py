@@ -190,7 +190,7 @@ def _model_normalizers(model: sentencepiece_model_pb2.ModelProto) -> list[normal
 
 
 def _begins_words(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Whether the model replaces the spaces before a text, if any, by a single one."""
+    """Returns whether the model gives every text exactly one space before it."""
     spec = model.normalizer_spec
     return spec.add_dummy_prefix and spec.remove_extra_whitespaces
 

@@ -131,6 +131,6 @@ def cut_vocabulary(weights: Weights, vocab_size: int) -> None:
 
 
 def _has_vocabulary(name: str) -> bool:
-    """Whether a weight has a row for each token of the vocabulary."""
+    """Returns whether a weight has a row for each token of the vocabulary."""
     is_decoder_bias = name.endswith("/output_bias") and _LAYER not in name
     return name == _WORD_EMBEDDINGS or is_decoder_bias

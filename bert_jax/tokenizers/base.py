@@ -19,7 +19,7 @@ class SpecialTokens(NamedTuple):
     """The special tokens of a vocabulary; BERT's are the defaults.
 
     Attributes:
-      pad, unk, cls, sep, mask: Their spellings.
+      pad, unk, cls, sep, mask: The spellings of the five special tokens.
       num_separators: The number of `sep` between the two texts of a pair.
       num_segments: 2 if the second text of a pair has token type 1; 1 if all types are 0.
       mask_takes_space: Whether the space before a mask belongs to the mask. In SentencePiece,
@@ -73,7 +73,7 @@ CONVENTIONS = {
 MASK = SPECIAL_TOKENS.mask
 # `tokenizer.json` would be the file of the `tokenizers` library.
 OPTIONS_FILE = "bert_jax_tokenizer.json"
-# Limits the caches of words to tens of megabytes.
+# The number of words in a cache, which takes tens of megabytes.
 CACHE_WORDS = 2**18
 
 

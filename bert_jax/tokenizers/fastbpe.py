@@ -48,7 +48,7 @@ class FastBpeTokenizer(Tokenizer):
 
     Args:
       vocabulary: The contents of the two files.
-      special_tokens: Its `first` and `last` tokens go around those of vocab.txt.
+      special_tokens: The vocabulary is `first`, the tokens of vocab.txt, and `last`.
     """
 
     kind = "fastbpe"

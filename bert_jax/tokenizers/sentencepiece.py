@@ -171,11 +171,11 @@ class SentencePieceTokenizer(Tokenizer):
         return self._id_of_piece_P[np.array(pieces, np.int64)]
 
     def _number_pieces(self, pieces: Sequence[str]) -> dict[int, tuple[list[int], list[int]]]:
-        """Maps each piece that ALBERT divides to its parts' ids and lengths in characters.
+        """Maps each piece that ALBERT splits to its parts' ids and lengths in characters.
 
-        ALBERT divides pieces such as "▁2," and "9,".
+        ALBERT splits pieces such as "▁2," and "9,".
         """
-        divided = {}
+        split = {}
         for index, piece in enumerate(pieces):
             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
                 number = piece[:-1].replace(WORD_START, "")
@@ -184,8 +184,8 @@ class SentencePieceTokenizer(Tokenizer):
                     parts[0] = parts[0].removeprefix(WORD_START)
                 parts = [part for part in (*parts, ",") if part]
                 ids = [self._backend.piece_to_id(part) for part in parts]
-                divided[index] = ids, [len(part.removeprefix(WORD_START)) for part in parts]
-        return divided
+                split[index] = ids, [len(part.removeprefix(WORD_START)) for part in parts]
+        return split
 
 
 def around_pieces(pieces: Sequence[str], special_tokens: SpecialTokens) -> list[str]:

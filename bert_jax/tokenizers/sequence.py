@@ -53,7 +53,7 @@ class SequenceTemplate:
         Args:
           a: The ids of the text, int32.
           b: The ids of the second text of a pair.
-          max_length: The most tokens that the sequence may have. A single text is cut at its
+          max_length: The largest number of tokens in the sequence. A single text is cut at its
             end, a pair to its `truncated_lengths`. None means no limit.
         """
         num_text = len(a) if b is None else len(a) + len(b)
@@ -82,7 +82,7 @@ def truncated_lengths(
 
     Args:
       a_length, b_length: Integers, or integer arrays of one shape.
-      max_num_tokens: The most tokens that both sides may have together.
+      max_num_tokens: The largest number of tokens of both sides together.
 
     Returns:
       Both lengths.

@@ -49,7 +49,7 @@ _CJK = (
     (0x2F800, 0x2FA1F),
 )
 # U+036F is the last of the accents of Latin, Greek and Cyrillic, which begin at U+0300.
-_OF_OTHER_SCRIPTS = re.compile("[^\0-\u036f]")
+_OTHER_SCRIPTS = re.compile("[^\0-\u036f]")
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -98,7 +98,7 @@ class WordPieceTokenizer(Tokenizer):
             first, piece_ids = word.start(), self._word_ids(word.group())
             for piece_id in piece_ids:
                 length = len(self.tokens[piece_id].removeprefix("##"))
-                # A single piece covers the whole word. It may be [UNK], or spell "##".
+                # A single piece covers all of the word. It may be [UNK], or spell "##".
                 stop = first + length if len(piece_ids) > 1 else word.end()
                 spans.append((character_spans[first][0], character_spans[stop - 1][1]))
                 first = stop
@@ -195,7 +195,7 @@ def num_lost(text: str) -> int:
     Many scripts, such as Devanagari and Thai, write vowels as marks, which are stripped like
     accents.
     """
-    counts = Counter(() if text.isascii() else _OF_OTHER_SCRIPTS.findall(text))
+    counts = Counter(() if text.isascii() else _OTHER_SCRIPTS.findall(text))
     return sum(number for character, number in counts.items() if _is_lost(character))
 
 

@@ -39,8 +39,8 @@ def source(tmp_path):
 
 
 def write(bert, source, output, layers=(-1,), pooling="cls", max_length=None, stride=None):
-    how = bert.embedding_with(pooling, None, max_length, stride)
-    return write_features(bert, source, output, layers=layers, how=how)
+    embedding = bert.embedding_with(pooling, None, max_length, stride)
+    return write_features(bert, source, output, layers=layers, embedding=embedding)
 
 
 def read_npz(path):
@@ -127,8 +127,8 @@ def test_blank_texts_have_the_features_of_cls_sep(bert, tmp_path, stride):
         np.testing.assert_allclose(features_NxD, bert.encode(texts, **options), atol=1e-5)
     (row,) = bert.rows(["a"])
     cls_sep = row._replace(input_ids_L=row.input_ids_L[[0, -1]], num_first=2)
-    how = bert.embedding_with("mean", None, None)
-    (expected_1xD,) = bert.features([cls_sep], bert.layers([-1]), how)
+    embedding = bert.embedding_with("mean", None, None)
+    (expected_1xD,) = bert.features([cls_sep], bert.layers([-1]), embedding)
     for i in (1, 2, 3):
         np.testing.assert_allclose(features_NxD[i], expected_1xD[0], atol=1e-5)
 

@@ -77,7 +77,7 @@ def test_an_outside_family_is_exported_and_imported(tmp_path):
     tensors = load_file(tmp_path / "hf" / "model.safetensors")
     np.testing.assert_array_equal(tensors["toy_head.weight"], weights["toy/dense/kernel"].T)
     # The family has no name for this one.
-    assert toy.warnings == ["ToyForPreTraining has no place for toy/dense/bias: left out"]
+    assert toy.warnings == ["ToyForPreTraining has no tensor for toy/dense/bias: left out"]
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "# Toy, L3" in card and "tags: [toy_bert, masked-lm, toy-score]" in card
     assert "| toy loss (nats) | 1.25 | 1.609 (chance) |" in card

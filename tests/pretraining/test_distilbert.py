@@ -70,7 +70,7 @@ def test_student_begins_with_the_teachers_layers_and_keeps_positions(student, te
 
 
 def test_the_teacher_determines_the_vocabulary(student, teacher, texts, tmp_path):
-    """The recipe proposes 8,192 entries, and the texts would give another vocabulary."""
+    """The recipe proposes 8,192 tokens, and the texts would give another vocabulary."""
     stored = workdir.load_config(student)
     vocab = str(teacher / "tokenizer" / "vocab.txt")
     assert (stored.model.vocab_size, stored.data.vocab) == (200, vocab)

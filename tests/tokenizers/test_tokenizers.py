@@ -117,7 +117,7 @@ def test_training_gives_the_same_bytes_in_every_process(tmp_path):
     assert one == other and len({path.parent for path in one}) == len(TRAINED)
 
 
-def test_a_small_corpus_is_filled_up_with_unused_entries():
+def test_a_small_corpus_is_filled_up_with_unused_tokens():
     tokenizer = train("wordpiece", ["to be or not to be", "that is the question"], 1000)
     assert tokenizer.vocab_size == 1000
     assert 900 < tokenizer.num_unused < 1000
