@@ -64,7 +64,7 @@ class Plan(NamedTuple):
             return keys | vocabulary | source_states(plan.sources)
 
         return first_difference(states(self), states(other)) or (
-            "the order of the files" if self != other else ""
+            "a path or the order of the files" if self != other else ""
         )
 
 
@@ -96,7 +96,8 @@ def join_plan(output: Directory, plan: Plan) -> None:
     """
     if read_plan(output) is None:
         write_plan(output, plan)
-    if difference := read_plan(output).difference(plan):
+    # A task that did the same work may have finished the store now.
+    if difference := (read_plan(output) or plan).difference(plan):
         raise UserError(
             f"{output} holds an unfinished token store with other settings or texts "
             f"({difference}): use another directory, or remove it if nobody is writing to it"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,9 @@ def prepare(
     if (output / "metadata.json").exists():
         metadata = read_metadata(output)
         check_metadata(metadata, output, data, vocab_size)
-        # A process may have been killed after it had finished the store.
-        files.remove_directory(output / UNFINISHED)
+        # A process may have been killed after it had finished the store, or may be removing it.
+        with suppress(FileNotFoundError):
+            files.remove_directory(output / UNFINISHED)
         return metadata
     if data.language and data.language not in LANGUAGES:
         say(
