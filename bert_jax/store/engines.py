@@ -41,6 +41,8 @@ TITLES = {
     "ends": "counting documents",
     "sample": "reading for the vocabulary",
     "tokenize": "tokenizing",
+    "pairs": "comparing documents",
+    "select": "removing copies",
 }
 _POLL_SECONDS = 1.0
 
@@ -187,7 +189,7 @@ class Task(Engine):
 
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         self._local.map(output, plan, stage, numbers[self._number :: self._num_tasks])
-        if not self._number and stage != "tokenize":
+        if not self._number and stage != plan.last_stage:
             # The others may be doing theirs, from the front.
             self._local.map(output, plan, stage, numbers[::-1])
 

@@ -231,13 +231,18 @@ SPLIT_FILES = (
     r"(tokens-\d+\.bin|word_starts\.bin|checksums\.npz"
     r"|(sentence_starts|document_starts|shard_starts|token_counts)\.npy)"
 )
+_TOKENIZED = (
+    rf"tokenized/\d{{5,}}/((train|heldout)/{SPLIT_FILES}"
+    r"|(documents|clusters)\.npy|(keys|unsorted)\.bin)"
+)
 _SPLIT = rf"(train|heldout)/((\d{{5,}}/)?{SPLIT_FILES}|parts\.json)"
 STORE_FILES = (
     rf"{_SPLIT}|rows-\d+\.bin|token_counts\.npy|checksums\.npz"
     r"|metadata\.json|standard_input\.txt"
     r"|tokenizer/(bert_jax_tokenizer\.json|vocab\.txt|sentencepiece\.model|vocab\.json|merges\.txt"
     r"|bpe\.codes)"
-    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.jsonl?|\d{{5,}}-\w+/{_SPLIT}|single/{SPLIT_FILES})"
+    rf"|unfinished/([a-z]+(-\d{{5,}})?(\.error)?\.jsonl?|\d{{5,}}-\w+/{_SPLIT}|single/{SPLIT_FILES}"
+    rf"|(pairs-\d{{5,}}|bucket_starts)\.npy|fates\.bin|(\d{{5,}}-\w+/unfinished/)?{_TOKENIZED})"
 )
 
 
@@ -272,6 +277,11 @@ def locked_directory(
             for name in sorted(found, key=lambda name: name.endswith("plan.json")):
                 if str(directory / name) not in kept:
                     (directory / name).unlink()
+            if not files.is_remote(directory):
+                # A new directory could not take the name of one that has directories in it.
+                for path, _, _ in os.walk(directory, topdown=False):
+                    if path != str(directory) and not os.listdir(path):
+                        os.rmdir(path)
 
         yield remove_files
 

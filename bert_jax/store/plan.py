@@ -49,6 +49,11 @@ class Plan(NamedTuple):
     sources: list[Source]
     parts: list[list[Piece]]
 
+    @property
+    def last_stage(self) -> str:
+        """The stage that writes the splits."""
+        return "tokenize" if self.data["duplicates"] == "keep" else "select"
+
     def megabytes(self, number: int) -> float:
         """Returns the size of a part."""
         sizes = [self.sources[piece.source].get("bytes", 0) for piece in self.parts[number]]

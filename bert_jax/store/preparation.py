@@ -22,7 +22,7 @@ from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import num_cores
 from bert_jax.base.progress import Progress, say
-from bert_jax.store import record_store, reductions
+from bert_jax.store import duplicates, record_store, reductions
 from bert_jax.store.engines import Engine, LocalProcesses
 from bert_jax.store.manifest import (
     SPLIT_FILES,
@@ -149,7 +149,13 @@ def _run(
         engine.map(output, plan, "sample", reductions.parts_with_sample(output, plan))
     engine.once(output, "vocabulary.json", make_tokenizer)
     engine.map(output, plan, "tokenize", parts)
-    if reductions.is_tokenized(output, plan):
+    if data.duplicates != "keep":
+        number = len(parts)
+        engine.once(output, "buckets.json", lambda: duplicates.make_buckets(output, number))
+        engine.map(output, plan, "pairs", duplicates.pair_numbers(output, number))
+        engine.once(output, "fates.json", lambda: duplicates.decide(output, number))
+        engine.map(output, plan, "select", parts)
+    if reductions.are_parts_done(output, plan):
         reductions.finish(output, plan, data)
         files.remove_directory(output / UNFINISHED)
 

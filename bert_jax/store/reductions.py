@@ -16,7 +16,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.store import preparation_report
+from bert_jax.store import duplicates, preparation_report
 from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import given_tokenizer, tokenizer_options
 from bert_jax.store.part import Part, write_parts
@@ -29,8 +29,8 @@ from bert_jax.store.plan import (
     result_name,
     written,
 )
-from bert_jax.store.stages import SPLITS, heldout_text, part_directory, part_name
-from bert_jax.store.token_store import PARTS_VERSION, SplitWriter, write_metadata
+from bert_jax.store.stages import heldout_text, part_directory, part_name
+from bert_jax.store.token_store import PARTS_VERSION, SPLITS, SplitWriter, write_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
 from bert_jax.text.formats import FormatGuess
@@ -151,9 +151,9 @@ def _sentences(output: Directory, plan: Plan) -> Iterator[str]:
             yield from map(json.loads, file)
 
 
-def is_tokenized(output: Directory, plan: Plan) -> bool:
-    """Returns whether all parts are tokenized."""
-    return {result_name("tokenize", n) for n in range(len(plan.parts))} <= written(output)
+def are_parts_done(output: Directory, plan: Plan) -> bool:
+    """Returns whether the last stage has the results of all parts."""
+    return {result_name(plan.last_stage, n) for n in range(len(plan.parts))} <= written(output)
 
 
 def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
@@ -162,15 +162,17 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
     Raises:
       UserError: Too few documents are left.
     """
-    results = list(_results(output, plan, "tokenize"))
+    results = list(_results(output, plan, plan.last_stage))
     vocabulary, heldout = read_file(output, "vocabulary.json"), read_file(output, "heldout.json")
     counts: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
     first_dropped: dict[str, list[str]] = {}
     guesses: dict[str, FormatGuess] = {}
     for result in results:
         counts.update(result["counts"])
         dropped.update(result["dropped"])
+        removed.update(result.get("removed", {}))
         guesses |= {path: FormatGuess(*guess) for path, guess in result["guesses"].items()}
         for reason, places in result["first_dropped"].items():
             known = first_dropped.setdefault(reason, [])
@@ -180,6 +182,12 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
     splits = {name: _sum(parts, name) for name in SPLITS}
     total = sum(split["documents"] for split in splits.values())
     num_train = splits["train"]["documents"]
+    if num_train < 2 and data.rows == "pairs" and removed:
+        raise UserError(
+            f"data.duplicates={data.duplicates} leaves {num_train} of "
+            f"{total + dropped['duplicate']} documents to train on, but data.rows=pairs needs two: "
+            "set it to keep"
+        )
     check_number(total if num_train else 0, data.rows, guesses, plan.sources)
     if not splits["heldout"]["documents"]:
         del splits["heldout"]
@@ -191,10 +199,14 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
             "to train on: set it to 0"
         )
     preparation_report.show(guesses, counts, data, vocabulary["unk"])
+    if data.duplicates != "keep":
+        say(duplicates.removed_text(removed, counts["tokens"]))
     formats = Counter((guess.format, guess.reason) for guess in guesses.values())
     report = {"formats": [[*guess, files] for guess, files in formats.items()], **counts}
     if heldout["end_fraction"]:
         report["heldout"] = "ends"
+    if data.duplicates != "keep":
+        report["duplicates"] = {key: removed[key] for key in duplicates.REMOVED}
     metadata = {
         "tokenizer": {key: vocabulary[key] for key in ("kind", "fingerprint")},
         "vocab_size": vocabulary["vocab_size"],
@@ -263,12 +275,7 @@ def _join(directories: list[Directory], output: Path) -> dict[str, int]:
     with SplitWriter(output, len(parts[0].token_counts)) as writer:
         for part in parts:
             for document in range(part.num_documents):
-                first, stop = part.document_starts[document : document + 2]
-                starts = part.sentence_starts[first : stop + 1]
-                positions = np.arange(starts[0], starts[-1])
-                words = part.word_starts_at(positions) if part.has_words else None
-                tokens = part.tokens_at(positions)
-                writer.append(tokens, np.diff(starts), begins_word=words)
+                writer.copy(part, document)
     return writer.counts
 
 

@@ -7,6 +7,8 @@ it runs. A user's mistake is a result too, so that no engine tries the same part
     ends       the same where the end of each document is held out
     sample     the sentences of the documents that the vocabulary is trained on
     tokenize   the tokens of the part, train/N and heldout/N
+    pairs      the pairs of documents with a key in common, see `bert_jax.store.duplicates`
+    select     train/N and heldout/N without copies of other documents
 """
 
 import contextlib
@@ -16,7 +18,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
+from bert_jax.store import duplicates
 from bert_jax.store.heldout import HeldOut, HeldOutText
 from bert_jax.store.manifest import open_corpus
 from bert_jax.store.plan import (
@@ -37,7 +40,7 @@ from bert_jax.store.plan import (
     write_error,
     write_file,
 )
-from bert_jax.store.token_store import SplitWriter, store_path
+from bert_jax.store.token_store import SPLITS, SplitWriter, store_path
 from bert_jax.store.tokenization import (
     SentenceRules,
     TokenizedDocument,
@@ -46,8 +49,6 @@ from bert_jax.store.tokenization import (
 )
 from bert_jax.text.bad_records import BadRecord
 from bert_jax.text.corpus import Corpus, Document
-
-SPLITS = ("train", "heldout")
 
 
 class _Part(NamedTuple):
@@ -95,7 +96,7 @@ def run_part(
 
     Args:
       output: The directory of an unfinished store.
-      stage: "count", "ends", "sample" or "tokenize".
+      stage: "count", "ends", "sample", "tokenize", "pairs" or "select".
       number: The number of the part.
       num_processes: The number of processes that tokenize, which does not affect the result.
       advance: Called with the amount read, in MB or documents; see `Corpus.unit`.
@@ -113,6 +114,32 @@ def run_part(
     except FileNotFoundError as error:
         # A file of the input has been removed.
         write_error(output, name, f"{error.filename or error}: {os.strerror(errno.ENOENT)}")
+
+
+class _SplitWriters(dict[str, SplitWriter]):
+    """Writers of the splits of a part, by name; each is opened when it is first used.
+
+    Args:
+      part: The part.
+      directory: A local directory.
+      paths: The directory of each split, relative to `directory`.
+    """
+
+    def __init__(self, part: _Part, directory: Path, paths: Mapping[str, Path]):
+        super().__init__()
+        self._vocab_size = read_file(part.output, "vocabulary.json")["vocab_size"]
+        self._directory, self._paths, self._open = directory, paths, ExitStack()
+
+    def __missing__(self, name: str) -> SplitWriter:
+        writer = SplitWriter(self._directory / self._paths[name], self._vocab_size)
+        self[name] = self._open.enter_context(writer)
+        return writer
+
+    def __enter__(self) -> "_SplitWriters":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._open.__exit__(*exception)
 
 
 def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
@@ -149,23 +176,28 @@ def _sample(part: _Part) -> dict[str, Any]:
 
 
 def _tokenize(part: _Part) -> dict[str, Any]:
-    vocab_size = read_file(part.output, "vocabulary.json")["vocab_size"]
+    kind = part.data.duplicates
+    documents = None if kind == "keep" else duplicates.PartDocuments()
     counts: Counter[str] = Counter()
-    writers: dict[str, SplitWriter] = {}
+    splits = _final_splits(part)
+    moved = list(splits.values())
+    if documents:
+        moved = [duplicates.part_path(Path(), part.number)]
+        splits = {name: moved[0] / name for name in SPLITS}
     with (
         files.local_copy(part.output / "tokenizer") as tokenizer,
-        _new_splits(part) as directory,
-        ExitStack() as open_splits,
+        _new_directories(part, moved) as directory,
     ):
-        for document in tokenized(
-            *(part.corpus, part.marked(), tokenizer, part.num_processes, part.data, counts)
-        ):
-            name = "heldout" if document.is_heldout else "train"
-            if name not in writers:
-                path = part_directory(directory, name, part.plan, part.number)
-                writers[name] = open_splits.enter_context(SplitWriter(path, vocab_size))
-            append(writers[name], document)
+        with _SplitWriters(part, directory, splits) as writers:
+            for document in tokenized(
+                *(part.corpus, part.marked(), tokenizer, part.num_processes, part.data, counts)
+            ):
+                append(writers[SPLITS[document.is_heldout]], document)
+                if documents:
+                    documents.append(document.place, document.num_bytes, document.is_heldout)
+        described = documents.write(directory / moved[0], kind) if documents else {}
     return {
+        "described": described,
         "splits": {name: writer.counts for name, writer in writers.items()},
         "counts": counts,
         "guesses": part.corpus.guesses,
@@ -174,7 +206,33 @@ def _tokenize(part: _Part) -> dict[str, Any]:
     }
 
 
-_STAGES = {"count": _count, "ends": _count_ends, "sample": _sample, "tokenize": _tokenize}
+def _find_pairs(part: _Part) -> dict[str, Any]:
+    duplicates.find_pairs(part.output, len(part.plan.parts), part.number)
+    part.advance(part.plan.megabytes(part.number))
+    return {}
+
+
+def _select(part: _Part) -> dict[str, Any]:
+    splits = _final_splits(part)
+    with (
+        files.local_copy(duplicates.part_path(part.output, part.number)) as tokenized_part,
+        _new_directories(part, list(splits.values())) as directory,
+        _SplitWriters(part, directory, splits) as writers,
+    ):
+        result = read_file(part.output, result_name("tokenize", part.number))
+        result = duplicates.select(part.output, tokenized_part, part.number, result, writers)
+    part.advance(part.plan.megabytes(part.number))
+    return result
+
+
+_STAGES = {
+    "count": _count,
+    "ends": _count_ends,
+    "sample": _sample,
+    "tokenize": _tokenize,
+    "pairs": _find_pairs,
+    "select": _select,
+}
 
 
 def tokenized(
@@ -217,17 +275,22 @@ def part_directory(root: Directory, split: str, plan: Plan, number: int) -> Dire
     return root / split / part_name(number) if len(plan.parts) > 1 else root / split
 
 
+def _final_splits(part: _Part) -> dict[str, Path]:
+    """Returns the directory of the part of each split, relative to the store."""
+    return {name: part_directory(Path(), name, part.plan, part.number) for name in SPLITS}
+
+
 def part_name(number: int) -> str:
     return f"{number:05d}"
 
 
 @contextlib.contextmanager
-def _new_splits(part: _Part) -> Iterator[Path]:
-    """Yields a local directory, whose splits appear in the store when the block ends.
+def _new_directories(part: _Part, names: list[Path]) -> Iterator[Path]:
+    """Yields a local directory, whose directories `names` appear in the store when the block ends.
 
-    On a disk they appear whole, because they are renamed. If another attempt was faster, its splits
-    stay: they have the same bytes. In a bucket only the result of the stage, which is written
-    later, says that they are whole.
+    On a disk they appear whole, because they are renamed. If another attempt was faster, its
+    directories stay: they have the same bytes. In a bucket only the result of the stage, which is
+    written later, says that they are whole.
     """
     if files.is_remote(part.output):
         with files.local_output(part.output) as local:
@@ -237,12 +300,11 @@ def _new_splits(part: _Part) -> Iterator[Path]:
     scratch.mkdir()
     try:
         yield scratch
-        for split in SPLITS:
-            source = part_directory(scratch, split, part.plan, part.number)
-            target = part_directory(part.output, split, part.plan, part.number)
+        for name in names:
+            source, target = scratch / name, part.output / name
             if source.exists():
                 _sync(source)
-                target.parent.mkdir(exist_ok=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     source.rename(target)
                 except OSError as error:
@@ -253,6 +315,6 @@ def _new_splits(part: _Part) -> Iterator[Path]:
 
 
 def _sync(directory: Path) -> None:
-    for path in directory.iterdir():
+    for path in filter(Path.is_file, directory.rglob("*")):
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -53,6 +53,7 @@ from bert_jax.store.part import (
 
 # The version of a store whose splits have one part each, and of one with several.
 FORMAT_VERSION, PARTS_VERSION = 1, 2
+SPLITS = ("train", "heldout")
 # Each open part holds about six file descriptors, of which a process often has 1024. A window of
 # rows has 16 parts or so, and two windows and an evaluation are read at a time.
 _OPEN_PARTS = 48
@@ -259,6 +260,14 @@ class SplitWriter:
         counts["sentences"] += len(sentence_lengths)
         counts["tokens"] += len(tokens)
         counts["bytes_of_text"] += num_bytes
+
+    def copy(self, part: Part, document: int, num_bytes: int = 0) -> None:
+        """Adds a document of another split; `num_bytes` as in `append`."""
+        first, stop = part.document_starts[document : document + 2]
+        starts = part.sentence_starts[first : stop + 1]
+        positions = np.arange(starts[0], starts[-1])
+        words = part.word_starts_at(positions) if part.has_words else None
+        self.append(part.tokens_at(positions), np.diff(starts), num_bytes, words)
 
     def __enter__(self) -> "SplitWriter":
         return self
