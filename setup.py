@@ -71,6 +71,8 @@ setup(
             "etils[epath-gcs]>=1.12",
             "hypothesis>=6.100",
             "jsonschema>=4",
+            # The parser that the text passages of Wikipedia are compared with.
+            "mwparserfromhell>=0.7",
             "pytest>=8",
             "pytest-xdist>=3.7",
             "pyyaml>=6",

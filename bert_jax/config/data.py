@@ -89,7 +89,8 @@ DATA: Section = {
         "prints its guess. documents: one text file per document, with blank lines between "
         "paragraphs. sentences: one sentence per line, with a blank line between documents. "
         "jsonl: one JSON object per line. csv, tsv, parquet: one document per row; TSV has no "
-        "quoting. google_tfrecord: files of google-research/bert's create_pretraining_data.py, "
+        "quoting. wikipedia: an XML dump of a wiki, of whose articles the text passages are taken. "
+        "google_tfrecord: files of google-research/bert's create_pretraining_data.py, "
         "whose pairs and masks are used as written; they need the vocabulary that they were "
         "written with (vocab).",
         choices=(
@@ -100,6 +101,7 @@ DATA: Section = {
             "csv",
             "tsv",
             "parquet",
+            "wikipedia",
             "google_tfrecord",
         ),
     ),
@@ -117,10 +119,11 @@ DATA: Section = {
     ),
     "language": _text_field(
         "",
-        "Language of the rules that split text into sentences: a code such as de or pt. If "
-        "empty, Greek paragraphs get Greek rules and all others English ones, which know the "
-        "sentence ends of all scripts. A language without rules in the library sentencex gets "
-        "the rules of a related language or of English, and a warning.",
+        "Language of the rules that split text into sentences: a code such as de or pt. If empty, "
+        "that of the dump (format=wikipedia); in other files, Greek paragraphs get Greek rules and "
+        "all others English ones, which know the sentence ends of all scripts. A language without "
+        "rules in the library sentencex gets the rules of a related language or of English, and a "
+        "warning.",
         omitted="",
     ),
     "encoding": _text_field(
@@ -136,9 +139,10 @@ DATA: Section = {
     "part_bytes": _text_field(
         2**27,
         "Largest size of the parts of a large token store, in bytes of the input as it is stored. "
-        "A part has consecutive files, or a range of a larger file if it is not compressed and has "
-        "JSON lines or a sentence per line. One worker prepares each part. An input that fits in "
-        "one part gives a store without parts.",
+        "A part has consecutive files, or a range of a larger file if that can be read from the "
+        "middle: JSON lines, a sentence per line and dumps of Wikipedia that are not compressed, "
+        "and multistream bz2 dumps. One worker prepares each part. An input that fits in one part "
+        "gives a store without parts.",
         above=0,
         omitted=2**27,
     ),

@@ -170,7 +170,8 @@ def _sample(part: _Part) -> dict[str, Any]:
     with files.new_file(path) as file:
         for index, document in enumerate(part.marked(), sample["first_documents"][part.number]):
             if index in chosen:
-                for text in sentences_of(document.text, document.is_split, part.data.language):
+                language = part.data.language or document.language
+                for text in sentences_of(document.text, document.is_split, language):
                     file.write(json.dumps(text).encode() + b"\n")
     return {}
 

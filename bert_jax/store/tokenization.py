@@ -188,8 +188,9 @@ def _tokenize(
     document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
 ) -> TokenizedDocument:
     text = document.text
+    language = rules.language or document.language
     sentences, num_divided = _encode(
-        sentences_of(text, document.is_split, rules.language), tokenizer, rules
+        sentences_of(text, document.is_split, language), tokenizer, rules
     )
     ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))

@@ -57,9 +57,13 @@ class BadRecords:
             skip = f"{self._key}=skip continues anyway" if self._key else ""
             advice = "; ".join(filter(None, (self._advice.get(bad.reason), skip)))
             raise UserError(f"{where}: {bad.detail}" + f" ({advice})" * bool(advice)) from None
-        self.dropped[bad.reason] += 1
-        if self.dropped[bad.reason] <= NUM_FIRST:
-            self.first_dropped.setdefault(bad.reason, []).append(str(where))
+        self.drop(bad.reason, where)
+
+    def drop(self, reason: str, where: object) -> None:
+        """Counts a record that is skipped whatever the policy; see `add`."""
+        self.dropped[reason] += 1
+        if self.dropped[reason] <= NUM_FIRST:
+            self.first_dropped.setdefault(reason, []).append(str(where))
 
     @contextlib.contextmanager
     def catching(self, where: object, *, must_stay: bool = False) -> Iterator[None]:

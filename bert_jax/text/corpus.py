@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.text import readers, tfds
+from bert_jax.text import readers, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
 from bert_jax.text.readers import (
@@ -40,7 +40,8 @@ _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1 or utf-16"
 }
 _PEEK_BYTES = 1000
-_WIKI_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
+# The formats whose files have their own encoding.
+_OWN_ENCODING = ("parquet", "wikipedia")
 
 # Where a long document is divided, the best places first.
 GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
@@ -51,11 +52,12 @@ class Document(NamedTuple):
 
     Attributes:
       source: The file or data set.
-      line: The line at which the text starts, or the number of the example; see `Place`.
+      line: The line at which the text starts, or the number of the example or page; see `Place`.
       text: The text.
       is_split: Whether each line of the text is one sentence.
       is_heldout: Whether the text is set aside for evaluation.
       start: The first byte of the piece of the file; see `Place`.
+      language: The language if the source names it, as a dump of Wikipedia does.
     """
 
     source: str
@@ -64,6 +66,7 @@ class Document(NamedTuple):
     is_split: bool
     is_heldout: bool = False
     start: int = 0
+    language: str = ""
 
     @property
     def place(self) -> Place:
@@ -151,9 +154,11 @@ class Corpus:
     def _may_cut(self, source: Source) -> bool:
         """Returns whether a file can be read from the middle."""
         path = source_path(source)
-        if self._encoding != "utf-8" or without_compression(path.name) != path.name.lower():
-            return False
-        return self._guess(source, path).format in ("jsonl", "sentences")
+        is_packed = without_compression(path.name) != path.name.lower()
+        format = self._guess(source, path).format
+        if format == "wikipedia":
+            return not is_packed or path.suffix.lower() == ".bz2" and wikipedia.has_streams(path)
+        return format in ("jsonl", "sentences") and self._encoding == "utf-8" and not is_packed
 
     def _guess(self, source: Source, path: Path | epath.Path) -> FormatGuess:
         if is_built_in(source):
@@ -163,20 +168,12 @@ class Corpus:
         return format_of(path, self._encoding)
 
     def _read_file(self, source: Source, piece: Piece) -> Iterator[Document]:
-        readers = {
-            "documents": self._read_whole,
-            "sentences": functools.partial(self._read_sentences, piece=piece),
-            "jsonl": functools.partial(self._read_jsonl, piece=piece),
-            "csv": functools.partial(self._read_table, "csv"),
-            "tsv": functools.partial(self._read_table, "tsv"),
-            "parquet": self._read_parquet,
-        }
         path = source_path(source)
         guess = self._guess(source, path)
         if guess.reason:
             self.guesses[str(path)] = guess
         in_bytes, before = self.unit == "MB", self.done
-        encoding = "utf-8" if guess.format == "parquet" else self._encoding
+        encoding = "utf-8" if guess.format in _OWN_ENCODING else self._encoding
         with open_text(path, encoding) as (stored, stream):
             size = stored.seek(0, os.SEEK_END)
             if size != source["bytes"]:
@@ -185,11 +182,21 @@ class Corpus:
                     f"{size:,} now: start again when it is complete"
                 )
             stored.seek(0)
-            if _WIKI_DUMP.match(stream.peek(_PEEK_BYTES)):
+            is_dump = wikipedia.is_dump(stream.peek(_PEEK_BYTES))
+            if self._format != "auto" and is_dump != (guess.format == "wikipedia"):
                 raise UserError(
-                    f"{path} is a MediaWiki XML dump, which is not read: extract the text of its "
-                    "pages first, for example with wikiextractor --json, which writes JSON lines"
+                    f"{path} {'begins' if is_dump else 'does not begin'} with <mediawiki>, as a "
+                    f"dump of a wiki does, but data.format is {guess.format}: set it to auto"
                 )
+            readers = {
+                "documents": self._read_whole,
+                "sentences": functools.partial(self._read_sentences, piece=piece),
+                "jsonl": functools.partial(self._read_jsonl, piece=piece),
+                "csv": functools.partial(self._read_table, "csv"),
+                "tsv": functools.partial(self._read_table, "tsv"),
+                "parquet": self._read_parquet,
+                "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
+            }
             is_empty, num_bad = True, self.bad.dropped.total()
             for document in readers[guess.format](str(path), stream):
                 is_empty = False
@@ -273,6 +280,21 @@ class Corpus:
         for number, content in enumerate(parquet_column(stream, self._text_field, path), 1):
             with self.bad.catching(f"{path}: row {number}"):
                 yield Document(path, number, _text_of(content or b""), is_split=False)
+
+    def _read_wikipedia(
+        self, path: str, stream: BinaryIO, stored: BinaryIO, piece: Piece
+    ) -> Iterator[Document]:
+        wiki = wikipedia.read_wiki(file := source_path(self.sources[piece.source]))
+        for content in wikipedia.raw_pages(file, stored, stream, piece.start, piece.stop):
+            with self.bad.catching(path):
+                page = wikipedia.read_page(content, wiki)
+                if page.text is None:
+                    continue
+                if len(page.text) < (least := wikipedia.LEAST_CHARACTERS):
+                    self.bad.drop(f"fewer than {least} characters", f"{path}: {page.title}")
+                    continue
+                text = _checked(page.text)
+                yield Document(path, page.number, text, is_split=False, language=wiki.language)
 
     def _read_tfds(self, source: Source, _: Piece) -> Iterator[Document]:
         name = source["tfds"]

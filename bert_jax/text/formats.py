@@ -1,4 +1,4 @@
-"""Guesses the format of a text file: documents, one sentence per line, JSON lines or a table."""
+"""Guesses the format of a file: documents, a sentence per line, JSON lines, a table or a dump."""
 
 import re
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from etils import epath
 
 from bert_jax.text.readers import open_text, without_compression
 from bert_jax.text.sentences import split_sentences
+from bert_jax.text.wikipedia import is_dump
 
 # The formats that are recognized by the name of a file.
 _SUFFIXES = {
@@ -24,6 +25,8 @@ _SUFFIXES = {
 _PEEK_BYTES = 2**16
 # The share of the lines in blocks that must each look like one sentence.
 _SHARE = 0.8
+# The names of Wikimedia's dumps, such as enwiki-20260101-pages-articles1.xml-p1p41242.bz2.
+_DUMP_NAME = re.compile(r"-pages-.*\.xml")
 # If fewer lines have a sentence end, the text has hardly any punctuation.
 _PUNCTUATED_SHARE = 0.2
 # Wrapped lines are at least this long, measured by the longest.
@@ -51,21 +54,24 @@ class FormatGuess(NamedTuple):
 
 def is_text(name: str) -> bool:
     """Returns whether a file in a directory is read, judging by its name."""
-    suffix = Path(without_compression(name)).suffix
-    return not Path(name).name.startswith(".") and (suffix == ".txt" or suffix in _SUFFIXES)
+    file = Path(without_compression(name))
+    is_ours = file.suffix in (".txt", *_SUFFIXES) or _DUMP_NAME.search(file.name)
+    return not file.name.startswith(".") and bool(is_ours)
 
 
 def format_of(path: Path | epath.Path, encoding: str = "utf-8") -> FormatGuess:
     """Guesses the format of a file, as `data.format="auto"` does.
 
-    JSON lines and tables are recognized by their extension, any other file by its first 64 KiB;
-    see `format_of_text`.
+    JSON lines and tables are recognized by their extension, a dump of a wiki by its beginning, and
+    any other file by its first 64 KiB; see `format_of_text`.
     """
     suffix = Path(without_compression(path.name)).suffix
     if suffix in _SUFFIXES:
         return FormatGuess(_SUFFIXES[suffix], f"its name ends in {suffix}")
     with open_text(path, encoding) as (_, stream):
         peek = stream.read(_PEEK_BYTES)
+    if is_dump(peek):
+        return FormatGuess("wikipedia", "it begins with <mediawiki>")
     if len(peek) == _PEEK_BYTES:
         # The last line is probably incomplete.
         peek = peek[: peek.rfind(b"\n") + 1]

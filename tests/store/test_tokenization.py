@@ -87,3 +87,15 @@ def test_a_bad_document_leaves_no_traceback_of_workers(tokenizer, tmp_path, capf
     for process in multiprocessing.active_children():
         process.join()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("of_document", "of_config", "number"), [("", "", 2), ("de", "", 1), ("de", "en", 2)]
+)
+def test_the_language_of_a_document_is_the_default(
+    tokenizer, tmp_path, of_document, of_config, number
+):
+    tokenizer.save(tmp_path)
+    document = Document("x", 1, "w1 am 3. Mai w5.", False, language=of_document)
+    (tokens,) = tokenize_documents([document], tmp_path, 1, SentenceRules(language=of_config))
+    assert len(tokens.sentence_lengths) == number

@@ -198,18 +198,6 @@ def test_invalid_utf8_names_the_line(tmp_path):
     assert [d.text for d in corpus.documents()] == ["One.\nTwo.\n"]
 
 
-@SUFFIXES
-@pytest.mark.parametrize("start", ["", "\ufeff", '<?xml version="1.0" encoding="utf-8"?>\n'])
-def test_a_dump_of_a_wiki_is_refused(tmp_path, suffix, start):
-    dump = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>Some text.\n'
-    dump = f"<!-- from a mirror -->{dump}"
-    path = write(tmp_path / f"pages.xml{suffix}", start + dump * 1000)
-    for format in ("auto", "documents", "sentences"):
-        with pytest.raises(UserError, match=f"pages.xml{suffix} is a MediaWiki XML dump, .* first"):
-            texts(path, format=format, bad_documents="skip")
-    assert texts(write(tmp_path / "a.txt", f"In <mediawiki>. {dump}"))
-
-
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_truncated_file_is_refused(tmp_path, suffix):
     content = json_lines("ok" * 1000).encode()

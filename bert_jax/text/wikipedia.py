@@ -1,0 +1,198 @@
+"""Reads the articles of a MediaWiki XML dump, whole or from the middle.
+
+A page begins with `<page>` and ends with `</page>`. Neither occurs in the text of a page, where "<"
+is "&lt;", so that pages are found without reading what comes before them.
+"""
+
+import bz2
+import html
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+from xml.etree import ElementTree
+
+from etils import epath
+
+from bert_jax.base import files
+from bert_jax.base.errors import UserError
+from bert_jax.text import readers
+from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.readers import open_text
+from bert_jax.text.wikitext import passages
+
+# Articles with fewer characters are dropped: they are stubs, lists, or pages that tell names apart.
+LEAST_CHARACTERS = 200
+_DUMP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*<mediawiki\b")
+_PAGE, _END = b"<page>", b"</page>"
+_MARK = re.compile(rb"</?page>")
+_DUMP_END = b"</mediawiki>"
+# The end of a file is judged by this many bytes.
+_TAIL_BYTES = 64
+# What describes the wiki comes first and is shorter.
+_HEAD_BYTES = 2**16
+_BLOCK_BYTES = 2**18
+# A bz2 file is one or several streams, which begin so.
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")
+_STREAM_BYTES = 10
+# The first streams of a file of several are shorter.
+_FIRST_STREAMS_BYTES = 2**21
+# The numbers of the namespaces whose links are no text, and their names in every language.
+_DROPPED_NAMESPACES = {b"6": ("file", "image"), b"14": ("category",)}
+_NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]*)<')
+
+
+class Wiki(NamedTuple):
+    """What the beginning of a dump says.
+
+    Attributes:
+      language: The code of the language; empty if it is missing.
+      dropped_links: See `passages`.
+    """
+
+    language: str
+    dropped_links: frozenset[str]
+
+
+class Page(NamedTuple):
+    """A page of a dump.
+
+    Attributes:
+      title: The title, for messages.
+      number: The id of the page.
+      text: The text passages; None if the page is no article, such as a redirect.
+    """
+
+    title: str
+    number: int
+    text: str | None
+
+
+def is_dump(beginning: bytes) -> bool:
+    """Returns whether a file is a dump, judging by its first bytes."""
+    return bool(_DUMP.match(beginning))
+
+
+def read_wiki(path: Path | epath.Path) -> Wiki:
+    with open_text(path) as (_, stream):
+        head = stream.read(_HEAD_BYTES)
+    language = re.search(rb'<mediawiki\b[^>]*\bxml:lang="([\w-]+)"', head)
+    names = {name for known in _DROPPED_NAMESPACES.values() for name in known}
+    names |= {html.unescape(found[2].decode()).lower() for found in _NAMESPACE.finditer(head)}
+    return Wiki(language[1].decode() if language else "", frozenset(names))
+
+
+def has_streams(path: Path | epath.Path) -> bool:
+    """Returns whether a bz2 file has several streams, as Wikimedia's multistream dumps have."""
+    with files.open_input(path) as stored:
+        return bool(_STREAM.search(stored.read(_FIRST_STREAMS_BYTES), 1))
+
+
+def raw_pages(
+    path: Path | epath.Path, stored: BinaryIO, stream: BinaryIO, start: int, stop: int | None
+) -> Iterator[bytes]:
+    """Yields the pages that begin in a range of bytes of a file, as XML.
+
+    A page longer than MAX_RECORD_BYTES is cut; one whose end is missing ends before the next.
+
+    Args:
+      path: The name of the file, for messages.
+      stored: The file.
+      stream: The unpacked file, if `stop` is None or the file is not compressed.
+      start: The first byte. In a bz2 file, the range means the streams that begin in it.
+      stop: The byte after the last; None for the whole file.
+
+    Raises:
+      UserError: The file ends before the dump does.
+    """
+    if stop is not None and path.suffix.lower() == ".bz2":
+        blocks = _unpacked(stored, start, stop)
+    else:
+        blocks = _blocks(stream, start, stop)
+    # `at`: where the search goes on. `ours`: the end of what is in the range.
+    content, at, ours = b"", 0, 0
+    for block, is_ours in blocks:
+        read = min(at, max(0, len(content) - _TAIL_BYTES))
+        content, at, ours = content[read:] + block, at - read, ours - read
+        ours += len(block) * is_ours
+        while (begin := content.find(_PAGE, at)) >= 0:
+            if begin >= ours:
+                return
+            mark = _MARK.search(content, begin + len(_PAGE))
+            if mark is None and len(content) - begin <= readers.MAX_RECORD_BYTES:
+                at = begin
+                break
+            at = len(content) if mark is None else mark.start() + len(_END) * (mark[0] == _END)
+            yield content[begin:at]
+        else:
+            # The end may be the beginning of a mark.
+            at = max(at, len(content) - _TAIL_BYTES)
+            if at >= ours:
+                return
+    is_open = content.startswith(_PAGE, at)
+    # A shorter range is judged by those who read the one before it.
+    if len(content) >= _TAIL_BYTES and _DUMP_END not in content:
+        name = f" in the page {_title(content[at:])!r}" if is_open else ""
+        raise UserError(f"{path} is not a complete dump: it ends{name} without </mediawiki>")
+    if is_open:
+        yield content[at:]
+
+
+def read_page(content: bytes, wiki: Wiki) -> Page:
+    """Returns a page, given as XML.
+
+    Raises:
+      BadRecord: It is not valid XML, or too long.
+    """
+    if len(content) > readers.MAX_RECORD_BYTES:
+        raise BadRecord("too long", f"the page {_title(content)!r} is too long")
+    try:
+        page = ElementTree.fromstring(content)
+        number = int(page.findtext("id", "0"))
+    except (ElementTree.ParseError, ValueError) as error:
+        detail = f"the page {_title(content)!r} is not valid XML: {error}"
+        raise BadRecord("broken page", detail) from None
+    title, text = page.findtext("title", ""), None
+    if page.findtext("ns", "0") == "0" and page.find("redirect") is None:
+        text = passages(page.findtext("revision[last()]/text", ""), wiki.dropped_links)
+    return Page(title, number, text)
+
+
+def _title(page: bytes) -> str:
+    title = re.search(rb"<title>([^<]*)", page)
+    return html.unescape(title[1].decode(errors="replace")) if title else ""
+
+
+def _blocks(stream: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[bytes, bool]]:
+    """Yields the content of a file from `start`, with whether it is before `stop`."""
+    if start:
+        stream.seek(start)
+    left = math.inf if stop is None else stop - start
+    while block := stream.read(min(_BLOCK_BYTES, left) if left else _BLOCK_BYTES):
+        yield block, left > 0
+        left = max(0, left - len(block))
+
+
+def _unpacked(stored: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, bool]]:
+    """Yields the content of the bz2 streams from `start`, with whether they begin before `stop`.
+
+    Raises:
+      EOFError: The last stream is not complete.
+    """
+    at, found = start, None
+    while at < stop and not found:
+        stored.seek(at)
+        found = _STREAM.search(stored.read(_BLOCK_BYTES + _STREAM_BYTES - 1))
+        at += found.start() if found else _BLOCK_BYTES
+    if at >= stop:
+        return
+    stored.seek(at)
+    unpacker, packed, is_whole = bz2.BZ2Decompressor(), b"", True
+    while packed := packed or stored.read(_BLOCK_BYTES):
+        yield unpacker.decompress(packed), at < stop
+        packed, is_whole = unpacker.unused_data, unpacker.eof
+        if is_whole:
+            at, unpacker = stored.tell() - len(packed), bz2.BZ2Decompressor()
+    if not is_whole:
+        raise EOFError
