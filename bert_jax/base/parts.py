@@ -34,7 +34,7 @@ def trust(value: Any) -> None:
 def load_part(
     name: str, builtin: Mapping[str, str], key: str, members: Collection[str] = ()
 ) -> Any:
-    """Returns the object that a config key names.
+    """Imports the object that a config key names.
 
     Args:
       name: A key of `builtin`, or "MODULE:ATTRIBUTE" for a part defined outside this package.

@@ -111,7 +111,7 @@ class Progress:
             say(text, self._console)
 
     def seconds_left(self) -> float | None:
-        """Returns the estimated time to the end; None before the second unit or without a total."""
+        """Estimates the time to the end; None before the second unit or without a total."""
         if self._total is None or self._done == self._first:
             return None
         first, done, total = map(self._cost, (self._first, self._done, self._total))
@@ -156,7 +156,7 @@ def say_next(commands: Mapping[str, str]) -> None:
 
 
 def terminal(**options: Any) -> Console:
-    """Returns the console of standard output; rich.console.Console takes the `options`.
+    """Makes a console for standard output; rich.console.Console takes the `options`.
 
     It shows text as it is. A path or a token such as [MASK] is not markup.
     """
@@ -164,7 +164,7 @@ def terminal(**options: Any) -> Console:
 
 
 def empty_table(title: str, *columns: str) -> Table:
-    """Returns a table without rows; all columns but the first are for numbers."""
+    """Makes a table without rows; all columns but the first are for numbers."""
     table = Table(title=title, title_justify="left", show_header=any(columns))
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

@@ -33,7 +33,7 @@ from bert_jax.config.schema import Field, differences, flatten, to_dict
 
 
 def from_stored(values: Mapping[str, Any]) -> ConfigDict:
-    """Returns the config of a run of pre-training or fine-tuning from plain dicts and lists.
+    """Makes the config of a run of pre-training or fine-tuning from plain dicts and lists.
 
     Raises:
       UserError: A key is unknown, or a value has another type or is out of range.

@@ -167,7 +167,7 @@ def _load_config(
 
 
 def _with_flag_first(name: str, argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with a config flag before the flags of its keys, as absl needs."""
+    """Moves a config flag before the flags of its keys, as absl needs."""
     argv = list(argv)
     for index, flag, _ in _flags_in(argv):
         if flag == name:
@@ -190,7 +190,7 @@ def _flags_in(argv: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
 
 
 def load_config_file(path: str) -> ConfigDict:
-    """Returns get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked.
+    """Loads get_config() of FILE, or get_config(ARGUMENT) for FILE:ARGUMENT, locked.
 
     Raises:
       UserError: There is no such file or config, or it cannot be loaded.
@@ -219,7 +219,7 @@ def load_config_file(path: str) -> ConfigDict:
 
 
 def config_files() -> dict[str, Path]:
-    """Returns the config files by name: "tiny", "finetune/glue".
+    """Finds the config files by name: "tiny", "finetune/glue".
 
     A wheel has them inside the package, a checkout beside it.
     """

@@ -216,7 +216,7 @@ COMMON: Section = {
 
 
 def layer_numbers(text: str, key: str) -> tuple[int, ...]:
-    """Returns the numbers in a text such as "0,2,4".
+    """Parses the numbers in a text such as "0,2,4".
 
     Raises:
       UserError: The text is not a list of numbers; the message names `key`.

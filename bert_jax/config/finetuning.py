@@ -33,7 +33,7 @@ _DROPOUT = MODEL["hidden_dropout_prob"]
 
 
 def _common(path: str, default: Any, comment: str = "") -> Field:
-    """Returns a field of COMMON with another default, and perhaps another comment."""
+    """Copies a field of COMMON with another default, and perhaps another comment."""
     section, key = path.split(".")
     field = COMMON[section][key]
     return dataclasses.replace(field, default=default, comment=comment or field.comment)
@@ -298,7 +298,7 @@ def filled_in(
     labels: tuple[str, ...],
     family: str = "bert",
 ) -> ConfigDict:
-    """Returns a copy of a user's config, completed with values from the weights and the data.
+    """Copies a user's config, and completes it with values from the weights and the data.
 
     Args:
       config: The user's config.

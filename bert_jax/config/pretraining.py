@@ -295,7 +295,7 @@ def _check_objective(config: ConfigDict) -> None:
 
 
 def stage(**values: Any) -> ConfigDict:
-    """Returns a stage for `train.stages`; `STAGE` defines the keys."""
+    """Makes a stage for `train.stages`; `STAGE` defines the keys."""
     return build(STAGE, values, "train.stages[].")
 
 
@@ -307,7 +307,7 @@ def max_predictions(stage: ConfigDict, masked_lm_prob: float) -> int:
 
 
 def derived_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
-    """Returns the number of predictions that a sequence of this length needs."""
+    """Computes the number of predictions that a sequence of this length needs."""
     fives = math.ceil(round(max_seq_length * masked_lm_prob / 5, 6))
     # [CLS] and both [SEP] tokens are not predicted.
     return min(5 * fives, max_seq_length - 3)
@@ -330,7 +330,7 @@ def prediction_warnings(config: ConfigDict) -> list[str]:
 
 
 def lamb_stages() -> tuple[ConfigDict, ConfigDict]:
-    """Returns the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
+    """Makes the mixed-batch stages of You et al. 2020 (arXiv:1904.00962): 7,038 + 1,563 steps."""
     first_steps, second_steps = 7038, 1563
     return (
         stage(

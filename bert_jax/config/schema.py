@@ -226,7 +226,7 @@ def to_dict(config: ConfigDict) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the paths whose values differ between two configs, with the old and new values."""
+    """Finds the paths whose values differ between two configs, with the old and new values."""
     old, new = dict(flatten(old)), dict(flatten(new))
     return {
         key: (old.get(key), new.get(key))

@@ -74,7 +74,7 @@ add_bias.defvjp(
 
 
 def column_sums(x: jax.Array) -> jax.Array:
-    """Returns the sums over all axes but the last, float32 [F].
+    """Computes the sums over all axes but the last, float32 [F].
 
     For bfloat16 this is a product with ones, which is exact and accumulates in float32. A
     TPU's matrix unit computes it almost for free; its vector unit would take as long as a layer.
@@ -140,7 +140,7 @@ _normalized.defvjp(_normalize, _normalize_backward)
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """Returns x Phi(x), the exact form (Hendrycks & Gimpel 2016).
+    """Computes x Phi(x), the exact form (Hendrycks & Gimpel 2016).
 
     For bfloat16, Phi is approximated within 6.7e-6 and is 0 below -5. The error of the result is
     at most 3.4e-5 plus rounding. Below about -3, where gelu itself is under 0.004, this exceeds

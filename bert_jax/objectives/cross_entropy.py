@@ -36,7 +36,7 @@ def decoder_inputs(model: Any, hidden_BxLxD: jax.Array) -> DecoderInputs:
 def sliced_cross_entropy(
     inputs: DecoderInputs, targets_BxL: jax.Array, weights_BxL: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of weight * -log p(target) and of weight * [target is the top prediction].
+    """Computes the sums of weight * -log p(target) and of weight * [target is the top prediction].
 
     Args:
       inputs: The decoder's inputs.
@@ -54,7 +54,7 @@ def sliced_cross_entropy(
 def sliced_divergence(
     student: DecoderInputs, teacher: DecoderInputs, weights_BxL: jax.Array, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of weight * KL(teacher | student) and of weight * [same top prediction].
+    """Computes the sums of weight * KL(teacher | student) and of weight * [same top prediction].
 
     Args:
       student, teacher: The decoders' inputs; the widths may differ.

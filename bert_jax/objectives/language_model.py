@@ -20,7 +20,7 @@ _MAX_NATS = 700.0
 
 
 def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
-    """Returns a term's metrics: loss, accuracy and perplexity, each with its unigram baseline."""
+    """Declares a term's metrics: loss, accuracy and perplexity, with their unigram baselines."""
     units = {"loss": "loss (nats)", "accuracy": "accuracy", "perplexity": "perplexity"}
     return tuple(
         Metric(
@@ -39,7 +39,7 @@ def language_model_metrics(name: str, label: str) -> tuple[Metric, ...]:
 def token_sums(
     logits_BxMxW: jax.Array, ids_BxM: jax.Array, weights_BxM: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of weight * -log p(id) and of weight * [id is the top prediction]."""
+    """Computes the sums of weight * -log p(id) and of weight * [id is the top prediction]."""
     label_logits_BxM = jnp.take_along_axis(logits_BxMxW, ids_BxM[..., None], axis=-1)[..., 0]
     losses_BxM = jax.nn.logsumexp(logits_BxMxW, axis=-1) - label_logits_BxM
     # A maximum is a cheaper reduction than an argmax, especially on a CPU.
@@ -48,7 +48,7 @@ def token_sums(
 
 
 def language_model_head_flops(config: BertConfig) -> int:
-    """Returns the FLOPs of a language-model head for one prediction, forward."""
+    """Computes the FLOPs of a language-model head for one prediction, forward."""
     width = config.embedding_width
     return 2 * (config.hidden_size * width + width * config.vocab_size)
 

@@ -23,7 +23,7 @@ class Objective(Protocol):
     eval_operands: int
 
     def totals(self, batch: Batch) -> Any:
-        """Returns the totals of a batch, by which the sums over its parts are divided."""
+        """Computes the totals of a batch, by which the sums over its parts are divided."""
         ...
 
     def loss(
@@ -35,7 +35,7 @@ class Objective(Protocol):
         totals: Any,
         frozen: Any,
     ) -> tuple[jax.Array, Metrics]:
-        """Returns the loss and the metrics of a part of a batch; the parts' values add up.
+        """Computes the loss and the metrics of a part of a batch; the parts' values add up.
 
         Args:
           batch: A part of the batch.
@@ -46,14 +46,14 @@ class Objective(Protocol):
         ...
 
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any, *operands: Any) -> Any:
-        """Returns sums over a batch, or the model's outputs, without dropout."""
+        """Computes sums over a batch, or the model's outputs, without dropout."""
         ...
 
 
 def apply(
     model: Any, params: Any, batch: Batch, rngs: Mapping[str, jax.Array] | None = None
 ) -> Any:
-    """Returns the model's outputs; without `rngs` there is no dropout and samples are fixed."""
+    """Computes the model's outputs; without `rngs` there is no dropout and samples are fixed."""
     return model.apply(
         {"params": params},
         batch,

@@ -20,11 +20,11 @@ class TaskLoss(abc.ABC):
 
     @abc.abstractmethod
     def totals(self, batch: Batch) -> jax.Array | int:
-        """Returns the number of labels in the batch."""
+        """Counts the labels in the batch."""
 
     @abc.abstractmethod
     def sums(self, outputs: Outputs, batch: Batch) -> Metrics:
-        """Returns the sums over all labels of the batch of the metrics in `averaged`."""
+        """Computes the sums over all labels of the batch of the metrics in `averaged`."""
 
     def loss(self, model, params, batch, rngs, totals, frozen):
         sums = self.sums(apply(model, params, batch, rngs), batch)
@@ -32,7 +32,7 @@ class TaskLoss(abc.ABC):
         return means["loss"], means
 
     def evaluate(self, model: Any, params: Any, batch: Batch, frozen: Any) -> Outputs:
-        """Returns the model's outputs, float32."""
+        """Computes the model's outputs, float32."""
         return apply(model, params, batch)
 
 
@@ -79,7 +79,7 @@ class Span(TaskLoss):
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the sums of -log p and of right guesses, over the labels that are not negative."""
+    """Computes the sums of -log p and of right guesses, over the labels that are not negative."""
     is_label = labels >= 0
     log_probs = jax.nn.log_softmax(logits)
     losses = -jnp.take_along_axis(log_probs, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
@@ -88,7 +88,7 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax
 
 
 def make_task_loss(head: str, num_labels: int) -> TaskLoss:
-    """Returns the loss of a head (a key of `models.task_models.TASK_MODELS`)."""
+    """Makes the loss of a head (a key of `models.task_models.TASK_MODELS`)."""
     if head == "question_answering":
         return Span()
     return Number() if head == "sequence_classification" and not num_labels else Labels()

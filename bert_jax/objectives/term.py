@@ -73,7 +73,7 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def heads(self, config: BertConfig) -> Mapping[str, nn.Module]:
-        """Returns the modules of the term by the names of their parameters.
+        """Makes the modules of the term, by the names of their parameters.
 
         Terms that return the same name share that head.
         """
@@ -113,11 +113,11 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def total(self, batch: Mapping[str, jax.Array]) -> jax.Array | int:
-        """Returns the total of a batch, by which the sums over its parts are divided."""
+        """Computes the total of a batch, by which the sums over its parts are divided."""
 
     @abc.abstractmethod
     def sums(self, outputs: Any, batch: Mapping[str, jax.Array], teacher: Any = None) -> Sums:
-        """Returns the sum and the weight of each metric over a part of a batch, by its name.
+        """Computes the sum and the weight of each metric over a part of a batch, by its name.
 
         Both are float32 scalars. In training, a metric is its sum divided by `total`; in
         evaluation, by its weight. `results` may use sums with other names.
@@ -131,7 +131,7 @@ class Term(abc.ABC):
         """
 
     def baseline_sums(self, batch: Mapping[str, jax.Array], unigram_log_probs_V: jax.Array) -> Sums:
-        """Returns the sums of a baseline without context over an evaluation batch."""
+        """Computes the sums of a baseline without context over an evaluation batch."""
         return {}
 
     def results(self, sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -156,11 +156,11 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def head_flops(self, config: BertConfig, length: int, num_predictions: int) -> int:
-        """Returns the FLOPs of the heads' matrix products, forward, for one sequence."""
+        """Computes the FLOPs of the heads' matrix products, forward, for one sequence."""
 
 
 def loss_and_accuracy(name: str, loss: jax.Array, correct: jax.Array, weight: jax.Array) -> Sums:
-    """Returns the sums of the metrics NAME_loss and NAME_accuracy."""
+    """Computes the sums of the metrics NAME_loss and NAME_accuracy."""
     return {f"{name}_loss": (loss, weight), f"{name}_accuracy": (correct, weight)}
 
 

@@ -51,7 +51,7 @@ class WeightedTerms:
         }
 
     def totals(self, batch: Batch) -> list[Any]:
-        """Returns the total of each term.
+        """Computes the total of each term.
 
         Microbatches differ in their number of masked tokens. Each loss is divided by the total of
         the whole batch, so the gradients add up to the gradient of the whole batch.
@@ -75,7 +75,7 @@ class WeightedTerms:
     def evaluate(
         self, model: Any, params: Any, batch: Batch, frozen: Any, unigram_log_probs_V: jax.Array
     ) -> tuple[Metrics, dict[str, jax.Array]]:
-        """Returns sums over the batch, and guesses for the masked tokens of its first rows.
+        """Computes sums over the batch, and guesses for the masked tokens of its first rows.
 
         Each term's name maps to its sums and its baseline's. `num_sequences` is a number. The
         guesses come from the first term that has any (`Term.guesses`); they are empty if no term
@@ -103,17 +103,17 @@ class WeightedTerms:
         return results | {"num_sequences": int(sums["num_sequences"])}
 
     def held_out_loss(self, results: Mapping[str, float]) -> float:
-        """Returns the weighted sum of the terms' losses in the results of an evaluation."""
+        """Computes the weighted sum of the terms' losses in the results of an evaluation."""
         pairs = zip(self.terms, self.weights, strict=True)
         return sum(weight * results[term.metrics[0].name] for term, weight in pairs)
 
     def teacher_model(self, config: BertConfig) -> PreTrainingModel:
-        """Returns the teacher's model, with the dtype and the execution options of `config`."""
+        """Makes the teacher's model, with the dtype and the execution options of `config`."""
         shared = ("dtype", "scan_layers", "fused_attention")
         options = {name: getattr(config, name) for name in shared}
         terms = tuple(term for term in self.terms if term.needs_teacher)
         return PreTrainingModel(dataclasses.replace(self.teacher, **options), terms)
 
     def _teacher_outputs(self, config: BertConfig, batch: Batch, frozen: Any) -> Mapping[str, Any]:
-        """Returns the outputs of the teacher, without dropout, by the name of the term."""
+        """Computes the teacher's outputs, without dropout, by the names of the terms."""
         return apply(self.teacher_model(config), frozen, batch) if self.teacher else {}

@@ -26,7 +26,7 @@ from bert_jax.training.trainer import Trainer
 
 
 def read_pretrained(path: str) -> Pretrained:
-    """Returns the model at a path, without rows that only pad its vocabulary.
+    """Reads the model at a path, without rows that only pad its vocabulary.
 
     Raises:
       UserError: The path holds no model, or a damaged one.
@@ -40,7 +40,7 @@ def read_pretrained(path: str) -> Pretrained:
 
 
 def read_teacher(config: ConfigDict) -> Pretrained | None:
-    """Returns the teacher of a config; None if no term needs one, or none is named.
+    """Reads the teacher of a config; None if no term needs one, or none is named.
 
     Raises:
       UserError: The teacher cannot be read.

@@ -53,7 +53,7 @@ class RunInput:
     def stream(
         self, spec: StreamSpec, *, shards: Sequence[int] = (0,), num_shards: int = 1
     ) -> Stream:
-        """Returns the batches of a stage; see `Stream`."""
+        """Opens the batches of a stage; see `Stream`."""
         if isinstance(self.train, RecordStore):
             spec = dataclasses.replace(spec, **records.PARTS)
         return Stream(self.train, self.tokenizer, spec, shards=shards, num_shards=num_shards)

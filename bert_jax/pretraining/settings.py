@@ -103,7 +103,7 @@ def _given_keys(source: ConfigSource) -> frozenset[str]:
 def _accepted(
     config: ConfigDict, source: ConfigSource, owner: str, values: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the values, unless one of them contradicts what the user gave.
+    """Checks that no value contradicts what the user gave, and returns the values.
 
     Args:
       config: The user's config.
@@ -136,7 +136,7 @@ def _accepted(
 def _of_store(
     config: ConfigDict, given: Collection[str], metadata: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the keys and values that a given token store determines.
+    """Finds the keys and values that a given token store determines.
 
     `data.input` and `data.vocab` are left out if the user gave the store's own texts or vocabulary
     under another path.
@@ -159,7 +159,7 @@ def _of_store(
 def _of_weights(
     config: ConfigDict, directory: epath.PathLike, pretrained: Pretrained, source: str
 ) -> dict[str, Any]:
-    """Returns the keys and values that the weights at the path `source` determine."""
+    """Finds the keys and values that the weights at the path `source` determine."""
     values = {f"model.{key}": value for key, value in pretrained.model.items()}
     values["family"] = pretrained.family
     if pretrained.tokenizer and not config.data.store:
@@ -179,7 +179,7 @@ def _vocabulary(
     source: str,
     values: dict[str, Any],
 ) -> str:
-    """Returns the path of the vocabulary of initial weights.
+    """Finds the path of the vocabulary of initial weights.
 
     If the files beside the weights have another format, this is the path of a copy in the work
     directory, which `start.check` writes.

@@ -104,7 +104,7 @@ def summarize(
 
 
 def next_commands(config: ConfigDict, directory: epath.PathLike) -> dict[str, str]:
-    """Returns commands that use the model of a finished run, by purpose; see `say_next`."""
+    """Proposes commands that use the model of a finished run, by purpose; see `say_next`."""
     commands, path, terms = {}, shlex.quote(str(directory)), config.objective.terms
     if "replaced_token" in terms:
         use = "detect 'The chef cooked the weather.'"

@@ -105,7 +105,7 @@ class SentenceTask(ExampleTask):
 def sentence_example(
     id: str, texts: Sequence[str], label: int | float | None, is_test: bool
 ) -> Example:
-    """Returns an example of one sentence or two.
+    """Makes an example of one sentence or two.
 
     Raises:
       BadRecord: A sentence is empty and the row is not in a test set.

@@ -187,7 +187,7 @@ class GlueTask(SentenceTask):
 
 
 def find_splits(name: str, source: str) -> dict[str, Source]:
-    """Returns the source of each split of a task.
+    """Finds the source of each split of a task.
 
     Raises:
       UserError: The task's data are missing, or belong to another task.

@@ -76,7 +76,7 @@ class MultipleChoiceTask(ExampleTask):
                         yield self._example(values.get("id"), *commonsense_qa(values), is_test)
 
     def score(self, rows: ExampleRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Returns "accuracy", from 0 to 1."""
+        """Computes "accuracy", from 0 to 1."""
         return {"accuracy": super().score(rows, outputs)["accuracy"]}
 
     def write_predictions(
@@ -121,7 +121,7 @@ class MultipleChoiceTask(ExampleTask):
 
 
 def swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
-    """Returns the context, the choices and the answer of a row of SWAG."""
+    """Reads the context, the choices and the answer of a row of SWAG."""
     endings = [values[column] for column in _SWAG_ENDINGS]
     choices = {
         str(i): f"{values['sent2']} {ending}".strip() if ending.strip() else ""
@@ -131,7 +131,7 @@ def swag(values: Mapping[str, str]) -> tuple[str, dict[str, str], str | None]:
 
 
 def commonsense_qa(values: Mapping[str, Any]) -> tuple[str, dict[str, str], Any]:
-    """Returns the question, the choices and the answer of a line of CommonsenseQA."""
+    """Reads the question, the choices and the answer of a line of CommonsenseQA."""
     try:
         question, choices = values["question"], values.get("choices")
         # The first version of the data has the choices in the question.

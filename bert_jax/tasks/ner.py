@@ -116,7 +116,7 @@ class TaggedRows(TokenRows):
 
 
 def _pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the pieces of a sentence, and the index of the first piece of each word."""
+    """Tokenizes a sentence: its pieces, and the index of the first piece of each word."""
     unknown = np.array([tokenizer.unk_id], np.int32)
     # In some vocabularies a piece includes the space before it.
     spaced = [words[0], *(f" {word}" for word in words[1:])]
@@ -197,7 +197,7 @@ class NerTask(Task):
         return ner_tags.score(rows.tags, self._predictions(rows, outputs))
 
     def class_counts(self) -> dict[str, int]:
-        """Returns the number of training entities of each type."""
+        """Counts the training entities of each type."""
         tags = Counter(itertools.chain(*self.rows("train").tags))
         return {label[2:]: tags[label] for label in self.labels[1::2]}
 

@@ -23,7 +23,7 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Returns the entities of a sentence. A tag is O, or B, I, E or S with "-TYPE"."""
+    """Finds the entities of a sentence. A tag is O, or B, I, E or S with "-TYPE"."""
     found: list[Entity] = []
     previous, previous_type = OUTSIDE, ""
     for index, tag in enumerate(tags):
@@ -37,7 +37,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Returns the tags of a sentence of `length` words with these entities."""
+    """Makes the tags of a sentence of `length` words with these entities."""
     tags = [OUTSIDE] * length
     previous = Entity("", -1, -1)
     for entity in found:

@@ -72,7 +72,7 @@ class SquadTask(Task):
         )
 
     def score(self, rows: Windows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """Returns "exact_match" and "f1" for SQuAD 1.1; for 2.0 see `score_2`."""
+        """Computes "exact_match" and "f1" for SQuAD 1.1; for 2.0 see `score_2`."""
         answers = {question.id: question.answers for question in rows.questions}
         rankings = self._rank(rows, outputs)
         # In 2.0 the best threshold is found among the spans of all questions.

@@ -177,7 +177,7 @@ def tokenized_questions(
 
 
 def _answers(question: dict[str, Any], version: str) -> list[tuple[str, Any]]:
-    """Returns the text and the `answer_start` of each answer."""
+    """Reads the text and the `answer_start` of each answer."""
     try:
         answers = [(answer["text"], answer.get("answer_start")) for answer in question["answers"]]
         is_valid = all(text.strip() for text, _ in answers)

@@ -188,7 +188,7 @@ class Task(abc.ABC):
         self.labels = labels or self.find_labels()
 
     def open_sources(self, source: str) -> dict[str, Source]:
-        """Returns the source of each split."""
+        """Finds the source of each split."""
         return open_splits(source, self.file_names, in_tfds=self.in_tfds)
 
     def find_labels(self) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ class Task(abc.ABC):
         return self._rows[split]
 
     def class_counts(self) -> dict[str, int]:
-        """Returns the number of training examples of each class; empty without classes."""
+        """Counts the training examples of each class; empty without classes."""
         return {}
 
     def part(

@@ -72,7 +72,7 @@ def check(
 
 
 def with_batch_size_per_chip(config: ConfigDict, size: int, topology: Topology) -> ConfigDict:
-    """Returns the config with `size` sequences per chip in every stage."""
+    """Copies the config, with `size` sequences per chip in every stage."""
     # A ConfigDict's own copy would share the stages.
     config = config_lib.from_dict(config_lib.to_dict(config))
     config.train.batch_size = size * topology.num_chips

@@ -99,7 +99,7 @@ def compile_step(
 
 
 def needed_bytes(error: str) -> int | None:
-    """Returns the bytes that a refused program needs; None if the error is not about memory."""
+    """Finds the bytes that a refused program needs; None if the error is not about memory."""
     if "RESOURCE_EXHAUSTED" in error:
         for pattern in _NEEDED:
             if found := pattern.search(error):

@@ -101,7 +101,7 @@ class Operation:
 
 
 def read_operations(text: str, within: str = "") -> list[Operation]:
-    """Returns every scheduled operation of a compiled program.
+    """Reads every scheduled operation of a compiled program.
 
     A fusion counts as one operation.
 
@@ -116,12 +116,12 @@ def read_operations(text: str, within: str = "") -> list[Operation]:
 
 
 def total_cycles(operations: list[Operation]) -> int:
-    """Returns the sum of all cycles."""
+    """Computes the sum of all cycles."""
     return sum(operation.total_cycles for operation in operations)
 
 
 def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
-    """Returns the `count` of each kind of collective in a step, and the `bytes` of its results."""
+    """Computes the `count` of each kind of collective in a step, and the `bytes` of its results."""
     totals: dict[str, dict[str, int]] = {}
     for operation in operations:
         for collective in operation.collectives:
@@ -133,7 +133,7 @@ def collective_bytes(operations: list[Operation]) -> dict[str, dict[str, int]]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Returns the lines of each computation by its name, and the name of the entry."""
+    """Splits a program into the lines of each computation, and finds the name of the entry."""
     computations: dict[str, list[str]] = {}
     entry, lines = "", None
     for line in text.splitlines():
@@ -188,7 +188,7 @@ def _walk(
 def _collectives(
     line: str, inside: str, computations: dict[str, list[str]]
 ) -> tuple[Collective, ...]:
-    """Returns the collectives of an operation, or of the computation `inside` a fusion."""
+    """Finds the collectives of an operation, or of the computation `inside` a fusion."""
     if not inside:
         collective = _collective(line)
         return (collective,) if collective else ()
@@ -221,7 +221,7 @@ def _collectives(
 
 
 def _collective(line: str) -> Collective | None:
-    """Returns the collective that a line runs, starts or ends."""
+    """Parses the collective that a line runs, starts or ends; None for other operations."""
     match = _OPERATION.match(line)
     opcode = _OPCODE.search(match[2]) if match else None
     if not opcode:
@@ -275,7 +275,7 @@ def _kernel(rest: str) -> Kernel | None:
 
 
 def _trip_count(condition: list[str]) -> int:
-    """Returns the trip count of a loop that counts from 0 to the constant in its condition."""
+    """Finds the trip count of a loop that counts from 0 to the constant in its condition."""
     limits = [int(match[1]) for line in condition if (match := _LIMIT.search(line))]
     return max(limits, default=1)
 

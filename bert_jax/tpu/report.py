@@ -31,7 +31,7 @@ _ESTIMATES = (
 
 
 def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, Any]:
-    """Returns the numbers of one compilation; the estimates are None if it does not fit."""
+    """Collects the numbers of one compilation; the estimates are None if it does not fit."""
     chip = topology.chip
     results = {
         "topology": topology.name,
@@ -69,7 +69,7 @@ def report(stage: Stage, compiled: Compiled, topology: Topology) -> dict[str, An
 
 
 def costliest(operations: list[hlo.Operation], topology: Topology) -> list[dict[str, Any]]:
-    """Returns the source lines whose operations take longest, and their fraction of the total."""
+    """Finds the source lines whose operations take longest, and their fractions of the total."""
     seconds: dict[str, float] = {}
     for operation in operations:
         source = _relative(operation.source)

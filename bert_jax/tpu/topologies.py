@@ -36,7 +36,7 @@ _COMPILER_ENVIRONMENT = {
 
 
 def _accelerators() -> dict[str, str]:
-    """Returns the topology of each of Google's accelerator names."""
+    """Maps Google's accelerator names to topologies."""
     names = {}
     # From v2 to v5p a name counts cores, two per chip; v5e and v6e count chips.
     for chip, prefix, cores, slices in (
@@ -95,7 +95,7 @@ def find(name: str, num_slices: int = 1) -> Topology:
 
 
 def devices(topology: Topology) -> list[jax.Device]:
-    """Returns the slice's devices, for which programs can be compiled but not run.
+    """Describes the slice's devices, for which programs can be compiled but not run.
 
     Sets environment variables that the TPU compiler reads when it is loaded.
 

@@ -79,7 +79,7 @@ class Best:
             self._checkpoints.close()
 
     def _saved(self) -> list[int]:
-        """Returns the saved steps. Removes those after `last_step`, which a killed process left."""
+        """Lists the saved steps, and removes later ones than `last_step`, of a killed process."""
         steps = workdir.saved_steps(self._folder)
         for step in steps:
             # The newest checkpoint in this folder counts as the best.

@@ -149,9 +149,9 @@ class Checkpointer:
         return restored and (restored[0], restored[1]["params"])
 
     def _newest(self, args: ocp.args.CheckpointArgs) -> tuple[int, Any, dict[str, Any]] | None:
-        """Returns the step, state and `resume` of the newest undamaged checkpoint.
+        """Restores the step, state and `resume` of the newest undamaged checkpoint.
 
-        Damaged newer ones are set aside.
+        Newer checkpoints, which are damaged, are moved away.
         """
         damaged: list[tuple[int, str]] = []
         for step in reversed(multihost.run_on_process_zero(self.steps)):
@@ -186,7 +186,7 @@ class Checkpointer:
             ) from error
 
     def _restore(self, step: int, args: ocp.args.CheckpointArgs) -> tuple[Any, dict[str, Any]]:
-        """Returns a checkpoint's state and `resume`; raises _Damage if they are not as saved."""
+        """Restores a checkpoint's state and `resume`; raises _Damage if they are not as saved."""
         folder = self._directory / str(step)
         # The manager's `restore` ends with a barrier, which would wait for a process that fails.
         handler = ocp.CompositeCheckpointHandler()
@@ -268,7 +268,7 @@ def _hush_orbax() -> None:
 
 
 def _checksums(state: Any, resume: Any) -> dict[str, int]:
-    """Returns a checksum for each array of a state, by its name, and one for `resume`."""
+    """Computes a checksum for each array of a state, by its name, and one for `resume`."""
     # One after another: on CPU, programs with collectives that run at the same time can deadlock.
     sums = {name: int(_checksum(leaf)) for name, leaf in _by_name(state).items()}
     return sums | {"resume": zlib.crc32(json.dumps(resume).encode())}
@@ -284,7 +284,7 @@ def _by_name(state: Any) -> dict[str, Any]:
 
 @jax.jit
 def _checksum(array: jax.Array) -> jax.Array:
-    """Returns a checksum of an array's bits and their positions, uint32; equal on all meshes."""
+    """Computes a checksum of an array's bits and their positions, uint32; equal on all meshes."""
     bits = jax.lax.bitcast_convert_type(array, f"uint{8 * array.itemsize}").astype(jnp.uint32)
     position = jnp.uint32(0)
     for axis, size in enumerate(array.shape):

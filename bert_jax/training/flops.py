@@ -33,7 +33,7 @@ def pretraining_flops_per_sequence(
     num_predictions: int,
     teacher: BertConfig | None = None,
 ) -> float:
-    """Returns the FLOPs of forward and backward for one sequence, matrix products only.
+    """Computes the FLOPs of forward and backward for one sequence, matrix products only.
 
     For BERT with N layers this is 3 [2 N S (4 H^2 + 2 H F) + 4 N S^2 H + 2 P (H^2 + H V) + 2 H^2],
     where S is `length` and P is `num_predictions`. A product of [m, k] and [k, n] counts 2 m k n
@@ -54,7 +54,7 @@ def pretraining_flops_per_sequence(
 def task_flops_per_sequence(
     model: TaskModel, length: int, rates: LayerRates | None = None
 ) -> float:
-    """Returns the FLOPs of forward and backward for one sequence of a task.
+    """Computes the FLOPs of forward and backward for one sequence of a task.
 
     Blocks above the highest layer of `model.features` do not run. Frozen weights have no backward
     pass. For all other weights, the backward pass counts twice the forward pass.
@@ -91,7 +91,7 @@ def _encoder(config: BertConfig, length: int) -> int:
 
 
 def _embeddings(config: BertConfig, length: int) -> int:
-    """Returns the FLOPs of the projection of narrow embeddings, forward."""
+    """Computes the FLOPs of the projection of narrow embeddings, forward."""
     width = config.embedding_width
     return 2 * length * width * config.hidden_size if width != config.hidden_size else 0
 
@@ -103,7 +103,7 @@ def _block(config: BertConfig, length: int) -> int:
 
 
 def _bilstm(width: int, size: int, length: int) -> int:
-    """Returns the FLOPs of a BiLSTM's forward pass, with four gates in two directions."""
+    """Computes the FLOPs of a BiLSTM's forward pass, with four gates in two directions."""
     return 2 * length * 2 * 4 * size * (width + size + (NUM_BILSTM_LAYERS - 1) * 3 * size)
 
 

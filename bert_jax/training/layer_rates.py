@@ -39,11 +39,11 @@ class LayerRates:
     frozen_positions: bool = False
 
     def factors(self, params: Any) -> Any:
-        """Returns a tree of float32 numpy arrays that broadcast against the leaves of `params`."""
+        """Makes a tree of float32 numpy arrays that broadcast against the leaves of `params`."""
         return jax.tree_util.tree_map_with_path(self._factor, params)
 
     def without_gradients(self, params: Any) -> Any:
-        """Returns the parameters unchanged, but without gradients for frozen ones."""
+        """Stops the gradients of frozen parameters. All values are unchanged."""
 
         def stopped(factor: np.ndarray, leaf: jax.Array) -> jax.Array:
             if factor.all():
@@ -54,7 +54,7 @@ class LayerRates:
         return jax.tree.map(stopped, self.factors(params), params)
 
     def scaling(self) -> optax.GradientTransformation:
-        """Returns a transformation that multiplies updates, with weight decay, by the factors."""
+        """Makes a transformation that multiplies updates, with weight decay, by the factors."""
 
         def update(updates, state, params=None):
             return jax.tree.map(lambda x, f: x * f, updates, self.factors(updates)), state
@@ -77,7 +77,7 @@ class LayerRates:
         return np.array(not frozen, np.float32)
 
     def _of_depth(self, depth: np.ndarray) -> np.ndarray:
-        """Returns the factor at a depth: 0 for the embeddings, from 1 for the blocks."""
+        """Computes the factor at a depth: 0 for the embeddings, from 1 for the blocks."""
         trained = (depth > self.frozen_layers) & (not self.frozen_encoder)
         power = self.num_layers + 1 + self.decay_offset - depth
         return np.where(trained, self.decay**power, 0).astype(np.float32)

@@ -224,7 +224,7 @@ class Meter:
             self._flops += flops
 
     def summary(self, peak_flops_per_second: float | None) -> dict[str, float | None]:
-        """Returns averages and rates since `reset`; rates are None if no step was timed."""
+        """Computes averages and rates since `reset`; rates are None if no step was timed."""
         averages = {name: total / max(self._count, 1) for name, total in self._sums.items()}
         seconds = self._seconds
         if self._since is not None:
@@ -248,7 +248,7 @@ class Meter:
             self._clear_times()
 
     def run_sequences_per_second(self) -> float | None:
-        """Returns the average over all timed steps of this meter, up to the last `reset`."""
+        """Computes the average over all timed steps of this meter, up to the last `reset`."""
         return self._run_sequences / self._run_seconds if self._run_seconds else None
 
     def state(self) -> dict[str, Any]:

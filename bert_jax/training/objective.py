@@ -16,7 +16,7 @@ def declared_fields(config: ConfigDict) -> BatchFields:
 
 
 def make_objective(config: ConfigDict) -> WeightedTerms:
-    """Returns the objective of a config, without a teacher.
+    """Builds the objective of a config, without a teacher.
 
     Raises:
       UserError: A term is unknown, needs a batch field that the rows and the corruption of the

@@ -57,7 +57,7 @@ def make_optimizer(
 
 
 def decayed(params: Any) -> Any:
-    """Returns a tree of bools: which parameters BERT decays and LAMB adapts.
+    """Makes a tree of bools: whether BERT decays and LAMB adapts a parameter.
 
     LayerNorm and biases are excluded by their names, as in the original; the embeddings are not.
     """
@@ -72,7 +72,7 @@ def decayed(params: Any) -> Any:
 def scale_by_adam(
     b1: float, b2: float, eps: float, bias_correction: bool, eps_before_correction: bool = False
 ) -> optax.GradientTransformation:
-    """Returns a transformation of gradients to Adam's direction m / (sqrt(v) + eps).
+    """Makes a transformation of gradients to Adam's direction m / (sqrt(v) + eps).
 
     `bias_correction` divides the moments m and v by 1 - b^t first. optax's own transformation
     always does that; the original BERT never does. With `eps_before_correction` the direction is
@@ -106,7 +106,7 @@ def _corrected(moments: Any, decay: float, count: jax.Array) -> Any:
 
 
 def _total_weight(decay: float, count: jax.Array) -> jax.typing.ArrayLike:
-    """Returns 1 - decay^count.
+    """Computes 1 - decay^count.
 
     expm1 keeps the digits of float32: 1 - 0.999^t loses three of seven in the first steps.
     """

@@ -142,7 +142,7 @@ class Recorder:
             yield
 
     def times(self) -> dict[str, float | None]:
-        """Returns the average speed over all lines logged by this process, and `compile_seconds`.
+        """Computes the average speed over all lines logged by this process, and `compile_seconds`.
 
         The latter is the time that this process spent compiling train steps.
         """

@@ -12,7 +12,7 @@ from bert_jax.training.stages import Stage
 def make_schedule(
     schedule: ConfigDict, stages: Sequence[Stage]
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
-    """Returns step (counted from 0) -> float32 learning rate.
+    """Makes the schedule: a function from a step, counted from 0, to a float32 learning rate.
 
     With `shape` bert, as in google-research/bert's optimization.py, the rate is
     `peak * s / warmup` in the warm-up, then `peak * (1 - s / total)^power`. s counts from the start
@@ -76,7 +76,7 @@ def make_schedule(
 
 
 def warmup_warnings(schedule: ConfigDict, stages: Sequence[Stage]) -> list[str]:
-    """Returns a sentence if the warm-up is longer than the run, or else nothing."""
+    """Warns, in a list of one sentence, if the warm-up is longer than the run."""
     num_steps = sum(stage.num_planned_steps for stage in stages)
     if stages[0].peak_learning_rate or schedule.warmup_steps < num_steps:
         return []

@@ -78,12 +78,12 @@ def resolve_stages(config: ConfigDict) -> list[Stage]:
 
 
 def stage_of(stages: Sequence[Stage], step: int) -> Stage:
-    """Returns the stage of a step, counted from 1; the last stage for later steps."""
+    """Finds the stage of a step, counted from 1; later steps belong to the last stage."""
     return next((stage for stage in stages if step <= stage.end_step), stages[-1])
 
 
 def numbered_stage(config: ConfigDict, number: int) -> Stage:
-    """Returns the stage of `--stage`, an index of `config.train.stages` that counts from 1.
+    """Finds the stage of `--stage`, an index of `config.train.stages` that counts from 1.
 
     Raises:
       UserError: There is no such stage, or it has no steps.

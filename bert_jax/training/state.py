@@ -26,7 +26,7 @@ class TrainState:
 
 
 def init_params(model: nn.Module, seed: int) -> Any:
-    """Returns initial parameters, each in its box of logical axis names (flax's `meta`)."""
+    """Creates initial parameters, each in its box of logical axis names (flax's `meta`)."""
     batch = {name: jnp.zeros((1,) * axes, jnp.int32) for name, axes in model.fields.items()}
     return model.init(jax.random.key(seed), batch, deterministic=True)["params"]
 
@@ -43,7 +43,7 @@ def abstract_params(model: nn.Module) -> Any:
 def state_shardings(
     model: nn.Module, optimizer: optax.GradientTransformation, layout: Layout
 ) -> TrainState:
-    """Returns the shardings of the state; moments are sharded like their parameters."""
+    """Makes the shardings of the state; moments are sharded like their parameters."""
     boxed = abstract_params(model)
     params = layout.params(boxed)
     opt_state = jax.eval_shape(optimizer.init, nn.unbox(boxed))

@@ -76,7 +76,7 @@ def make_train_step(
 
 
 def _split(parts: int) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function [B, ...] -> [parts, B / parts, ...] that moves no rows between devices.
+    """Makes a function [B, ...] -> [parts, B / parts, ...] that moves no rows between devices.
 
     Microbatch i takes every `parts`-th row. The contiguous slice of the batch on a device
     therefore contains the device's part of every microbatch.

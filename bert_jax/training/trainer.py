@@ -247,11 +247,11 @@ class Trainer:
         yield from ready
 
     def flops_per_step(self, stage: Stage) -> float:
-        """Returns the analytic FLOPs of one train step over all devices."""
+        """Computes the analytic FLOPs of one train step over all devices."""
         return stage.batch_size * self.flops_per_sequence(stage)
 
     def flops_until(self, step: float) -> float:
-        """Returns the analytic FLOPs of all train steps before `step`."""
+        """Computes the analytic FLOPs of all train steps before `step`."""
         return sum(
             min(max(step - stage.first_step, 0), stage.num_steps) * self.flops_per_step(stage)
             for stage in self.stages
@@ -263,7 +263,7 @@ class Trainer:
         return None if peak is None else peak * self.mesh.devices.size
 
     def num_parameters(self) -> int:
-        """Returns the number of parameters, without the rows that only pad the vocabulary."""
+        """Counts the parameters, without the rows that only pad the vocabulary."""
         c = self.model_config
         boxed = abstract_params(self.model)
         total = 0

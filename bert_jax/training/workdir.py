@@ -106,7 +106,7 @@ def check(workdir: epath.PathLike, config: ConfigDict) -> list[str]:
 
 
 def _fixed_key(config: ConfigDict, changed: Iterable[str], *also: Change) -> str | None:
-    """Returns the first of the changed keys that must not change, or None.
+    """Finds the first of the changed keys that must not change; None if all may.
 
     Args:
       also: What may change in addition to the keys that may always change.
@@ -162,7 +162,7 @@ def newest_checkpoint(workdir: epath.PathLike) -> int | None:
 
 
 def saved_steps(folder: Path | epath.Path) -> list[int]:
-    """Returns the steps in a folder of checkpoints in order, damaged ones too."""
+    """Lists the steps in a folder of checkpoints in order, damaged ones too."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -301,13 +301,13 @@ def claim_corpus(
 
 
 def read_corpus(workdir: epath.PathLike) -> dict[str, Any]:
-    """Returns what `claim_corpus` saved: the identity of the run's data."""
+    """Reads what `claim_corpus` saved: the identity of the run's data."""
     like = {"sources?": [{"path?": ""}], "options?": {}}
     return files.read_json(epath.Path(workdir) / CORPUS, like)
 
 
 def load_vocabulary(workdir: epath.PathLike) -> tuple[Tokenizer, np.ndarray | None]:
-    """Returns the tokenizer and token_counts_V (int64), which is None for converted weights."""
+    """Reads the tokenizer and token_counts_V (int64), which is None for converted weights."""
     path = epath.Path(workdir)
     if not (path / TOKENIZER).exists():
         raise UserError(f"{path} has no {TOKENIZER}/; the command of the run writes it again")
@@ -345,7 +345,7 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """Returns the first key that differs and its two values; for lists, one differing item."""
+    """Finds the first key that differs, with both values; for lists, with one differing item."""
     # The other keys determine the report, and the paths of skipped documents change with a move.
     ignored = ("report", "first_dropped")
     before, now = ({k: v for k, v in d.items() if k not in ignored} for d in (before, now))
@@ -360,7 +360,7 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, Any, 
 
 
 def _without_directories(corpus: dict[str, Any]) -> dict[str, Any]:
-    """Returns a store's metadata without the directories of its files, which may have moved."""
+    """Removes the directories of files, which may have moved, from a store's metadata."""
     if not corpus.get("sources"):
         return corpus
     sources = [{**s, "path": os.path.basename(s.get("path", ""))} for s in corpus["sources"]]

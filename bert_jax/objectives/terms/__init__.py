@@ -25,7 +25,7 @@ BERT_TERMS = ("masked_lm", "next_sentence")
 def make_terms(
     names: Sequence[str] = BERT_TERMS, options: Mapping[str, Any] | None = None
 ) -> tuple[Term, ...]:
-    """Returns the terms that `config.objective.terms` names.
+    """Makes the terms that `config.objective.terms` names.
 
     Args:
       names: Keys of TERMS, or "MODULE:NAME".

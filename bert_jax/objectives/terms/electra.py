@@ -31,7 +31,7 @@ class Generator(MaskedTokenPrediction):
         return {"generator": GeneratorModel(config.generator)}
 
     def prepare(self, model, batch, *, deterministic):
-        """Returns the batch with samples in `input_ids`, and with `generator_logits` [B, M, W]."""
+        """Puts samples into `input_ids`, and adds `generator_logits` [B, M, W]."""
         embeddings = model.bert.embeddings
         logits_BxMxW = model.generator(
             embeddings(batch["input_ids"], batch["token_type_ids"], deterministic),
@@ -49,7 +49,7 @@ class Generator(MaskedTokenPrediction):
         return {**batch, "input_ids": ids_BxL, "generator_logits": logits_BxMxW}
 
     def samples(self, model, logits_BxMxW, batch):
-        """Returns a token for each position, int32 [B, M], always below `vocab_size`."""
+        """Draws a token for each position, int32 [B, M], always below `vocab_size`."""
         key = model.make_rng("sample")
         return jax.random.categorical(key, logits_BxMxW).astype(jnp.int32)
 
@@ -142,7 +142,7 @@ class ReplacedToken(Term):
 
 
 def _is_replaced(batch):
-    """Returns which tokens differ from the original ones, bool [B, L].
+    """Finds the tokens that differ from the original ones, bool [B, L].
 
     A sample that equals the original token is not replaced.
     """

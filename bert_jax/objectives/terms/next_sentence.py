@@ -14,7 +14,7 @@ from bert_jax.objectives.term import Metric, Term, example_weights, loss_and_acc
 
 
 def pair_metrics(name: str, label: str) -> tuple[Metric, ...]:
-    """Returns the metrics of a term that predicts the label of a pair."""
+    """Declares the metrics of a term that predicts the label of a pair."""
     return (
         Metric(
             f"{name}_loss",

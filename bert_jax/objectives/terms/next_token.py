@@ -31,7 +31,7 @@ class NextToken(TokenPrediction):
         return {"mlm": LanguageModelHead(config)}
 
     def outputs(self, model, hidden_BxLxD, pooled_BxD, batch):
-        """Returns `DecoderInputs`; the full logits never exist at once."""
+        """Returns `DecoderInputs`, from which the loss computes a few logits at a time."""
         return decoder_inputs(model, hidden_BxLxD)
 
     def total(self, batch):
