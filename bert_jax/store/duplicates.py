@@ -35,7 +35,7 @@ from bert_jax.text.sources import Place
 TOKENIZED = f"{UNFINISHED}/tokenized"
 # What happens to a document: it is kept, or it is a copy of one to train on or of a held-out one.
 KEPT, COPY, COPY_OF_HELDOUT = 0, 1, 2
-# What metadata.json says of the removed documents, per corpus.
+# The counts of what was removed, as metadata.json has them.
 REMOVED = (
     "train_documents",
     "train_tokens",
@@ -47,7 +47,7 @@ _ENTRY = np.dtype([("key", "<u8"), ("document", "<u4")])
 # Keys are counted by their upper bits, and sorted in buckets of whole cells.
 _CELL_BITS = 12
 _NUM_CELLS = 2**_CELL_BITS
-_BUCKET_ENTRIES = 2**21
+_BUCKET_ENTRIES = 2**20
 _READ_ENTRIES = 2**18
 # The number of files that are read at a time, which matters for object storage.
 _NUM_READERS = 16
@@ -64,19 +64,11 @@ class DocumentRow(NamedTuple):
 
 
 class PartDocuments:
-    """Collects the documents of a part while they are written to its splits.
-
-    Attributes:
-      sources: The files and data sets of the documents.
-    """
+    """Collects the documents of a part while they are written to its splits."""
 
     def __init__(self) -> None:
         self._values = array("q")
         self._index: dict[str, int] = {}
-
-    @property
-    def sources(self) -> list[str]:
-        return list(self._index)
 
     def append(self, place: Place, num_bytes: int, is_heldout: bool) -> None:
         source = self._index.setdefault(place.source, len(self._index))
@@ -101,7 +93,7 @@ class PartDocuments:
         np.save(directory / "clusters.npy", np.stack([cluster_D, is_heldout_D]))
         return {
             "documents": len(row_DxF),
-            "sources": self.sources,
+            "sources": list(self._index),
             "cell_starts": cell_starts.tolist(),
         }
 
@@ -171,9 +163,9 @@ def linked(key_N: np.ndarray, document_N: np.ndarray) -> tuple[np.ndarray, np.nd
         return key_N, document_N, np.zeros((0, 2), np.int64)
     first_K = np.minimum.reduceat(document_N, start_K)
     first_N = np.repeat(first_K, np.diff(np.append(start_K, len(key_N))))
-    pair_Nx2 = np.stack([first_N, document_N], axis=1)
-    pair_Px2 = np.unique(pair_Nx2[first_N != document_N], axis=0)
-    return key_N[start_K], first_K, pair_Px2
+    is_other_N = first_N != document_N
+    pair_Px2 = np.stack([first_N[is_other_N], document_N[is_other_N]], axis=1)
+    return key_N[start_K], first_K, np.unique(pair_Px2, axis=0)
 
 
 def join(cluster_D: np.ndarray, pair_Px2: np.ndarray) -> None:
@@ -215,7 +207,7 @@ def part_path(output: Directory, number: int) -> Directory:
 def make_buckets(output: Directory, num_parts: int) -> dict[str, Any]:
     """Returns the content of buckets.json, from the results of the stage "tokenize".
 
-    It has the index of the first document of each part, and the cells at which the buckets begin.
+    It has the index of the first document of each part and of the end, and the number of buckets.
     Beside it, bucket_starts.npy, [buckets + 1, parts], has the entries of the parts at which the
     buckets begin.
     """
@@ -230,7 +222,7 @@ def make_buckets(output: Directory, num_parts: int) -> dict[str, Any]:
     return {"first_documents": [0, *np.cumsum(lengths).tolist()], "num_buckets": len(cells) - 1}
 
 
-def find_pairs(output: Directory, num_parts: int, number: int) -> dict[str, Any]:
+def find_pairs(output: Directory, num_parts: int, number: int) -> None:
     """Writes the pairs of every `num_parts`-th bucket from `number` on, of all parts."""
     buckets = read_file(output, "buckets.json")
     starts_BxP = _load(output, "bucket_starts.npy")
@@ -247,7 +239,6 @@ def find_pairs(output: Directory, num_parts: int, number: int) -> dict[str, Any]
         keys = [entries["key"] for entries in read]
         pairs.append(linked(np.concatenate(keys), np.concatenate(documents))[2])
     _save(output, f"pairs-{number:05d}.npy", np.unique(np.concatenate(pairs), axis=0))
-    return {}
 
 
 def _read_keys(output: Directory, part: int, start: int, stop: int) -> np.ndarray:

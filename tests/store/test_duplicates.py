@@ -233,7 +233,7 @@ def test_the_number_of_parts_plays_no_role(kind, fraction, make, texts, tmp_path
         assert len(Corpus(texts).parts(part_bytes)) == number
         output = tmp_path / str(number)
         # Several buckets.
-        monkeypatch.setattr(duplicates, "_BUCKET_ENTRIES", 50 if number > 1 else 2**21)
+        monkeypatch.setattr(duplicates, "_BUCKET_ENTRIES", 50 if number > 1 else 2**20)
         metadata = make(texts, output, part_bytes=part_bytes, **settings)
         made[number] = [stored(output, split) for split in ("train", "heldout")]
         made[number] += [metadata["report"], metadata["splits"], metadata["first_dropped"]]
