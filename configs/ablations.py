@@ -12,12 +12,12 @@ trains in minutes on two cores with the built-in corpus.
 | no_nsp | weight 0 for the next-sentence loss; the rows are the same | Table 5 |
 | single_segment | rows of one segment, no next-sentence loss | not in the paper |
 | ltr | causal attention, next token everywhere, no next-sentence loss | Table 5 |
-| mask_A_B_C | percentages of the chosen tokens that become [MASK], stay, become random | Table 8 |
+| mask_A_B_C | percentages of the chosen tokens: become [MASK], are kept, become random | Table 8 |
 
 A_B_C is one of 100_0_0, 80_0_20, 80_20_0, 0_20_80 or 0_0_100.
 
 For the last row of Table 5, a BiLSTM above the LTR encoder, fine-tune the `ltr` model with
-`--config.train.bilstm_size=768`. A causal model stays causal in fine-tuning, and classification
+`--config.train.bilstm_size=768`. A causal model is causal in fine-tuning too, and classification
 reads its last token. Held-out evaluation always masks 15 %, replaced 80/10/10.
 
 Hardware: as for configs/base.py; two CPU cores for `_tiny`.

@@ -24,7 +24,7 @@ def get_config(arg: str = ""):
     c.dtype = "bfloat16"
     c.seed = 0
 
-    # The encoder: a post-LayerNorm Transformer. The keys are those of bert_config.json.
+    # The encoder: a post-LayerNorm Transformer. The keys are named as in bert_config.json.
     c.model.vocab_size = 30522
     c.model.hidden_size = 768
     c.model.num_hidden_layers = 12

@@ -2,7 +2,7 @@
 
 NAME is bert, roberta, spanbert, albert, electra or distilbert. All runs have the same number of
 analytic FLOPs (1e14), the optimizer and schedule of mini_laptop.py, and one WordPiece vocabulary of
-8,192 tokens. Rows, masks, terms and model options are those of the family's `base`.
+8,192 tokens. Rows, masks, terms and model options are as in the family's `base`.
 
     python benchmarks/families.py --corpus='BOOKS/*.jsonl.gz' --data=DATA --workdir=DIR
 
