@@ -87,7 +87,7 @@ def finetune(
             stack.enter_context(closing(run.best))
             differences = settings.recorded(config, source)
             multihost.run_on_process_zero(lambda: run.claim(differences))
-            warnings = settings.without_flags(run.warnings, source)
+            warnings = settings.unflagged(run.warnings, source)
             announce(run.config, run.task, run.trainer, path, step, warnings)
 
             # Train.

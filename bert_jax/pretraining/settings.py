@@ -220,7 +220,7 @@ def print_differences(config: ConfigDict, source: ConfigSource) -> None:
         say(f"config.{key} is {json.dumps(now)}, not {json.dumps(before)} as in {source.name}")
 
 
-def without_flags(warnings: Iterable[str], source: ConfigSource) -> list[str]:
+def unflagged(warnings: Iterable[str], source: ConfigSource) -> list[str]:
     """Drops the warnings about keys that the user has just set by a flag."""
     subjects = tuple(f"config.{key} " for key in source.flags)
     return [warning for warning in warnings if not warning.startswith(subjects)]

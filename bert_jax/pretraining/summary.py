@@ -66,7 +66,7 @@ def announce(
     if reports and not step:
         terminal().print(corpus_report.table(reports, corpus_report.MAIN_ROWS))
         warnings = [*warnings, *corpus_report.warnings(reports)]
-    for warning in settings.without_flags(warnings, source):
+    for warning in settings.unflagged(warnings, source):
         say(f"warning: {warning}")
     if step:
         beginning = f"continuing from step {step:,}"

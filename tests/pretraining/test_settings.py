@@ -22,4 +22,4 @@ def test_a_flag_gives_no_warning_about_its_own_key():
         "config.schedule.warmup_steps is 10: in 9 steps ...",
         "the run repeats the text ...",
     ]
-    assert settings.without_flags(warnings, source) == warnings[1:]
+    assert settings.unflagged(warnings, source) == warnings[1:]
