@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +47,9 @@ _JSON_TYPES = {
 }
 # A regular expression for what `new_file` appends to the name of a file while it is written.
 PARTIAL = r"\.[0-9a-f]{8}\.partial"
+# A file that `new_file` has not written to for this time belongs to a process that was killed. Many
+# shared file systems have no locks that would tell.
+_REMAINS_SECONDS = 3600
 # Packages whose exceptions mean that storage or the network failed.
 _CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. requests.".split())
 
@@ -116,7 +120,8 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
     """Yields a seekable file that appears under its name once the block ends without an error.
 
     It is created exclusively, under a random name in the same directory, so that no link is
-    followed and no other process writes to it. The remains of killed processes are removed.
+    followed and no other process writes to it. The remains of killed processes are removed after
+    an hour.
     """
     with contextlib.ExitStack() as stack:
         if is_remote(path):
@@ -128,7 +133,6 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
         with with_filename(path, partial):
             with partial.open("xb") as stream:
                 stack.callback(partial.unlink, missing_ok=True)
-                _lock(stream.fileno())
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -139,24 +143,14 @@ def new_file(path: epath.PathLike) -> Iterator[BinaryIO]:
 
 
 def _remove_remains(path: Path) -> None:
-    """Removes the files of killed processes that were in `new_file`: their locks are free."""
+    """Removes the files of killed processes that were in `new_file`."""
     ours = re.compile(re.escape(path.name) + PARTIAL)
     for file in path.parent.glob("*.partial"):
         if ours.fullmatch(file.name) and file.is_file() and not file.is_symlink():
-            with contextlib.suppress(OSError), file.open("rb") as stream:
-                if _lock(stream.fileno()):
+            # Another process may have removed it.
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - file.stat().st_mtime > _REMAINS_SECONDS:
                     file.unlink()
-
-
-def _lock(descriptor: int) -> bool:
-    """Locks a file or directory until it is closed; False if another process holds the lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # The file system has no locks.
-    return True
 
 
 def write_whole(path: epath.PathLike, content: bytes) -> None:
@@ -332,8 +326,12 @@ def lock_directory(directory: epath.PathLike, refusal: str) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         # The system releases the lock when the process ends, even if it is killed.
-        if not _lock(descriptor):
-            raise UserError(refusal)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(refusal) from None
+        except OSError:
+            pass  # The file system has no locks.
         yield
     finally:
         os.close(descriptor)

@@ -5,6 +5,7 @@ import gzip
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -123,6 +124,7 @@ def test_a_planted_link_is_not_followed(tmp_path, monkeypatch, name):
 def test_remains_of_a_killed_process_are_removed(tmp_path):
     for name in ("x.12345678.partial", "x.1234.partial", "x.partial", "y.12345678.partial"):
         (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, time.time() - 2 * 3600))
     with files.new_file(tmp_path / "x") as first:
         first.write(b"first")
         # The file of a process that is still writing stays.
