@@ -27,6 +27,15 @@ TOKENIZER: Section = {
         change=Change.WITH_STORE,
         is_path=True,
     ),
+    "vocab_from": _tokenizer_field(
+        "sample",
+        "Text that a vocabulary is trained on. sample: training documents of up to 64 MiB (16 MiB "
+        "for sentencepiece), drawn evenly. counts: the words of all training documents, which "
+        "are counted first (wordpiece and byte_bpe only).",
+        choices=("sample", "counts"),
+        change=Change.WITH_STORE,
+        omitted="sample",
+    ),
     "special_tokens": _tokenizer_field(
         "bert",
         "Spellings, positions and ids of the special tokens. bert: [CLS] A [SEP] B [SEP]. "
@@ -315,6 +324,16 @@ def _check_tokenizer(data: ConfigDict) -> None:
         raise UserError(
             "config.data.vocab is empty; config.data.tokenizer=fastbpe is not trained here and "
             "needs a vocab.txt with bpe.codes beside it"
+        )
+    if data.vocab_from == "counts" and data.tokenizer not in ("wordpiece", "byte_bpe"):
+        raise UserError(
+            f"config.data.vocab_from is counts, but config.data.tokenizer={data.tokenizer} is not "
+            "trained on counts of words; set it to sample"
+        )
+    if data.vocab_from == "counts" and data.vocab:
+        raise UserError(
+            f"config.data.vocab_from is counts, but config.data.vocab is {data.vocab}, so no "
+            "vocabulary is trained; leave one of them out"
         )
     if data.tokenizer == "fastbpe" and data.special_tokens != "roberta":
         raise UserError(

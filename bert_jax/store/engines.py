@@ -40,6 +40,8 @@ TITLES = {
     "count": "counting documents",
     "ends": "counting documents",
     "sample": "reading for the vocabulary",
+    "words": "counting words",
+    "merge": "adding the counts of words",
     "tokenize": "tokenizing",
     "pairs": "comparing documents",
     "select": "removing copies",

@@ -142,7 +142,10 @@ def _run(
     heldout = engine.once(
         output, "heldout.json", lambda: reductions.choose_heldout(output, plan, data)
     )
-    if not data.vocab:
+    if data.vocab_from == "counts":
+        engine.map(output, plan, "words", parts)
+        engine.map(output, plan, "merge", reductions.groups_of_parts(plan))
+    elif not data.vocab:
         if heldout["end_fraction"]:
             engine.map(output, plan, "ends", parts)
         engine.once(output, "sample.json", lambda: reductions.choose_sample(output, plan, data))

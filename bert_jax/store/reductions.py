@@ -16,7 +16,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.progress import say
-from bert_jax.store import duplicates, preparation_report
+from bert_jax.store import duplicates, preparation_report, word_counts
 from bert_jax.store.heldout import choose
 from bert_jax.store.manifest import given_tokenizer, tokenizer_options
 from bert_jax.store.part import Part, write_parts
@@ -29,7 +29,7 @@ from bert_jax.store.plan import (
     result_name,
     written,
 )
-from bert_jax.store.stages import heldout_text, part_directory, part_name
+from bert_jax.store.stages import counts_path, heldout_text, part_directory, part_name
 from bert_jax.store.token_store import PARTS_VERSION, SPLITS, SplitWriter, write_metadata
 from bert_jax.store.vocabulary_sample import DocumentSample
 from bert_jax.text.bad_records import NUM_FIRST
@@ -110,6 +110,11 @@ def parts_with_sample(output: Directory, plan: Plan) -> list[int]:
     return np.unique(parts).tolist()
 
 
+def groups_of_parts(plan: Plan) -> range:
+    """Returns the number of the first part of each group whose counts of words are added."""
+    return range(len(plan.parts))[:: word_counts.GROUP_PARTS]
+
+
 def make_tokenizer(
     output: Directory, plan: Plan, data: ConfigDict, vocab_size: int
 ) -> dict[str, Any]:
@@ -122,13 +127,14 @@ def make_tokenizer(
         tokenizer = given_tokenizer(data, vocab_size)
     else:
         say(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
-        tokenizer = tokenizers.train(
-            data.tokenizer,
-            _sentences(output, plan),
-            vocab_size=vocab_size,
-            sentencepiece_type=data.sentencepiece_type,
-            **tokenizer_options(data),
-        )
+        options = {"vocab_size": vocab_size, **tokenizer_options(data)}
+        if data.vocab_from == "counts":
+            paths = [counts_path(output, "merge", number) for number in groups_of_parts(plan)]
+            counts = word_counts.most_frequent(paths)
+            tokenizer = tokenizers.train_on_counts(data.tokenizer, counts, **options)
+        else:
+            options["sentencepiece_type"] = data.sentencepiece_type
+            tokenizer = tokenizers.train(data.tokenizer, _sentences(output, plan), **options)
         if tokenizer.num_unused:
             say(
                 f"{tokenizer.num_unused:,} of the {vocab_size:,} entries are [unusedN]: all "

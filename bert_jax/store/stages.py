@@ -6,6 +6,9 @@ it runs. A user's mistake is a result too, so that no engine tries the same part
     count      the sizes of the documents
     ends       the same where the end of each document is held out
     sample     the sentences of the documents that the vocabulary is trained on
+    words      how often each word occurs in the training documents, if the vocabulary is trained on
+               counts
+    merge      the sums of these counts over a group of parts
     tokenize   the tokens of the part, train/N and heldout/N
     pairs      the pairs of documents with a key in common, see `bert_jax.store.duplicates`
     select     train/N and heldout/N without copies of other documents
@@ -25,11 +28,12 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.store import duplicates
+from bert_jax.store import duplicates, word_counts
 from bert_jax.store.heldout import HeldOut, HeldOutText
-from bert_jax.store.manifest import open_corpus
+from bert_jax.store.manifest import open_corpus, tokenizer_options
 from bert_jax.store.plan import (
     UNFINISHED,
     Directory,
@@ -96,7 +100,7 @@ def run_part(
 
     Args:
       output: The directory of an unfinished store.
-      stage: "count", "ends", "sample", "tokenize", "pairs" or "select".
+      stage: "count", "ends", "sample", "words", "merge", "tokenize", "pairs" or "select".
       number: The number of the part.
       num_processes: The number of processes that tokenize, which does not affect the result.
       advance: Called with the amount read, in MB or documents; see `Corpus.unit`.
@@ -176,6 +180,31 @@ def _sample(part: _Part) -> dict[str, Any]:
     return {}
 
 
+def _words(part: _Part) -> dict[str, Any]:
+    words_of = tokenizers.training_words_of(part.data.tokenizer, **tokenizer_options(part.data))
+    texts = (
+        text
+        for document in part.marked()
+        if not document.is_heldout
+        for text in sentences_of(document.text, document.is_split, part.data.language)
+    )
+    word_counts.write_counts(texts, words_of, counts_path(part.output, "words", part.number))
+    return {}
+
+
+def _merge(part: _Part) -> dict[str, Any]:
+    group = range(len(part.plan.parts))[part.number : part.number + word_counts.GROUP_PARTS]
+    paths = [counts_path(part.output, "words", number) for number in group]
+    word_counts.merge_counts(paths, counts_path(part.output, "merge", part.number))
+    part.advance(part.plan.megabytes(part.number))
+    return {}
+
+
+def counts_path(output: Directory, stage: str, number: int) -> Directory:
+    """Returns the path of the counts of words that a stage writes."""
+    return (output / UNFINISHED / result_name(stage, number)).with_suffix(".tsv")
+
+
 def _tokenize(part: _Part) -> dict[str, Any]:
     kind = part.data.duplicates
     documents = None if kind == "keep" else duplicates.PartDocuments()
@@ -230,6 +259,8 @@ _STAGES = {
     "count": _count,
     "ends": _count_ends,
     "sample": _sample,
+    "words": _words,
+    "merge": _merge,
     "tokenize": _tokenize,
     "pairs": _find_pairs,
     "select": _select,

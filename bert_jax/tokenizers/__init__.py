@@ -1,7 +1,14 @@
 """Tokenizers behind one interface: WordPiece, SentencePiece, byte-level BPE and fastBPE."""
 
 from bert_jax.tokenizers.base import CONVENTIONS, MASK, SPECIAL_TOKENS, SpecialTokens, Tokenizer
-from bert_jax.tokenizers.factory import from_file, load, train, vocabulary_files
+from bert_jax.tokenizers.factory import (
+    from_file,
+    load,
+    train,
+    train_on_counts,
+    training_words_of,
+    vocabulary_files,
+)
 from bert_jax.tokenizers.sequence import TokenRow
 
 __all__ = [
@@ -14,5 +21,7 @@ __all__ = [
     "from_file",
     "load",
     "train",
+    "train_on_counts",
+    "training_words_of",
     "vocabulary_files",
 ]

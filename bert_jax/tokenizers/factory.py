@@ -8,7 +8,14 @@ from etils import epath
 
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
-from bert_jax.tokenizers import byte_bpe, fastbpe, sentencepiece, training, wordpiece
+from bert_jax.tokenizers import (
+    byte_bpe,
+    fastbpe,
+    sentencepiece,
+    training,
+    training_words,
+    wordpiece,
+)
 from bert_jax.tokenizers.base import (
     CONVENTIONS,
     OPTIONS_FILE,
@@ -30,6 +37,8 @@ class _Kind(NamedTuple):
       options: The names of the options, with their defaults.
       names: The names that a vocabulary file may have; `Tokenizer.save` writes the first.
       companion: The name of a second file that belongs to a file with the first name.
+      words: Returns a function of a text that returns its words, for `train_on_counts`.
+      train_on_counts: As `train`, of the counts of words; None if this kind needs texts.
     """
 
     tokenizer: Callable[..., Tokenizer]
@@ -38,6 +47,8 @@ class _Kind(NamedTuple):
     options: Mapping[str, Any]
     names: tuple[str, ...]
     companion: str = ""
+    words: Callable[..., training_words.WordsOfText] | None = None
+    train_on_counts: Callable[..., Any] | None = None
 
     def own(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Selects the options of this kind; missing ones get their defaults."""
@@ -51,6 +62,8 @@ KINDS = {
         training.train_wordpiece,
         {"lowercase": False, "max_input_chars_per_word": 200},
         (wordpiece.VOCABULARY_FILE,),
+        words=training_words.wordpiece_words,
+        train_on_counts=training.train_wordpiece_on_counts,
     ),
     "sentencepiece": _Kind(
         sentencepiece.SentencePieceTokenizer,
@@ -66,6 +79,8 @@ KINDS = {
         {"add_prefix_space": False},
         (byte_bpe.VOCABULARY_FILE, LIBRARY_FILE),
         byte_bpe.MERGES_FILE,
+        training_words.byte_bpe_words,
+        training.train_byte_bpe_on_counts,
     ),
     "fastbpe": _Kind(
         fastbpe.FastBpeTokenizer,
@@ -183,3 +198,39 @@ def train(
         texts, vocab_size=vocab_size, special_tokens=special_tokens, **own, **model
     )
     return known.tokenizer(vocabulary, special_tokens=special_tokens, **own)
+
+
+def training_words_of(kind: str, **options: Any) -> training_words.WordsOfText:
+    """Returns a function of a text that returns the words to count for `train_on_counts`.
+
+    Args:
+      kind: "wordpiece" or "byte_bpe".
+      options: As for `from_file`.
+    """
+    known = KINDS[kind]
+    return known.words(**known.own(options))
+
+
+def train_on_counts(
+    kind: str,
+    counts: training.WordCounts,
+    *,
+    vocab_size: int,
+    special_tokens: SpecialTokens = SPECIAL_TOKENS,
+    **options: Any,
+) -> Tokenizer:
+    """Returns the tokenizer that `train` returns for a text with these words.
+
+    Args:
+      kind: "wordpiece" or "byte_bpe".
+      counts: Words, as `training_words_of` returns them, and how often each occurs.
+      vocab_size: The number of tokens.
+      special_tokens: As for `train`.
+      options: As for `from_file`.
+
+    Raises:
+      UserError: As for `train`.
+    """
+    known = KINDS[kind]
+    vocabulary = known.train_on_counts(counts, vocab_size=vocab_size, special_tokens=special_tokens)
+    return known.tokenizer(vocabulary, special_tokens=special_tokens, **known.own(options))

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -15,21 +14,21 @@ from tokenizers import models, pre_tokenizers, trainers
 from bert_jax.base.errors import UserError
 from bert_jax.tokenizers.base import SpecialTokens
 from bert_jax.tokenizers.byte_bpe import Merges
+from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
 from bert_jax.tokenizers.sentencepiece import normalize
+from bert_jax.tokenizers.training_words import without_long_runs, wordpiece_words
 from bert_jax.tokenizers.wordpiece import WordSplitter
 
 # A text with more characters may use half of the vocabulary for them, and what is left after
 # training. Words with any other character become [UNK].
 MIN_ALPHABET = 1000
-# Pieces that occur once are noise.
-MIN_FREQUENCY = 2
-# Longer runs without a space are cut to train byte-level BPE, whose time is quadratic in them.
-_LONG_RUN = re.compile(r"\S{200}(?=\S)")
 _split_cased = WordSplitter(lowercase=False).split
 # The number of threads affects rounding, so the number must not depend on the machine.
 _SENTENCEPIECE_THREADS = 2
 # Longer lines are cut, because the library would drop them.
 _SENTENCEPIECE_LINE = 4000
+# Words, and how often each occurs.
+WordCounts = Sequence[tuple[str, int]]
 
 
 def train_wordpiece(
@@ -49,11 +48,10 @@ def train_wordpiece(
     Raises:
       UserError: The characters of the corpus do not fit in `vocab_size`.
     """
-    split = WordSplitter(lowercase).split
-    longest = max_input_chars_per_word
-    texts = [" ".join(word for word in split(text) if len(word) <= longest) for text in texts]
+    words = wordpiece_words(lowercase=lowercase, max_input_chars_per_word=max_input_chars_per_word)
+    texts = [" ".join(words(text)) for text in texts]
     num_pieces = vocab_size - len(special_tokens.last)
-    characters = _by_frequency(texts)
+    characters = _by_frequency(Counter(chain.from_iterable(texts)))
     base = _base_tokens(characters, num_pieces, special_tokens)
     # The trainer breaks ties between pieces by id, and numbers "##x" tokens in the order of a hash
     # map, which varies from run to run. As special tokens, they have fixed ids.
@@ -70,11 +68,39 @@ def train_wordpiece(
     backend.train_from_iterator(texts, trainer, length=len(texts))
     ids = backend.get_vocab()
     tokens = sorted(ids, key=ids.get)[:num_pieces]
+    _add_characters(tokens, characters, num_pieces)
+    return _filled(tokens, vocab_size, special_tokens)
+
+
+def train_wordpiece_on_counts(
+    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
+) -> list[str]:
+    """Returns the vocabulary that `train_wordpiece` returns for a text with these words."""
+    num_pieces = vocab_size - len(special_tokens.last)
+    character_counts: Counter[str] = Counter()
+    for word, count in counts:
+        for character in word:
+            character_counts[character] += count
+    characters = _by_frequency(character_counts)
+    tokens = _base_tokens(characters, num_pieces, special_tokens)
+    ids = {token: i for i, token in enumerate(tokens)}
+    # As in the library, a character without a token is left out of its words.
+    words = (
+        ([ids[f"##{c}" if i else c] for i, c in enumerate(word) if c in ids], count)
+        for word, count in counts
+    )
+    learn_merges(words, tokens, num_pieces, prefix="##")
+    _add_characters(tokens, characters, num_pieces)
+    return _filled(tokens, vocab_size, special_tokens)
+
+
+def _add_characters(tokens: list[str], characters: Sequence[str], num_pieces: int) -> None:
+    """Adds the characters that are not among the tokens, as far as there is room."""
+    known = set(tokens)
     for character in characters:
         pieces = _pieces(character)
-        if len(tokens) + len(pieces) <= num_pieces and character not in ids:
+        if len(tokens) + len(pieces) <= num_pieces and character not in known:
             tokens += pieces
-    return _filled(tokens, vocab_size, special_tokens)
 
 
 def _filled(tokens: list[str], vocab_size: int, special_tokens: SpecialTokens) -> list[str]:
@@ -83,9 +109,8 @@ def _filled(tokens: list[str], vocab_size: int, special_tokens: SpecialTokens) -
     return [*tokens, *(f"[unused{i}]" for i in range(num_unused)), *special_tokens.last]
 
 
-def _by_frequency(texts: Iterable[str]) -> list[str]:
-    """Returns the characters of the words, the most frequent first."""
-    counts = Counter(chain.from_iterable(texts))
+def _by_frequency(counts: Counter[str]) -> list[str]:
+    """Returns the counted characters, the most frequent first."""
     characters = [c for c in counts if not c.isspace()]
     if not characters:
         raise UserError("there is no text to train a vocabulary on")
@@ -130,17 +155,12 @@ def train_byte_bpe(
     Raises:
       UserError: The bytes do not fit in `vocab_size`, or there is no text.
     """
-    fewest = len({*special_tokens.first, *special_tokens.last}) + 256
-    if vocab_size < fewest:
-        raise UserError(
-            f"a vocabulary of {vocab_size} tokens is too small: the 256 bytes and the special "
-            f"tokens alone take {fewest}"
-        )
-    texts = [part for text in texts for part in _without_long_runs(text)]
+    num_pieces = _num_pieces(vocab_size, special_tokens)
+    texts = [part for text in texts for part in without_long_runs(text)]
     if not any(text.strip() for text in texts):
         raise UserError("there is no text to train a vocabulary on")
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(special_tokens.last),
+        vocab_size=num_pieces,
         min_frequency=MIN_FREQUENCY,
         special_tokens=list(special_tokens.first),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -155,8 +175,30 @@ def train_byte_bpe(
     return tokens, [tuple(pair) for pair in merges]
 
 
-def _without_long_runs(text: str) -> list[str]:
-    return _LONG_RUN.sub("\\g<0>\n", text).split("\n") if _LONG_RUN.search(text) else [text]
+def train_byte_bpe_on_counts(
+    counts: WordCounts, *, vocab_size: int, special_tokens: SpecialTokens
+) -> tuple[list[str], Merges]:
+    """Returns what `train_byte_bpe` returns for a text with these words."""
+    num_pieces = _num_pieces(vocab_size, special_tokens)
+    if not counts:
+        raise UserError("there is no text to train a vocabulary on")
+    tokens = [*special_tokens.first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    ids = {token: i for i, token in enumerate(tokens)}
+    words = (([ids[character] for character in word], count) for word, count in counts)
+    pairs = learn_merges(words, tokens, num_pieces)
+    merges = [(tokens[first], tokens[second]) for first, second in pairs]
+    return _filled(tokens, vocab_size, special_tokens), merges
+
+
+def _num_pieces(vocab_size: int, special_tokens: SpecialTokens) -> int:
+    """Returns the number of tokens before the last special ones; refuses too few."""
+    fewest = len({*special_tokens.first, *special_tokens.last}) + 256
+    if vocab_size < fewest:
+        raise UserError(
+            f"a vocabulary of {vocab_size} tokens is too small: the 256 bytes and the special "
+            f"tokens alone take {fewest}"
+        )
+    return vocab_size - len(special_tokens.last)
 
 
 def train_sentencepiece(

@@ -114,6 +114,14 @@ FASTBPE = {
         ({**FASTBPE, "data__special_tokens": "bert"}, "needs config.data.special_tokens=roberta"),
         ({**FASTBPE, "data__whole_word_masking": True}, "set config.data.word_boundaries=spaces"),
         ({**FASTBPE, "data__corruption": "ngrams"}, "ngrams, which needs word boundaries"),
+        (
+            {"data__tokenizer": "sentencepiece", "data__vocab_from": "counts"},
+            "tokenizer=sentencepiece is not trained on counts of words; set it to sample",
+        ),
+        (
+            {"data__vocab": "vocab.txt", "data__vocab_from": "counts"},
+            "config.data.vocab is vocab.txt, so no vocabulary is trained",
+        ),
         ({"data__special_tokens": "camembert"}, "tokenizer=sentencepiece; set roberta"),
         (
             {"train__num_steps": 12, "profile__num_steps": 4},

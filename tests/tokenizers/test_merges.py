@@ -1,0 +1,57 @@
+"""Vocabularies of counted words, compared with those of the `tokenizers` library."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+import tokenizers as library
+from tokenizers import models, pre_tokenizers, trainers
+
+from bert_jax import tokenizers
+from bert_jax.text.sources import built_in_files
+from bert_jax.tokenizers.merges import MIN_FREQUENCY, learn_merges
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_merges_are_those_of_the_library(seed):
+    """Two letters give many ties, repeated letters, and tokens that form in several ways."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices("ab", k=rng.randint(1, 12))) for _ in range(60)]
+    backend = library.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=90, min_frequency=MIN_FREQUENCY, show_progress=False)
+    backend.train_from_iterator([" ".join(words)], trainer)
+    tokens = ["a", "b"]
+    counts = sorted(Counter(words).items())
+    pairs = learn_merges(((["ab".index(c) for c in w], n) for w, n in counts), tokens, 90)
+    merges = [[tokens[first], tokens[second]] for first, second in pairs]
+    assert merges == json.loads(backend.to_str())["model"]["merges"]
+    assert dict(zip(tokens, range(90), strict=False)) == backend.get_vocab()
+
+
+RARE = ["naïve café, don't stop", "中文 and ☃snow☃men", "  two  spaces\tand a tab ", "x" * 450]
+
+
+@pytest.mark.parametrize(
+    "kind, size, options",
+    [
+        ("wordpiece", 3000, {"lowercase": True}),
+        ("wordpiece", 700, {"lowercase": False, "max_input_chars_per_word": 9}),
+        ("wordpiece", 40_000, {"lowercase": True}),
+        ("byte_bpe", 3000, {"add_prefix_space": False}),
+        ("byte_bpe", 600, {"add_prefix_space": True}),
+        ("byte_bpe", 40_000, {"add_prefix_space": False}),
+    ],
+)
+@pytest.mark.parametrize("convention", ["bert", "roberta"])
+def test_counts_give_the_vocabulary_of_the_text(kind, size, options, convention):
+    texts = [line for file in built_in_files()[:12] for line in file.read_text("utf-8").split("\n")]
+    texts = [*texts, *RARE, *RARE]
+    words = tokenizers.training_words_of(kind, **options)
+    counts = list(Counter(word for text in texts for word in words(text)).items())
+    options["special_tokens"] = tokenizers.CONVENTIONS[convention]
+    ours = tokenizers.train_on_counts(kind, counts, vocab_size=size, **options)
+    theirs = tokenizers.train(kind, texts, vocab_size=size, **options)
+    assert ours.tokens == theirs.tokens
+    assert ours.fingerprint == theirs.fingerprint
