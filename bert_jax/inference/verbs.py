@@ -121,7 +121,7 @@ def _examples(name: str, path: Any) -> Iterator[tuple[str, Item]]:
         for sentence in ner.read_file(path):
             yield sentence.where[0], {"words": sentence.words}
     elif suffix in ("tsv", "csv"):
-        rows = read_rows(path, (), BadRecords("refuse", ""), must_stay=True)
+        rows = read_rows(path, (), BadRecords("refuse", ""), is_required=True)
         yield from ((row.where, row.values) for row in rows)
     else:
         is_plain = without_compression(path.name).endswith(".txt")

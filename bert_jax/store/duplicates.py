@@ -82,7 +82,7 @@ class PartDocuments:
           kind: See `document_keys`.
 
         Returns:
-          The number of "documents", their "sources", and "cell_starts", the entries of keys.bin
+          The number of "documents", their "sources", and "cell_starts", the rows of keys.bin
           at which the cells begin.
         """
         directory.mkdir(parents=True, exist_ok=True)

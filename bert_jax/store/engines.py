@@ -62,13 +62,13 @@ class Engine:
         output.mkdir(parents=True, exist_ok=True)
         # What has no plan is not continued. With a plan, the files below change at any time.
         if read_plan(output) is None:
-            manifest.our_files(output, f"{UNFINISHED}/.*")
+            manifest.check_files(output, f"{UNFINISHED}/.*")
         join_plan(output, plan)
         forget_errors(output)
         yield
 
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
-        """Runs a stage for those of the parts that lack its result.
+        """Runs a stage for the parts that lack its result.
 
         Raises:
           UserError: A part has an error.
@@ -84,8 +84,8 @@ class LocalProcesses(Engine):
     """Processes of this machine. They lock the directory, unless it is in a bucket.
 
     An unfinished store with the same plan is continued, and one with another plan is replaced.
-    Tasks of a cluster that still write to it take no lock: those of the same plan do no harm, and
-    those of another plan end with an error.
+    Tasks of a cluster take no lock. Those with the same plan write the same bytes, and those with
+    another plan end with an error.
     """
 
     def __init__(self, num_processes: int):
@@ -170,7 +170,7 @@ class Cluster(Engine):
 
 
 class Task(Engine):
-    """One of several tasks of a cluster, which meet in the directory of the store.
+    """One of several tasks of a cluster that write one store together.
 
     Task I does the parts I, I + N, ... Task 0 also does what is missing of the stages before the
     last, so that tasks may run one after the other, and everything that one process computes from
@@ -205,7 +205,7 @@ def missing(output: Directory, stage: str, numbers: Sequence[int]) -> list[int]:
 def run_here(
     output: Directory, plan: Plan, stage: str, numbers: Sequence[int], num_processes: int
 ) -> None:
-    """Runs a stage for those of the parts that lack its result, until one has an error.
+    """Runs a stage for the parts that lack its result, until one has an error.
 
     Args:
       num_processes: The number of processes that tokenize.

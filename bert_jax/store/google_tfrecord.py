@@ -163,7 +163,7 @@ def _check_values(
         # NaN fails this test too.
         wrong = np.argwhere(~((values >= 0) & (values < limit)))
         if len(wrong):
-            rule = f" and below {limit}" + " (the entries of data.vocab)" * (field.high == "V")
+            rule = f" and below {limit}" + " (the tokens of data.vocab)" * (field.high == "V")
             raise UserError(
                 f"{path}: record {first + wrong[0][0]} has {values[tuple(wrong[0])]} in {feature}; "
                 f"it must be at least 0{rule}"

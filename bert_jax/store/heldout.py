@@ -25,19 +25,19 @@ class HeldOut:
     """
 
     def __init__(self, fraction: float):
-        self._share = Fraction(str(float(fraction)))
+        self._fraction = Fraction(str(float(fraction)))
 
     def __contains__(self, index: int) -> bool:
-        share = self._share
-        if not share:
+        fraction = self._fraction
+        if not fraction:
             return False
-        stratum = index * share.numerator // share.denominator
+        stratum = index * fraction.numerator // fraction.denominator
         start, end = self._start(stratum), self._start(stratum + 1)
         return index - start == stable_hash("heldout", stratum) % (end - start)
 
     def _start(self, stratum: int) -> int:
-        """Returns stratum / share, rounded up."""
-        return -(-stratum * self._share.denominator // self._share.numerator)
+        """Returns stratum / fraction, rounded up."""
+        return -(-stratum * self._fraction.denominator // self._fraction.numerator)
 
 
 class HeldOutText(NamedTuple):

@@ -21,7 +21,7 @@ from bert_jax.text.sources import TFDS_PREFIX, Source, join_inputs, split_inputs
 from bert_jax.tokenizers import Tokenizer
 
 # A vocabulary belongs to a cased model if a larger fraction of its pieces has upper-case letters.
-_MAX_CASED_SHARE = 0.05
+_MAX_CASED_FRACTION = 0.05
 
 
 def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus:
@@ -41,7 +41,7 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     """Returns the tokenizer with the vocabulary of `data.vocab`.
 
     Raises:
-      UserError: The file cannot be used, or does not have `vocab_size` entries.
+      UserError: The file cannot be used, or does not have `vocab_size` tokens.
     """
     try:
         tokenizer = tokenizers.from_file(data.tokenizer, data.vocab, **tokenizer_options(data))
@@ -50,7 +50,7 @@ def given_tokenizer(data: ConfigDict, vocab_size: int | None = None) -> Tokenize
     if vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size is {vocab_size}, but the vocabulary {data.vocab} has "
-            f"{tokenizer.vocab_size} entries: set model.vocab_size to {tokenizer.vocab_size}"
+            f"{tokenizer.vocab_size} tokens: set model.vocab_size to {tokenizer.vocab_size}"
         )
     return tokenizer
 
@@ -63,10 +63,10 @@ def check_case(data: ConfigDict) -> None:
     """
     # Those in brackets are special, such as [CLS] and [unused1].
     tokens = [token for token in given_tokenizer(data).tokens if token[0] not in "[<"]
-    share = sum(token != token.lower() for token in tokens) / max(len(tokens), 1)
-    if data.lowercase and share > _MAX_CASED_SHARE:
+    fraction = sum(token != token.lower() for token in tokens) / max(len(tokens), 1)
+    if data.lowercase and fraction > _MAX_CASED_FRACTION:
         raise UserError(
-            f"config.data.lowercase is True, but {share:.0%} of the pieces in {data.vocab} have "
+            f"config.data.lowercase is True, but {fraction:.0%} of the pieces in {data.vocab} have "
             "upper-case letters and would never be used; set it to False, or to True by a flag to "
             "lower-case the text all the same"
         )
@@ -93,7 +93,7 @@ def store_options(
 
     Args:
       data: The `data` section of a config.
-      vocab_size: The number of entries.
+      vocab_size: The number of tokens.
       known: The options of a finished store. They supply the vocabulary's hash if its file no
         longer exists and its path is the same.
 
@@ -271,7 +271,7 @@ def locked_directory(
     directory.mkdir(parents=True, exist_ok=True)
     refusal = f"another process is writing a token store in {directory}"
     with files.lock_directory(directory, refusal):
-        found = our_files(directory, ours)
+        found = check_files(directory, ours)
 
         def remove_files() -> None:
             # Without its plan, what is unfinished is not continued.
@@ -287,8 +287,8 @@ def locked_directory(
         yield remove_files
 
 
-def our_files(directory: Path | epath.Path, ours: str) -> list[str]:
-    """Returns the relative paths of the files below a directory; refuses those of others."""
+def check_files(directory: Path | epath.Path, ours: str) -> list[str]:
+    """Lists the files below a directory; refuses those that do not match the pattern `ours`."""
     if files.is_remote(directory):
         found = list(files.list_files(directory))
     else:

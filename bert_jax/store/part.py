@@ -97,7 +97,7 @@ class Part:
         if tokens.size and tokens.view(np.uint32).max() >= len(self.token_counts):
             raise UserError(
                 f"{self.directory} is damaged: it has ids outside its vocabulary of "
-                f"{len(self.token_counts):,} entries; prepare the corpus again"
+                f"{len(self.token_counts):,} tokens; prepare the corpus again"
             )
         return tokens
 

@@ -1,4 +1,4 @@
-"""The plan of a store that is being prepared, and the files that meet in its directory.
+"""The plan of a store that is being prepared, and the files that its processes write.
 
     DIR/unfinished/             removed when the store is finished
         plan.json               see `Plan`
@@ -6,8 +6,8 @@
         heldout.json ...        what one process has computed from the results of all parts
         *.error.json            instead of a result: why there is none
 
-Each file appears whole. A restart with the same plan does only what is missing. Two processes that
-do the same work write the same bytes.
+Each file is renamed into place once it is complete. A restart with the same plan does only what is
+missing. Two processes that do the same work write the same bytes.
 """
 
 import json
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
     Attributes:
       options: See `store_options`.
-      vocab_size: The number of entries.
+      vocab_size: The number of tokens.
       data: The keys of the `data` section that affect a store, also those that are not recorded.
       sources: The files and data sets.
       parts: The pieces of each part.
@@ -119,7 +119,7 @@ def result_name(stage: str, number: int) -> str:
 
 
 def write_file(output: Directory, name: str, values: dict[str, Any]) -> None:
-    """Writes a file of the unfinished store whole."""
+    """Writes a file of the unfinished store atomically."""
     (output / UNFINISHED).mkdir(parents=True, exist_ok=True)
     files.write_whole(output / UNFINISHED / name, json.dumps(values).encode())
 

@@ -66,10 +66,10 @@ def prepare(
 
     Args:
       data: The `data` section of a checked config.
-      vocab_size: The number of entries; the vocabulary of `data.vocab` must have as many.
+      vocab_size: The number of tokens; the vocabulary of `data.vocab` must have as many.
       output: The directory of the store.
       check_sample: Called with a store of the beginning of the text and its tokenizer, before the
-        whole text is tokenized. It may raise UserError.
+        text is tokenized. It may raise UserError.
       engine: Runs the stages; by default `LocalProcesses`, which continues an unfinished store of
         the same texts and options, and replaces any other.
 

@@ -9,7 +9,7 @@ from bert_jax.base.progress import say
 from bert_jax.text.formats import FormatGuess
 
 # A larger fraction of lost characters gets a warning.
-_MAX_LOST_SHARE = 0.01
+_MAX_LOST_FRACTION = 0.01
 
 
 def show(
@@ -32,7 +32,7 @@ def show(
         )
     say(f"{counts['unknown_tokens'] / tokens:.2%} of the tokens are {unk}")
     lost = counts["lost_characters"] / max(counts["characters"], 1)
-    if lost > _MAX_LOST_SHARE:
+    if lost > _MAX_LOST_FRACTION:
         say(
             f"warning: data.lowercase=True strips {lost:.1%} of the characters, vowel signs or "
             "other marks that are not accents in this script: set data.lowercase=False"

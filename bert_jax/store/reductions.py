@@ -126,7 +126,7 @@ def make_tokenizer(
     if data.vocab:
         tokenizer = given_tokenizer(data, vocab_size)
     else:
-        say(f"training a {data.tokenizer} vocabulary of {vocab_size} entries")
+        say(f"training a {data.tokenizer} vocabulary of {vocab_size} tokens")
         options = {"vocab_size": vocab_size, **tokenizer_options(data)}
         if data.vocab_from == "counts":
             paths = [counts_path(output, "merge", number) for number in groups_of_parts(plan)]
@@ -137,8 +137,8 @@ def make_tokenizer(
             tokenizer = tokenizers.train(data.tokenizer, _sentences(output, plan), **options)
         if tokenizer.num_unused:
             say(
-                f"{tokenizer.num_unused:,} of the {vocab_size:,} entries are [unusedN]: all "
-                "characters of the text have entries, and it has no more pieces that occur twice"
+                f"{tokenizer.num_unused:,} of the {vocab_size:,} tokens are [unusedN]: all "
+                "characters of the text have tokens, and it has no more pieces that occur twice"
             )
     with files.local_output(output / "tokenizer") as local:
         tokenizer.save(local)
@@ -180,9 +180,9 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
         dropped.update(result["dropped"])
         removed.update(result.get("removed", {}))
         guesses |= {path: FormatGuess(*guess) for path, guess in result["guesses"].items()}
-        for reason, places in result["first_dropped"].items():
+        for reason, found in result["first_dropped"].items():
             known = first_dropped.setdefault(reason, [])
-            known += places[: NUM_FIRST - len(known)]
+            known += found[: NUM_FIRST - len(known)]
     parts = [result["splits"] for result in results]
     _join_single_document(output, plan, parts)
     splits = {name: _sum(parts, name) for name in SPLITS}
@@ -244,7 +244,7 @@ def _join_single_document(
     """Moves a single held-out document to the end of the training split.
 
     The evaluation of pairs needs a second document. If there is also a single document to train
-    on, the split stays. `parts` is updated.
+    on, the split is kept. `parts` is updated.
     """
     with_train = [number for number, part in enumerate(parts) if "train" in part]
     if (

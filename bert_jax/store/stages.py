@@ -320,9 +320,8 @@ def part_name(number: int) -> str:
 def _new_directories(part: _Part, names: list[Path]) -> Iterator[Path]:
     """Yields a local directory, whose directories `names` appear in the store when the block ends.
 
-    On a disk they appear whole, because they are renamed. If another attempt was faster, its
-    directories stay: they have the same bytes. In a bucket only the result of the stage, which is
-    written later, says that they are whole.
+    On a disk they are renamed into place. If another attempt was faster, its directories are kept,
+    which have the same bytes. In a bucket they are complete once the result of the stage exists.
     """
     if files.is_remote(part.output):
         with files.local_output(part.output) as local:

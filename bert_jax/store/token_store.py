@@ -193,8 +193,8 @@ class WordStarts:
 class SplitWriter:
     """Writes one split, document by document, in bounded memory.
 
-    Use it as a context manager. If the block ends with an exception, the split stays visibly
-    incomplete.
+    Use it as a context manager. If the block ends with an exception, the split lacks
+    files and cannot be opened.
 
     Args:
       directory: A local directory, created if needed, that holds no split yet.
@@ -234,7 +234,7 @@ class SplitWriter:
 
         Args:
           tokens: The ids of all its sentences.
-          sentence_lengths: int64, at least one entry; no entry is 0.
+          sentence_lengths: int64, at least one; none is 0.
           num_bytes: The size of its text.
           begins_word: bool, whether each token begins a word; given for all documents or none.
         """

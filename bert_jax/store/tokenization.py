@@ -42,7 +42,7 @@ class TokenizedDocument(NamedTuple):
       tokens: The ids of all sentences, concatenated, int32 [T]; may be empty.
       sentence_lengths: int64 [S].
       counts: `tokens`; `unknown_tokens`; `characters` of the text; `lost_characters`, see
-        `num_lost`; and `divided_tokens`, those of the sentences that were divided.
+        `num_lost`; and `divided_tokens`, in sentences that were divided.
       begins_word: Whether each token begins a word, bool [T]; None if its vocabulary entry
         determines that.
     """

@@ -71,9 +71,9 @@ class SentenceTask(ExampleTask):
         is_test = split.startswith("test")
         needed = self.text_columns if is_test else (*self.text_columns, self.label_column)
         header = self.header(split)
-        rows = read_rows(source, needed, bad_rows, must_stay=is_test, header=header)
+        rows = read_rows(source, needed, bad_rows, is_required=is_test, header=header)
         for row in self.part(split, rows):
-            with bad_rows.catching(row.where, must_stay=is_test):
+            with bad_rows.catching(row.where, is_required=is_test):
                 label = None if is_test else self._label(row.values)
                 texts = [row.values[column] for column in self.text_columns]
                 yield sentence_example(self.id_of(row, split), texts, label, is_test)

@@ -158,7 +158,7 @@ class GlueTask(SentenceTask):
         for example in self.part(split, sorted(examples, key=lambda e: int(e["idx"]))):
             index = str(int(example["idx"]))
             texts = [example[column].decode() for column in spec.tfds or spec.texts]
-            with bad_rows.catching(f"{source}:{index}", must_stay=is_test):
+            with bad_rows.catching(f"{source}:{index}", is_required=is_test):
                 label = None if is_test else float(example["label"])
                 if label is not None and label < 0:
                     raise BadRecord("missing label", "it has no label")

@@ -59,19 +59,19 @@ class MultipleChoiceTask(ExampleTask):
         is_test = split.startswith("test")
         if path.suffix.lower() == ".csv":
             needed = ["sent1", "sent2", *_SWAG_ENDINGS, *([] if is_test else ["label"])]
-            rows = read_rows(path, needed, bad_rows, must_stay=is_test)
+            rows = read_rows(path, needed, bad_rows, is_required=is_test)
             for row in self.part(split, rows):
                 if "ending4" in row.values:
                     raise UserError(
                         f"{path}:1: column 'ending4': this format has four endings, ending0 to "
                         "ending3; use JSON lines for more choices"
                     )
-                with bad_rows.catching(row.where, must_stay=is_test):
+                with bad_rows.catching(row.where, is_required=is_test):
                     yield self._example(str(row.number), *swag(row.values), is_test)
         else:
             with open_text(path) as (_, stream):
                 for line in self.part(split, json_lines(stream)):
-                    with bad_rows.catching(f"{path}:{line.number}", must_stay=is_test):
+                    with bad_rows.catching(f"{path}:{line.number}", is_required=is_test):
                         values = line.parse()
                         yield self._example(values.get("id"), *commonsense_qa(values), is_test)
 

@@ -142,7 +142,7 @@ def tokenized_questions(
         if type(id) is int:
             id = str(id)
         asked = f"{where}, question {id}"
-        with bad_rows.catching(asked, must_stay=is_test):
+        with bad_rows.catching(asked, is_required=is_test):
             for name, value in (("context", text), ("question", raw.get("question")), ("id", id)):
                 if not isinstance(value, str) or not value.strip():
                     raise BadRecord("missing field", f"it has no text `{name}`")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.base.errors import UserError
 
-# The number of skipped records whose places are reported.
+# The number of skipped records whose file and line are reported.
 NUM_FIRST = 3
 
 
@@ -33,7 +33,7 @@ class BadRecords:
 
     Attributes:
       dropped: The number of skipped or repaired records by reason.
-      first_dropped: The places of the first skipped records, FILE:LINE, by reason.
+      first_dropped: Where the first skipped records are, FILE:LINE, by reason.
     """
 
     def __init__(self, policy: str, key: str, advice: Mapping[str, str] | None = None):
@@ -41,17 +41,17 @@ class BadRecords:
         self.dropped: Counter[str] = Counter()
         self.first_dropped: dict[str, list[str]] = {}
 
-    def add(self, bad: BadRecord, where: object, *, must_stay: bool = False) -> None:
+    def add(self, bad: BadRecord, where: object, *, is_required: bool = False) -> None:
         """Refuses or counts a bad record.
 
         Args:
-          where: The place of the record, whose text is FILE:LINE.
-          must_stay: Whether the record must not be skipped, such as a row of a test set.
+          where: Where the record is; its text is FILE:LINE.
+          is_required: Whether the record must not be skipped, such as a row of a test set.
 
         Raises:
-          UserError: The policy is "refuse", or the record must stay.
+          UserError: The policy is "refuse", or the record is required.
         """
-        if must_stay:
+        if is_required:
             raise UserError(f"{where}: {bad.detail}") from None
         if not self._skip:
             skip = f"{self._key}=skip continues anyway" if self._key else ""
@@ -66,12 +66,12 @@ class BadRecords:
             self.first_dropped.setdefault(reason, []).append(str(where))
 
     @contextlib.contextmanager
-    def catching(self, where: object, *, must_stay: bool = False) -> Iterator[None]:
+    def catching(self, where: object, *, is_required: bool = False) -> Iterator[None]:
         """Passes a `BadRecord` raised inside the block to `add`."""
         try:
             yield
         except BadRecord as bad:
-            self.add(bad, where, must_stay=must_stay)
+            self.add(bad, where, is_required=is_required)
 
 
 def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> list[str]:
@@ -82,8 +82,8 @@ def skipped_texts(dropped: Mapping[str, int], first: Mapping[str, Sequence[str]]
     """
     texts = []
     for reason, number in dropped.items():
-        places = [*first[reason], *["..."] * (number > len(first[reason]))]
+        found = [*first[reason], *["..."] * (number > len(first[reason]))]
         texts.append(
-            f"skipped {number:,} document{'s' * (number > 1)}: {reason} ({', '.join(places)})"
+            f"skipped {number:,} document{'s' * (number > 1)}: {reason} ({', '.join(found)})"
         )
     return texts

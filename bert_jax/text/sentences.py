@@ -78,8 +78,8 @@ def divide_sentence(text: str, max_characters: float) -> list[str]:
 
 def _best_cut(text: str) -> int:
     middle, third = len(text) // 2, len(text) // 3
-    for place in (_AFTER_PUNCTUATION, _AFTER_SPACE):
-        cuts = (match.end() for match in place.finditer(text, third, len(text) - third))
+    for gap in (_AFTER_PUNCTUATION, _AFTER_SPACE):
+        cuts = (match.end() for match in gap.finditer(text, third, len(text) - third))
         nearest = min(cuts, key=lambda cut: abs(cut - middle), default=0)
         if 0 < nearest < len(text):
             return nearest

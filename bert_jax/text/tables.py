@@ -30,7 +30,7 @@ class TableRow(NamedTuple):
     """One row of a file.
 
     Attributes:
-      where: The place where the row begins, FILE:LINE.
+      where: Where the row begins, FILE:LINE.
       line: The line where it begins, from 1.
       number: The position among the rows, from 0. Skipped rows count, blank lines do not.
       values: The values by column.
@@ -47,7 +47,7 @@ def read_rows(
     needed: Sequence[str],
     bad_rows: BadRecords,
     *,
-    must_stay: bool = False,
+    is_required: bool = False,
     header: Sequence[str] = (),
 ) -> Iterator[TableRow]:
     """Yields the rows of a TSV, CSV or JSON-lines file in order; see `table_rows`.
@@ -61,7 +61,7 @@ def read_rows(
     try:
         with files.open_input(path) as stream:
             yield from table_rows(
-                path, stream, format, needed, bad_rows, must_stay=must_stay, header=header
+                path, stream, format, needed, bad_rows, is_required=is_required, header=header
             )
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or 'no such file'}") from None
@@ -74,7 +74,7 @@ def table_rows(
     needed: Sequence[str],
     bad_rows: BadRecords,
     *,
-    must_stay: bool = False,
+    is_required: bool = False,
     header: Sequence[str] = (),
 ) -> Iterator[TableRow]:
     """Returns an iterator of the rows of a table, which raises UserError at a bad one.
@@ -89,7 +89,7 @@ def table_rows(
       format: One of FORMATS.
       needed: The columns that must exist.
       bad_rows: Handles rows that lack a column or are not text.
-      must_stay: See `BadRecords.add`.
+      is_required: See `BadRecords.add`.
       header: The names of the columns if a TSV or CSV file has no header line.
 
     Raises:
@@ -108,7 +108,7 @@ def table_rows(
     def rows() -> Iterator[TableRow]:
         for number, (line, row) in enumerate(found):
             where = f"{path}:{line}"
-            with bad_rows.catching(where, must_stay=must_stay):
+            with bad_rows.catching(where, is_required=is_required):
                 yield TableRow(where, line, number, values_of(row))
 
     return rows()

@@ -41,7 +41,7 @@ class MaskingRules:
         combined with whole words.
       choose: Chooses the tokens; called like `choose_groups`.
       choice_draws: The number of random numbers that `choose` takes for each position.
-      shares: The fractions of the chosen tokens that become [MASK], are kept, and become random;
+      fractions: The fractions of the chosen tokens that become [MASK], are kept, and become random;
         None for `config.data.mask_fractions`.
       coin: The unit that is masked, kept or replaced as a whole: "token", "group", or "span" (a
         run of chosen tokens).
@@ -58,7 +58,7 @@ class MaskingRules:
     count_power: float = 0.0
     choose: Callable[..., np.ndarray] = choose_groups
     choice_draws: int = 1
-    shares: tuple[float, float, float] | None = None
+    fractions: tuple[float, float, float] | None = None
     coin: str = "token"
     random_ids: str = "all"
     boundaries: bool = False
@@ -89,7 +89,7 @@ class MaskedTokens:
         self._max_predictions = spec.max_predictions_per_seq
         self._masked_lm_prob = spec.masked_lm_prob
         self._whole_words = spec.whole_word_masking or rules.whole_words
-        self._shares = rules.shares or spec.mask_fractions
+        self._fractions = rules.fractions or spec.mask_fractions
         self._mask_id = tokenizer.mask_id
         self._is_word_start_V = np.asarray(tokenizer.is_word_start_V, dtype=bool)
         ends = [tokenizer.cls_id, tokenizer.sep_id]
@@ -192,7 +192,7 @@ class MaskedTokens:
 
     def _replaced(self, true_id_T: np.ndarray, action_T: np.ndarray, which_T: np.ndarray):
         """Returns the new ids of the chosen tokens [T]; `action_T`, `which_T` are in [0, 1)."""
-        masked, unchanged, _ = self._shares
+        masked, unchanged, _ = self._fractions
         if self._rules.random_ids == "text":
             total = self._ends_V[-1]
             random_id_T = np.searchsorted(self._ends_V, which_T * total, side="right")
@@ -235,7 +235,7 @@ DISTILBERT = MaskingRules(rounding="random", count_power=-0.7)
 
 # `mask` in google-research/electra's pretrain_helpers.py: no chosen token becomes a random token.
 # (The original draws positions with replacement, so some count twice.)
-ELECTRA = MaskingRules(shares=(0.85, 0.15, 0.0))
+ELECTRA = MaskingRules(fractions=(0.85, 0.15, 0.0))
 
 
 class NoCorruption:

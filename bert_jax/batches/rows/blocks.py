@@ -12,7 +12,7 @@ class Pool(NamedTuple):
 
     Attributes:
       first_D, stop_D: int64, the first sentence of each document and the one after its last:
-        places in `sentence_starts`.
+        indices into `sentence_starts`.
       sentence_starts: int64, the token of the store at which each sentence begins, ascending.
     """
 
@@ -32,7 +32,7 @@ class Block(NamedTuple):
       document_starts: int64 [D+1], the first sentence of each document, counted within the block.
       sentence_starts: int64 [S+1], the token of the store at which each sentence begins.
       pool: The documents that random ones are drawn from, with those of the block among them.
-      first_in_pool: The place of the block's first document in `pool`.
+      first_in_pool: The index of the block's first document in `pool`.
     """
 
     document_starts: np.ndarray
@@ -54,7 +54,7 @@ class Blocks:
 
     Args:
       store: A `TokenStore`.
-      block_sentences: About the most sentences of a block.
+      block_sentences: The approximate number of sentences in a block.
       draws_from_store: Whether random documents are drawn from the whole store, which must have
         one part; if False, they are drawn from the blocks that are read together.
 
@@ -95,13 +95,13 @@ class Blocks:
         # To open a part in object storage takes several requests.
         with ThreadPoolExecutor() as threads:
             list(threads.map(self._store.part, {self._part_of(number) for number in pool}))
-        places, indexes, firsts, stops = {}, {}, [], []
+        offsets, indexes, firsts, stops = {}, {}, [], []
         num_documents = num_sentences = 0
         # In the order of the text, so that the positions in a pool are ascending.
         for number in sorted(pool):
             _, documents, starts = self._read(number)
             indexes[number] = documents, starts
-            places[number] = num_documents
+            offsets[number] = num_documents
             firsts.append(documents[:-1] + num_sentences)
             stops.append(documents[1:] + num_sentences)
             num_documents += len(documents) - 1
@@ -109,7 +109,7 @@ class Blocks:
         starts = [starts for _, starts in indexes.values()]
         joined = Pool(*map(np.concatenate, (firsts, stops, starts)))
         for number in numbers:
-            yield Block(*indexes[number], joined, places[number])
+            yield Block(*indexes[number], joined, offsets[number])
 
     def _read(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Returns the first document of a block, its document starts and its sentence starts."""
@@ -132,8 +132,8 @@ class Blocks:
     def _cut(self, part: int, document_starts: np.ndarray) -> np.ndarray:
         """Returns the first document of each block of one of several parts, and the end."""
         num_blocks = self._starts[part + 1] - self._starts[part]
-        num_documents, place = len(document_starts) - 1, np.arange(num_blocks)
-        firsts = np.searchsorted(document_starts, place * document_starts[-1] // num_blocks)
+        num_documents, order = len(document_starts) - 1, np.arange(num_blocks)
+        firsts = np.searchsorted(document_starts, order * document_starts[-1] // num_blocks)
         # A block begins after the block before it and leaves a document for each one after it.
-        firsts = np.maximum.accumulate(firsts - place) + place
-        return np.append(np.minimum(firsts, num_documents - num_blocks + place), num_documents)
+        firsts = np.maximum.accumulate(firsts - order) + order
+        return np.append(np.minimum(firsts, num_documents - num_blocks + order), num_documents)

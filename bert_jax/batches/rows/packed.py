@@ -20,7 +20,7 @@ class PackedPlan(NamedTuple):
     start_N: np.ndarray  # int64, the token position of the first token
     length_N: np.ndarray  # int64, the number of tokens of text, at least 1
     width_N: np.ndarray  # int64, the number of tokens in the row, with special ones
-    is_sep_NxW: np.ndarray  # uint8, one bit for each place in the row: whether it has [SEP]
+    is_sep_NxW: np.ndarray  # uint8, one bit for each position: whether it has [SEP]
 
 
 class FullSentenceRows(WindowedRows):

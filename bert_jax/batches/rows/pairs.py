@@ -189,7 +189,7 @@ def random_spans(
 
     Args:
       pool: The documents to draw from, at least two.
-      own_R: The places in `pool` of the documents to avoid.
+      own_R: The indices in `pool` of the documents to avoid.
       target_R: The number of tokens wanted. At least one sentence is taken.
 
     Returns:
