@@ -97,9 +97,9 @@ DATA: Section = {
         "Format of the files. auto guesses from the names and the structure of the text, and "
         "prints its guess. documents: one text file per document, with blank lines between "
         "paragraphs. sentences: one sentence per line, with a blank line between documents. "
-        "jsonl: one JSON object per line. csv, tsv, parquet: one document per row; TSV has no "
-        "quoting. wikipedia: an XML dump of a wiki, of whose articles the text passages are taken. "
-        "google_tfrecord: files of google-research/bert's create_pretraining_data.py, "
+        "jsonl: one JSON object per line. csv, tsv, parquet, arrow: one document per row; TSV has "
+        "no quoting. wikipedia: an XML dump of a wiki, of whose articles the text passages are "
+        "taken. google_tfrecord: files of google-research/bert's create_pretraining_data.py, "
         "whose pairs and masks are used as written; they need the vocabulary that they were "
         "written with (vocab).",
         choices=(
@@ -110,6 +110,7 @@ DATA: Section = {
             "csv",
             "tsv",
             "parquet",
+            "arrow",
             "wikipedia",
             "google_tfrecord",
         ),
@@ -117,6 +118,20 @@ DATA: Section = {
     "text_field": _text_field(
         "text",
         "Field of a JSON line or TFDS example, or column of a table, that holds the text.",
+    ),
+    "table_rows": _text_field(
+        "documents",
+        "What each row of a table or JSON line is: documents or sentences. If sentences, "
+        "consecutive rows with the same value of data.document_field are one document; without "
+        "this field, 1,000 rows are.",
+        choices=("documents", "sentences"),
+        omitted="documents",
+    ),
+    "document_field": _text_field(
+        "",
+        "Field of a JSON line or column of a table that names the document, such as an id; see "
+        "data.table_rows. If empty, documents have no names.",
+        omitted="",
     ),
     "max_sentence_tokens": _text_field(
         128,

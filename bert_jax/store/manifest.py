@@ -30,6 +30,8 @@ def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus
         data.input,
         format=data.format,
         text_field=data.text_field,
+        document_field=data.document_field,
+        table_rows=data.table_rows,
         encoding=data.encoding,
         max_document_characters=data.max_document_characters,
         bad_documents=data.bad_documents,

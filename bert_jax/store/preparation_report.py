@@ -7,13 +7,20 @@ from ml_collections import ConfigDict
 
 from bert_jax.base.progress import say
 from bert_jax.text.formats import FormatGuess
+from bert_jax.text.row_documents import ROW_FORMATS
 
 # A larger fraction of lost characters gets a warning.
 _MAX_LOST_FRACTION = 0.01
+# Rows with fewer tokens are probably sentences.
+_MIN_ROW_TOKENS = 40
 
 
 def show(
-    guesses: Mapping[str, FormatGuess], counts: Mapping[str, Any], data: ConfigDict, unk: str
+    guesses: Mapping[str, FormatGuess],
+    counts: Mapping[str, Any],
+    data: ConfigDict,
+    unk: str,
+    num_documents: int,
 ) -> None:
     """Prints how the text was read.
 
@@ -22,6 +29,7 @@ def show(
       counts: The sums of `TokenizedDocument.counts`.
       data: The `data` section of the config.
       unk: The spelling of the unknown token.
+      num_documents: The number of documents.
     """
     _show_formats(guesses)
     tokens = max(counts["tokens"], 1)
@@ -29,6 +37,16 @@ def show(
         say(
             f"{counts['divided_tokens'] / tokens:.2%} of the tokens are in sentences of more than "
             f"{data.max_sentence_tokens} tokens, which were divided (data.max_sentence_tokens)"
+        )
+    formats = {data.format, *(guess.format for guess in guesses.values())}
+    if (
+        formats & ROW_FORMATS
+        and data.table_rows == "documents"
+        and tokens < _MIN_ROW_TOKENS * num_documents
+    ):
+        say(
+            f"warning: a document has {tokens / num_documents:.1f} tokens on average, which is too "
+            "few for pairs of segments: if each row is a sentence, set data.table_rows=sentences"
         )
     say(f"{counts['unknown_tokens'] / tokens:.2%} of the tokens are {unk}")
     lost = counts["lost_characters"] / max(counts["characters"], 1)

@@ -204,7 +204,7 @@ def finish(output: Directory, plan: Plan, data: ConfigDict) -> None:
             f"data.heldout_fraction={data.heldout_fraction} leaves 1 of {total} documents "
             "to train on: set it to 0"
         )
-    preparation_report.show(guesses, counts, data, vocabulary["unk"])
+    preparation_report.show(guesses, counts, data, vocabulary["unk"], total)
     if data.duplicates != "keep":
         say(duplicates.removed_text(removed, counts["tokens"]))
     formats = Counter((guess.format, guess.reason) for guess in guesses.values())

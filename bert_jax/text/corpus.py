@@ -7,22 +7,23 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from etils import epath
 
 from bert_jax.base.errors import UserError
 from bert_jax.text import readers, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
+from bert_jax.text.document import Document, checked, text_of, too_long
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
 from bert_jax.text.readers import (
     INVALID_UTF8,
     Line,
-    json_lines,
     open_text,
     text_lines,
     without_compression,
 )
+from bert_jax.text.row_documents import Rows, read_rows
 from bert_jax.text.sources import (
     Piece,
     Place,
@@ -32,7 +33,6 @@ from bert_jax.text.sources import (
     is_built_in,
     source_path,
 )
-from bert_jax.text.tables import parquet_column, table_rows
 
 _SPLIT_FILE = "split the file, or set data.format=sentences if blank lines separate the documents"
 # What else to do about a bad document, by reason.
@@ -41,36 +41,10 @@ _ADVICE = {
 }
 _PEEK_BYTES = 1000
 # The formats whose files have their own encoding.
-_OWN_ENCODING = ("parquet", "wikipedia")
+_OWN_ENCODING = ("parquet", "arrow", "wikipedia")
 
 # Where a long document is divided, the best places first.
 GAPS = (r"\n\s*\n", r"\n", f"{SENTENCE_END}\\s+", r"\s+")
-
-
-class Document(NamedTuple):
-    """A text and its place.
-
-    Attributes:
-      source: The file or data set.
-      line: The line at which the text starts, or the number of the example or page; see `Place`.
-      text: The text.
-      is_split: Whether each line of the text is one sentence.
-      is_heldout: Whether the text is set aside for evaluation.
-      start: The first byte of the piece of the file; see `Place`.
-      language: The language if the source names it, as a dump of Wikipedia does.
-    """
-
-    source: str
-    line: int
-    text: str
-    is_split: bool
-    is_heldout: bool = False
-    start: int = 0
-    language: str = ""
-
-    @property
-    def place(self) -> Place:
-        return Place(self.source, self.line, self.start)
 
 
 class Corpus:
@@ -81,6 +55,7 @@ class Corpus:
       format: The format of the files, as in `config.data`. "auto" guesses it for each file.
       text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
         the text.
+      document_field, table_rows: See `Rows`.
       encoding: The encoding of the files, as Python names it. Parquet has its own.
       max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
@@ -104,12 +79,15 @@ class Corpus:
         *,
         format: str = "auto",
         text_field: str = "text",
+        document_field: str = "",
+        table_rows: str = "documents",
         encoding: str = "utf-8",
         max_document_characters: int = 0,
         bad_documents: str = "refuse",
         sources: list[Source] | None = None,
     ):
-        self._format, self._text_field, self._policy = format, text_field, bad_documents
+        self._format, self._policy = format, bad_documents
+        self._rows = Rows(text_field, document_field, table_rows == "sentences")
         self._encoding, self._max_characters = encoding, max_document_characters
         self.sources = find_sources(inputs, text_field) if sources is None else sources
         self.guesses: dict[str, FormatGuess] = {}
@@ -158,7 +136,9 @@ class Corpus:
         format = self._guess(source, path).format
         if format == "wikipedia":
             return not is_packed or path.suffix.lower() == ".bz2" and wikipedia.has_streams(path)
-        return format in ("jsonl", "sentences") and self._encoding == "utf-8" and not is_packed
+        if is_packed or self._rows.are_sentences and format != "sentences":
+            return False
+        return format == "parquet" or format in ("jsonl", "sentences") and self._encoding == "utf-8"
 
     def _guess(self, source: Source, path: Path | epath.Path) -> FormatGuess:
         if is_built_in(source):
@@ -191,14 +171,14 @@ class Corpus:
             readers = {
                 "documents": self._read_whole,
                 "sentences": functools.partial(self._read_sentences, piece=piece),
-                "jsonl": functools.partial(self._read_jsonl, piece=piece),
-                "csv": functools.partial(self._read_table, "csv"),
-                "tsv": functools.partial(self._read_table, "tsv"),
-                "parquet": self._read_parquet,
                 "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
             }
+            if guess.format in readers:
+                found = readers[guess.format](str(path), stream)
+            else:
+                found = read_rows(guess.format, str(path), stream, piece, self._rows, self.bad)
             is_empty, num_bad = True, self.bad.dropped.total()
-            for document in readers[guess.format](str(path), stream):
+            for document in found:
                 is_empty = False
                 read = (stored.tell() - piece.start) / 1e6
                 self.done = before + read if in_bytes else self.done + 1
@@ -213,10 +193,10 @@ class Corpus:
     def _read_whole(self, path: str, stream: BinaryIO) -> Iterator[Document]:
         content = stream.read(readers.MAX_RECORD_BYTES + 1)
         if len(content) > readers.MAX_RECORD_BYTES:
-            self.bad.add(_too_long(_SPLIT_FILE), path)
+            self.bad.add(too_long(_SPLIT_FILE), path)
         elif (text := self._decoded(Place(path, 1), content)) is not None:
             with self.bad.catching(Place(path, 1)):
-                yield Document(path, 1, _checked(text), is_split=False)
+                yield Document(path, 1, checked(text), is_split=False)
 
     def _read_sentences(self, path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
         """Yields the documents whose last blank line before them begins in the piece.
@@ -237,7 +217,7 @@ class Corpus:
                     return
                 continue
             if size > limit:
-                problem = _too_long("put a blank line after each document")
+                problem = too_long("put a blank line after each document")
                 self.bad.add(problem, Place(path, first, start))
             elif size:
                 text = self._decoded(Place(path, first, start), bytes(content))
@@ -246,40 +226,6 @@ class Corpus:
             if stop is not None and stream.tell() - len(line) >= stop:
                 return
             content, size, is_ours = bytearray(), 0, True
-
-    def _read_jsonl(self, path: str, stream: BinaryIO, piece: Piece) -> Iterator[Document]:
-        for line in json_lines(stream, piece.start, piece.stop):
-            with self.bad.catching(Place(path, line.number, piece.start)):
-                values = line.parse()
-                if self._text_field not in values:
-                    raise BadRecord(
-                        "missing field",
-                        f"no field {self._text_field!r}; its fields: "
-                        f"{', '.join(values) or 'none'}; set data.text_field",
-                    )
-                text = values[self._text_field]
-                if not isinstance(text, str):
-                    detail = f"field {self._text_field!r} is not a string"
-                    raise BadRecord("not a string", detail)
-                text = _checked(text)
-                yield Document(path, line.number, text, is_split=False, start=piece.start)
-
-    def _read_table(self, format: str, path: str, stream: BinaryIO) -> Iterator[Document]:
-        try:
-            rows = table_rows(path, stream, format, [self._text_field], self.bad)
-        except UserError as error:
-            raise UserError(f"{error}; set data.text_field to that of the texts") from None
-        for row in rows:
-            text = row.values[self._text_field]
-            # A table with one column may have blank lines.
-            if text or len(row.values) > 1:
-                with self.bad.catching(row.where):
-                    yield Document(path, row.line, _checked(text), is_split=False)
-
-    def _read_parquet(self, path: str, stream: BinaryIO) -> Iterator[Document]:
-        for number, content in enumerate(parquet_column(stream, self._text_field, path), 1):
-            with self.bad.catching(f"{path}: row {number}"):
-                yield Document(path, number, _text_of(content or b""), is_split=False)
 
     def _read_wikipedia(
         self, path: str, stream: BinaryIO, stored: BinaryIO, piece: Piece
@@ -293,8 +239,12 @@ class Corpus:
                 if len(page.text) < (least := wikipedia.LEAST_CHARACTERS):
                     self.bad.drop(f"fewer than {least} characters", f"{path}: {page.title}")
                     continue
-                text = _checked(page.text)
-                yield Document(path, page.number, text, is_split=False, language=wiki.language)
+                text = checked(page.text)
+                yield Document(
+                    *(path, page.number, text, False),
+                    language=wiki.language,
+                    id=f"{wiki.name}:{page.number}",
+                )
 
     def _read_tfds(self, source: Source, _: Piece) -> Iterator[Document]:
         name = source["tfds"]
@@ -302,7 +252,7 @@ class Corpus:
         for number, content in enumerate(examples, 1):
             self.done += 1
             with self.bad.catching(Place(name, number)):
-                yield Document(name, number, _text_of(content), is_split=False)
+                yield Document(name, number, checked(text_of(content)), is_split=False)
 
     def _decoded(self, place: Place, content: bytes) -> str | None:
         """Returns the text; None if it is not UTF-8 and bad documents are skipped."""
@@ -346,26 +296,3 @@ def _part_ends(
         else:
             yield end
         first = end
-
-
-def _text_of(content: bytes) -> str:
-    """Returns the text of an example or a row."""
-    try:
-        return _checked(content.decode())
-    except UnicodeDecodeError:
-        raise BadRecord("invalid text", "the text is not valid UTF-8") from None
-
-
-def _checked(text: str) -> str:
-    readers.check_unicode(text, "the text")
-    if not text.strip():
-        raise BadRecord("empty", "the document has no text")
-    # A character has at most four bytes.
-    if 4 * len(text) > readers.MAX_RECORD_BYTES < len(text.encode()):
-        raise _too_long("split it")
-    return text
-
-
-def _too_long(remedy: str) -> BadRecord:
-    limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
-    return BadRecord("too long", f"the document is longer than {limit}: {remedy}")

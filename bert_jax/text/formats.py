@@ -20,6 +20,7 @@ _SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
+    ".arrow": "arrow",
 }
 # The bytes of a file that are examined.
 _PEEK_BYTES = 2**16

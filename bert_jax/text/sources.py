@@ -4,7 +4,7 @@ import glob
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -188,7 +188,8 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
         if not objects:
             below = files.list_files(pattern).items()
             root = pattern.removeprefix(files.SCHEME).rstrip("/")
-            objects = {f"{root}/{name}": info["size"] for name, info in below if is_text(name)}
+            sizes = {f"{root}/{name}": info["size"] for name, info in below}
+            objects = {name: sizes[name] for name in _texts(sizes)}
         if not objects:
             raise UserError(f"no object matches {pattern!r}")
         return {epath.Path(files.SCHEME + name): objects[name] for name in sorted(objects)}
@@ -198,12 +199,19 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     problem = f"no file matches {pattern!r}"
     if os.path.isdir(pattern):
         names = glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
-        names = [name for name in names if is_text(name)]
-        problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv or .parquet)"
+        names = _texts(names)
+        problem = f"{pattern} has no text file (.txt, .jsonl, .csv, .tsv, .parquet or .arrow)"
     paths = sorted({Path(name).resolve() for name in names if os.path.isfile(name)})
     if not paths:
         raise UserError(problem)
     return _sizes(paths)
+
+
+def _texts(names: Iterable[str]) -> list[str]:
+    """Returns the files of a directory that are read, judging by their names."""
+    texts = [name for name in names if is_text(name)]
+    # What `datasets` has saved also has JSON files, which describe the data.
+    return [name for name in texts if name.endswith(".arrow")] or texts
 
 
 def _sizes(files: Sequence[Path]) -> dict[Path, int]:

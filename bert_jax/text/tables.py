@@ -1,4 +1,4 @@
-"""Reads tables: the rows of TSV, CSV and JSON-lines files, and one column of a Parquet file."""
+"""Reads tables: the rows of TSV, CSV and JSON-lines files."""
 
 import csv
 import functools
@@ -23,7 +23,6 @@ from bert_jax.text.readers import (
 )
 
 FORMATS = ("tsv", "csv", "jsonl")
-_BATCH_ROWS = 64
 
 
 class TableRow(NamedTuple):
@@ -195,35 +194,3 @@ def _csv_rows(path: object, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]
             f"{path}:{first}: not valid CSV: {error}; a value that begins with a quote must end "
             "with one, and quotes inside it must be doubled"
         ) from None
-
-
-def parquet_column(stream: BinaryIO, column: str, path: str) -> Iterator[bytes | None]:
-    """Yields the values of a text column of Parquet, row by row; None for a missing value.
-
-    Memory is bounded by a row group.
-
-    Args:
-      stream: The file, which must be seekable.
-      path: The name of the file, for messages.
-
-    Raises:
-      UserError: The file is damaged, or has no such column of text.
-    """
-    # This import takes a quarter of a second.
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        file = parquet.ParquetFile(stream, pre_buffer=False)
-        if column not in (names := file.schema_arrow.names):
-            known = ", ".join(names)
-            raise UserError(
-                f"{path}: no column is named {column!r}; the columns are: {known}; set "
-                "data.text_field to that of the texts"
-            )
-        for batch in file.iter_batches(_BATCH_ROWS, columns=[column], use_threads=False):
-            yield from batch.column(0).cast(pa.large_binary()).to_pylist()
-    except pa.ArrowNotImplementedError:
-        raise UserError(f"{path}: the column {column!r} is not text") from None
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path} is not a valid parquet file: {files.first_line(error)}") from None

@@ -47,10 +47,12 @@ class Wiki(NamedTuple):
     """What the beginning of a dump says.
 
     Attributes:
+      name: The name of its database, such as enwiki.
       language: The code of the language; empty if it is missing.
       dropped_links: See `passages`.
     """
 
+    name: str
     language: str
     dropped_links: frozenset[str]
 
@@ -77,10 +79,12 @@ def is_dump(beginning: bytes) -> bool:
 def read_wiki(path: Path | epath.Path) -> Wiki:
     with open_text(path) as (_, stream):
         head = stream.read(_HEAD_BYTES)
+    name = re.search(rb"<dbname>(\w+)<", head)
     language = re.search(rb'<mediawiki\b[^>]*\bxml:lang="([\w-]+)"', head)
     names = {name for known in _DROPPED_NAMESPACES.values() for name in known}
     names |= {html.unescape(found[2].decode()).lower() for found in _NAMESPACE.finditer(head)}
-    return Wiki(language[1].decode() if language else "", frozenset(names))
+    found = [match[1].decode() if match else "" for match in (name, language)]
+    return Wiki(*found, frozenset(names))
 
 
 def has_streams(path: Path | epath.Path) -> bool:

@@ -1,0 +1,69 @@
+"""A text of a corpus, and the checks that every text passes."""
+
+from typing import NamedTuple
+
+from bert_jax.text import readers
+from bert_jax.text.bad_records import BadRecord
+from bert_jax.text.sources import Place
+
+
+class Document(NamedTuple):
+    """A text and its place.
+
+    Attributes:
+      source: The file or data set.
+      line: The line at which the text starts, or the number of the example or page; see `Place`.
+      text: The text.
+      is_split: Whether each line of the text is one sentence.
+      is_heldout: Whether the text is set aside for evaluation.
+      start: The first byte of the piece of the file; see `Place`.
+      language: The language if the source names it, as a dump of Wikipedia does.
+      id: What the source calls the document: the value of `data.document_field`, or the wiki and
+        the id of a page; empty if it has no name.
+    """
+
+    source: str
+    line: int
+    text: str
+    is_split: bool
+    is_heldout: bool = False
+    start: int = 0
+    language: str = ""
+    id: str = ""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.source, self.line, self.start)
+
+
+def text_of(content: bytes) -> str:
+    """Returns the text of an example or a row.
+
+    Raises:
+      BadRecord: It is not UTF-8.
+    """
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise BadRecord("invalid text", "the text is not valid UTF-8") from None
+
+
+def checked(text: str) -> str:
+    """Returns a text.
+
+    Raises:
+      BadRecord: It is not Unicode, blank or too long.
+    """
+    readers.check_unicode(text, "the text")
+    if not text.strip():
+        raise BadRecord("empty", "the document has no text")
+    # A character has at most four bytes.
+    if 4 * len(text) > readers.MAX_RECORD_BYTES < len(text.encode()):
+        raise too_long("split it")
+    return text
+
+
+def too_long(remedy: str) -> BadRecord:
+    """Returns the error of a document longer than MAX_RECORD_BYTES."""
+    limit = f"{readers.MAX_RECORD_BYTES / 2**20:g} MiB"
+    return BadRecord("too long", f"the document is longer than {limit}: {remedy}")

@@ -1,0 +1,134 @@
+"""Rows of tables as documents and as sentences; Parquet in parts; what `datasets` has saved."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import ipc, parquet
+
+from bert_jax.base.errors import UserError
+from bert_jax.text import readers, row_documents
+from bert_jax.text.corpus import Corpus
+
+BOOKS = ["b1", "b1", "b2", "b2", "b2", "b1"]
+ROWS = ["One.", " Two\nlines. ", "", "Three.", "Four.", "Five."]
+
+
+def write(path, texts=ROWS, books=BOOKS):
+    """Writes a table with the columns `book` and `text`."""
+    if path.suffix == ".jsonl":
+        rows = [{"book": book, "text": text} for book, text in zip(books, texts, strict=True)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".csv":
+        rows = [f'{book},"{text}"' for book, text in zip(books, texts, strict=True)]
+        path.write_text("\n".join(["book,text", *rows]))
+    else:
+        table = pa.table({"book": books, "text": texts})
+        if path.suffix == ".parquet":
+            parquet.write_table(table, path, row_group_size=2)
+        else:
+            with ipc.new_stream(path, table.schema) as file:
+                file.write_table(table, max_chunksize=2)
+    return str(path)
+
+
+FORMATS = pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "arrow"])
+
+
+@FORMATS
+def test_consecutive_sentences_of_a_document_are_joined(tmp_path, suffix):
+    path = write(tmp_path / f"a.{suffix}")
+    corpus = Corpus(path, table_rows="sentences", document_field="book")
+    documents = list(corpus.documents())
+    assert [(d.id, d.text) for d in documents] == [
+        ("b1", "One.\nTwo lines."),
+        ("b2", "Three.\nFour."),
+        ("b1", "Five."),
+    ]
+    assert all(document.is_split for document in documents)
+    assert len(corpus.parts(10)) == 1
+
+
+@FORMATS
+def test_without_a_field_a_number_of_sentences_is_a_document(tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr(row_documents, "ROWS_PER_DOCUMENT", 4)
+    corpus = Corpus(write(tmp_path / f"a.{suffix}"), table_rows="sentences")
+    assert [d.text for d in corpus.documents()] == ["One.\nTwo lines.\nThree.", "Four.\nFive."]
+
+
+@FORMATS
+def test_a_row_is_a_document_and_has_a_name(tmp_path, suffix):
+    path = write(tmp_path / f"a.{suffix}", ["One.", "Two."], [7, 8])
+    documents = list(Corpus(path, document_field="book").documents())
+    assert [(d.id, d.text, d.is_split) for d in documents] == [
+        ("7", "One.", False),
+        ("8", "Two.", False),
+    ]
+
+
+@FORMATS
+def test_a_missing_column_is_named(tmp_path, suffix):
+    path = write(tmp_path / f"a.{suffix}")
+    with pytest.raises(UserError, match=rf"a.{suffix}.*'id'.*book, text.*data.document_field"):
+        list(Corpus(path, document_field="id").documents())
+    other = tmp_path / f"b.{suffix}"
+    other.write_bytes(b'{"title": "x"}' if suffix == "jsonl" else b"title\nx")
+    if suffix == "parquet":
+        parquet.write_table(pa.table({"title": ["x"]}), other)
+    if suffix == "arrow":
+        with ipc.new_stream(other, pa.schema([("title", pa.string())])):
+            pass
+    with pytest.raises(UserError, match=rf"b.{suffix}.*'text'.*: title.*set data.text_field"):
+        list(Corpus(f"{tmp_path}/*.{suffix}", table_rows="sentences").documents())
+
+
+def test_a_document_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 20)
+    path = write(tmp_path / "a.parquet", ["A short sentence."] * 6)
+    with pytest.raises(UserError, match=r"a.parquet:1: the document is longer than .*: split it"):
+        list(Corpus(path, table_rows="sentences", document_field="book").documents())
+
+
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=12),
+    group=st.integers(1, 4),
+    part_bytes=st.integers(1, 2000),
+)
+def test_row_groups_of_parquet_are_pieces(lengths, group, part_bytes, tmp_path_factory):
+    path = tmp_path_factory.mktemp("rows") / "a.parquet"
+    texts = [f"{number} " * length for number, length in enumerate(lengths)]
+    table = pa.table({"id": range(len(texts)), "text": texts})
+    parquet.write_table(table, path, row_group_size=group, compression="none")
+    corpus = Corpus(str(path))
+    found = [d for part in corpus.parts(part_bytes) for d in corpus.documents(part)]
+    assert found == list(corpus.documents())
+    assert [d.line for d in found] == list(range(1, len(texts) + 1))
+
+
+def test_a_directory_that_datasets_has_saved(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        write(tmp_path / split / "data-00000-of-00001.arrow", [split] * 6)
+        (tmp_path / split / "dataset_info.json").write_text("{}")
+        (tmp_path / split / "state.json").write_text("{}")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert [d.text for d in Corpus(f"{tmp_path}/train").documents()] == ["train"] * 6
+    assert len(list(Corpus(str(tmp_path)).documents())) == 12
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("content", [b"no table", b""])
+def test_a_damaged_file_is_named(tmp_path, suffix, content):
+    (tmp_path / f"a.{suffix}").write_bytes(content)
+    with pytest.raises(UserError, match=f"a.{suffix} is not a valid {suffix} file"):
+        list(Corpus(f"{tmp_path}/a.{suffix}").documents())
+
+
+def test_a_truncated_arrow_file_is_named(tmp_path):
+    path = tmp_path / "a.arrow"
+    write(path, ["x" * 1000] * 6)
+    path.write_bytes(path.read_bytes()[:-1500])
+    with pytest.raises(UserError, match=r"a.arrow is not a valid arrow file"):
+        list(Corpus(str(path)).documents())
