@@ -99,9 +99,10 @@ DATA: Section = {
         "paragraphs. sentences: one sentence per line, with a blank line between documents. "
         "jsonl: one JSON object per line. csv, tsv, parquet, arrow: one document per row; TSV has "
         "no quoting. wikipedia: an XML dump of a wiki, of whose articles the text passages are "
-        "taken. google_tfrecord: files of google-research/bert's create_pretraining_data.py, "
-        "whose pairs and masks are used as written; they need the vocabulary that they were "
-        "written with (vocab).",
+        "taken. lines: one document per line, such as the sequence of a protein. fasta: one "
+        "document per record, with its characters apart (data.characters_apart). google_tfrecord: "
+        "files of google-research/bert's create_pretraining_data.py, whose pairs and masks are "
+        "used as written; they need the vocabulary that they were written with (vocab).",
         choices=(
             "auto",
             "documents",
@@ -112,6 +113,8 @@ DATA: Section = {
             "parquet",
             "arrow",
             "wikipedia",
+            "lines",
+            "fasta",
             "google_tfrecord",
         ),
     ),
@@ -132,6 +135,13 @@ DATA: Section = {
         "Field of a JSON line or column of a table that names the document, such as an id; see "
         "data.table_rows. If empty, documents have no names.",
         omitted="",
+    ),
+    "characters_apart": _text_field(
+        False,
+        "Whether spaces are put between the characters of the text, so that each is a word and has "
+        "its own entry in the vocabulary, as in sequences of DNA and proteins. fasta always does "
+        "that.",
+        omitted=False,
     ),
     "max_sentence_tokens": _text_field(
         128,

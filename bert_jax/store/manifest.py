@@ -32,6 +32,7 @@ def open_corpus(data: ConfigDict, sources: list[Source] | None = None) -> Corpus
         text_field=data.text_field,
         document_field=data.document_field,
         table_rows=data.table_rows,
+        characters_apart=data.characters_apart,
         encoding=data.encoding,
         max_document_characters=data.max_document_characters,
         bad_documents=data.bad_documents,

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from etils import epath
 
 from bert_jax.base.errors import UserError
-from bert_jax.text import readers, tfds, wikipedia
+from bert_jax.text import readers, sequences, tfds, wikipedia
 from bert_jax.text.bad_records import BadRecord, BadRecords
 from bert_jax.text.document import Document, checked, text_of, too_long
 from bert_jax.text.formats import SENTENCE_END, FormatGuess, format_of
@@ -23,7 +23,7 @@ from bert_jax.text.readers import (
     text_lines,
     without_compression,
 )
-from bert_jax.text.row_documents import Rows, read_rows
+from bert_jax.text.row_documents import ROW_FORMATS, Rows, read_rows
 from bert_jax.text.sources import (
     Piece,
     Place,
@@ -40,6 +40,7 @@ _ADVICE = {
     INVALID_UTF8: "set data.encoding if the file has another encoding, such as latin-1 or utf-16"
 }
 _PEEK_BYTES = 1000
+_CUT_BY_LINES = ("jsonl", "sentences", "lines", "fasta")
 # The formats whose files have their own encoding.
 _OWN_ENCODING = ("parquet", "arrow", "wikipedia")
 
@@ -56,6 +57,7 @@ class Corpus:
       text_field: The field of a JSON line or TFDS example, or the column of a table, that holds
         the text.
       document_field, table_rows: See `Rows`.
+      characters_apart: Whether spaces are put between the characters; see `sequences.apart`.
       encoding: The encoding of the files, as Python names it. Parquet has its own.
       max_document_characters: Longer documents are divided, see `_divided`; 0 divides none.
       bad_documents: "refuse" raises at the first document that cannot be used; "skip" counts
@@ -81,6 +83,7 @@ class Corpus:
         text_field: str = "text",
         document_field: str = "",
         table_rows: str = "documents",
+        characters_apart: bool = False,
         encoding: str = "utf-8",
         max_document_characters: int = 0,
         bad_documents: str = "refuse",
@@ -88,6 +91,7 @@ class Corpus:
     ):
         self._format, self._policy = format, bad_documents
         self._rows = Rows(text_field, document_field, table_rows == "sentences")
+        self._characters_apart = characters_apart
         self._encoding, self._max_characters = encoding, max_document_characters
         self.sources = find_sources(inputs, text_field) if sources is None else sources
         self.guesses: dict[str, FormatGuess] = {}
@@ -123,6 +127,8 @@ class Corpus:
             source = self.sources[piece.source]
             read = self._read_tfds if "tfds" in source else self._read_file
             for document in read(source, piece):
+                if self._characters_apart:
+                    document = document._replace(text=sequences.apart(document.text))
                 yield from _divided(document, self._max_characters)
 
     def _start(self) -> None:
@@ -136,9 +142,9 @@ class Corpus:
         format = self._guess(source, path).format
         if format == "wikipedia":
             return not is_packed or path.suffix.lower() == ".bz2" and wikipedia.has_streams(path)
-        if is_packed or self._rows.are_sentences and format != "sentences":
+        if is_packed or self._rows.are_sentences and format in ROW_FORMATS:
             return False
-        return format == "parquet" or format in ("jsonl", "sentences") and self._encoding == "utf-8"
+        return format == "parquet" or format in _CUT_BY_LINES and self._encoding == "utf-8"
 
     def _guess(self, source: Source, path: Path | epath.Path) -> FormatGuess:
         if is_built_in(source):
@@ -172,6 +178,8 @@ class Corpus:
                 "documents": self._read_whole,
                 "sentences": functools.partial(self._read_sentences, piece=piece),
                 "wikipedia": functools.partial(self._read_wikipedia, stored=stored, piece=piece),
+                "lines": functools.partial(sequences.read_lines, piece=piece, bad=self.bad),
+                "fasta": functools.partial(sequences.read_fasta, piece=piece, bad=self.bad),
             }
             if guess.format in readers:
                 found = readers[guess.format](str(path), stream)

@@ -21,6 +21,7 @@ _SUFFIXES = {
     ".tsv": "tsv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    **dict.fromkeys((".fasta", ".fa", ".faa", ".fna"), "fasta"),
 }
 # The bytes of a file that are examined.
 _PEEK_BYTES = 2**16
