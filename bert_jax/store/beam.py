@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store.engines import Cluster
 
@@ -24,15 +23,8 @@ def beam_runner(name: str, options: Sequence[str]) -> Cluster:
         raise UserError("--runner needs Apache Beam: pip install -e '.[beam]'") from None
 
     def run(function: Callable[[int], None], numbers: Sequence[int]) -> None:
-        try:
-            with beam.Pipeline(options=PipelineOptions([f"--runner={name}", *options])) as pipeline:
-                # Without Reshuffle, one worker would do all parts.
-                _ = pipeline | beam.Create(numbers) | beam.Reshuffle() | beam.Map(function)
-        # Each runner has exceptions of its own.
-        except Exception as error:
-            raise UserError(
-                f"{name} of Apache Beam failed ({files.first_line(error)}): start the same command "
-                "again, which continues"
-            ) from error
+        with beam.Pipeline(options=PipelineOptions([f"--runner={name}", *options])) as pipeline:
+            # Without Reshuffle, one worker would do all parts.
+            _ = pipeline | beam.Create(numbers) | beam.Reshuffle() | beam.Map(function)
 
-    return Cluster(run)
+    return Cluster(run, f"{name} of Apache Beam")

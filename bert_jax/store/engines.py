@@ -14,6 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.base.processes import worker_processes
 from bert_jax.base.progress import Progress, say
@@ -152,15 +153,27 @@ class Cluster(Engine):
 
     Args:
       run: Calls a function with each of some numbers: anywhere, in any order, at least once.
+      name: The name of the engine in messages.
     """
 
-    def __init__(self, run: Callable[[Callable[[int], None], Sequence[int]], None]):
-        self._run = run
+    def __init__(
+        self,
+        run: Callable[[Callable[[int], None], Sequence[int]], None],
+        name: str = "the engine",
+    ):
+        self._run, self._name = run, name
 
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         if numbers := missing(output, stage, numbers):
             say(f"{TITLES[stage]}: {len(numbers)} of {len(plan.parts)} parts")
-            self._run(functools.partial(run_part, str(output), stage), numbers)
+            try:
+                self._run(functools.partial(run_part, str(output), stage), numbers)
+            # Each engine has exceptions of its own.
+            except Exception as error:
+                raise UserError(
+                    f"{self._name} failed ({files.first_line(error)}): start the same command "
+                    "again, which continues"
+                ) from error
         raise_error(output)
         if left := missing(output, stage, numbers):
             raise UserError(
