@@ -3,13 +3,15 @@
     python -m bert_jax.prepare --input='texts/*.txt' --output=DIR
     python -m bert_jax.main --config=configs/base.py --workdir=RUN --config.data.store=DIR
 
-`bert_jax.main` does the same in its work directory if a run names no store.
+`bert_jax.main` does the same in its work directory if a run names no store. --preview=N prints the
+first N documents as they would be divided into sentences, and writes nothing.
 
 A large store is prepared in parts: by the processes of one machine, by N tasks that meet in DIR
 (--num_tasks=N --task=I), or by Apache Beam (--runner=NAME, and the runner's flags after --). If
 they are killed, the same command continues.
 """
 
+import itertools
 import shlex
 import time
 from collections import Counter
@@ -30,13 +32,23 @@ from bert_jax.config.command_line import UsageError
 from bert_jax.config.data import DATA
 from bert_jax.reports import corpus_report
 from bert_jax.store.engines import Engine, Task
-from bert_jax.store.manifest import check_case, given_tokenizer, tokenizer_flags
-from bert_jax.store.preparation import prepare
+from bert_jax.store.manifest import (
+    check_case,
+    given_tokenizer,
+    open_corpus,
+    tokenizer_flags,
+)
+from bert_jax.store.preparation import STANDARD_INPUT, prepare
+from bert_jax.store.preparation_report import show_formats
 from bert_jax.store.record_store import FORMAT, training_flags
+from bert_jax.store.stages import sentence_rules
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path
+from bert_jax.store.tokenization import document_to_tokens, sentences_of
 from bert_jax.text.bad_records import skipped_texts
-from bert_jax.text.sources import join_inputs
+from bert_jax.text.sources import join_inputs, split_inputs
 
+# The sentences of a document that --preview prints.
+_SHOWN_SENTENCES = 20
 # The keys of `config.data` that are flags.
 _KEYS = [key for key, field in DATA.items() if field.in_store] + ["num_processes", "rows"]
 
@@ -60,6 +72,12 @@ def define_flags() -> None:
         "Also print what fraction of the text is in rows (--rows, --max_seq_length), which do not "
         "affect the store.",
     )
+    flags.DEFINE_integer(
+        "preview",
+        None,
+        "Only print this number of documents, divided into sentences (tokens with --vocab).",
+        lower_bound=1,
+    )
     flags.DEFINE_integer("max_seq_length", 128, "Length of the rows of --report.", lower_bound=8)
     flags.DEFINE_integer("num_tasks", None, "Number of tasks that share the work.", lower_bound=1)
     flags.DEFINE_integer("task", None, "Number of this task, from 0.", lower_bound=0)
@@ -79,13 +97,16 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> None:
     values = flags.FLAGS
     engine = _engine(arguments[1:])
-    if not values.output:
+    if not (values.output or values.preview):
         raise UserError("--output=DIR is missing: the directory of the token store")
-    files.checked_path(values.output, "--output")
     data = default_config().data
     for key in _KEYS:
         data[key] = (values.input,) if key == "input" else values[key].value
     validate_data(data)
+    if values.preview:
+        _print_documents(data, values.preview)
+        return
+    files.checked_path(values.output, "--output")
     is_finished = (store_path(values.output) / "metadata.json").exists()
     if data.vocab and not is_finished and not values["lowercase"].present:
         check_case(data)
@@ -129,6 +150,35 @@ def _engine(options: list[str]) -> Engine | None:
             f"--task is {values.task}; it must be below --num_tasks, which is {values.num_tasks}"
         )
     return Task(values.task, values.num_tasks, values.num_processes or num_cores())
+
+
+def _print_documents(data: ConfigDict, number: int) -> None:
+    """Prints the first documents of the input as sentences, or tokens if there is a vocabulary."""
+    if data.format == FORMAT or split_inputs(data.input) == [STANDARD_INPUT]:
+        raise UserError("--preview shows the documents of files and data sets: set --input to them")
+    tokenizer = given_tokenizer(data) if data.vocab else None
+    corpus = open_corpus(data)
+    for document in itertools.islice(corpus.documents(), number):
+        language = data.language or document.language
+        if tokenizer:
+            rules = sentence_rules(data)._replace(language=language)
+            ids = document_to_tokens(
+                document.text, tokenizer, is_split=document.is_split, rules=rules
+            )
+            sentences = [" ".join(tokenizer.tokens[i] for i in sentence) for sentence in ids]
+        else:
+            found = sentences_of(document.text, document.is_split, language)
+            sentences = list(filter(None, map(str.strip, found)))
+        rules_of = f", rules of {language!r}" * bool(language)
+        plural = "s" * (len(sentences) != 1)
+        print(f"{document.place}: {len(sentences):,} sentence{plural}{rules_of}")
+        for sentence in sentences[:_SHOWN_SENTENCES]:
+            print(f"    {sentence}")
+        if sentences[_SHOWN_SENTENCES:]:
+            print(f"    ... and {len(sentences) - _SHOWN_SENTENCES:,} more")
+    show_formats(corpus.guesses)
+    for text in skipped_texts(corpus.bad.dropped, corpus.bad.first_dropped):
+        say(f"warning: {text}")
 
 
 def _vocab_size(data: ConfigDict, requested: int | None, output: str) -> int:

@@ -31,7 +31,7 @@ def show(
       unk: The spelling of the unknown token.
       num_documents: The number of documents.
     """
-    _show_formats(guesses)
+    show_formats(guesses)
     tokens = max(counts["tokens"], 1)
     if counts["divided_tokens"]:
         say(
@@ -57,7 +57,8 @@ def show(
         )
 
 
-def _show_formats(guesses: Mapping[str, FormatGuess]) -> None:
+def show_formats(guesses: Mapping[str, FormatGuess]) -> None:
+    """Prints the guessed formats, by file."""
     groups: dict[FormatGuess, list[str]] = {}
     for path, guess in guesses.items():
         groups.setdefault(guess, []).append(path)
