@@ -206,6 +206,14 @@ DATA: Section = {
         at_least=0,
         at_most=0.5,
     ),
+    "heldout_by": _text_field(
+        "index",
+        "How held-out documents are chosen: index (evenly spread over the corpus; documents that "
+        "are added move them) or id (by a hash of the value of data.document_field, or of the id "
+        "of a page in a dump, so that the same documents are held out of a later version).",
+        choices=("index", "id"),
+        omitted="index",
+    ),
     "store": free_field(
         "",
         "Token store written by `prepare`, which determines the tokenizer and the keys of the "

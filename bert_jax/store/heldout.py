@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from bert_jax.base.errors import UserError
 from bert_jax.store.vocabulary_sample import stable_hash
 from bert_jax.text.corpus import GAPS, Document
 
@@ -40,6 +41,23 @@ class HeldOut:
         return -(-stratum * self._fraction.denominator // self._fraction.numerator)
 
 
+def is_held_out_by_id(document: Document, fraction: float) -> bool:
+    """Returns whether a document is held out, judging by its id alone.
+
+    It then remains held out if documents are added to the corpus.
+
+    Raises:
+      UserError: The document has no id.
+    """
+    if not document.id:
+        raise UserError(
+            f"{document.place}: with data.heldout_by=id, a document needs an id: set "
+            "data.document_field to that of the ids (a dump of Wikipedia has ids; text files have "
+            "none)"
+        )
+    return stable_hash("heldout", document.id) < fraction * 2**64
+
+
 class HeldOutText(NamedTuple):
     """The text of a corpus that is held out.
 
@@ -48,12 +66,15 @@ class HeldOutText(NamedTuple):
       end_fraction: The fraction of each document that is held out at its end.
       num_documents: The number of documents if all of them were read, else None.
       description: A sentence for the user if the choice is not `HeldOut`, else "".
+      id_fraction: The fraction of the documents that is held out by their ids; see
+        `is_held_out_by_id`. If it is not 0, `documents` is empty.
     """
 
     documents: Container[int]
     end_fraction: float = 0.0
     num_documents: int | None = None
     description: str = ""
+    id_fraction: float = 0.0
 
     def mark(self, documents: Iterable[Document], first: int = 0) -> Iterator[Document]:
         """Yields the documents; those, or the ends, that are held out have `is_heldout`.
@@ -62,6 +83,9 @@ class HeldOutText(NamedTuple):
           first: The index of the first document among those of the whole corpus.
         """
         for index, document in enumerate(documents, first):
+            if self.id_fraction:
+                yield document._replace(is_heldout=is_held_out_by_id(document, self.id_fraction))
+                continue
             end = _end(document, self.end_fraction) if self.end_fraction else ""
             if not end:
                 yield document._replace(is_heldout=index in self.documents)

@@ -53,26 +53,34 @@ def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str,
     """Returns the content of heldout.json.
 
     It has the index of the first document of each part, the indices of the documents that are held
-    out (None for those of `HeldOut`), and the fraction of each document that is held out at its
-    end.
+    out (None for those of `HeldOut`), the fraction of each document that is held out at its end,
+    and whether documents are held out by their ids instead.
 
     Raises:
       UserError: The input has too few documents.
     """
-    lengths: list[int] = []
+    by_id = data.heldout_by == "id" and data.heldout_fraction > 0
+    num_heldout, lengths = 0, []
     guesses: dict[str, list] = {}
 
     def sizes() -> Iterator[int]:
+        nonlocal num_heldout
         for result in _results(output, plan, "count"):
+            num_heldout += sum(result.get("is_heldout", ()))
             lengths.append(len(result["characters"]))
             guesses.update(result["guesses"])
             yield from result["characters"]
 
     remaining = sizes()
-    heldout = choose(remaining, data.heldout_fraction)
+    heldout = choose(remaining, 0 if by_id else data.heldout_fraction)
     # The other parts are counted too.
     deque(remaining, maxlen=0)
     check_number(sum(lengths), data.rows, guesses, plan.sources)
+    if by_id and num_heldout < 2:
+        raise UserError(
+            f"data.heldout_by=id holds out {num_heldout} of {sum(lengths)} documents, and two are "
+            "needed: raise data.heldout_fraction, or set data.heldout_by=index"
+        )
     if heldout.description:
         say(heldout.description)
     documents = None if not heldout.description else list(heldout.documents)
@@ -80,6 +88,7 @@ def choose_heldout(output: Directory, plan: Plan, data: ConfigDict) -> dict[str,
         "first_documents": _starts(lengths),
         "documents": documents,
         "end_fraction": heldout.end_fraction,
+        "by_id": by_id,
     }
 
 

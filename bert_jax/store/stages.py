@@ -32,7 +32,7 @@ from bert_jax import tokenizers
 from bert_jax.base import files
 from bert_jax.base.errors import UserError
 from bert_jax.store import duplicates, word_counts
-from bert_jax.store.heldout import HeldOut, HeldOutText
+from bert_jax.store.heldout import HeldOut, HeldOutText, is_held_out_by_id
 from bert_jax.store.manifest import open_corpus, tokenizer_options
 from bert_jax.store.plan import (
     UNFINISHED,
@@ -148,17 +148,23 @@ class _SplitWriters(dict[str, SplitWriter]):
 
 def heldout_text(heldout: dict[str, Any], fraction: float) -> HeldOutText:
     """Returns the choice that heldout.json describes."""
+    if heldout["by_id"]:
+        return HeldOutText((), id_fraction=fraction)
     documents = heldout["documents"]
     chosen = HeldOut(fraction) if documents is None else documents
     return HeldOutText(chosen, heldout["end_fraction"])
 
 
 def _count(part: _Part) -> dict[str, Any]:
-    characters, sizes = [], []
+    characters, sizes, is_heldout = [], [], []
+    fraction = part.data.heldout_fraction if part.data.heldout_by == "id" else 0
     for document in part.documents():
         characters.append(len(document.text))
         sizes.append(len(document.text.encode()))
-    return {"characters": characters, "bytes": sizes, "guesses": part.corpus.guesses}
+        if fraction:
+            is_heldout.append(is_held_out_by_id(document, fraction))
+    result = {"characters": characters, "bytes": sizes, "guesses": part.corpus.guesses}
+    return result | ({"is_heldout": is_heldout} if fraction else {})
 
 
 def _count_ends(part: _Part) -> dict[str, Any]:
