@@ -305,6 +305,9 @@ def _store_to_evaluate(
             options = config.data.copy_and_resolve_references()
             options.unlock()
             options.input, options.format = (data,), "auto"
+            if options.table_rows == "documents":
+                # The ids of documents only decide which are held out.
+                options.document_field = ""
             split = scratch / "split"
             tokenize_corpus(options, tokenizer, split)
             return str(split)
