@@ -65,6 +65,9 @@ def column_rows(
     except pa.ArrowNotImplementedError:
         raise UserError(f"{path}: the column {column!r} is not text") from None
     except (pa.ArrowInvalid, OSError) as error:
+        # Only the end of an Arrow file that is not complete is an OSError without a number.
+        if isinstance(error, OSError) and (format == "parquet" or error.errno):
+            raise
         reason = files.first_line(error)
         raise UserError(f"{path} is not a valid {format} file: {reason}") from None
 

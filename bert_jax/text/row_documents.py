@@ -94,8 +94,10 @@ def _table_rows(
     try:
         found = table_rows(path, stream, format, rows.fields, bad)
     except UserError as error:
-        also = " and data.document_field" * bool(rows.document)
-        raise UserError(f"{error}; set data.text_field{also} to that of the texts") from None
+        remedy = "data.text_field to that of the texts"
+        if rows.document:
+            remedy += " and data.document_field to that of the documents"
+        raise UserError(f"{error}; set {remedy}") from None
     for row in found:
         text = row.values[rows.text]
         # A table with one column may have blank lines.
