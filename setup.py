@@ -65,6 +65,8 @@ setup(
         "beam": ["apache-beam>=2.70"],
         # For gs:// paths. This installs gcsfs and the Google packages that orbax and etils need.
         "gcs": ["etils[epath-gcs]>=1.12"],
+        # For hf:// paths.
+        "hub": ["huggingface_hub>=0.25"],
         "test": [
             "check-jsonschema>=0.29",
             # The tests run against an in-process fake of Google Cloud Storage.

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import fsspec
 from etils import epath
 
+from bert_jax.base import hub
 from bert_jax.base.errors import UserError, with_filename
 
 SCHEME = "gs://"
@@ -51,7 +52,8 @@ PARTIAL = r"\.[0-9a-f]{8}\.partial"
 # shared file systems have no locks that would tell.
 _REMAINS_SECONDS = 3600
 # Packages whose exceptions mean that storage or the network failed.
-_CLIENTS = tuple("gcsfs. google.auth. google.api_core. google.cloud. aiohttp. requests.".split())
+_CLIENTS = ("gcsfs.", "google.auth.", "google.api_core.", "google.cloud.", "aiohttp.", "requests.")
+_CLIENTS += ("huggingface_hub.", "httpx")
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -70,7 +72,7 @@ def check_scheme(path: epath.PathLike, what: str) -> None:
       UserError: The scheme is not supported, or gs:// has no bucket.
     """
     scheme, separator, rest = os.fspath(path).partition("://")
-    if separator and scheme != "gs":
+    if separator and scheme not in ("gs", "hf" if what.endswith("data.input") else "gs"):
         raise UserError(
             f"{what} is {path}, but {scheme}:// paths are not supported; give a local path or "
             "gs://BUCKET/NAME"
@@ -214,10 +216,11 @@ def mismatch(value: Any, like: Any, name: str = "its content") -> str:
 
 def open_input(path: epath.PathLike) -> BinaryIO:
     """Opens a file for reading from its beginning."""
-    if not is_remote(path):
+    if not (hub.is_on_hub(path) or is_remote(path)):
         return open(path, "rb")  # noqa: SIM115
+    remote = hub.filesystem() if hub.is_on_hub(path) else filesystem()
     # fsspec's own file reads lines slowly and takes no limit on their length.
-    return io.BufferedReader(filesystem().open(os.fspath(path), "rb"), _READ_BYTES)
+    return io.BufferedReader(remote.open(os.fspath(path), "rb"), _READ_BYTES)
 
 
 def list_files(folder: epath.PathLike) -> dict[str, dict[str, Any]]:

