@@ -144,6 +144,12 @@ def damage_delete(file):
     file.unlink()
 
 
+def damage_each_block(file):
+    content = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    content[::64] ^= 1
+    file.write_bytes(content.tobytes())
+
+
 def damage_flip(file):
     content = bytearray(file.read_bytes())
     bit = random.Random(file.name).randrange(8 * len(content))
@@ -196,9 +202,9 @@ def test_damage_of_any_file_is_detected_or_harmless(
         assert "is damaged" in message and str(folder / "2") in message and "\n" not in message
         moved = folder.parent / "damaged_checkpoints" / "2"
         assert moved.is_dir() and str(moved) in message and not (folder / "2").exists()
-    # One file in d/ holds the arrays, and one their index.
+    # The bit may be in bytes of a file in d/ that nothing refers to.
     needed = "checksums/metadata resume/metadata state/_METADATA state/manifest.ocdbt".split()
-    assert set(needed) < set(skipped) and len(skipped) >= len(needed) + 2
+    assert set(needed) <= set(skipped)
 
 
 def test_other_folders_are_not_read_as_checkpoints(copy, trainer, states):
@@ -212,7 +218,7 @@ def test_other_folders_are_not_read_as_checkpoints(copy, trainer, states):
     assert not (copy / "9.orbax-checkpoint-tmp").exists()
 
 
-@pytest.mark.parametrize("damage", [damage_flip, damage_delete])
+@pytest.mark.parametrize("damage", [damage_each_block, damage_delete])
 def test_a_damaged_step_is_moved_aside_and_can_be_saved_again(damage, anywhere, trainer, states):
     damage(arrays_file(anywhere / "2"))
     state, resume = restore(anywhere, trainer)
@@ -307,5 +313,5 @@ def test_copied_between_a_disk_and_a_bucket(to_bucket, bucket, trainer, states, 
     state, resume = restore(target, trainer)
     assert resume["step"] == 2
     assert_same(state, states[2])
-    damage_flip(arrays_file(target / "2"))
+    damage_each_block(arrays_file(target / "2"))
     assert restore(target, trainer)[1]["step"] == 1
