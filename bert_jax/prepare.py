@@ -43,7 +43,7 @@ from bert_jax.store.preparation_report import show_formats
 from bert_jax.store.record_store import FORMAT, training_flags
 from bert_jax.store.stages import sentence_rules
 from bert_jax.store.token_store import TokenStore, read_metadata, store_path
-from bert_jax.store.tokenization import document_to_tokens, sentences_of
+from bert_jax.store.tokenization import document_sentences, document_to_tokens
 from bert_jax.text.bad_records import skipped_texts
 from bert_jax.text.sources import join_inputs, split_inputs
 
@@ -167,7 +167,7 @@ def _print_documents(data: ConfigDict, number: int) -> None:
             )
             sentences = [" ".join(tokenizer.tokens[i] for i in sentence) for sentence in ids]
         else:
-            found = sentences_of(document.text, document.is_split, language)
+            found = document_sentences(document, data.language)
             sentences = list(filter(None, map(str.strip, found)))
         rules_of = f", rules of {language!r}" * bool(language)
         plural = "s" * (len(sentences) != 1)

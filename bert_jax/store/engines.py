@@ -4,6 +4,7 @@ An engine maps `run_part` over the numbers of the parts. All state is in the dir
 an engine may be killed at any time, and another one may continue.
 """
 
+import abc
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,24 +34,13 @@ from bert_jax.store.plan import (
     write_plan,
     written,
 )
-from bert_jax.store.stages import run_part
+from bert_jax.store.stages import STAGES, run_part
 from bert_jax.store.tokenization import KILLED
 
-# The names of the stages in progress bars.
-TITLES = {
-    "count": "counting documents",
-    "ends": "counting documents",
-    "sample": "reading for the vocabulary",
-    "words": "counting words",
-    "merge": "adding the counts of words",
-    "tokenize": "tokenizing",
-    "pairs": "comparing documents",
-    "select": "removing copies",
-}
 _POLL_SECONDS = 1.0
 
 
-class Engine:
+class Engine(abc.ABC):
     """Maps stages over parts. The directory of the store is shared, and not locked."""
 
     @contextmanager
@@ -61,20 +51,20 @@ class Engine:
           UserError: The directory holds other files, or an unfinished store with another plan.
         """
         output.mkdir(parents=True, exist_ok=True)
-        # What has no plan is not continued. With a plan, the files below change at any time.
+        # Once there is a plan, other tasks add and remove files.
         if read_plan(output) is None:
             manifest.check_files(output, f"{UNFINISHED}/.*")
         join_plan(output, plan)
         forget_errors(output)
         yield
 
+    @abc.abstractmethod
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         """Runs a stage for the parts that lack its result.
 
         Raises:
           UserError: A part has an error.
         """
-        raise NotImplementedError
 
     def once(self, output: Directory, name: str, compute: Callable[[], dict]) -> dict[str, Any]:
         """Returns what one process computes from the results of all parts; see `computed_once`."""
@@ -129,7 +119,7 @@ class LocalProcesses(Engine):
         total = sum(map(plan.megabytes, numbers))
         running: dict[Future, int] = {}
         waiting = list(reversed(numbers))
-        with Progress(TITLES[stage], total, "MB") as bar, worker_processes(workers) as pool:
+        with Progress(STAGES[stage].title, total, "MB") as bar, worker_processes(workers) as pool:
             while running or waiting:
                 while waiting and len(running) < workers:
                     number = waiting.pop()
@@ -165,7 +155,7 @@ class Cluster(Engine):
 
     def map(self, output: Directory, plan: Plan, stage: str, numbers: Sequence[int]) -> None:
         if numbers := missing(output, stage, numbers):
-            say(f"{TITLES[stage]}: {len(numbers)} of {len(plan.parts)} parts")
+            say(f"{STAGES[stage].title}: {len(numbers)} of {len(plan.parts)} parts")
             try:
                 self._run(functools.partial(run_part, str(output), stage), numbers)
             # Each engine has exceptions of its own.
@@ -238,7 +228,7 @@ def run_here(
             bar.advance(done - shown, None if total else f"{done:,.0f} documents")
             shown = done
 
-    with Progress(TITLES[stage], total, corpus.unit) as bar:
+    with Progress(STAGES[stage].title, total, corpus.unit) as bar:
         for number in numbers:
             # Another task may have been faster.
             if not is_written(output, result_name(stage, number)):

@@ -48,7 +48,7 @@ from bert_jax.store.token_store import SPLITS, SplitWriter, store_path
 from bert_jax.store.tokenization import (
     SentenceRules,
     TokenizedDocument,
-    sentences_of,
+    document_sentences,
     tokenize_documents,
 )
 from bert_jax.text.bad_records import BadRecord
@@ -100,7 +100,7 @@ def run_part(
 
     Args:
       output: The directory of an unfinished store.
-      stage: "count", "ends", "sample", "words", "merge", "tokenize", "pairs" or "select".
+      stage: One of `STAGES`.
       number: The number of the part.
       num_processes: The number of processes that tokenize, which does not affect the result.
       advance: Called with the amount read, in MB or documents; see `Corpus.unit`.
@@ -112,7 +112,7 @@ def run_part(
     try:
         corpus = open_corpus(data, plan.sources)
         part = _Part(output, plan, number, corpus, data, num_processes, advance)
-        write_file(output, name, _STAGES[stage](part))
+        write_file(output, name, STAGES[stage].run(part))
     except UserError as error:
         write_error(output, name, str(error))
     except FileNotFoundError as error:
@@ -180,8 +180,7 @@ def _sample(part: _Part) -> dict[str, Any]:
     with files.new_file(path) as file:
         for index, document in enumerate(part.marked(), sample["first_documents"][part.number]):
             if index in chosen:
-                language = part.data.language or document.language
-                for text in sentences_of(document.text, document.is_split, language):
+                for text in document_sentences(document, part.data.language):
                     file.write(json.dumps(text).encode() + b"\n")
     return {}
 
@@ -192,7 +191,7 @@ def _words(part: _Part) -> dict[str, Any]:
         text
         for document in part.marked()
         if not document.is_heldout
-        for text in sentences_of(document.text, document.is_split, part.data.language)
+        for text in document_sentences(document, part.data.language)
     )
     word_counts.write_counts(texts, words_of, counts_path(part.output, "words", part.number))
     return {}
@@ -261,15 +260,27 @@ def _select(part: _Part) -> dict[str, Any]:
     return result
 
 
-_STAGES = {
-    "count": _count,
-    "ends": _count_ends,
-    "sample": _sample,
-    "words": _words,
-    "merge": _merge,
-    "tokenize": _tokenize,
-    "pairs": _find_pairs,
-    "select": _select,
+class Stage(NamedTuple):
+    """A stage.
+
+    Attributes:
+      run: Returns the content of the result of a part.
+      title: The title of the progress bar.
+    """
+
+    run: Callable[[_Part], dict[str, Any]]
+    title: str
+
+
+STAGES = {
+    "count": Stage(_count, "counting documents"),
+    "ends": Stage(_count_ends, "counting documents"),
+    "sample": Stage(_sample, "reading for the vocabulary"),
+    "words": Stage(_words, "counting words"),
+    "merge": Stage(_merge, "adding the counts of words"),
+    "tokenize": Stage(_tokenize, "tokenizing"),
+    "pairs": Stage(_find_pairs, "comparing documents"),
+    "select": Stage(_select, "removing copies"),
 }
 
 

@@ -74,6 +74,11 @@ def sentences_of(text: str, is_split: bool, language: str = "") -> list[str]:
     return text.split("\n") if is_split else split_sentences(text, language)
 
 
+def document_sentences(document: Document, language: str = "") -> list[str]:
+    """Returns the sentences of a document by the rules of a language, or else of its own."""
+    return sentences_of(document.text, document.is_split, language or document.language)
+
+
 def document_to_tokens(
     text: str,
     tokenizer: tokenizers.Tokenizer,
@@ -188,10 +193,7 @@ def _tokenize(
     document: Document, tokenizer: tokenizers.Tokenizer, rules: SentenceRules
 ) -> TokenizedDocument:
     text = document.text
-    language = rules.language or document.language
-    sentences, num_divided = _encode(
-        sentences_of(text, document.is_split, language), tokenizer, rules
-    )
+    sentences, num_divided = _encode(document_sentences(document, rules.language), tokenizer, rules)
     ids, flags = zip(*sentences, strict=True) if sentences else ((), ())
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     tokens = np.concatenate(ids) if ids else np.zeros(0, np.int32)
