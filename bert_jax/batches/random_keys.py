@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from bert_jax.base.hashes import mixed
+
 # The purpose of a random stream; part of its key.
 PLAN_TAG, BLOCK_ORDER_TAG, SHUFFLE_TAG, CORRUPTION_TAG, RECORD_ORDER_TAG = range(5)
 
@@ -68,14 +70,7 @@ def permuted(index_N: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     while outside.size:
         left, right = index_N[outside] >> half, index_N[outside] & mask
         for round_key in round_keys:
-            left, right = right, left ^ (_mixed(right + round_key) & mask)
+            left, right = right, left ^ (mixed(right + round_key) & mask)
         index_N[outside] = left << half | right
         outside = outside[index_N[outside] >= size]
     return index_N.astype(np.int64)
-
-
-def _mixed(bits_N: np.ndarray) -> np.ndarray:
-    """Returns uint64 in which every bit depends on every bit of the input (splitmix64)."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits_N = (bits_N ^ bits_N >> np.uint64(shift)) * np.uint64(factor)
-    return bits_N ^ bits_N >> np.uint64(31)

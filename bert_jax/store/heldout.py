@@ -6,13 +6,13 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from bert_jax.base.errors import UserError
-from bert_jax.store.vocabulary_sample import stable_hash
+from bert_jax.base.hashes import stable_hash
 from bert_jax.text.corpus import GAPS, Document
 
 # The end of a document that is held out has at least this many characters, or a quarter of them.
-_LEAST_CHARACTERS = 200
+_MIN_CHARACTERS = 200
 # With fewer documents, two would be too large a fraction of the text.
-_LEAST_DOCUMENTS = 10
+_MIN_DOCUMENTS = 10
 
 
 class HeldOut:
@@ -42,9 +42,9 @@ class HeldOut:
 
 
 def is_held_out_by_id(document: Document, fraction: float) -> bool:
-    """Returns whether a document is held out, judging by its id alone.
+    """Returns whether a document is held out, which depends on its id alone.
 
-    It then remains held out if documents are added to the corpus.
+    Documents that are added to the corpus therefore change nothing for the others.
 
     Raises:
       UserError: The document has no id.
@@ -64,7 +64,6 @@ class HeldOutText(NamedTuple):
     Attributes:
       documents: The indices of the documents that are held out whole.
       end_fraction: The fraction of each document that is held out at its end.
-      num_documents: The number of documents if all of them were read, else None.
       description: A sentence for the user if the choice is not `HeldOut`, else "".
       id_fraction: The fraction of the documents that is held out by their ids; see
         `is_held_out_by_id`. If it is not 0, `documents` is empty.
@@ -72,12 +71,11 @@ class HeldOutText(NamedTuple):
 
     documents: Container[int]
     end_fraction: float = 0.0
-    num_documents: int | None = None
     description: str = ""
     id_fraction: float = 0.0
 
     def mark(self, documents: Iterable[Document], first: int = 0) -> Iterator[Document]:
-        """Yields the documents; those, or the ends, that are held out have `is_heldout`.
+        """Yields the documents; what is held out, a document or its end, has `is_heldout`.
 
         Args:
           first: The index of the first document among those of the whole corpus.
@@ -117,18 +115,18 @@ def choose(sizes: Iterable[int], fraction: float) -> HeldOutText:
             return HeldOutText(chosen)
     sizes, number = read, len(read)
     reason = f"data.heldout_fraction={fraction:g} of {number} documents is fewer than two"
-    if number >= _LEAST_DOCUMENTS and fraction * sum(sizes) / number < _LEAST_CHARACTERS:
+    if number >= _MIN_DOCUMENTS and fraction * sum(sizes) / number < _MIN_CHARACTERS:
         middle = sorted(range(number), key=sizes.__getitem__)[number // 2 - 1 : number // 2 + 1]
         characters = sum(sizes[index] for index in middle)
         what = f"2 of the {number} documents ({characters:,} characters)"
-        return HeldOutText(middle, 0.0, number, f"held out: {what}; {reason}")
+        return HeldOutText(middle, 0.0, f"held out: {what}; {reason}")
     characters = round(sum(_end_size(size, fraction) for size in sizes))
     what = f"the end of each document (about {characters:,} characters in all)"
-    return HeldOutText((), fraction, number, f"held out: {what}; {reason}")
+    return HeldOutText((), fraction, f"held out: {what}; {reason}")
 
 
 def _end_size(size: int, fraction: float) -> float:
-    return max(fraction * size, min(_LEAST_CHARACTERS, size / 4))
+    return max(fraction * size, min(_MIN_CHARACTERS, size / 4))
 
 
 def _end(document: Document, fraction: float) -> str:
@@ -143,4 +141,4 @@ def _end(document: Document, fraction: float) -> str:
         gaps = re.compile(gap).finditer(text, int(size - 2 * wanted), int(size - wanted / 2))
         if starts := [match.end() for match in gaps]:
             return text[min(starts, key=lambda start: abs(size - wanted - start)) :]
-    return text[int(size - wanted) :] if wanted >= _LEAST_CHARACTERS else ""
+    return text[int(size - wanted) :] if wanted >= _MIN_CHARACTERS else ""

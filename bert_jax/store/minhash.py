@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bert_jax.base.hashes import mixed, stable_hash
 from bert_jax.store.part import Part
-from bert_jax.store.vocabulary_sample import stable_hash
 
 NGRAM_TOKENS = 5
 _NUM_KEYS, _HASHES_PER_KEY = 14, 8
@@ -32,7 +32,6 @@ def _multipliers(name: str, *shape: int) -> np.ndarray:
 _OF_TOKENS = _multipliers("token of an n-gram", NGRAM_TOKENS)
 _OF_HASHES = _multipliers("hash function", _NUM_KEYS * _HASHES_PER_KEY).astype(np.uint32)
 _OF_KEYS = _multipliers("hash of a key", _NUM_KEYS, _HASHES_PER_KEY, 1)
-_OF_BITS = np.uint64(stable_hash("bits") | 1)
 
 
 def document_keys(split: Part, kind: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -97,7 +96,7 @@ def _lowest_hashes(token_T: np.ndarray, start_N: np.ndarray, stop_N: np.ndarray)
     ngram_G = np.zeros(len(token_T) - NGRAM_TOKENS + 2, np.uint64)
     for i, multiplier in enumerate(_OF_TOKENS):
         ngram_G[:-1] += wide_T[i : len(ngram_G) - 1 + i] * multiplier
-    ngram_G = (_mixed(ngram_G) >> np.uint64(32)).astype(np.uint32)
+    ngram_G = (mixed(ngram_G) >> np.uint64(32)).astype(np.uint32)
     bounds = np.stack([start_N, stop_N], axis=1)[has_any_N].ravel()
     hash_G = np.empty_like(ngram_G)
     for i, multiplier in enumerate(_OF_HASHES):
@@ -110,11 +109,4 @@ def _lowest_hashes(token_T: np.ndarray, start_N: np.ndarray, stop_N: np.ndarray)
 def _joined(lowest_HxN: np.ndarray) -> np.ndarray:
     """Returns the keys of N documents, uint64 [N, K], from their lowest hashes."""
     hash_KxRxN = lowest_HxN.astype(np.uint64).reshape(_NUM_KEYS, _HASHES_PER_KEY, -1)
-    return _mixed((hash_KxRxN * _OF_KEYS).sum(axis=1)).T
-
-
-def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Lets each bit of 64-bit numbers depend on all of them."""
-    for _ in range(2):
-        numbers = (numbers ^ (numbers >> np.uint64(32))) * _OF_BITS
-    return numbers ^ (numbers >> np.uint64(32))
+    return mixed((hash_KxRxN * _OF_KEYS).sum(axis=1)).T

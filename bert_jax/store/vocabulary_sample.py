@@ -1,12 +1,6 @@
 """Draws a bounded, even and repeatable sample of documents to train a vocabulary on."""
 
-import hashlib
-
-
-def stable_hash(*parts: object) -> int:
-    """Returns a 64-bit hash that is the same on every machine."""
-    text = ":".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+from bert_jax.base.hashes import stable_hash
 
 
 class DocumentSample:

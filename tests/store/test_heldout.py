@@ -77,7 +77,7 @@ def test_large_corpora_are_not_read_to_choose():
         raise AssertionError
 
     chosen = choose(given(), 0.05)
-    assert not chosen.end_fraction and chosen.num_documents is None
+    assert not chosen.end_fraction and not chosen.description
     assert [i for i in range(40) if i in chosen.documents] == [
         i for i in range(40) if i in HeldOut(0.05)
     ]
